@@ -1,0 +1,30 @@
+# What `cmake --install` copies: the libraries, their public headers, the programs of tools/, and
+# what find_package(Lockstep) reads.
+
+include(CMakePackageConfigHelpers)
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
+get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
+
+# One export a library, so that a program that wants comm alone need not have LibTorch.
+set(components "")
+foreach(library IN LISTS libraries)
+  get_target_property(component ${library} EXPORT_NAME)
+  list(APPEND components ${component})
+  install(TARGETS ${library} EXPORT Lockstep_${component}
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT Lockstep_${component} NAMESPACE Lockstep:: DESTINATION ${package}
+          FILE LockstepTargets-${component}.cmake)
+endforeach()
+if(programs)
+  install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+configure_package_config_file(cmake/LockstepConfig.cmake.in LockstepConfig.cmake
+                              INSTALL_DESTINATION ${package})
+# Before 1.0 every minor version may break what was built with the one before.
+write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+              ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake DESTINATION ${package})

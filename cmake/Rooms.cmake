@@ -1,0 +1,51 @@
+# How a library, a room of it, and a test are declared.
+
+# A shared library with hidden visibility whose CMake name is Lockstep::<name without lockstep_>.
+# Its object files are a target of their own, <target>_objects, for tests of what is hidden.
+function(lockstep_library target)
+  string(REGEX REPLACE "^lockstep_" "" name ${target})
+  add_library(${target}_objects OBJECT)
+  add_library(${target} SHARED $<TARGET_OBJECTS:${target}_objects>)
+  add_library(Lockstep::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
+                                             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  foreach(part ${target} ${target}_objects)
+    target_compile_features(${part} PUBLIC cxx_std_20)
+    target_include_directories(${part} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  endforeach()
+  lockstep_link(${target} PRIVATE $<BUILD_INTERFACE:lockstep_settings>)
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LIBRARIES ${target})
+endfunction()
+
+# target_link_libraries() for a library of ours and its objects.
+function(lockstep_link target)
+  target_link_libraries(${target} ${ARGN})
+  target_link_libraries(${target}_objects ${ARGN})
+endfunction()
+
+# lockstep_room(<library> [HEADERS h...] [SOURCES cpp...] [TESTS cpp...])
+# Adds the files of the calling folder. HEADERS are installed; other headers need not be named.
+# TESTS go into the program <room>_test, one GoogleTest suite for the room.
+function(lockstep_room library)
+  cmake_parse_arguments(room "" "" "HEADERS;SOURCES;TESTS" ${ARGN})
+  list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  target_sources(${library}_objects PRIVATE ${room_SOURCES})
+  target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
+                                   FILES ${room_HEADERS})
+  if(room_TESTS AND LOCKSTEP_BUILD_TESTS)
+    get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+    lockstep_test(${name}_test ${library} ${room_TESTS})
+  endif()
+endfunction()
+
+# lockstep_test(<program> <library> <cpp>...): a GoogleTest program, each of whose tests is a ctest.
+# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp.
+function(lockstep_test program library)
+  add_executable(${program} ${ARGN} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
+                            ${PROJECT_SOURCE_DIR}/tests/ranks_main.cpp)
+  target_link_libraries(${program} PRIVATE ${library}_objects GTest::gtest lockstep_settings)
+  set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  include(GoogleTest)
+  gtest_discover_tests(${program} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+endfunction()

@@ -1,0 +1,106 @@
+// Trains a small CNN on CIFAR-10 in its binary version, on as many ranks as the launcher starts.
+// Whole, like every example, so that it can be copied alone.
+//   lockstep run -n 2 cifar10 --data cifar-10-batches-bin --epochs 2
+
+// SPDX-License-Identifier: Apache-2.0
+#include <lockstep/lockstep.h>
+
+#include <chrono>
+#include <iostream>
+
+#include "examples/command_line.h"
+#include "examples/models/cnn.h"
+
+namespace {
+
+namespace F = torch::nn::functional;
+using Stack = torch::data::transforms::Stack<>;
+
+// The share of all test images that are classified rightly. No image is counted twice: each rank
+// takes its own, without padding, and the counts are summed.
+double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup& world) {
+  auto test = lockstep::Cifar10Dataset(data, /*train=*/false).map(Stack());
+  lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
+  auto loader = torch::data::make_data_loader(test, sampler, 500);
+  const torch::NoGradGuard no_grad;
+  net.eval();
+  torch::Tensor right = torch::zeros({1}, torch::kLong);
+  for (auto& batch : *loader) right += net.forward(batch.data).argmax(1).eq(batch.target).sum();
+  lockstep::all_reduce(right, world);
+  return right.item<double>() / static_cast<double>(*test.size());
+}
+
+Report train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world) {
+  lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),
+                                        world);
+  lockstep::Adam adam(net.parameters(), options.lr);
+
+  auto data = lockstep::Cifar10Dataset(options.data, /*train=*/true).map(Stack());
+  lockstep::DistributedSampler sampler(*data.size(), world, {.seed = options.seed});
+  const auto batch_size = static_cast<std::size_t>(options.batch_size);
+  auto loader = torch::data::make_data_loader(data, sampler, batch_size);
+
+  const std::size_t in_epoch = (sampler.size() + batch_size - 1) / batch_size;
+  const std::int64_t steps =
+      options.steps > 0 ? options.steps : options.epochs * static_cast<std::int64_t>(in_epoch);
+  lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "training"});
+  const auto started = std::chrono::steady_clock::now();
+  torch::Tensor loss = torch::zeros({});
+  std::int64_t step = 0;
+  std::int64_t samples = 0;
+  for (int epoch = 0; step < steps; ++epoch) {
+    sampler.set_epoch(epoch);
+    for (auto& batch : *loader) {
+      if (step == steps) break;
+      adam.zero_grad();
+      loss = F::cross_entropy(ddp(batch.data), batch.target);
+      loss.backward();
+      adam.step();
+      samples += batch.data.size(0) * world.size();
+      progress.step(batch.data.size(0) * world.size(), loss.item<double>());
+      ++step;
+    }
+  }
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - started;
+  lockstep::all_reduce(loss.detach_(), world, lockstep::ReduceOp::average);
+  return {.samples_per_second = static_cast<double>(samples) / time.count(),
+          .seconds = time.count(),
+          .loss = loss.item<double>(),
+          .world_size = world.size(),
+          .steps = steps};
+}
+
+void run(const Options& options) {
+  if (options.threads > 0) torch::set_num_threads(options.threads);
+  auto world = lockstep::init_process_group();
+  torch::manual_seed(options.seed);
+  auto net = std::make_shared<Cnn>(/*channels=*/3, /*size=*/32, /*classes=*/10);
+  if (!options.load.empty()) lockstep::load_weights(*net, options.load);
+
+  Report report = train(*net, options, world);
+  report.accuracy = accuracy(*net, options.data, world);
+
+  if (world.rank() == 0) {
+    std::cout << "test accuracy " << report.accuracy << ", " << report.samples_per_second
+              << " samples/s, loss " << report.loss << std::endl;
+    if (options.print_hash) std::cout << "sha256 " << lockstep::sha256(*net) << std::endl;
+    if (!options.save.empty()) lockstep::save_weights(*net, options.save);
+    if (!options.json.empty()) write_json(report, options.json);
+  }
+  lockstep::destroy_process_group(world);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options =
+      read_command_line(argc, argv, "Trains a small CNN on CIFAR-10, on every rank of the job.",
+                        "cifar-10-batches-bin");
+  try {
+    run(options);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
+}

@@ -1,0 +1,38 @@
+// What the examples are told, and what they tell at the end.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+struct Options {
+  std::string data;
+  int epochs = 2;
+  std::int64_t steps = 0;  // When positive, training ends after so many, whatever `epochs` says.
+  std::int64_t batch_size = 64;  // On each rank.
+  double lr = 1e-3;
+  std::uint64_t seed = 0;
+  int threads = 0;  // 0: as OMP_NUM_THREADS says.
+  std::string json = {};
+  std::string save = {};
+  std::string load = {};
+  bool print_hash = false;
+};
+
+// `data` is where the dataset is unless --data says otherwise. Ends the process after --help and,
+// with exit code 64, after a wrong argument.
+Options read_command_line(int argc, char** argv, const std::string& description,
+                          const std::string& data);
+
+struct Report {
+  double accuracy = 0;            // On the test data.
+  double samples_per_second = 0;  // Of all ranks together, in training alone.
+  double seconds = 0;             // Of training.
+  double loss = 0;                // Of the last step, averaged over ranks.
+  int world_size = 1;
+  std::int64_t steps = 0;
+};
+
+// As a JSON object, written whole or not at all. Throws std::runtime_error naming the file.
+void write_json(const Report& report, const std::string& file);

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/safetensors.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/tensor/digest.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string little_endian(std::uint64_t value) {
+  std::string bytes;
+  for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(value >> shift);
+  return bytes;
+}
+
+template <class Body>
+std::string error_of(Body body, Fault fault) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), fault) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+
+torch::nn::Sequential small_net(std::int64_t width = 4) {
+  return torch::nn::Sequential(torch::nn::Linear(3, width), torch::nn::BatchNorm1d(width));
+}
+
+class SafetensorsFile : public testing::Test {
+ protected:
+  void write(const std::string& bytes) { std::ofstream(file_, std::ios::binary) << bytes; }
+
+  std::string load_error(Fault fault = Fault::corrupt) {
+    const std::string message = error_of([&] { load_safetensors(file_); }, fault);
+    EXPECT_TRUE(contains(message, file_.string())) << message;
+    return message;
+  }
+
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(std::filesystem::directory_iterator(scratch_.path()),
+                      std::filesystem::directory_iterator()));
+  }
+
+  const test::ScratchDirectory scratch_;
+  const std::filesystem::path file_ = scratch_.path() / "model.safetensors";
+};
+
+TEST_F(SafetensorsFile, KeepsTensorsOfEveryTypeBitForBit) {
+  NamedTensors saved;
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
+                                    at::kInt, at::kShort, at::kChar, at::kByte, at::kBool})
+    saved.emplace_back(c10::toString(type), at::arange(6).to(type).view({2, 3}));
+  saved.emplace_back("scalar", at::arange(3, 4)[0]);
+  saved.emplace_back("empty", at::empty({0, 5}));
+  saved.emplace_back("transposed", at::arange(6).view({2, 3}).t());
+  saved.emplace_back("slice", at::arange(20, at::kFloat).slice(0, 1, 20, 3));
+  save_safetensors(file_, saved, {{"step", "7"}, {"note", "\xc3\xa9"}});
+
+  const Safetensors loaded = load_safetensors(file_);
+  EXPECT_EQ(loaded.metadata,
+            (std::map<std::string, std::string>{{"step", "7"}, {"note", "\xc3\xa9"}}));
+  ASSERT_EQ(loaded.tensors.size(), saved.size());
+  const std::map<std::string, at::Tensor> by_name(loaded.tensors.begin(), loaded.tensors.end());
+  for (const auto& [name, tensor] : saved)
+    EXPECT_EQ(sha256({by_name.at(name)}), sha256({tensor})) << name;
+}
+
+TEST_F(SafetensorsFile, MayHoldNothing) {
+  save_safetensors(file_, {});
+  EXPECT_EQ(std::filesystem::file_size(file_), 16U);
+  EXPECT_TRUE(load_safetensors(file_).tensors.empty());
+}
+
+TEST_F(SafetensorsFile, ReplacesTheOldFileAndLeavesNoOther) {
+  write("old");
+  save_safetensors(file_, {{"a", at::ones({3})}});
+  EXPECT_EQ(load_safetensors(file_).tensors.size(), 1U);
+  EXPECT_EQ(files(), 1U);
+}
+
+TEST_F(SafetensorsFile, IsRefusedAtEveryTruncation) {
+  save_safetensors(file_, {{"a", at::arange(5)}, {"b", at::ones({3}, at::kByte)}});
+  const std::string whole = bytes_of(file_);
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    write(whole.substr(0, length));
+    load_error();
+  }
+  write(whole + '\0');
+  EXPECT_TRUE(contains(load_error(), "expected 43 bytes of data, found 44"));
+}
+
+TEST_F(SafetensorsFile, IsRefusedWhenItsHeaderHasALengthThatCannotBe) {
+  for (const std::uint64_t length :
+       {std::uint64_t{3}, std::uint64_t{100'000'001}, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+    write(little_endian(length) + "{}");
+    EXPECT_TRUE(contains(load_error(), "found one of " + std::to_string(length)));
+  }
+  // Beyond the limit, although the file is as long as it says.
+  write(little_endian(100'000'001) + "{}");
+  std::filesystem::resize_file(file_, 100'000'009);
+  EXPECT_TRUE(contains(load_error(), "limit of 100000000"));
+}
+
+TEST_F(SafetensorsFile, IsRefusedWithTruthValuesThatAreNone) {
+  save_safetensors(file_, {{"mask", at::ones({3}, at::kBool)}});
+  std::string bytes = bytes_of(file_);
+  bytes.back() = 2;
+  write(bytes);
+  EXPECT_TRUE(contains(load_error(), R"(tensor "mask")"));
+}
+
+TEST_F(SafetensorsFile, ThatIsNotThereIsNamed) {
+  EXPECT_TRUE(contains(load_error(Fault::system), "No such file or directory"));
+}
+
+TEST_F(SafetensorsFile, IsNotWrittenWithTensorsItCannotHold) {
+  const auto save = [&](const at::Tensor& tensor) { save_safetensors(file_, {{"a", tensor}}); };
+  error_of([&] { save(at::Tensor()); }, Fault::misuse);
+  error_of([&] { save(at::ones({2}, at::kComplexFloat)); }, Fault::unsupported);
+  error_of([&] { save(at::ones({2}).to_sparse()); }, Fault::unsupported);
+  error_of(
+      [&] {
+        save_safetensors(file_, {{"a", at::ones({1})}, {"a", at::ones({1})}});
+      },
+      Fault::misuse);
+  EXPECT_EQ(files(), 0U);
+}
+
+TEST_F(SafetensorsFile, IsLeftAsItWasWhenTheDiskIsFull) {
+  save_safetensors(file_, {{"a", at::ones({3})}});
+  const std::string before = bytes_of(file_);
+
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{1 << 16, old.rlim_max};
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = error_of(
+      [&] {
+        save_safetensors(file_, {{"a", at::ones({1 << 16})}});
+      },
+      Fault::system);
+  ::setrlimit(RLIMIT_FSIZE, &old);
+
+  EXPECT_TRUE(contains(message, file_.string() + ": File too large")) << message;
+  EXPECT_EQ(bytes_of(file_), before);
+  EXPECT_EQ(files(), 1U);
+}
+
+TEST_F(SafetensorsFile, NamesADirectoryThatIsNotThere) {
+  const auto elsewhere = scratch_.path() / "absent" / "model.safetensors";
+  const std::string message = error_of(
+      [&] {
+        save_safetensors(elsewhere, {{"a", at::ones({3})}});
+      },
+      Fault::system);
+  EXPECT_TRUE(contains(message, elsewhere.string() + ": No such file")) << message;
+}
+
+TEST_F(SafetensorsFile, GoesIntoTheWorkingDirectoryWithoutAFolder) {
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(scratch_.path());
+  save_safetensors("model.safetensors", {{"a", at::ones({3})}});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(load_safetensors(file_).tensors.size(), 1U);
+}
+
+TEST_F(SafetensorsFile, MovesWeightsFromOneModuleToAnother) {
+  auto from = small_net();
+  auto into = small_net();
+  from->named_buffers()["1.num_batches_tracked"].fill_(12);
+  ASSERT_NE(sha256(*from), sha256(*into));
+  save_weights(*from, file_);
+  load_weights(*into, file_);
+  EXPECT_EQ(sha256(*from), sha256(*into));
+  EXPECT_TRUE(into->named_parameters()["0.weight"].requires_grad());
+  EXPECT_TRUE(into->named_parameters()["0.weight"].is_leaf());
+  EXPECT_EQ(load_safetensors(file_).metadata.at("format"), "pt");
+}
+
+TEST_F(SafetensorsFile, DoesNotTouchAModuleItDoesNotFit) {
+  auto net = small_net();
+  const std::string before = sha256(*net);
+  NamedTensors weights;
+  for (const auto& [name, tensor] : named_tensors(*small_net())) weights.emplace_back(name, tensor);
+  const auto load = [&](const NamedTensors& tensors) {
+    save_safetensors(file_, tensors);
+    const std::string message = error_of([&] { load_weights(*net, file_); }, Fault::misuse);
+    EXPECT_EQ(sha256(*net), before);
+    return message;
+  };
+
+  auto missing = weights;
+  missing.erase(missing.begin());
+  EXPECT_TRUE(contains(load(missing), R"("0.weight" is not in the file)"));
+  auto surplus = weights;
+  surplus.emplace_back("2.weight", at::ones({1}));
+  EXPECT_TRUE(contains(load(surplus), R"("2.weight" is not in the module)"));
+  auto of_another_type = weights;
+  of_another_type.back().second = at::ones({});
+  EXPECT_TRUE(contains(load(of_another_type), R"("1.num_batches_tracked" is Float [])"));
+  EXPECT_TRUE(contains(load(named_tensors(*small_net(5))), "and 1 more"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,15 @@
+// All of lockstep/comm: communication between ranks, without LibTorch.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lockstep/comm/buffer.h"
+#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/environment.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/log.h"
+#include "lockstep/comm/operation.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/registered_memory.h"
+#include "lockstep/comm/time.h"
+#include "lockstep/comm/work.h"

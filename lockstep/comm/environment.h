@@ -1,0 +1,33 @@
+// Who this process is in its job, as its launcher tells it through environment variables.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/api.h"
+
+namespace lockstep {
+
+struct LaunchEnvironment {
+  std::string launcher;  // "lockstep run", "torchrun", "Open MPI", "PMI", "SLURM", "environment".
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;           // Among the ranks of this host.
+  int local_world_size = 1;     // When the launcher does not say: all of them.
+  std::string job_id;           // Equal on all ranks of the job, and of no other job on this host.
+  std::optional<int> agent_fd;  // Our end of the socket pair to `lockstep run`.
+};
+
+// Looks, in this order, for RANK and WORLD_SIZE (lockstep run, torchrun, Kubernetes operators),
+// Open MPI's, PMI's (MPICH, Intel MPI) and SLURM's variables; the first set that is there counts.
+// `lookup` is getenv() unless a test gives another.
+// Errors: misuse when none is there (the message lists what was looked for), when a value is not
+// a number or out of range, or when one set contradicts itself.
+LOCKSTEP_API LaunchEnvironment
+read_environment(const std::function<const char*(const char*)>& lookup);
+LOCKSTEP_API LaunchEnvironment read_environment();
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// This process's part in a job on this host: its line to the switchboard, its slot in the job
+// page and the sentinel thread that holds it. The one thing of comm that exists once per process.
+//
+// Thread safety: every member may be called from any thread at once.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/comm/environment.h"
+#include "lockstep/comm/host/host_link.h"
+#include "lockstep/comm/host/job_page.h"
+#include "lockstep/comm/host/sentinel.h"
+#include "lockstep/comm/host/switchboard.h"
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+
+class HostSession {
+ public:
+  // Finds the other ranks of the host: through the agent's socket when `lockstep run` started us,
+  // else on the abstract Unix socket named by the job, which rank 0 opens. Returns when this rank
+  // has its slot; others may still be on their way. `name` tells this session from an earlier one
+  // of the same job, which a slower rank may still be leaving.
+  HostSession(const LaunchEnvironment& environment, std::string_view name, Deadline deadline);
+
+  // Leaves the job page: in order after finish(), as one who abandons the job without it.
+  ~HostSession() = default;
+
+  int rank() const { return rank_; }
+  int size() const { return page_->slots(); }
+  HostLink& link() { return *link_; }
+  JobPage& page() { return *page_; }
+  JobPage::Activity& activity() { return page_->activity(rank_); }
+
+  // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message.
+  // Costs about 20 ns a rank: for the slow path of a wait, not for a spin.
+  void throw_if_peer_lost(std::string_view context) const;
+
+  // The group was destroyed by all: leaving is not a failure any more.
+  void finish() { sentinel_->finish(); }
+
+ private:
+  std::optional<Failure> recorded_failure() const;
+  void open_switchboard(const LaunchEnvironment& environment, std::string identity);
+
+  const int rank_;
+  std::optional<JobPage> page_;
+  std::unique_ptr<Switchboard> switchboard_;  // In rank 0 when no agent started the job.
+  std::unique_ptr<HostLink> link_;
+  std::unique_ptr<Sentinel> sentinel_;
+};
+
+}  // namespace lockstep

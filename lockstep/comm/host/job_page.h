@@ -1,0 +1,80 @@
+// The job page: what the ranks of one host, and the agent that started them, know of each other.
+//
+// One sealed shared mapping. Each rank has a slot in which it says what it is doing, beside a
+// robust mutex that its sentinel thread holds as long as the process lives: the kernel marks that
+// mutex at the very start of a process's end, before it has torn down a single page of its memory.
+// The first failure of the job is recorded once; every wait in this library looks for it.
+//
+// Thread safety: every member may be called from any thread of any process that has it mapped,
+// except where a member says otherwise.
+// Blocking: nothing here blocks.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/shared_mapping.h"
+#include "lockstep/comm/operation.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API JobPage {
+ public:
+  enum class Phase : std::uint32_t {
+    vacant,     // No process has taken the slot yet.
+    alive,      // A process holds it.
+    finished,   // Its process left in order; it may come back.
+    abandoned,  // Its process lost its group, to an exception say, and lives on.
+  };
+
+  // Where a rank is: written by that rank alone.
+  struct Activity {
+    std::atomic<std::uint64_t> sequence;  // Of its latest operation; 0 before the first.
+    std::atomic<Operation> operation;
+    std::atomic<std::uint64_t> heartbeat;  // Ticks ten times a second while the process runs.
+  };
+
+  static JobPage create(int slots, std::string_view job_id);
+  static JobPage attach(FileDescriptor fd);
+
+  int slots() const;
+  std::string_view job_id() const;
+  int descriptor() const { return mapping_.descriptor(); }
+
+  // Takes and gives back `slot` for this process. Both must be called by the one thread that
+  // stays alive in between. `how` is finished or abandoned. Errors: misuse when a living process
+  // holds the slot.
+  void enter(int slot);
+  void leave(int slot, Phase how);
+
+  Phase phase(int slot) const;
+  int pid(int slot) const;  // Of the slot's latest process; 0 when vacant.
+  Activity& activity(int slot) const;
+
+  // True once the process that held `slot` has abandoned it, or has begun to end without leave().
+  bool lost(int slot) const;
+
+  // What is known of the process that held `slot`, and of the signal that ended it.
+  Failure examine(int slot) const;
+
+  // Records the job's first failure; later ones are dropped. Async-signal-safe.
+  void report(const Failure& failure) const;
+
+  std::optional<Failure> failure() const;
+
+ private:
+  struct Layout;
+  explicit JobPage(SharedMapping mapping);
+  Layout& layout() const;
+
+  SharedMapping mapping_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/host/job_page.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+namespace {
+
+// Waits a few times longer than a healthy kernel needs.
+bool soon(const std::function<bool()>& holds) {
+  const Deadline deadline = in(std::chrono::seconds(5));
+  while (!holds() && Clock::now() < deadline) std::this_thread::yield();
+  return holds();
+}
+
+// A process that enters `slot` and then runs `end`. No thread but ours runs, so fork() is safe.
+template <class End>
+pid_t start_rank(JobPage& page, int slot, End end) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  page.enter(slot);
+  end();
+  ::_exit(0);
+}
+
+TEST(JobPage, AProcessThatIsKilledIsLostAndItsSignalIsKnownBeforeItIsReaped) {
+  JobPage page = JobPage::create(2, "job");
+  const pid_t pid = start_rank(page, 1, [] { ::pause(); });
+  ASSERT_TRUE(soon([&] { return page.phase(1) == JobPage::Phase::alive; }));
+  EXPECT_FALSE(page.lost(1));
+  ::kill(pid, SIGKILL);
+  ASSERT_TRUE(soon([&] { return page.lost(1); }));
+  const Failure failure = page.examine(1);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(failure.rank, 1);
+  EXPECT_EQ(failure.pid, pid);
+  EXPECT_EQ(failure.signal, SIGKILL);
+  EXPECT_FALSE(failure.exit_code);
+}
+
+TEST(JobPage, AProcessThatExitsWithoutLeavingIsLostWithItsCode) {
+  JobPage page = JobPage::create(2, "job");
+  const pid_t pid = start_rank(page, 1, [] { ::_exit(7); });
+  ASSERT_TRUE(soon([&] { return page.lost(1); }));
+  const Failure failure = page.examine(1);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(failure.exit_code, 7);
+}
+
+TEST(JobPage, AProcessThatLeavesInOrderIsNotLostAndMayComeBack) {
+  JobPage page = JobPage::create(1, "job");
+  for (int i = 0; i < 3; ++i) {
+    page.enter(0);
+    page.leave(0, JobPage::Phase::finished);
+    EXPECT_FALSE(page.lost(0));
+  }
+}
+
+TEST(JobPage, AProcessThatAbandonsTheJobIsLostThoughItLives) {
+  JobPage page = JobPage::create(1, "job");
+  page.enter(0);
+  page.leave(0, JobPage::Phase::abandoned);
+  EXPECT_TRUE(page.lost(0));
+  EXPECT_FALSE(page.examine(0).signal);
+  EXPECT_FALSE(page.examine(0).exit_code);
+}
+
+TEST(JobPage, ASlotIsForOneProcess) {
+  JobPage page = JobPage::create(1, "job");
+  page.enter(0);
+  Fault fault{};
+  std::thread([&] {
+    try {
+      page.enter(0);
+    } catch (const Error& error) {
+      fault = error.fault();
+    }
+  }).join();
+  EXPECT_EQ(fault, Fault::misuse);
+  page.leave(0, JobPage::Phase::finished);
+}
+
+TEST(JobPage, OnlyTheFirstFailureIsKept) {
+  JobPage page = JobPage::create(2, "job");
+  EXPECT_FALSE(page.failure());
+  page.report({.rank = 1,
+               .host = "a",
+               .pid = 5,
+               .signal = 9,
+               .oom = true,
+               .operation = "all_reduce",
+               .sequence = 12});
+  page.report({.rank = 0, .host = "b", .pid = 6, .exit_code = 3});
+  const Failure failure = page.failure().value();
+  EXPECT_EQ(failure.rank, 1);
+  EXPECT_EQ(failure.host, "a");
+  EXPECT_EQ(failure.signal, 9);
+  EXPECT_EQ(failure.oom, true);
+  EXPECT_EQ(failure.operation, "all_reduce");
+  EXPECT_EQ(failure.sequence, 12U);
+}
+
+TEST(JobPage, AnotherProcessSeesTheSamePage) {
+  JobPage page = JobPage::create(3, "the job");
+  JobPage other = JobPage::attach(FileDescriptor(::fcntl(page.descriptor(), F_DUPFD_CLOEXEC, 0)));
+  EXPECT_EQ(other.slots(), 3);
+  EXPECT_EQ(other.job_id(), "the job");
+  page.activity(2).sequence = 5;
+  EXPECT_EQ(other.activity(2).sequence, 5U);
+}
+
+TEST(JobPage, MemoryOfAnotherKindIsRefused) {
+  SharedMapping other = SharedMapping::create("something else", 4096);
+  EXPECT_THROW(JobPage::attach(FileDescriptor(::fcntl(other.descriptor(), F_DUPFD_CLOEXEC, 0))),
+               Error);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// The packets between a switchboard and its ranks: one fixed-size message, and at most one
+// descriptor beside it. Both ends are of the same build on the same host, so it is plain memory.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/host/file_descriptor.h"
+
+namespace lockstep {
+
+struct Message {
+  enum class Kind : std::uint32_t {
+    hello,   // rank -> board: `text` is the job's identity.
+    offer,   // rank -> board: a descriptor for `key`, to be taken by `readers`; else `text`.
+    want,    // rank -> board: give me `key` when it is there.
+    given,   // board -> rank: here it is.
+    refused  // board -> rank: whoever should offer it could not, for the reason in `text`.
+  };
+
+  std::uint32_t magic = 0x4c530001;  // Changes with the layout.
+  Kind kind = Kind::hello;
+  std::int32_t readers = 0;
+  char key[128] = {};
+  char text[372] = {};
+};
+
+Message make_message(Message::Kind kind, std::string_view key, std::string_view text = {});
+
+enum class Received { message, nothing_yet, closed };
+
+// Never blocks. False when the peer is gone or does not read.
+bool send_message(int socket, const Message& message, int fd = -1);
+
+// Never blocks. Anything that is not one whole message of ours counts as closed.
+Received receive_message(int socket, Message& message, FileDescriptor& fd);
+
+}  // namespace lockstep

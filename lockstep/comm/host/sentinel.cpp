@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/host/sentinel.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <vector>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int heartbeat_ms = 100;
+
+// Signals are for the user's threads: one that is made inside this scope gets none.
+class BlockSignals {
+ public:
+  BlockSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockSignals(const BlockSignals&) = delete;
+  BlockSignals& operator=(const BlockSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard)
+    : page_(page),
+      pid_(::getpid()),
+      slot_(slot),
+      switchboard_(switchboard),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!stop_) throw_errno("making an eventfd");
+  std::promise<void> entered;
+  std::future<void> outcome = entered.get_future();
+  const BlockSignals block;
+  thread_ = std::thread(&Sentinel::live, this, std::move(entered));
+  try {
+    outcome.get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+Sentinel::~Sentinel() {
+  if (::getpid() != pid_) {  // fork() copied us without our thread.
+    thread_.detach();
+    return;
+  }
+  // An eventfd that nobody else writes always takes a 1; if not, joining would hang.
+  if (::eventfd_write(stop_.get(), 1) != 0) thread_.detach();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Sentinel::live(std::promise<void> entered) {
+  try {
+    page_.enter(slot_);
+  } catch (...) {
+    entered.set_exception(std::current_exception());
+    return;
+  }
+  entered.set_value();
+  std::vector<pollfd> entries;
+  while (true) {
+    page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
+    entries.assign(1, {stop_.get(), POLLIN, 0});
+    if (switchboard_ != nullptr) switchboard_->watch(entries);
+    if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
+    if (entries.front().revents != 0) break;
+    if (switchboard_ != nullptr) switchboard_->serve(entries);
+  }
+  page_.leave(slot_, how_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// The one thread of ours that lives as long as this process is part of a job.
+//
+// It holds the process's mutex in the job page, so that peers learn of a death from the kernel;
+// ticks the heartbeat; and, in rank 0 when no agent started the job, runs the switchboard.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/host/job_page.h"
+#include "lockstep/comm/host/switchboard.h"
+
+namespace lockstep {
+
+class Sentinel {
+ public:
+  // Returns once `slot` of `page` is taken. Both `page` and `switchboard`, which may be null,
+  // must outlive the sentinel. Errors: misuse when a living process holds the slot.
+  Sentinel(JobPage& page, int slot, Switchboard* switchboard);
+
+  // Leaves the slot: in order after finish(), as one who abandons the job without it.
+  ~Sentinel();
+  Sentinel(const Sentinel&) = delete;
+  Sentinel& operator=(const Sentinel&) = delete;
+
+  void finish() { how_ = JobPage::Phase::finished; }
+
+ private:
+  void live(std::promise<void> entered);
+
+  JobPage& page_;
+  const pid_t pid_;
+  const int slot_;
+  Switchboard* const switchboard_;
+  std::atomic<JobPage::Phase> how_{JobPage::Phase::abandoned};
+  FileDescriptor stop_;  // An eventfd, readable once the sentinel should end.
+  std::thread thread_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+// Memory that several processes of one host have mapped, without a name in any file system.
+//
+// It is a memfd, so /dev/shm may be full, read-only or absent. All of its pages are reserved
+// when it is made and its size is then sealed: touching it never raises SIGBUS.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "lockstep/comm/api.h"
+#include "lockstep/comm/host/file_descriptor.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API SharedMapping {
+ public:
+  // Zero-filled, `bytes` rounded up to whole pages. `purpose` shows in /proc/PID/maps.
+  // Errors: system, with the numbers, when the host or its memory cgroup has less to give.
+  static SharedMapping create(std::string_view purpose, std::size_t bytes);
+
+  // Maps all of what another process made and sent. Errors: corrupt when it is not sealed.
+  static SharedMapping attach(FileDescriptor fd);
+
+  SharedMapping(SharedMapping&& other) noexcept;
+  SharedMapping& operator=(SharedMapping&&) = delete;
+  ~SharedMapping();
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+  // What to send to the other processes; open until close_descriptor().
+  int descriptor() const { return fd_.get(); }
+
+  // The mapping lives on without it. Called once everybody has mapped.
+  void close_descriptor() { fd_ = FileDescriptor(); }
+
+ private:
+  explicit SharedMapping(FileDescriptor fd);
+
+  FileDescriptor fd_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// Bytes that this process may still take: the least of what the kernel calls available and of
+// what each memory cgroup above this process leaves.
+std::size_t available_memory();
+
+}  // namespace lockstep

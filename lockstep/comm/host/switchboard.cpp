@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/host/switchboard.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "lockstep/comm/host/abstract_socket.h"
+#include "lockstep/comm/host/message.h"
+
+namespace lockstep {
+namespace {
+
+bool seen(const std::vector<pollfd>& entries, int fd) {
+  return std::any_of(entries.begin(), entries.end(),
+                     [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
+}
+
+}  // namespace
+
+Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
+
+void Switchboard::connect(FileDescriptor socket) {
+  clients_.push_back({.socket = std::move(socket), .trusted = true});
+}
+
+void Switchboard::listen(FileDescriptor listener, std::string identity) {
+  listener_ = std::move(listener);
+  identity_ = std::move(identity);
+}
+
+void Switchboard::watch(std::vector<pollfd>& entries) const {
+  if (listener_) entries.push_back({listener_.get(), POLLIN, 0});
+  for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLIN, 0});
+}
+
+void Switchboard::serve(const std::vector<pollfd>& entries) {
+  for (Client& client : clients_)
+    if (seen(entries, client.socket.get())) serve(client);
+  std::erase_if(clients_, [](const Client& client) { return client.lost; });
+  if (listener_ && seen(entries, listener_.get())) accept_all();
+}
+
+void Switchboard::accept_all() {
+  while (true) {
+    FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) return;
+    if (peer_is_this_user(socket.get())) clients_.push_back({.socket = std::move(socket)});
+  }
+}
+
+void Switchboard::serve(Client& client) {
+  Message message;
+  FileDescriptor fd;
+  switch (receive_message(client.socket.get(), message, fd)) {
+    case Received::nothing_yet:
+      return;
+    case Received::closed:
+      client.lost = true;
+      return;
+    case Received::message:
+      break;
+  }
+  if (!client.trusted) {
+    client.trusted = message.kind == Message::Kind::hello && message.text == identity_;
+    client.lost = !client.trusted;
+  } else if (message.kind == Message::Kind::offer) {
+    offer(message.key, {std::move(fd), message.text, message.readers});
+  } else if (message.kind == Message::Kind::want) {
+    client.wanted.emplace_back(message.key);
+    give(client, message.key);
+  }
+}
+
+void Switchboard::offer(std::string key, Offer offer) {
+  if (offer.readers <= 0) return;
+  if (!offer.fd && offer.refusal.empty())
+    offer.refusal = "the process that passes it on has too many open files";
+  offers_.insert_or_assign(key, std::move(offer));
+  for (Client& client : clients_) give(client, key);
+}
+
+// Answers `client` if it waits for `key` and the key is there.
+void Switchboard::give(Client& client, const std::string& key) {
+  const auto wanted = std::find(client.wanted.begin(), client.wanted.end(), key);
+  const auto found = offers_.find(key);
+  if (client.lost || wanted == client.wanted.end()) return;
+  if (key != job_page_key && found == offers_.end()) return;
+  client.wanted.erase(wanted);
+  if (key == job_page_key) {
+    const Message given = make_message(Message::Kind::given, key);
+    client.lost = !send_message(client.socket.get(), given, job_page_);
+    return;
+  }
+  Offer& offer = found->second;
+  const auto kind = offer.fd ? Message::Kind::given : Message::Kind::refused;
+  const Message answer = make_message(kind, key, offer.refusal);
+  client.lost = !send_message(client.socket.get(), answer, offer.fd.get());
+  if (--offer.readers == 0) offers_.erase(found);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// The operations of a group, and how reductions combine elements.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "lockstep/comm/api.h"
+
+namespace lockstep {
+
+// Stored in the job page and in call signatures: values are frozen.
+enum class Operation : std::uint8_t {
+  none = 0,
+  all_reduce = 1,
+  broadcast = 2,
+  all_gather = 3,
+  barrier = 4,
+  allocate = 5,
+};
+
+enum class ReduceOp : std::uint8_t {
+  sum = 0,
+  average = 1,  // The sum, times 1 / world_size. Floating-point types only.
+  product = 2,
+  min = 3,  // NaN in any rank gives NaN, as in torch.minimum().
+  max = 4,
+};
+
+LOCKSTEP_API std::string_view name(Operation operation);
+LOCKSTEP_API std::string_view name(ReduceOp op);
+
+}  // namespace lockstep

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+#define LOCKSTEP_KERNELS plain
+#include "lockstep/comm/shm/reduce_loops.h"

@@ -1,0 +1,37 @@
+// An asynchronous operation of a group that may still be under way.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <memory>
+
+#include "lockstep/comm/api.h"
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+
+// A copyable handle. Dropping it neither waits nor cancels: the operation's buffers must stay
+// valid until it is complete.
+// Thread safety: every member may be called from any thread at once.
+class LOCKSTEP_API Work {
+ public:
+  // Blocks until the operation is complete. Errors: what the operation threw; timeout when
+  // `deadline` passes first, which leaves the operation under way.
+  void wait(Deadline deadline = no_deadline) const;
+
+  // True once it is complete or has failed.
+  bool completed() const;
+
+  // What it threw; null while under way and after success.
+  std::exception_ptr error() const;
+
+ private:
+  friend class ProgressThread;
+  struct State;
+  explicit Work(std::shared_ptr<State> state);
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// Reads the binary versions of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html).
+//
+// Errors: corrupt, naming file, byte, expected and found, before anything of a claimed size is
+// allocated; system.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/comm/api.h"
+
+namespace lockstep {
+
+inline constexpr int cifar_channels = 3;  // Red, green, blue, each 32 rows of 32 values.
+inline constexpr int cifar_side = 32;
+
+struct CifarImages {
+  std::vector<std::uint8_t> pixels;         // 3 * 32 * 32 for each image.
+  std::vector<std::uint8_t> labels;         // 0..9, or 0..99 in CIFAR-100.
+  std::vector<std::uint8_t> coarse_labels;  // 0..19; only CIFAR-100 has them.
+};
+
+// All files in turn.
+LOCKSTEP_API CifarImages read_cifar10(const std::vector<std::filesystem::path>& files);
+LOCKSTEP_API CifarImages read_cifar100(const std::vector<std::filesystem::path>& files);
+
+}  // namespace lockstep

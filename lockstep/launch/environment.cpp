@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/environment.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string_view>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+Variables parse(const char* const* environment) {
+  Variables variables;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const auto equals = entry.find('=');
+    if (equals != entry.npos) variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+  }
+  return variables;
+}
+
+// One host is one node of torchrun's, and all ranks have one role.
+Variables torchrun_variables(const RankPlace& place) {
+  const std::string rank = std::to_string(place.rank);
+  const std::string world_size = std::to_string(place.world_size);
+  return {{"RANK", rank},
+          {"LOCAL_RANK", rank},
+          {"ROLE_RANK", rank},
+          {"WORLD_SIZE", world_size},
+          {"LOCAL_WORLD_SIZE", world_size},
+          {"ROLE_WORLD_SIZE", world_size},
+          {"ROLE_NAME", "default"},
+          {"GROUP_RANK", "0"},
+          {"GROUP_WORLD_SIZE", "1"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(place.master_port)},
+          {"TORCHELASTIC_RESTART_COUNT", "0"},
+          {"TORCHELASTIC_MAX_RESTARTS", "0"},
+          {"TORCHELASTIC_RUN_ID", place.job_id},
+          // With True, c10d would expect that the launcher listens on MASTER_PORT.
+          {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+}
+
+// A training step frees and takes the same tens of megabytes again and again. By default glibc gives
+// such memory back to the kernel, which must then clear every page anew: at large batches a fifth
+// of the step. A user who has set anything of malloc's keeps that.
+void keep_freed_memory(Variables& variables) {
+  const auto is_mallocs = [](const auto& entry) {
+    return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";
+  };
+  if (std::any_of(variables.begin(), variables.end(), is_mallocs)) return;
+  variables.emplace("MALLOC_MMAP_THRESHOLD_", std::to_string(std::int64_t{1} << 30));
+  variables.emplace("MALLOC_TRIM_THRESHOLD_", std::to_string(std::int64_t{1} << 40));
+}
+
+}  // namespace
+
+std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited) {
+  Variables variables = parse(inherited);
+  for (auto& [key, value] : torchrun_variables(place)) variables.insert_or_assign(key, value);
+  variables.emplace("OMP_NUM_THREADS", std::to_string(place.threads));
+  keep_freed_memory(variables);
+  variables.insert_or_assign("LOCKSTEP_JOB_ID", place.job_id);
+  variables.insert_or_assign("LOCKSTEP_AGENT_FD", std::to_string(place.agent_fd));
+  variables.erase("LOCKSTEP_TERMINAL");
+  if (place.columns) variables.emplace("LOCKSTEP_TERMINAL", std::to_string(*place.columns));
+
+  std::vector<std::string> environment;
+  for (const auto& [key, value] : variables) environment.push_back(key + "=" + value);
+  return environment;
+}
+
+std::string random_job_id() {
+  std::array<std::uint64_t, 2> bits{};
+  // Up to 256 bytes getrandom() gives all or nothing.
+  if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) throw_errno("getrandom");
+  return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
+}
+
+}  // namespace lockstep

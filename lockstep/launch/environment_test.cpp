@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/environment.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+RankPlace place() {
+  return {.rank = 2,
+          .world_size = 4,
+          .job_id = "abc",
+          .master_port = 1234,
+          .agent_fd = 7,
+          .threads = 3,
+          .columns = std::nullopt};
+}
+
+std::vector<std::string> environment(const RankPlace& of,
+                                     const std::vector<const char*>& inherited = {nullptr}) {
+  return environment_of(of, inherited.data());
+}
+
+bool has(const std::vector<std::string>& environment, const std::string& entry) {
+  return std::count(environment.begin(), environment.end(), entry) == 1;
+}
+
+TEST(Environment, HasWhatTorchrunSets) {
+  const auto got = environment(place());
+  for (const char* entry : {"RANK=2",
+                            "LOCAL_RANK=2",
+                            "WORLD_SIZE=4",
+                            "LOCAL_WORLD_SIZE=4",
+                            "GROUP_RANK=0",
+                            "GROUP_WORLD_SIZE=1",
+                            "ROLE_RANK=2",
+                            "ROLE_WORLD_SIZE=4",
+                            "ROLE_NAME=default",
+                            "MASTER_ADDR=127.0.0.1",
+                            "MASTER_PORT=1234",
+                            "TORCHELASTIC_RESTART_COUNT=0",
+                            "TORCHELASTIC_MAX_RESTARTS=0",
+                            "TORCHELASTIC_RUN_ID=abc",
+                            "TORCHELASTIC_USE_AGENT_STORE=False",
+                            "OMP_NUM_THREADS=3",
+                            "LOCKSTEP_JOB_ID=abc",
+                            "LOCKSTEP_AGENT_FD=7",
+                            "MALLOC_MMAP_THRESHOLD_=1073741824",
+                            "MALLOC_TRIM_THRESHOLD_=1099511627776"})
+    EXPECT_TRUE(has(got, entry)) << entry;
+  EXPECT_EQ(got.size(), 20U);
+}
+
+TEST(Environment, KeepsWhatTheUserHasSetAndReplacesAnOuterLaunchers) {
+  const auto got =
+      environment(place(), {"OMP_NUM_THREADS=8", "HOME=/h", "EMPTY=", "EQUALS=a=b", "RANK=9",
+                            "LOCKSTEP_AGENT_FD=3", "LOCKSTEP_TERMINAL=80", nullptr});
+  for (const char* entry :
+       {"OMP_NUM_THREADS=8", "HOME=/h", "EMPTY=", "EQUALS=a=b", "RANK=2", "LOCKSTEP_AGENT_FD=7"})
+    EXPECT_TRUE(has(got, entry)) << entry;
+  EXPECT_FALSE(has(got, "LOCKSTEP_TERMINAL=80")) << "stderr is not a terminal";
+}
+
+TEST(Environment, LeavesMallocAloneWhenTheUserHasSetAnythingOfIt) {
+  for (const char* set : {"MALLOC_ARENA_MAX=2", "GLIBC_TUNABLES=glibc.malloc.tcache_count=0"}) {
+    const auto got = environment(place(), {set, nullptr});
+    EXPECT_TRUE(has(got, set));
+    EXPECT_EQ(got.size(), 19U);
+  }
+}
+
+TEST(Environment, SaysHowWideTheTerminalIs) {
+  RankPlace shown = place();
+  shown.columns = 76;
+  EXPECT_TRUE(has(environment(shown), "LOCKSTEP_TERMINAL=76"));
+}
+
+TEST(Environment, NoTwoJobsHaveTheSameId) {
+  const std::string id = random_job_id();
+  EXPECT_EQ(id.size(), 32U);
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), id.npos);
+  EXPECT_NE(id, random_job_id());
+}
+
+}  // namespace
+}  // namespace lockstep

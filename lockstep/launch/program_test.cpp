@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/program.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+class Program : public testing::Test {
+ protected:
+  Program() {
+    std::filesystem::create_directories(scratch_.path() / "first");
+    std::filesystem::create_directories(scratch_.path() / "second");
+    ::setenv("PATH", (in("first") + ":" + in("second")).c_str(), 1);
+  }
+  ~Program() override { ::setenv("PATH", path_.c_str(), 1); }
+
+  std::string in(const std::string& name) const { return scratch_.path() / name; }
+
+  std::string make(const std::string& name, mode_t mode) const {
+    std::ofstream(in(name)) << "#!/bin/sh\n";
+    ::chmod(in(name).c_str(), mode);
+    return in(name);
+  }
+
+ private:
+  test::ScratchDirectory scratch_;
+  std::string path_ = std::getenv("PATH");
+};
+
+TEST_F(Program, IsFoundInTheFirstFolderOfPathThatHasIt) {
+  const std::string second = make("second/tool", 0755);
+  EXPECT_EQ(find_program("tool").path, second);
+  const std::string first = make("first/tool", 0755);
+  EXPECT_EQ(find_program("tool").path, first);
+}
+
+TEST_F(Program, WithASlashInItsNameIsNotSearchedFor) {
+  make("first/tool", 0755);
+  EXPECT_EQ(find_program(in("first/tool")).path, in("first/tool"));
+  EXPECT_EQ(find_program("./tool").exit_code, 127);
+}
+
+TEST_F(Program, ThatIsMissingIs127) {
+  const ProgramSearch search = find_program("tool");
+  EXPECT_EQ(search.path, "");
+  EXPECT_EQ(search.exit_code, 127);
+  EXPECT_EQ(search.problem, "tool: not found in PATH");
+  EXPECT_EQ(find_program("").exit_code, 127);
+  EXPECT_EQ(find_program(make("first/tool", 0755) + "/below").exit_code, 127);
+}
+
+TEST_F(Program, ThatIsNotExecutableIs126) {
+  make("first/tool", 0644);
+  EXPECT_EQ(find_program("tool").exit_code, 126);
+  EXPECT_EQ(find_program(in("first")).exit_code, 126) << "a folder";
+  const std::string second = make("second/tool", 0755);
+  EXPECT_EQ(find_program("tool").path, second) << "the search goes on";
+}
+
+}  // namespace
+}  // namespace lockstep

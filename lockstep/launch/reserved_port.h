@@ -1,0 +1,25 @@
+// A TCP port on 127.0.0.1 that is kept free for one job, for programs whose rank 0 listens on
+// MASTER_PORT.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lockstep/comm/host/file_descriptor.h"
+
+namespace lockstep {
+
+// As long as this lives, the kernel gives the port to nobody who asks for any port, nor to
+// whoever asks for it without SO_REUSEADDR. Whoever asks for it with SO_REUSEADDR, as servers
+// do, may bind it and listen.
+class ReservedPort {
+ public:
+  ReservedPort();
+
+  int number() const { return number_; }
+
+ private:
+  FileDescriptor socket_;  // Bound, and never listening.
+  int number_ = 0;
+};
+
+}  // namespace lockstep

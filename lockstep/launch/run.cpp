@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/run.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/descendants.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
+
+constexpr std::chrono::milliseconds time_to_die = std::chrono::seconds(5);
+
+void say(std::string_view text) {
+  const std::string line = fmt::format("lockstep run: {}\n", text);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+// After this no descriptor of ours can become 0, 1 or 2 by chance.
+void open_standard_streams() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd < 0) throw_errno("/dev/null");
+  ::close(fd);
+}
+
+// What this process has inherited is not for the ranks.
+void close_all_on_exec() {
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
+    const std::string name = entry.path().filename();
+    int fd = 0;
+    std::from_chars(name.data(), name.data() + name.size(), fd);
+    if (fd > STDERR_FILENO) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+}
+
+// The signals that this launcher acts on, blocked from now on: they are waited for instead.
+sigset_t take_signals() {
+  ::signal(SIGCHLD, SIG_DFL);  // If it was inherited as ignored, there would be no exit codes.
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT}) ::sigaddset(&signals, signal);
+  if (hangup.sa_handler != SIG_IGN) ::sigaddset(&signals, SIGHUP);  // nohup(1) ignores it.
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+
+  // Neither a reader who is gone nor writing from the background may stop us.
+  sigset_t nuisances;
+  ::sigemptyset(&nuisances);
+  for (const int signal : {SIGPIPE, SIGTTOU}) ::sigaddset(&nuisances, signal);
+  ::sigprocmask(SIG_BLOCK, &nuisances, nullptr);
+  return signals;
+}
+
+int be_agent(const RunOptions& options, const sigset_t& signals, int lifeline) {
+  // Not in the terminal's foreground group: the guardian alone gets its Ctrl-C, and passes it on.
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_NAME, "lockstep-agent");
+  try {
+    adopt_orphans();
+    return Agent(options, signals, lifeline).run();
+  } catch (const std::exception& error) {
+    say(error.what());
+    end_descendants(time_to_die);
+    return system_refused;
+  }
+}
+
+// Reaps whatever has ended; the agent's wait status when that has.
+std::optional<int> reap(pid_t agent) {
+  std::optional<int> agents_status;
+  int status = 0;
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
+    if (pid == agent) agents_status = status;
+  return agents_status;
+}
+
+int guard(pid_t agent, const sigset_t& signals) {
+  std::optional<int> status;
+  while (!status) {
+    const int signal = ::sigwaitinfo(&signals, nullptr);
+    if (signal == SIGCHLD)
+      status = reap(agent);
+    else if (signal > 0)
+      ::kill(agent, signal);
+  }
+  end_descendants(time_to_die);
+  if (WIFEXITED(*status)) return WEXITSTATUS(*status);
+  say(fmt::format("the agent was killed by signal {}; the ranks were ended", WTERMSIG(*status)));
+  return 128 + WTERMSIG(*status);
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
+  require(options.nproc_per_node > 0, "a job needs at least one rank");
+  open_standard_streams();
+  close_all_on_exec();
+  adopt_orphans();
+  const sigset_t signals = take_signals();
+
+  int lifeline[2];  // Nothing is ever written: its end is the guardian's.
+  if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("pipe");
+  FileDescriptor agents_end(lifeline[0]);
+  FileDescriptor guardians_end(lifeline[1]);
+  const pid_t agent = ::fork();
+  if (agent < 0) throw_errno("fork");
+  if (agent > 0) return guard(agent, signals);
+  guardians_end = FileDescriptor();
+  ::_exit(be_agent(options, signals, agents_end.get()));
+}
+
+}  // namespace lockstep

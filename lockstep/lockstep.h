@@ -1,0 +1,18 @@
+// All of Lockstep, and LibTorch's own umbrella, which a training program needs too. Programs without
+// LibTorch include lockstep/comm/comm.h instead; one that should compile faster includes what it uses.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/torch.h>
+
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/comm.h"
+#include "lockstep/data/cifar_dataset.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/idx_dataset.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/digest.h"
+#include "lockstep/train/progress.h"

@@ -1,0 +1,28 @@
+// What a call that must fail throws.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep::test {
+
+// The Fault of the Error that `call` throws; its message goes to `text`. Fails the test when it
+// throws none.
+template <class Call>
+Fault fault_of(Call call, std::string* text = nullptr) {
+  try {
+    call();
+  } catch (const Error& error) {
+    if (text != nullptr) *text = error.what();
+    return error.fault();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Fault::bug;
+}
+
+}  // namespace lockstep::test

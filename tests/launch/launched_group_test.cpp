@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/process_group.h"
+#include "tests/ranks.h"
+#include "tools/command.h"
+
+namespace lockstep {
+namespace {
+
+using test::Finished;
+using test::Rank;
+using test::Ranks;
+
+Finished launch(const Ranks& ranks, int world_size) {
+  std::vector<std::string> arguments{LOCKSTEP_RUN, "-n", std::to_string(world_size)};
+  for (const std::string& word : ranks.command()) arguments.push_back(word);
+  return test::run_command(arguments);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+
+const Ranks works("works", [](const Rank& rank) {
+  for (int i = 0; i < 3; ++i) {  // A job may form its group anew.
+    ProcessGroup group = init_process_group();
+    EXPECT_EQ(group.rank(), rank.rank);
+    EXPECT_EQ(group.size(), rank.world_size);
+    const RegisteredMemory memory = group.allocate(4000);
+    auto* values = static_cast<float*>(memory.data());
+    for (int k = 0; k < 1000; ++k) values[k] = static_cast<float>(k * (rank.rank + 1));
+    group.all_reduce({.data = values, .count = 1000});
+    const int ranks = rank.world_size * (rank.world_size + 1) / 2;
+    for (int k = 0; k < 1000; ++k) ASSERT_EQ(values[k], static_cast<float>(k * ranks));
+    destroy_process_group(group);
+  }
+});
+
+TEST(LaunchedGroup, FormsThroughTheAgentAndReduces) {
+  for (const int world_size : {1, 2, 4}) {
+    const Finished done = launch(works, world_size);
+    EXPECT_EQ(done.code, 0) << done.out << done.err;
+  }
+}
+
+const Ranks one_is_killed("one is killed", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  for (int i = 0; i < 3; ++i) group.barrier();
+  if (rank.rank == 1) ::raise(SIGKILL);
+  group.barrier();
+});
+
+TEST(LaunchedGroup, AKilledRankIsNamedByEverySurvivorAndByTheLauncher) {
+  const Finished done = launch(one_is_killed, 3);
+  EXPECT_EQ(done.code, 128 + SIGKILL) << done.err;
+  for (const char* survivor : {"[0] ", "[2] "})
+    EXPECT_TRUE(contains(done.err, std::string(survivor) + "[rank ")) << done.err;
+  EXPECT_TRUE(contains(done.err, "peer_lost")) << done.err;
+  EXPECT_TRUE(contains(done.err, "signal 9 (SIGKILL), last seen in barrier #3")) << done.err;
+}
+
+const Ranks one_returns_early("one returns early", [](const Rank& rank) {
+  if (rank.rank == 1) return;  // With code 0, and before anybody has formed a group.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ProcessGroup group = init_process_group();
+});
+
+TEST(LaunchedGroup, ARankThatReturnsBeforeItJoinsIsNamedToThoseWhoWaitForIt) {
+  const Finished done = launch(one_returns_early, 2);
+  EXPECT_NE(done.code, 0) << done.err;
+  EXPECT_TRUE(contains(done.err, "peer_lost")) << done.err;
+  EXPECT_TRUE(contains(done.err, "rank 1")) << done.err;
+}
+
+const Ranks one_throws("one throws", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  if (rank.rank == 1) throw std::runtime_error("out of ideas");
+  group.barrier();
+});
+
+TEST(LaunchedGroup, ARankThatThrowsDecidesTheExitCode) {
+  const Finished done = launch(one_throws, 2);
+  EXPECT_EQ(done.code, 1) << done.err;
+  EXPECT_TRUE(contains(done.err, "out of ideas")) << done.err;
+  EXPECT_TRUE(contains(done.err, "rank 1")) << done.err;
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The same binary forms its group under torchrun, under mpirun, and with bare environment variables.
+
+other_launchers_test.py LAUNCHED_GROUP_TEST --python PYTHON
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+
+SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
+BARE = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "OMPI_"))}
+
+
+def start(command, **variables):
+    return subprocess.Popen(command, env=BARE | {"OMP_NUM_THREADS": "1"} | variables)
+
+
+def succeed(name, processes):
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        sys.exit(f"under {name}: exit codes {codes}")
+    print(f"formed its group under {name}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("--python", default="")
+    options = parser.parse_args()
+    rank = [options.program, "--lockstep-rank", "works", "", "", ""]
+
+    succeed("bare variables", [start(rank, RANK=str(number), WORLD_SIZE="2", MASTER_PORT="29876")
+                               for number in range(2)])
+    absent = []
+    if options.python:
+        torchrun = [options.python, "-m", "torch.distributed.run", "--no-python", "--standalone",
+                    "--nproc-per-node", "2"]
+        succeed("torchrun", [start(torchrun + rank)])
+    else:
+        absent.append("torchrun (set LOCKSTEP_PYTHON to a Python with torch)")
+    if shutil.which("mpirun"):
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+        succeed("mpirun", [start(mpirun + rank)])
+    else:
+        absent.append("mpirun (Debian's package openmpi-bin)")
+    if absent:
+        print("skipped: there is no", " and no ".join(absent))
+        sys.exit(SKIPPED)
+
+
+if __name__ == "__main__":
+    main()

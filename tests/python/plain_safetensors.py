@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of safetensors, written and read by the specification alone."""
+
+import json
+import struct
+
+from torch_or_skip import torch
+
+# In the order in which the reference writer ranks them; it puts the last first.
+TYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "I64": torch.int64,
+}
+
+def bytes_of(tensor):
+    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+def write(file, tensors, metadata):
+    header, data = {"__metadata__": metadata}, b""
+    for name, tensor in tensors.items():
+        kind = next(key for key, dtype in TYPES.items() if dtype == tensor.dtype)
+        values = bytes_of(tensor)
+        offsets = [len(data), len(data) + len(values)]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": offsets}
+        data += values
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read(file, metadata):
+    content = file.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    assert header.pop("__metadata__", {}) == metadata
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        values = torch.tensor(list(content[8 + length :][begin:end]), dtype=torch.uint8)
+        assert begin % TYPES[entry["dtype"]].itemsize == 0, f"{name} is not aligned"
+        tensors[name] = values.view(TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors

@@ -1,0 +1,80 @@
+// Runs one test body as several real processes.
+//
+// Each rank is this same binary started again with fork()+exec(), never plain fork():
+// LibTorch's thread pools and CUDA contexts do not survive a fork.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lockstep::test {
+
+struct Rank {
+  int rank;
+  int world_size;
+  std::filesystem::path scratch;  // Shared by all ranks of one run; removed after it.
+};
+
+struct Exit {
+  int rank;
+  int code;            // Exit code; -1 when a signal ended the rank.
+  int signal;          // 0 when the rank exited by itself.
+  std::string output;  // What it wrote to stdout and stderr.
+};
+
+// A directory of this process's own, removed with all it holds.
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ~ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+using Body = std::function<void(const Rank&)>;
+
+// Names a body that a child process can find again after exec. Declare one as
+//   const Ranks all_arrive("all arrive", [](const test::Rank& rank) { ... });
+// at namespace scope, then call all_arrive.run(4).
+class Ranks {
+ public:
+  Ranks(std::string name, Body body);
+
+  // Starts `world_size` ranks, with the environment variables from which
+  // init_process_group() learns who it is, and waits for all of them. At the limit the
+  // rest are killed with SIGKILL, so a hang is a failure, not a wait. Fails the current
+  // GoogleTest when a name of ours is left behind in /dev/shm.
+  std::vector<Exit> run(int world_size,
+                        std::chrono::milliseconds limit = std::chrono::seconds(60)) const;
+
+  // What a launcher must execute for each rank, which then learns from the launcher's environment
+  // variables who it is. Rank::scratch is empty there.
+  std::vector<std::string> command() const;
+
+ private:
+  std::string name_;
+};
+
+// 10 + Fault for lockstep::Error, 1 for any other exception, 0 for success, 2 for a failed
+// GoogleTest assertion: what Exit::code is for a body that did not exit by itself.
+int exit_code_of(const Body& body, const Rank& rank);
+
+// True when every rank ended with code 0; otherwise prints what the others wrote.
+bool all_succeeded(const std::vector<Exit>& exits);
+
+// Call first in main(): in a child it runs the body and exits. In the parent it returns.
+void become_rank_if_asked(int argc, char** argv);
+
+}  // namespace lockstep::test

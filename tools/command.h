@@ -1,0 +1,58 @@
+// Runs a program for a test: what goes in, what comes out, and how it ends.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/host/file_descriptor.h"
+
+namespace lockstep::test {
+
+// Returns what `holds` says in the end; it is asked until it holds, for up to `limit`.
+bool soon(const std::function<bool()>& holds,
+          std::chrono::milliseconds limit = std::chrono::seconds(20));
+
+// Nothing when the process is gone, or is a zombie.
+bool is_running(pid_t pid);
+
+class RunningCommand {
+ public:
+  // `arguments` begin with the program's path. Its stdout and stderr go to files.
+  explicit RunningCommand(std::vector<std::string> arguments,
+                          std::vector<std::string> environment = {});
+
+  // Kills it when it still runs.
+  ~RunningCommand();
+  RunningCommand(const RunningCommand&) = delete;
+  RunningCommand& operator=(const RunningCommand&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::string out() const;
+  std::string err() const;
+
+  // Its exit code, or 1000 + the signal that killed it. At the limit it is killed.
+  int wait(std::chrono::milliseconds limit = std::chrono::seconds(60));
+
+ private:
+  FileDescriptor out_;
+  FileDescriptor err_;
+  pid_t pid_ = 0;
+  bool ended_ = false;
+};
+
+struct Finished {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+// `environment` is added to this process's own.
+Finished run_command(std::vector<std::string> arguments, std::vector<std::string> environment = {});
+
+}  // namespace lockstep::test

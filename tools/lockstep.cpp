@@ -1,0 +1,86 @@
+// The `lockstep` command: `lockstep SUB ...` becomes `lockstep-SUB ...`, from its own folder.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int usage_error = 64;  // EX_USAGE of sysexits.h
+constexpr std::string_view prefix = "lockstep-";
+
+struct Description {
+  std::string_view name;
+  const char* text;
+  const char* example;
+};
+constexpr Description known[] = {
+    {"run", "start a program as several ranks on this host, and watch them",
+     "lockstep run -n 4 ./my_program --epochs 5"},
+};
+
+std::vector<std::string> subcommands_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code unreadable;
+  for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(prefix) && entry.is_regular_file(unreadable) &&
+        ::access(entry.path().c_str(), X_OK) == 0)
+      names.push_back(name.substr(prefix.size()));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void print_usage(std::FILE* to, const fs::path& folder) {
+  std::fprintf(to,
+               "usage: lockstep SUBCOMMAND [ARGUMENTS...]\n\n"
+               "Distributed training for C++ programs that use LibTorch.\n\nsubcommands:\n");
+  for (const std::string& name : subcommands_in(folder)) {
+    const auto* about = std::find_if(std::begin(known), std::end(known),
+                                     [&](const Description& each) { return each.name == name; });
+    const bool found = about != std::end(known);
+    std::fprintf(to, "  %-10s %s\n", name.c_str(), found ? about->text : "");
+    if (found) std::fprintf(to, "  %-10s   %s\n", "", about->example);
+  }
+  std::fprintf(to, "\n`lockstep SUBCOMMAND --help` says more. `lockstep --version` is %s.\n",
+               LOCKSTEP_VERSION);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) {
+    std::fprintf(stderr, "lockstep: /proc/self/exe: %s\n", error.message().c_str());
+    return 71;
+  }
+  const std::string_view name = argc > 1 ? argv[1] : "--help";
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_usage(stdout, folder);
+    return 0;
+  }
+  if (name == "--version") {
+    std::printf("lockstep %s\n", LOCKSTEP_VERSION);
+    return 0;
+  }
+  const fs::path program = folder / (std::string(prefix) + std::string(name));
+  if (!name.starts_with('-') && name.find('/') == name.npos) ::execv(program.c_str(), argv + 1);
+  if (errno == ENOENT || errno == 0)
+    std::fprintf(stderr, "lockstep: there is no subcommand '%s'\n\n", argv[1]);
+  else
+    std::fprintf(stderr, "lockstep: %s: %s\n\n", program.c_str(), std::strerror(errno));
+  print_usage(stderr, folder);
+  return usage_error;
+}

@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/fixed_text.h"
+#include "lockstep/comm/host/job_page.h"
+#include "lockstep/comm/host/message.h"
+#include "lockstep/comm/host/switchboard.h"
+#include "lockstep/comm/time.h"
+#include "tests/ranks.h"
+#include "tools/command.h"
+
+namespace lockstep::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Arguments = std::vector<std::string>;
+
+// The command line of `lockstep run`, with `ranks` ranks of a shell script.
+Arguments ranks_of_script(int ranks, const std::string& script, Arguments options = {}) {
+  Arguments arguments{LOCKSTEP_RUN, "-n", std::to_string(ranks)};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  for (const char* word : {"/bin/sh", "-c"}) arguments.emplace_back(word);
+  arguments.push_back(script);
+  return arguments;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+// What was printed by rank 0 as "KEY=value".
+std::map<std::string, std::string> variables_in(const std::string& text, int rank = 0) {
+  const std::string prefix = std::string("[").append(std::to_string(rank)).append("] ");
+  std::map<std::string, std::string> variables;
+  for (const std::string& line : sorted_lines(text))
+    if (const auto equals = line.find('='); line.starts_with(prefix) && equals != line.npos)
+      variables[line.substr(prefix.size(), equals - prefix.size())] = line.substr(equals + 1);
+  return variables;
+}
+
+// The numbers in all lines of `text`, which ranks printed: the pids of processes, say.
+std::vector<pid_t> pids_in(const std::string& text) {
+  std::vector<pid_t> pids;
+  for (const std::string& line : sorted_lines(text))
+    pids.push_back(std::stoi(line.substr(line.find(' ') + 1)));
+  return pids;
+}
+
+bool all_gone(const std::vector<pid_t>& pids) {
+  return std::none_of(pids.begin(), pids.end(), is_running);
+}
+
+pid_t only_child_of(pid_t pid) {
+  const std::string sleeping_child = std::string(") S ").append(std::to_string(pid)).append(" ");
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    std::ifstream in(entry.path() / "stat");
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (contains(text, sleeping_child)) return std::stoi(name);
+  }
+  return 0;
+}
+
+double seconds_to(const std::function<void()>& act) {
+  const auto start = Clock::now();
+  act();
+  return seconds_since(start);
+}
+
+// --- Exit codes ---------------------------------------------------------------------------------
+
+TEST(LockstepRun, EndsWithZeroWhenAllRanksDo) {
+  const Finished run = run_command(ranks_of_script(3, "echo $RANK"));
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] 0", "[1] 1", "[2] 2"}));
+  EXPECT_EQ(run.err, "");
+}
+
+TEST(LockstepRun, EndsWithTheCodeOfTheRankThatFailedFirst) {
+  const Finished run = run_command(ranks_of_script(3, "[ $RANK = 1 ] && exit 7; exec sleep 100"));
+  EXPECT_EQ(run.code, 7);
+  EXPECT_TRUE(contains(run.err, "lockstep run: rank 1 (pid ")) << run.err;
+  EXPECT_TRUE(contains(run.err, ") exited with code 7\n")) << run.err;
+  EXPECT_TRUE(contains(run.err, "lockstep run: exit code 7\n")) << run.err;
+}
+
+TEST(LockstepRun, EndsWith128AndTheSignalThatKilledARank) {
+  const Finished run =
+      run_command(ranks_of_script(2, "[ $RANK = 1 ] && kill -9 $$; exec sleep 100"));
+  EXPECT_EQ(run.code, 137);
+  EXPECT_TRUE(contains(run.err, "was killed by signal 9 (SIGKILL)")) << run.err;
+}
+
+TEST(LockstepRun, AProgramThatCannotBeStartedCostsOneLineAndNoRank) {
+  const ScratchDirectory scratch;
+  const std::string text = scratch.path() / "text";
+  std::ofstream(text) << "hello";
+  const auto expect = [&](const std::string& program, int code) {
+    const Finished run = run_command({LOCKSTEP_RUN, "-n", "2", program});
+    EXPECT_EQ(run.code, code) << program;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  };
+  expect("/no/such/program", 127);
+  expect("no-such-program", 127);
+  expect(text, 126);
+  expect(scratch.path(), 126);
+  std::filesystem::permissions(text, std::filesystem::perms::owner_all);
+  expect(text, 126);  // Only the kernel can tell that it is no program.
+}
+
+TEST(LockstepRun, RefusesWrongOptionsWith64AndOneLine) {
+  for (const Arguments& wrong : std::vector<Arguments>{{},
+                                                       {"-n", "0", "true"},
+                                                       {"-n", "many", "true"},
+                                                       {"-n", "-2", "true"},
+                                                       {"-n", "99999999999", "true"},
+                                                       {"-n"},
+                                                       {"--bogus", "true"},
+                                                       {"--shutdown-timeout", "-1", "true"},
+                                                       {"--"}}) {
+    Arguments arguments{LOCKSTEP_RUN};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Finished run = run_command(arguments);
+    EXPECT_EQ(run.code, 64) << testing::PrintToString(wrong);
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+}
+
+TEST(LockstepRun, HelpHasExamples) {
+  const Finished help = run_command({LOCKSTEP_RUN, "--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_TRUE(contains(help.out, "lockstep run -n 4 ./my_program"));
+}
+
+TEST(LockstepRun, TakesItsOptionsFromTheEnvironmentToo) {
+  const Finished run = run_command({LOCKSTEP_RUN, "/bin/sh", "-c", "echo $WORLD_SIZE"},
+                                   {"LOCKSTEP_NPROC_PER_NODE=2", "LOCKSTEP_VERBOSE=1"});
+  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] 2", "[1] 2"}));
+  EXPECT_TRUE(contains(run.err, "rank 1: pid "));
+}
+
+TEST(LockstepRun, WhatFollowsTheProgramIsTheProgramsOwn) {
+  const std::string script = "for a in \"$@\"; do echo \"<$a>\"; done";
+  const Finished run = run_command({LOCKSTEP_RUN, "-n", "1", "--", "/bin/sh", "-c", script, "sh",
+                                    "-n", "3", "--", "--help", "[a,b]", "", "two words", "-v"});
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(run.out,
+            "[0] <-n>\n[0] <3>\n[0] <-->\n[0] <--help>\n[0] <[a,b]>\n[0] <>\n[0] <two words>\n"
+            "[0] <-v>\n");
+}
+
+// --- What a rank is given -----------------------------------------------------------------------
+
+TEST(LockstepRun, EachRankFindsWhatTorchrunWouldTellIt) {
+  const Finished run = run_command({LOCKSTEP_RUN, "-n", "2", "/usr/bin/env"}, {"RANK=9"});
+  auto rank = variables_in(run.out, 1);
+  for (const auto& [key, value] :
+       std::map<std::string, std::string>{{"RANK", "1"},
+                                          {"LOCAL_RANK", "1"},
+                                          {"WORLD_SIZE", "2"},
+                                          {"LOCAL_WORLD_SIZE", "2"},
+                                          {"GROUP_RANK", "0"},
+                                          {"GROUP_WORLD_SIZE", "1"},
+                                          {"ROLE_RANK", "1"},
+                                          {"ROLE_WORLD_SIZE", "2"},
+                                          {"ROLE_NAME", "default"},
+                                          {"MASTER_ADDR", "127.0.0.1"},
+                                          {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                          {"TORCHELASTIC_MAX_RESTARTS", "0"},
+                                          {"TORCHELASTIC_USE_AGENT_STORE", "False"}})
+    EXPECT_EQ(rank[key], value) << key;
+  EXPECT_EQ(rank["LOCKSTEP_JOB_ID"].size(), 32U);
+  EXPECT_EQ(rank["TORCHELASTIC_RUN_ID"], rank["LOCKSTEP_JOB_ID"]);
+  EXPECT_GT(std::stoi(rank["MASTER_PORT"]), 1023);
+  EXPECT_EQ(rank.count("LOCKSTEP_TERMINAL"), 0U) << "stderr is a file";
+
+  auto other = variables_in(run.out, 0);
+  EXPECT_EQ(other["MASTER_PORT"], rank["MASTER_PORT"]);
+  EXPECT_EQ(other["LOCKSTEP_JOB_ID"], rank["LOCKSTEP_JOB_ID"]);
+}
+
+TEST(LockstepRun, ARankInheritsTheAgentsSocketAndNoOtherDescriptor) {
+  const FileDescriptor leak(::dup(STDERR_FILENO));  // Not close-on-exec: the launcher gets it.
+  const Finished run = run_command({LOCKSTEP_RUN, "-n", "3", "/bin/ls", "-l", "/proc/self/fd"});
+  std::map<char, int> open;    // Of each rank,
+  std::map<char, int> beyond;  // and all but stdin, stdout, stderr and the folder that ls lists.
+  for (const std::string& line : sorted_lines(run.out)) {
+    const auto arrow = line.find(" -> ");
+    if (arrow == line.npos) continue;
+    ++open[line[1]];
+    const std::string file = line.substr(arrow + 4);
+    const int fd = std::stoi(line.substr(line.rfind(' ', arrow - 1)));
+    if (fd <= 2 || contains(file, "/fd")) continue;
+    ++beyond[line[1]];
+    EXPECT_TRUE(file.starts_with("socket:")) << file;
+  }
+  EXPECT_EQ(open, (std::map<char, int>{{'0', 5}, {'1', 5}, {'2', 5}})) << run.out;
+  EXPECT_EQ(beyond, (std::map<char, int>{{'0', 1}, {'1', 1}, {'2', 1}})) << run.out;
+}
+
+TEST(LockstepRun, OnlyRankZeroReadsTheLaunchersInput) {
+  const Finished run = run_command(
+      {"/bin/sh", "-c", "echo input | " LOCKSTEP_RUN " -n 2 /bin/sh -c 'echo got $(cat)'"});
+  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] got input", "[1] got"}));
+}
+
+TEST(LockstepRun, CoresAreDividedAmongTheRanksAndShown) {
+  cpu_set_t mask;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
+  const int cores = CPU_COUNT(&mask);
+  const Finished run = run_command(ranks_of_script(
+      cores, "grep Cpus_allowed_list /proc/self/status; echo threads=$OMP_NUM_THREADS", {"-v"}));
+  EXPECT_EQ(run.code, 0);
+  std::set<std::string> lists;
+  for (const std::string& line : sorted_lines(run.out))
+    if (const auto at = line.find("list:\t"); at != line.npos) lists.insert(line.substr(at + 6));
+  EXPECT_EQ(static_cast<int>(lists.size()), cores) << "each rank has a core of its own";
+  for (const std::string& list : lists)
+    EXPECT_TRUE(contains(run.err, ", cores " + list + ", OMP_NUM_THREADS=1\n")) << run.err;
+  EXPECT_EQ(variables_in(run.out)["threads"], "1");
+}
+
+TEST(LockstepRun, OneRankHasAllCoresAndAThreadForEach) {
+  cpu_set_t mask;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
+  const std::string script = "echo threads=$OMP_NUM_THREADS";
+  ::unsetenv("OMP_NUM_THREADS");
+  auto alone = variables_in(run_command(ranks_of_script(1, script)).out);
+  EXPECT_EQ(alone["threads"], std::to_string(CPU_COUNT(&mask)));
+  auto told = variables_in(run_command(ranks_of_script(1, script), {"OMP_NUM_THREADS=5"}).out);
+  EXPECT_EQ(told["threads"], "5");
+}
+
+TEST(LockstepRun, WithMoreRanksThanCoresNobodyIsBound) {
+  cpu_set_t mask;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
+  const Finished run = run_command(ranks_of_script(
+      CPU_COUNT(&mask) + 1, "echo cores=$(nproc --all) bound=$(OMP_NUM_THREADS= nproc)"));
+  ::unsetenv("OMP_NUM_THREADS");
+  for (const std::string& line : sorted_lines(run.out))
+    EXPECT_TRUE(line.ends_with("bound=" + std::to_string(CPU_COUNT(&mask)))) << line;
+}
+
+// --- Output -------------------------------------------------------------------------------------
+
+TEST(LockstepRun, LinesAreNeitherTornNorLostAtVolume) {
+  const Finished run = run_command(
+      ranks_of_script(4, "seq -f \"$RANK line %06g of many, and a little more to write\" 20000"));
+  EXPECT_EQ(run.code, 0);
+  std::array<int, 4> next{};
+  std::istringstream in(run.out);
+  for (std::string line; std::getline(in, line);) {
+    const auto rank = static_cast<std::size_t>(line[1] - '0');
+    ASSERT_LT(rank, 4U);
+    std::array<char, 128> expected;
+    std::snprintf(expected.data(), expected.size(),
+                  "[%zu] %zu line %06d of many, and a little more to write", rank, rank,
+                  ++next[rank]);
+    ASSERT_EQ(line, expected.data());
+  }
+  EXPECT_EQ(next, (std::array<int, 4>{20000, 20000, 20000, 20000}));
+}
+
+TEST(LockstepRun, StdoutAndStderrStayApart) {
+  const Finished run = run_command(ranks_of_script(1, "echo out; echo err >&2; printf end"));
+  EXPECT_EQ(run.out, "[0] out\n[0] end\n");
+  EXPECT_EQ(run.err, "[0] err\n");
+}
+
+TEST(LockstepRun, AReaderWhoLeavesDoesNotEndTheJob) {
+  const ScratchDirectory scratch;
+  const std::string mark = scratch.path() / "done";
+  const std::string script = "seq 100000; echo > " + mark + "$RANK; exit 3";
+  Arguments job = ranks_of_script(2, "'" + script + "'");
+  std::string line = "(";
+  for (const std::string& word : job) line += word + " ";
+  const Finished run = run_command({"/bin/sh", "-c", line + "; echo $? >&2) | head -n 1"});
+  EXPECT_EQ(sorted_lines(run.out).size(), 1U);
+  EXPECT_TRUE(contains(run.err, "\n3\n")) << run.err;
+  EXPECT_TRUE(std::filesystem::exists(mark + "0") || std::filesystem::exists(mark + "1"));
+}
+
+// --- Life and death -----------------------------------------------------------------------------
+
+TEST(LockstepRun, TheFirstFailureEndsTheOthersSoon) {
+  Finished run{};
+  const double seconds = seconds_to(
+      [&] { run = run_command(ranks_of_script(4, "[ $RANK = 2 ] && exit 5; exec sleep 100")); });
+  EXPECT_EQ(run.code, 5);
+  EXPECT_LT(seconds, 5);
+}
+
+TEST(LockstepRun, ARankThatIgnoresSigtermIsKilledAfterTheTimeout) {
+  Finished run{};
+  const std::string script =
+      "trap '' TERM; echo up; [ $RANK = 0 ] && sleep 0.3 && exit 5; while :; do sleep 100; done";
+  const double seconds = seconds_to([&] {
+    run = run_command(ranks_of_script(2, script, {"--shutdown-timeout", "0.5"}));
+  });
+  EXPECT_EQ(run.code, 5);
+  EXPECT_GT(seconds, 0.7);
+  EXPECT_LT(seconds, 8);
+  EXPECT_TRUE(contains(run.err, "rank 1 did not end within 0.5 s of being told to: killed"))
+      << run.err;
+}
+
+TEST(LockstepRun, AStoppedRankIsEndedToo) {
+  const Finished run = run_command(
+      ranks_of_script(2, "[ $RANK = 0 ] && sleep 0.3 && exit 5; kill -STOP $$; sleep 100"));
+  EXPECT_EQ(run.code, 5);
+}
+
+TEST(LockstepRun, ASignalReachesTheRanksAndIsTheExitCode) {
+  for (const auto& [sent, got] : std::map<int, std::string>{
+           {SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "TERM"}, {SIGQUIT, "TERM"}}) {
+    RunningCommand run(
+        ranks_of_script(2,
+                        "for s in INT TERM; do trap \"echo got $s; exit 0\" $s; done; echo up;"
+                        "while :; do sleep 0.05; done"));
+    ASSERT_TRUE(soon([&] { return sorted_lines(run.out()).size() == 2; }));
+    ::kill(run.pid(), sent);
+    EXPECT_EQ(run.wait(), 128 + sent);
+    EXPECT_TRUE(contains(run.out(), "[0] got " + got + "\n")) << run.out();
+    EXPECT_TRUE(contains(run.out(), "[1] got " + got + "\n")) << run.out();
+    EXPECT_TRUE(contains(run.err(), "stopped by SIG")) << run.err();
+  }
+}
+
+TEST(LockstepRun, ASecondInterruptKillsAtOnce) {
+  RunningCommand run(
+      ranks_of_script(2, "trap 'echo int' INT; echo up; while :; do sleep 0.05; done"));
+  ASSERT_TRUE(soon([&] { return sorted_lines(run.out()).size() == 2; }));
+  ::kill(run.pid(), SIGINT);
+  ASSERT_TRUE(
+      soon([&] { return contains(run.out(), "[0] int") && contains(run.out(), "[1] int"); }));
+  ::usleep(100'000);  // Two signals at once are one to the launcher.
+  int code = 0;
+  EXPECT_LT(seconds_to([&] {
+              ::kill(run.pid(), SIGINT);
+              code = run.wait();
+            }),
+            5)
+      << "the timeout is 10 seconds";
+  EXPECT_EQ(code, 130);
+}
+
+// Runs `lockstep run` on a terminal of 40 columns.
+struct OnTerminal {
+  explicit OnTerminal(Arguments arguments) {
+    int controller = -1;
+    const winsize size{.ws_row = 10, .ws_col = 40, .ws_xpixel = 0, .ws_ypixel = 0};
+    pid = ::forkpty(&controller, nullptr, nullptr, &size);
+    if (pid == 0) {
+      std::vector<char*> pointers;
+      for (std::string& argument : arguments) pointers.push_back(argument.data());
+      pointers.push_back(nullptr);
+      ::execv(pointers[0], pointers.data());
+      ::_exit(127);
+    }
+    screen = FileDescriptor(controller);
+    ::fcntl(controller, F_SETFL, O_NONBLOCK);
+  }
+
+  bool shows(const std::string& text) {
+    return soon([&] {
+      std::array<char, 4096> buffer;
+      const ssize_t length = ::read(screen.get(), buffer.data(), buffer.size());
+      if (length > 0) shown.append(buffer.data(), static_cast<std::size_t>(length));
+      return contains(shown, text);
+    });
+  }
+
+  int wait() const {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+
+  pid_t pid = 0;
+  FileDescriptor screen;
+  std::string shown;
+};
+
+TEST(LockstepRun, ControlCOnATerminalReachesEachRankOnce) {
+  OnTerminal run(ranks_of_script(
+      2,
+      "trap 'echo got int; sleep 0.3; echo cleaned up; exit 0' INT; echo width $LOCKSTEP_TERMINAL;"
+      "while :; do sleep 0.05; done"));
+  ASSERT_TRUE(run.shows("[0] width 36"));
+  ASSERT_TRUE(run.shows("[1] width 36"));
+  ASSERT_EQ(::write(run.screen.get(), "\003", 1), 1);
+  EXPECT_TRUE(run.shows("[0] cleaned up"));
+  EXPECT_TRUE(run.shows("[1] cleaned up"));
+  EXPECT_TRUE(run.shows("stopped by SIGINT; exit code 130"));
+  EXPECT_EQ(run.wait(), 130);
+}
+
+TEST(LockstepRun, AStatusLineIsErasedBeforeTheNextLine) {
+  OnTerminal run(ranks_of_script(1, "printf '50%%\\r' >&2; sleep 0.2; echo line"));
+  EXPECT_TRUE(run.shows("[0] 50%\033[?7h\r\033[K[0] line\r\n"));
+  EXPECT_EQ(run.wait(), 0);
+}
+
+TEST(LockstepRun, NohupKeepsItFromBeingHungUp) {
+  RunningCommand run(
+      {"/usr/bin/nohup", LOCKSTEP_RUN, "/bin/sh", "-c", "echo up; sleep 0.5; echo on"});
+  ASSERT_TRUE(soon([&] { return contains(run.out(), "up"); }));
+  ::kill(run.pid(), SIGHUP);
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_TRUE(contains(run.out(), "[0] on"));
+}
+
+TEST(LockstepRun, ManyRanksNeedNoHigherLimitOfOpenFiles) {
+  const Finished run = run_command(
+      {"/bin/sh", "-c", "ulimit -S -n 64; exec " LOCKSTEP_RUN " -n 60 /bin/sh -c 'ulimit -S -n'"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(contains(run.out, "[59] 64\n")) << run.out;
+}
+
+TEST(LockstepRun, WhatARankLeavesBehindIsEndedWithTheJob) {
+  const Finished run = run_command(
+      ranks_of_script(2, "setsid sleep 1000 & echo $!; sleep 1000 & echo $!; sleep 0.1; exit 0"));
+  EXPECT_EQ(run.code, 0);
+  const auto pids = pids_in(run.out);
+  ASSERT_EQ(pids.size(), 4U);
+  EXPECT_TRUE(all_gone(pids));
+}
+
+// Each rank, a child of it, and a grandchild that has a session of its own.
+constexpr const char* with_family =
+    "sleep 1000 & echo $!; setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait";
+
+TEST(LockstepRun, NothingSurvivesTheLauncherThatIsKilled) {
+  RunningCommand run(ranks_of_script(2, with_family));
+  ASSERT_TRUE(soon([&] { return sorted_lines(run.out()).size() == 6; }));
+  const auto pids = pids_in(run.out());
+  EXPECT_FALSE(all_gone(pids));
+  ::kill(run.pid(), SIGKILL);
+  EXPECT_TRUE(soon([&] { return all_gone(pids); }, 3s));
+  EXPECT_EQ(run.wait(), 1000 + SIGKILL);
+}
+
+TEST(LockstepRun, NothingSurvivesTheAgentThatIsKilled) {
+  RunningCommand run(ranks_of_script(2, with_family));
+  ASSERT_TRUE(soon([&] { return sorted_lines(run.out()).size() == 6; }));
+  const auto pids = pids_in(run.out());
+  const pid_t agent = only_child_of(run.pid());
+  ASSERT_GT(agent, 0);
+  ::kill(agent, SIGKILL);
+  EXPECT_EQ(run.wait(3s), 137);
+  EXPECT_TRUE(all_gone(pids));
+}
+
+TEST(LockstepRun, EightLaunchersAtOnceDoNotMeet) {
+  std::vector<std::unique_ptr<RunningCommand>> runs;
+  for (int i = 0; i < 8; ++i)
+    runs.push_back(std::make_unique<RunningCommand>(
+        ranks_of_script(2, "echo id=$LOCKSTEP_JOB_ID; echo port=$MASTER_PORT; sleep 0.5")));
+  std::set<std::string> ids, ports;
+  for (const auto& run : runs) {
+    EXPECT_EQ(run->wait(), 0);
+    auto rank = variables_in(run->out(), 0);
+    EXPECT_EQ(rank, variables_in(run->out(), 1));
+    ids.insert(rank["id"]);
+    ports.insert(rank["port"]);
+  }
+  EXPECT_EQ(ids.size(), 8U);
+  EXPECT_EQ(ports.size(), 8U);
+}
+
+// --- Ranks that know the job page ---------------------------------------------------------------
+
+// Fetches the job page over the agent's socket, as init_process_group() does.
+JobPage attach() {
+  const int socket = std::atoi(std::getenv("LOCKSTEP_AGENT_FD"));
+  Message message;
+  message.kind = Message::Kind::want;
+  copy_text(message.key, job_page_key);
+  check(::send(socket, &message, sizeof message, 0) == sizeof message, "the agent is not there");
+
+  iovec data{&message, sizeof message};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  check(::recvmsg(socket, &header, 0) == sizeof message, "the agent did not answer");
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
+  return JobPage::attach(FileDescriptor(fd));
+}
+
+int own_rank() { return std::atoi(std::getenv("RANK")); }
+
+// Enters the page, waits for the others and then for `end`, or until somebody has failed.
+JobPage enter() {
+  JobPage page = attach();
+  page.enter(own_rank());
+  page.activity(own_rank()).operation = Operation::all_reduce;
+  page.activity(own_rank()).sequence = 812;
+  soon([&] {
+    for (int slot = 0; slot < page.slots(); ++slot)
+      if (page.phase(slot) == JobPage::Phase::vacant) return false;
+    return true;
+  });
+  return page;
+}
+
+[[noreturn]] void wait_for_failure(const JobPage& page, int code) {
+  soon([&] { return page.failure().has_value(); }, 50s);
+  std::printf("%s\n", page.failure() ? describe(*page.failure()).c_str() : "nothing");
+  std::fflush(stdout);
+  ::_exit(code);
+}
+
+const Ranks one_is_killed("one rank is killed in an operation", [](const Rank&) {
+  const JobPage page = enter();
+  if (own_rank() == 1) ::raise(SIGKILL);
+  wait_for_failure(page, 1);
+});
+
+const Ranks one_returns_early("one rank returns without destroying the group", [](const Rank&) {
+  const JobPage page = enter();
+  if (own_rank() == 1) ::_exit(0);
+  wait_for_failure(page, 4);
+});
+
+const Ranks nobody_says_goodbye("no rank destroys the group", [](const Rank&) {
+  const JobPage page = enter();
+  if (own_rank() == 0) ::usleep(700'000);  // Longer than a rank is given after a failure.
+  ::_exit(0);
+});
+
+// Starts this test's own program as the ranks, each of which runs `body`.
+Finished run_body(const std::string& body, int ranks) {
+  return run_command({LOCKSTEP_RUN, "-n", std::to_string(ranks),
+                      std::filesystem::read_symlink("/proc/self/exe"), "--lockstep-rank", body, "0",
+                      std::to_string(ranks), "/tmp"});
+}
+
+TEST(LockstepRun, TheOthersAreToldWhoWasKilledInWhichOperationAndMayEndByThemselves) {
+  const Finished run = run_body("one rank is killed in an operation", 3);
+  EXPECT_EQ(run.code, 137);
+  const std::string cause = "was killed by signal 9 (SIGKILL), last seen in all_reduce #812\n";
+  for (const char* survivor : {"[0] rank 1 (pid ", "[2] rank 1 (pid "})
+    EXPECT_TRUE(contains(run.out, survivor)) << run.out;
+  EXPECT_TRUE(contains(run.out, cause)) << run.out;
+  EXPECT_TRUE(contains(run.err, cause)) << run.err;
+  EXPECT_TRUE(contains(run.err, "then ranks 0,2 failed too; exit code 137\n")) << run.err;
+}
+
+TEST(LockstepRun, ARankThatReturnsEarlyIsAFailureOnceOthersWaitForIt) {
+  const Finished run = run_body("one rank returns without destroying the group", 2);
+  EXPECT_EQ(run.code, 4);
+  EXPECT_TRUE(contains(run.out, "exited with code 0 without destroy_process_group()")) << run.out;
+  EXPECT_TRUE(contains(run.err, "rank 1 (pid ")) << run.err;
+  EXPECT_TRUE(contains(run.err, "then rank 0 failed too; exit code 4\n")) << run.err;
+}
+
+TEST(LockstepRun, RanksThatAllEndWellAreNoFailureThoughNoneSaidGoodbye) {
+  const Finished run = run_body("no rank destroys the group", 2);
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(run.err, "");
+}
+
+}  // namespace
+}  // namespace lockstep::test

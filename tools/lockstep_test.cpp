@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/ranks.h"
+#include "tools/command.h"
+
+namespace lockstep::test {
+namespace {
+
+TEST(Lockstep, ListsTheSubcommandsBesideItWithAnExampleOfEach) {
+  for (const auto& arguments :
+       {std::vector<std::string>{LOCKSTEP}, {LOCKSTEP, "--help"}, {LOCKSTEP, "help"}}) {
+    const Finished help = run_command(arguments);
+    EXPECT_EQ(help.code, 0);
+    EXPECT_NE(help.out.find("run "), help.out.npos);
+    EXPECT_NE(help.out.find("lockstep run -n 4 ./my_program"), help.out.npos);
+  }
+}
+
+TEST(Lockstep, SaysItsVersion) {
+  const Finished version = run_command({LOCKSTEP, "--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.out, "lockstep " LOCKSTEP_VERSION "\n");
+}
+
+TEST(Lockstep, RefusesASubcommandThatIsNotThere) {
+  for (const char* name : {"fly", "--fly", "../bin/lockstep-run", ""}) {
+    const Finished refused = run_command({LOCKSTEP, name});
+    EXPECT_EQ(refused.code, 64) << name;
+    EXPECT_NE(refused.err.find(std::string("there is no subcommand '") + name + "'"),
+              refused.err.npos);
+    EXPECT_NE(refused.err.find("lockstep run -n 4"), refused.err.npos) << "nor lists the others";
+  }
+}
+
+TEST(Lockstep, LooksForSubcommandsBesideItselfWhereverItIs) {
+  const ScratchDirectory scratch;
+  const std::string copy = scratch.path() / "lockstep";
+  std::filesystem::copy_file(LOCKSTEP, copy);
+  const std::string sub = scratch.path() / "lockstep-hello";
+  std::ofstream(sub) << "#!/bin/sh\necho \"hello $*\"; exit 3\n";
+  std::filesystem::permissions(sub, std::filesystem::perms::owner_all);
+
+  const Finished hello = run_command({copy, "hello", "-n", "a b"});
+  EXPECT_EQ(hello.code, 3);
+  EXPECT_EQ(hello.out, "hello -n a b\n");
+  EXPECT_NE(run_command({copy}).out.find("  hello"), std::string::npos);
+}
+
+TEST(Lockstep, PassesArgumentsOnToTheSubcommand) {
+  const Finished run = run_command({LOCKSTEP, "run", "-n", "2", "/bin/sh", "-c", "exit 9"});
+  EXPECT_EQ(run.code, 9);
+}
+
+}  // namespace
+}  // namespace lockstep::test
