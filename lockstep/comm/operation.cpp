@@ -17,6 +17,26 @@ std::string_view name(Operation operation) {
       return "barrier";
     case Operation::allocate:
       return "allocate";
+    case Operation::reduce:
+      return "reduce";
+    case Operation::reduce_scatter:
+      return "reduce_scatter";
+    case Operation::gather:
+      return "gather";
+    case Operation::scatter:
+      return "scatter";
+    case Operation::all_to_all:
+      return "all_to_all";
+    case Operation::send:
+      return "send";
+    case Operation::recv:
+      return "recv";
+    case Operation::monitored_barrier:
+      return "monitored_barrier";
+    case Operation::split:
+      return "split";
+    case Operation::destroy:
+      return "destroy_process_group";
   }
   return "unknown";
 }
@@ -33,6 +53,12 @@ std::string_view name(ReduceOp op) {
       return "min";
     case ReduceOp::max:
       return "max";
+    case ReduceOp::band:
+      return "band";
+    case ReduceOp::bor:
+      return "bor";
+    case ReduceOp::bxor:
+      return "bxor";
   }
   return "unknown";
 }

@@ -18,6 +18,16 @@ enum class Operation : std::uint8_t {
   all_gather = 3,
   barrier = 4,
   allocate = 5,
+  reduce = 6,
+  reduce_scatter = 7,
+  gather = 8,
+  scatter = 9,
+  all_to_all = 10,
+  send = 11,
+  recv = 12,
+  monitored_barrier = 13,
+  split = 14,    // Making sub-groups.
+  destroy = 15,  // destroy_process_group().
 };
 
 enum class ReduceOp : std::uint8_t {
@@ -26,7 +36,12 @@ enum class ReduceOp : std::uint8_t {
   product = 2,
   min = 3,  // NaN in any rank gives NaN, as in torch.minimum().
   max = 4,
+  band = 5,  // Bitwise; integers and bool only, as bor and bxor.
+  bor = 6,
+  bxor = 7,
 };
+
+constexpr int reduce_op_count = 8;
 
 LOCKSTEP_API std::string_view name(Operation operation);
 LOCKSTEP_API std::string_view name(ReduceOp op);
