@@ -25,7 +25,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/fixed_text.h"
 #include "lockstep/comm/host/job_page.h"
-#include "lockstep/comm/host/message.h"
+#include "lockstep/comm/host/packet.h"
 #include "lockstep/comm/host/switchboard.h"
 #include "lockstep/comm/time.h"
 #include "tests/ranks.h"
@@ -504,19 +504,19 @@ TEST(LockstepRun, EightLaunchersAtOnceDoNotMeet) {
 // Fetches the job page over the agent's socket, as init_process_group() does.
 JobPage attach() {
   const int socket = std::atoi(std::getenv("LOCKSTEP_AGENT_FD"));
-  Message message;
-  message.kind = Message::Kind::want;
-  copy_text(message.key, job_page_key);
-  check(::send(socket, &message, sizeof message, 0) == sizeof message, "the agent is not there");
+  Packet packet;
+  packet.kind = Packet::Kind::want;
+  copy_text(packet.key, job_page_key);
+  check(::send(socket, &packet, sizeof packet, 0) == sizeof packet, "the agent is not there");
 
-  iovec data{&message, sizeof message};
+  iovec data{&packet, sizeof packet};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr header{};
   header.msg_iov = &data;
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  check(::recvmsg(socket, &header, 0) == sizeof message, "the agent did not answer");
+  check(::recvmsg(socket, &header, 0) == sizeof packet, "the agent did not answer");
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
   return JobPage::attach(FileDescriptor(fd));

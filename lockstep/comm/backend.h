@@ -1,22 +1,30 @@
 // What a way of moving bytes between the ranks of one group must be able to do.
 //
-// ProcessGroup holds everything that all backends share: argument checks, the numbering of
-// operations, deadlines, asynchronous calls. A backend may rely on it that calls come one at a
-// time, in the same order on all ranks, with arguments that are valid on this rank alone.
+// ProcessGroup holds, once, everything that all backends share: argument checks, the numbering
+// and comparison of calls, asynchronous calls, the flight recorder, and the operations that a
+// backend does not do itself. A backend may rely on it that collectives come one at a time, in the
+// same order on all ranks, with arguments that are valid on this rank; messages may come at the
+// same time from another thread, also one at a time.
 //
-// Blocking: every member, until this rank's part is complete and its memory may be used.
-// Errors: mismatch, on every rank and before any memory is written, when ranks' signatures
-// differ; peer_lost; timeout at `call.deadline`; unsupported for what it documents. After any of
-// them but unsupported the group is broken and no further call is made.
+// Blocking: enter(), run() and allocate(), until this rank's part is complete and its memory may be
+// used. Their Errors: peer_lost; timeout at the collective's deadline, which names every rank that
+// did not come; what give_up() was told on any rank. After any of them the group is broken and
+// nothing but give_up() is called.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/buffer.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/message.h"
 #include "lockstep/comm/operation.h"
 #include "lockstep/comm/registered_memory.h"
 #include "lockstep/comm/signature.h"
@@ -24,11 +32,23 @@
 
 namespace lockstep {
 
-// One operation of a group, as this rank entered it.
-struct Call {
+// A collective as this rank entered it. What it reads and writes, by operation:
+//   all_reduce, broadcast, reduce   `output`, in place
+//   all_gather, gather              part r of `output` (the root's, for gather) is rank r's `input`
+//   scatter                         `output` is part rank() of the root's `input`
+//   reduce_scatter                  `output` is part rank() of all ranks' `input`, combined
+//   all_to_all                      part r of `output` is part rank() of rank r's `input`
+// Parts lie in the order of the ranks, without gaps.
+struct Collective {
   Signature signature;
   std::uint64_t sequence = 0;  // Counts the group's operations from 1.
   Deadline deadline = no_deadline;
+  Buffer input = {};
+  Buffer output = {};
+
+  // Elements of each part, one for each rank; of all_to_all, counts[s * size + d] from rank s to
+  // rank d. Empty when all parts are equal.
+  std::span<const std::size_t> counts = {};
 };
 
 class Backend {
@@ -37,28 +57,48 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Whether all_reduce() can do this pair.
-  virtual bool reduces(DType dtype, ReduceOp op) const = 0;
+  // Whether run() does this itself. True for all_gather and all_to_all of every type: ProcessGroup
+  // composes all others from them. `op` matters to reductions only.
+  virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;
 
-  // Element i of `data` becomes call.signature.op over all ranks' element i, the same bits on
-  // all ranks.
-  virtual void all_reduce(const Buffer& data, const Call& call) = 0;
+  // Begins `collective`: blocks until all ranks have entered one, and writes to no user's memory.
+  virtual void enter(const Collective& collective) = 0;
 
-  // `data` becomes rank call.signature.root's.
-  virtual void broadcast(const Buffer& data, const Call& call) = 0;
+  // What `rank` said of the collective that all have entered.
+  virtual const Signature& entered(int rank) const = 0;
 
-  // Rank r's `input` is copied to elements [r * input.count, (r + 1) * input.count) of `output`.
-  virtual void all_gather(const Buffer& input, const Buffer& output, const Call& call) = 0;
+  // Completes the collective that was entered last.
+  virtual void run(const Collective& collective) = 0;
 
-  // Returns once every rank has entered.
-  virtual void barrier(const Call& call) = 0;
+  // Memory of signature.count bytes for every rank, after enter(). When there is too little, no
+  // rank gets any, all get the same `refusal`, and the group can still be used.
+  struct Allocation {
+    RegisteredMemory memory;
+    std::string refusal;
+  };
+  virtual Allocation allocate(const Collective& collective) = 0;
 
-  // call.signature.count bytes for every rank; see RegisteredMemory.
-  virtual RegisteredMemory allocate(const Call& call) = 0;
+  // Begins to send or receive `message`, which must not be changed until it is complete. Errors
+  // of messages are in their `error`; await_progress() throws peer_lost and what give_up() was told.
+  virtual void post(std::shared_ptr<Message> message) = 0;
 
-  // Makes a call that is under way on another thread, and every later one, throw Error(aborted)
-  // at its next wait. The one member that may be called from any thread at any time.
-  virtual void cancel() = 0;
+  // Moves all posted messages as far as they go; true when one of them became complete.
+  virtual bool progress() = 0;
+
+  // Blocks until progress() may have more to do, a peer is lost, or some 20 ms have passed.
+  virtual void await_progress() = 0;
+
+  // How many messages of or to this rank have been sent and not received.
+  virtual std::size_t messages_pending() const = 0;
+
+  // A backend of the same kind for a group of `ranks`, of which this is one. Blocks until all of
+  // these have called it; the others do not take part.
+  virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
+                                         Deadline deadline) = 0;
+
+  // Makes calls that are under way, here and on all other ranks, and all later ones throw an Error
+  // of this fault and reason at their next wait. May be called from any thread at any time.
+  virtual void give_up(Fault fault, std::string_view reason) = 0;
 };
 
 }  // namespace lockstep

@@ -3,269 +3,409 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-#include <exception>
-#include <functional>
 #include <limits>
-#include <mutex>
+#include <numeric>
+#include <set>
 
-#include "lockstep/comm/backend.h"
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_session.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/progress_thread.h"
-#include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/group_state.h"
+#include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {
 namespace {
 
-std::uint64_t hash_of(std::string_view tag) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
-  for (const char c : tag) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return tag.empty() ? 0 : hash;
-}
+// --- What is refused on this rank alone: it is not numbered, nothing is sent, nothing breaks ------
 
 void require_valid(const Buffer& buffer, std::string_view what) {
   require(buffer.data != nullptr || buffer.count == 0,
           fmt::format("{}: {} elements at a null pointer", what, buffer.count));
+  require(size_of(buffer.dtype) != 0, fmt::format("{}: there is no type {}", what,
+                                                  static_cast<int>(buffer.dtype)));
   if (buffer.device != DeviceKind::cpu)
     throw Error(Fault::unsupported, fmt::format("{}: this group moves CPU memory only", what));
 }
+
+void require_same_type(const Buffer& input, const Buffer& output, std::string_view what) {
+  require(input.dtype == output.dtype,
+          fmt::format("{}: input is of {}, output of {}", what, name(input.dtype),
+                      name(output.dtype)));
+}
+
+void require_rank(int rank, int size, std::string_view what) {
+  require(rank >= 0 && rank < size,
+          fmt::format("{}: there is no rank {} in a group of {}", what, rank, size));
+}
+
+void require_count(std::size_t is, std::size_t should_be, std::string_view what,
+                   std::string_view which) {
+  require(is == should_be, fmt::format("{}: {} holds {} elements; the parts make {}", what, which,
+                                       is, should_be));
+}
+
+void require_reducible(DType dtype, ReduceOp op, std::string_view what) {
+  if (reduce_function(dtype, op) == nullptr)
+    throw Error(Fault::unsupported,
+                fmt::format("{}: there is no {} of {}", what, name(op), name(dtype)));
+}
+
+std::size_t total(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+// What all parts make, and what one of them is, in elements.
+struct Extent {
+  std::size_t all;
+  std::size_t mine;
+};
+
+Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& group,
+                 std::string_view what) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  if (counts.empty()) return {each * ranks, each};
+  require(counts.size() == ranks,
+          fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks));
+  return {total(counts), counts[static_cast<std::size_t>(group.rank())]};
+}
+
+// --- What ranks compare ---------------------------------------------------------------------------
 
 Signature signature_of(Operation operation, const Buffer& buffer) {
   return {.count = buffer.count, .operation = operation, .dtype = buffer.dtype};
 }
 
+// For operations on parts: of `each` elements, or of `counts`.
+Signature signature_of(Operation operation, DType dtype, std::size_t each, const Counts& counts) {
+  if (counts.empty()) return {.count = each, .operation = operation, .dtype = dtype};
+  return {.count = total(counts),
+          .layout = hash_of(counts.data(), counts.size() * sizeof counts[0]) | 2,
+          .operation = operation,
+          .dtype = dtype};
+}
+
+// --- The collectives, as this rank enters them -------------------------------------------------------
+
+Collective all_reduce_of(const Buffer& data, ReduceOp op) {
+  require_valid(data, "all_reduce");
+  require_reducible(data.dtype, op, "all_reduce");
+  Collective collective{.signature = signature_of(Operation::all_reduce, data), .output = data};
+  collective.signature.op = op;
+  return collective;
+}
+
+Collective broadcast_of(const Buffer& data, int root, const ProcessGroup& group) {
+  require_valid(data, "broadcast");
+  require_rank(root, group.size(), "broadcast");
+  Collective collective{.signature = signature_of(Operation::broadcast, data), .output = data};
+  collective.signature.root = root;
+  return collective;
+}
+
+Collective reduce_of(const Buffer& data, int root, ReduceOp op, const ProcessGroup& group) {
+  require_valid(data, "reduce");
+  require_rank(root, group.size(), "reduce");
+  require_reducible(data.dtype, op, "reduce");
+  Collective collective{.signature = signature_of(Operation::reduce, data), .output = data};
+  collective.signature.op = op;
+  collective.signature.root = root;
+  return collective;
+}
+
+Collective all_gather_of(const Buffer& input, const Buffer& output, const Counts& counts,
+                         const ProcessGroup& group) {
+  require_valid(input, "all_gather");
+  require_valid(output, "all_gather");
+  require_same_type(input, output, "all_gather");
+  const Extent extent = extent_of(counts, input.count, group, "all_gather");
+  require_count(input.count, extent.mine, "all_gather", "input");
+  require_count(output.count, extent.all, "all_gather", "output");
+  return {.signature = signature_of(Operation::all_gather, input.dtype, input.count, counts),
+          .input = input,
+          .output = output,
+          .counts = counts};
+}
+
+Collective reduce_scatter_of(const Buffer& input, const Buffer& output, ReduceOp op,
+                             const Counts& counts, const ProcessGroup& group) {
+  require_valid(input, "reduce_scatter");
+  require_valid(output, "reduce_scatter");
+  require_same_type(input, output, "reduce_scatter");
+  require_reducible(input.dtype, op, "reduce_scatter");
+  const Extent extent = extent_of(counts, output.count, group, "reduce_scatter");
+  require_count(input.count, extent.all, "reduce_scatter", "input");
+  require_count(output.count, extent.mine, "reduce_scatter", "output");
+  Collective collective{
+      .signature = signature_of(Operation::reduce_scatter, input.dtype, output.count, counts),
+      .input = input,
+      .output = output,
+      .counts = counts};
+  collective.signature.op = op;
+  return collective;
+}
+
+Collective gather_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
+                     const ProcessGroup& group) {
+  require_valid(input, "gather");
+  require_rank(root, group.size(), "gather");
+  const Extent extent = extent_of(counts, input.count, group, "gather");
+  require_count(input.count, extent.mine, "gather", "input");
+  Collective collective{
+      .signature = signature_of(Operation::gather, input.dtype, input.count, counts),
+      .input = input,
+      .output = {.dtype = input.dtype},
+      .counts = counts};
+  collective.signature.root = root;
+  if (group.rank() != root) return collective;
+  require_valid(output, "gather");
+  require_same_type(input, output, "gather");
+  require_count(output.count, extent.all, "gather", "output");
+  collective.output = output;
+  return collective;
+}
+
+Collective scatter_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
+                      const ProcessGroup& group) {
+  require_valid(output, "scatter");
+  require_rank(root, group.size(), "scatter");
+  const Extent extent = extent_of(counts, output.count, group, "scatter");
+  require_count(output.count, extent.mine, "scatter", "output");
+  Collective collective{
+      .signature = signature_of(Operation::scatter, output.dtype, output.count, counts),
+      .input = {.dtype = output.dtype},
+      .output = output,
+      .counts = counts};
+  collective.signature.root = root;
+  if (group.rank() != root) return collective;
+  require_valid(input, "scatter");
+  require_same_type(input, output, "scatter");
+  require_count(input.count, extent.all, "scatter", "input");
+  collective.input = input;
+  return collective;
+}
+
+// `pairs` is empty, or what this rank sends to each and then what it receives from each.
+Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
+                         const ProcessGroup& group) {
+  require_valid(input, "all_to_all");
+  require_valid(output, "all_to_all");
+  require_same_type(input, output, "all_to_all");
+  const auto ranks = static_cast<std::size_t>(group.size());
+  Collective collective{
+      .signature = {.operation = Operation::all_to_all, .dtype = input.dtype},
+      .input = input,
+      .output = output,
+      .counts = pairs};
+  if (pairs.empty()) {
+    require(input.count % ranks == 0, fmt::format("all_to_all: {} elements are not {} equal parts",
+                                                  input.count, ranks));
+    require_count(output.count, input.count, "all_to_all", "output");
+    collective.signature.count = input.count / ranks;
+    return collective;
+  }
+  const auto half = pairs.begin() + static_cast<std::ptrdiff_t>(ranks);
+  require_count(input.count, std::accumulate(pairs.begin(), half, std::size_t{0}), "all_to_all",
+                "input");
+  require_count(output.count, std::accumulate(half, pairs.end(), std::size_t{0}), "all_to_all",
+                "output");
+  collective.signature.layout = ProcessGroup::State::uneven_pairs;
+  return collective;
+}
+
+Counts pairs_of(const Counts& send_counts, const Counts& receive_counts,
+                const ProcessGroup& group) {
+  if (send_counts.empty() && receive_counts.empty()) return {};
+  const auto ranks = static_cast<std::size_t>(group.size());
+  require(send_counts.size() == ranks && receive_counts.size() == ranks,
+          fmt::format("all_to_all: {} send counts and {} receive counts for {} ranks",
+                      send_counts.size(), receive_counts.size(), ranks));
+  Counts pairs = send_counts;
+  pairs.insert(pairs.end(), receive_counts.begin(), receive_counts.end());
+  return pairs;
+}
+
+Collective bare(Operation operation) { return {.signature = {.operation = operation}}; }
+
+std::shared_ptr<const Counts> owned(const Counts& counts) {
+  return std::make_shared<const Counts>(counts);
+}
+
+std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
+                                    std::int64_t tag, const ProcessGroup& group) {
+  const std::string_view what = name(operation);
+  const bool receives = operation == Operation::recv;
+  require_valid(data, what);
+  if (!receives || peer != any_source) {
+    require_rank(peer, group.size(), what);
+    require(peer != group.rank(), fmt::format("{}: rank {} is this rank itself", what, peer));
+  }
+  require(tag >= 0 || (receives && tag == any_tag),
+          fmt::format("{}: the tag {} is negative", what, tag));
+  auto message = std::make_shared<Message>();
+  message->operation = operation;
+  message->buffer = data;
+  message->peer = peer;
+  message->tag = tag;
+  return message;
+}
+
 }  // namespace
-
-// What all copies of a handle share: the order of calls, their numbers, and whether the group can
-// still be used.
-class ProcessGroup::State {
- public:
-  State(std::shared_ptr<HostSession> session, std::string group, std::chrono::milliseconds timeout)
-      : rank(session->rank()),
-        size(session->size()),
-        name(std::move(group)),
-        timeout_(timeout),
-        session_(std::move(session)),
-        backend_(std::make_unique<ShmBackend>(session_, name, in(timeout))) {}
-
-  ~State() {
-    if (backend_) backend_->cancel();  // Or an operation under way would go on to its deadline.
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
-  // Runs `operation` of the backend on this thread, after all that came before.
-  template <class F>
-  auto run(Signature signature, const CallOptions& options, F operation) {
-    const std::lock_guard lock(order_);
-    require_possible(signature);
-    progress_.wait_until_idle();
-    return execute(tagged(signature, options), deadline_of(options), operation);
-  }
-
-  // The same on the progress thread, which is joined before anything else of this goes.
-  template <class F>
-  Work submit(Signature signature, const CallOptions& options, F operation) {
-    const std::lock_guard lock(order_);
-    require_possible(signature);
-    return progress_.submit(
-        [this, signature = tagged(signature, options), deadline = deadline_of(options), operation,
-         kept = options.keep_alive] { execute(signature, deadline, operation); });
-  }
-
-  void leave() {
-    const std::lock_guard lock(order_);
-    progress_.wait_until_idle();
-    destroyed_ = true;
-    session_->finish();
-    backend_.reset();
-    session_.reset();
-  }
-
-  const int rank;
-  const int size;
-  const std::string name;
-
- private:
-  static Signature tagged(Signature signature, const CallOptions& options) {
-    signature.tag = hash_of(options.tag);
-    return signature;
-  }
-
-  Deadline deadline_of(const CallOptions& options) const {
-    return in(options.timeout.value_or(timeout_));
-  }
-
-  void require_usable() const { require(!destroyed_, fmt::format("group {} was destroyed", name)); }
-
-  // What is refused here is not numbered, and breaks nothing.
-  void require_possible(const Signature& signature) const {
-    require_usable();
-    if (signature.operation == Operation::all_reduce &&
-        !backend_->reduces(signature.dtype, signature.op))
-      throw Error(Fault::unsupported,
-                  fmt::format("all_reduce: backend {} has no {} of {}", backend_->name(),
-                              lockstep::name(signature.op), lockstep::name(signature.dtype)));
-  }
-
-  template <class F>
-  auto execute(const Signature& signature, Deadline deadline, F& operation) {
-    require_usable();
-    if (broken_) std::rethrow_exception(broken_);
-    const Call call{signature, ++sequence_, deadline};
-    session_->activity().operation.store(signature.operation, std::memory_order_relaxed);
-    session_->activity().sequence.store(call.sequence, std::memory_order_relaxed);
-    try {
-      return operation(*backend_, call);
-    } catch (...) {
-      broken_ = std::current_exception();
-      throw;
-    }
-  }
-
-  const std::chrono::milliseconds timeout_;
-  std::mutex order_;
-  std::atomic<bool> destroyed_{false};
-  std::uint64_t sequence_ = 0;
-  std::exception_ptr broken_;  // The first Error, thrown again by every later call.
-  std::shared_ptr<HostSession> session_;
-  std::unique_ptr<Backend> backend_;
-  ProgressThread progress_;  // Last, so that it ends before what its operations use.
-};
 
 ProcessGroup::ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-int ProcessGroup::rank() const { return state_->rank; }
-int ProcessGroup::size() const { return state_->size; }
-int ProcessGroup::local_rank() const { return state_->rank; }
-int ProcessGroup::local_size() const { return state_->size; }
-const std::string& ProcessGroup::name() const { return state_->name; }
-
-namespace {
-
-auto all_reduce_of(Buffer data) {
-  return [data](Backend& backend, const Call& call) { backend.all_reduce(data, call); };
-}
-
-auto broadcast_of(Buffer data) {
-  return [data](Backend& backend, const Call& call) { backend.broadcast(data, call); };
-}
-
-auto all_gather_of(Buffer input, Buffer output) {
-  return [=](Backend& backend, const Call& call) { backend.all_gather(input, output, call); };
-}
-
-auto barrier_of() {
-  return [](Backend& backend, const Call& call) { backend.barrier(call); };
-}
-
-Signature all_reduce_signature(const Buffer& data, ReduceOp op) {
-  require_valid(data, "all_reduce");
-  Signature signature = signature_of(Operation::all_reduce, data);
-  signature.op = op;
-  return signature;
-}
-
-Signature broadcast_signature(const Buffer& data, int root, int size) {
-  require_valid(data, "broadcast");
-  require(root >= 0 && root < size,
-          fmt::format("broadcast: there is no rank {} in a group of {}", root, size));
-  Signature signature = signature_of(Operation::broadcast, data);
-  signature.root = root;
-  return signature;
-}
-
-Signature all_gather_signature(const Buffer& input, const Buffer& output, int size) {
-  require_valid(input, "all_gather");
-  require_valid(output, "all_gather");
-  require(input.dtype == output.dtype, "all_gather: input and output are of different types");
-  require(output.count == input.count * static_cast<std::size_t>(size),
-          fmt::format("all_gather: {} ranks' {} elements do not make the output's {}", size,
-                      input.count, output.count));
-  return signature_of(Operation::all_gather, input);
-}
-
-}  // namespace
+int ProcessGroup::rank() const { return state_->rank(); }
+int ProcessGroup::size() const { return state_->size(); }
+int ProcessGroup::local_rank() const { return state_->rank(); }
+int ProcessGroup::local_size() const { return state_->size(); }
+const std::string& ProcessGroup::name() const { return state_->name(); }
 
 void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
-  state_->run(all_reduce_signature(data, op), options, all_reduce_of(data));
+  state_->run(all_reduce_of(data, op), options);
 }
 
 Work ProcessGroup::all_reduce_async(const Buffer& data, ReduceOp op,
                                     const CallOptions& options) const {
-  return state_->submit(all_reduce_signature(data, op), options, all_reduce_of(data));
+  return state_->submit(all_reduce_of(data, op), nullptr, options);
 }
 
 void ProcessGroup::broadcast(const Buffer& data, int root, const CallOptions& options) const {
-  state_->run(broadcast_signature(data, root, size()), options, broadcast_of(data));
+  state_->run(broadcast_of(data, root, *this), options);
 }
 
 Work ProcessGroup::broadcast_async(const Buffer& data, int root, const CallOptions& options) const {
-  return state_->submit(broadcast_signature(data, root, size()), options, broadcast_of(data));
+  return state_->submit(broadcast_of(data, root, *this), nullptr, options);
 }
 
-void ProcessGroup::all_gather(const Buffer& input, const Buffer& output,
+void ProcessGroup::reduce(const Buffer& data, int root, ReduceOp op,
+                          const CallOptions& options) const {
+  state_->run(reduce_of(data, root, op, *this), options);
+}
+
+Work ProcessGroup::reduce_async(const Buffer& data, int root, ReduceOp op,
+                                const CallOptions& options) const {
+  return state_->submit(reduce_of(data, root, op, *this), nullptr, options);
+}
+
+void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const Counts& counts,
                               const CallOptions& options) const {
-  state_->run(all_gather_signature(input, output, size()), options, all_gather_of(input, output));
+  state_->run(all_gather_of(input, output, counts, *this), options);
 }
 
 Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output,
+                                    const Counts& counts, const CallOptions& options) const {
+  const auto kept = owned(counts);
+  return state_->submit(all_gather_of(input, output, *kept, *this), kept, options);
+}
+
+void ProcessGroup::reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op,
+                                  const Counts& counts, const CallOptions& options) const {
+  state_->run(reduce_scatter_of(input, output, op, counts, *this), options);
+}
+
+Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op,
+                                        const Counts& counts, const CallOptions& options) const {
+  const auto kept = owned(counts);
+  return state_->submit(reduce_scatter_of(input, output, op, *kept, *this), kept, options);
+}
+
+void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root,
+                          const Counts& counts, const CallOptions& options) const {
+  state_->run(gather_of(input, output, root, counts, *this), options);
+}
+
+Work ProcessGroup::gather_async(const Buffer& input, const Buffer& output, int root,
+                                const Counts& counts, const CallOptions& options) const {
+  const auto kept = owned(counts);
+  return state_->submit(gather_of(input, output, root, *kept, *this), kept, options);
+}
+
+void ProcessGroup::scatter(const Buffer& input, const Buffer& output, int root,
+                           const Counts& counts, const CallOptions& options) const {
+  state_->run(scatter_of(input, output, root, counts, *this), options);
+}
+
+Work ProcessGroup::scatter_async(const Buffer& input, const Buffer& output, int root,
+                                 const Counts& counts, const CallOptions& options) const {
+  const auto kept = owned(counts);
+  return state_->submit(scatter_of(input, output, root, *kept, *this), kept, options);
+}
+
+void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,
+                              const Counts& receive_counts, const CallOptions& options) const {
+  const Counts pairs = pairs_of(send_counts, receive_counts, *this);
+  state_->run(all_to_all_of(input, output, pairs, *this), options);
+}
+
+Work ProcessGroup::all_to_all_async(const Buffer& input, const Buffer& output,
+                                    const Counts& send_counts, const Counts& receive_counts,
                                     const CallOptions& options) const {
-  return state_->submit(all_gather_signature(input, output, size()), options,
-                        all_gather_of(input, output));
+  const auto kept = owned(pairs_of(send_counts, receive_counts, *this));
+  return state_->submit(all_to_all_of(input, output, *kept, *this), kept, options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
-  state_->run({.operation = Operation::barrier}, options, barrier_of());
+  state_->run(bare(Operation::barrier), options);
 }
 
 Work ProcessGroup::barrier_async(const CallOptions& options) const {
-  return state_->submit({.operation = Operation::barrier}, options, barrier_of());
+  return state_->submit(bare(Operation::barrier), nullptr, options);
+}
+
+void ProcessGroup::monitored_barrier(const CallOptions& options) const {
+  state_->run(bare(Operation::monitored_barrier), options);
+}
+
+void ProcessGroup::send(const Buffer& data, int peer, std::int64_t tag,
+                        const CallOptions& options) const {
+  state_->message(message_of(Operation::send, data, peer, tag, *this), options);
+}
+
+Work ProcessGroup::send_async(const Buffer& data, int peer, std::int64_t tag,
+                              const CallOptions& options) const {
+  return state_->message_async(message_of(Operation::send, data, peer, tag, *this), options);
+}
+
+Source ProcessGroup::recv(const Buffer& data, int peer, std::int64_t tag,
+                          const CallOptions& options) const {
+  return state_->message(message_of(Operation::recv, data, peer, tag, *this), options);
+}
+
+Work ProcessGroup::recv_async(const Buffer& data, int peer, std::int64_t tag,
+                              const CallOptions& options) const {
+  return state_->message_async(message_of(Operation::recv, data, peer, tag, *this), options);
+}
+
+std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
+                                                    const CallOptions& options) const {
+  require(!ranks.empty(), "new_group: no ranks");
+  for (const int member : ranks) require_rank(member, size(), "new_group");
+  require(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
+          "new_group: a rank is named twice");
+  std::optional<int> color;
+  int key = 0;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    if (ranks[i] == rank()) {
+      color = 0;
+      key = static_cast<int>(i);
+    }
+  auto state = state_->split(color, key, hash_of(ranks.data(), ranks.size() * sizeof ranks[0]),
+                             options);
+  if (!state) return std::nullopt;
+  return ProcessGroup(std::move(state));
+}
+
+ProcessGroup ProcessGroup::split(int color, int key, const CallOptions& options) const {
+  return ProcessGroup(state_->split(color, key, 0, options));
 }
 
 RegisteredMemory ProcessGroup::allocate(std::size_t bytes, const CallOptions& options) const {
   require(bytes <= std::numeric_limits<std::size_t>::max() / 2 / static_cast<std::size_t>(size()),
           fmt::format("allocate: {} bytes for each of {} ranks", bytes, size()));
-  const Signature signature{.count = bytes, .operation = Operation::allocate};
-  return state_->run(signature, options,
-                     [](Backend& backend, const Call& call) { return backend.allocate(call); });
+  return state_->allocate(bytes, options);
 }
 
-namespace {
+void ProcessGroup::abort(std::string_view reason) const { state_->abort(reason); }
 
-void require_one_host(const LaunchEnvironment& who) {
-  if (who.local_world_size != who.world_size)
-    throw Error(Fault::unsupported,
-                fmt::format("{} of {} ranks run on this host; ranks on several hosts are not "
-                            "supported yet",
-                            who.local_world_size, who.world_size));
-}
+std::string ProcessGroup::flight_record() const { return state_->flight_record(); }
 
-}  // namespace
-
-ProcessGroup init_process_group(const InitOptions& options) {
-  static std::mutex mutex;
-  static std::weak_ptr<HostSession> current;
-  static int groups_made = 0;
-
-  const LaunchEnvironment who = options.environment ? *options.environment : read_environment();
-  require_one_host(who);
-  const std::lock_guard lock(mutex);
-  require(current.expired(), "init_process_group: this process is in a group already");
-  const std::string name = ++groups_made == 1 ? "world" : fmt::format("world.{}", groups_made);
-  auto session = std::make_shared<HostSession>(who, name, in(options.timeout));
-  current = session;
-  auto state = std::make_shared<ProcessGroup::State>(std::move(session), name, options.timeout);
-  log(LogLevel::info, fmt::format("rank {} of {} joined group {}, started by {}, backend shm",
-                                  who.rank, who.world_size, name, who.launcher));
-  return ProcessGroup(std::move(state));
-}
-
-void destroy_process_group(ProcessGroup& group) {
-  group.barrier();
-  group.state_->leave();
-}
+void destroy_process_group(ProcessGroup& group) { group.state_->leave(); }
 
 }  // namespace lockstep

@@ -9,29 +9,34 @@
 // destroy_process_group(), because an exception unwinds it say, the group is abandoned without
 // communicating and the other ranks' calls fail.
 //
-// Thread safety: every member may be called from any thread; calls are taken one at a time, in an
-// order that must be the same on all ranks.
+// Thread safety: every member may be called from any thread. Collectives are taken one at a time,
+// in an order that must be the same on all ranks; messages go beside them; groups do not wait for
+// each other.
 // Blocking: until this rank's part is complete and its memory may be used. The _async forms return
-// at once and run in order on the group's one progress thread; buffers must stay valid until the
-// Work is complete.
+// at once; collectives then run in order on the group's one progress thread. Buffers must stay
+// valid until the Work is complete.
 // Errors: misuse for wrong arguments and after destroy_process_group(), with nothing sent;
-// mismatch when ranks call different things, with no memory touched; peer_lost; timeout;
-// unsupported. After mismatch, peer_lost, timeout and system the group is broken: every further
-// call throws the same Error.
+// mismatch, on all ranks, when they call different things, with no memory touched; peer_lost;
+// timeout, naming all ranks that did not come; aborted; unsupported. After mismatch, peer_lost,
+// timeout, aborted and system the group is broken: every further call throws the same Error, and
+// ranks that did not see it get one that says so.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/api.h"
 #include "lockstep/comm/buffer.h"
 #include "lockstep/comm/environment.h"
+#include "lockstep/comm/message.h"
 #include "lockstep/comm/operation.h"
 #include "lockstep/comm/registered_memory.h"
 #include "lockstep/comm/time.h"
@@ -44,6 +49,16 @@ struct CallOptions {
                                                           // milliseconds::max() for none at all.
   std::string_view tag = {};  // Ranks whose tags differ get a mismatch: a cheap order check.
   std::shared_ptr<const void> keep_alive = {};  // Dropped when an _async call is complete.
+};
+
+// Elements of each rank's part, in the order of the ranks; the same list on all ranks. Empty when
+// all parts are equal. Parts lie in their buffer one after the other.
+using Counts = std::vector<std::size_t>;
+
+// Where a received message came from.
+struct Source {
+  int rank = any_source;
+  std::int64_t tag = any_tag;
 };
 
 class LOCKSTEP_API ProcessGroup {
@@ -65,25 +80,96 @@ class LOCKSTEP_API ProcessGroup {
   void broadcast(const Buffer& data, int root, const CallOptions& options = {}) const;
   Work broadcast_async(const Buffer& data, int root, const CallOptions& options = {}) const;
 
-  // Rank r's `input` is copied to elements [r * input.count, (r + 1) * input.count) of `output`,
-  // which holds size() * input.count elements. `input` may be its own place in `output`; they
+  // As all_reduce(), but only rank `root`'s `data` is written.
+  void reduce(const Buffer& data, int root, ReduceOp op = ReduceOp::sum,
+              const CallOptions& options = {}) const;
+  Work reduce_async(const Buffer& data, int root, ReduceOp op = ReduceOp::sum,
+                    const CallOptions& options = {}) const;
+
+  // Part r of `output` becomes rank r's `input`. `input` may be its own part of `output`; they
   // must not overlap otherwise.
-  void all_gather(const Buffer& input, const Buffer& output, const CallOptions& options = {}) const;
-  Work all_gather_async(const Buffer& input, const Buffer& output,
+  void all_gather(const Buffer& input, const Buffer& output, const Counts& counts = {},
+                  const CallOptions& options = {}) const;
+  Work all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts = {},
                         const CallOptions& options = {}) const;
+
+  // `output` becomes the combination of part rank() of all ranks' `input`. It may be its own part
+  // of `input`; they must not overlap otherwise.
+  void reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op = ReduceOp::sum,
+                      const Counts& counts = {}, const CallOptions& options = {}) const;
+  Work reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op = ReduceOp::sum,
+                            const Counts& counts = {}, const CallOptions& options = {}) const;
+
+  // As all_gather(), but only rank `root` has an `output`; the others' is not looked at.
+  void gather(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
+              const CallOptions& options = {}) const;
+  Work gather_async(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
+                    const CallOptions& options = {}) const;
+
+  // `output` becomes part rank() of rank `root`'s `input`; the others' is not looked at.
+  void scatter(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
+               const CallOptions& options = {}) const;
+  Work scatter_async(const Buffer& input, const Buffer& output, int root,
+                     const Counts& counts = {}, const CallOptions& options = {}) const;
+
+  // Part r of `output` becomes part rank() of rank r's `input`. Counts are this rank's own: what
+  // it sends to each rank, and what it receives from each, which is what they send to it. Both
+  // empty when all parts are equal. The buffers must not overlap.
+  void all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts = {},
+                  const Counts& receive_counts = {}, const CallOptions& options = {}) const;
+  Work all_to_all_async(const Buffer& input, const Buffer& output, const Counts& send_counts = {},
+                        const Counts& receive_counts = {}, const CallOptions& options = {}) const;
 
   // Returns once every rank has called it.
   void barrier(const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
 
+  // The same under a name of its own, for a check that all ranks are there. Its timeout, as that of
+  // every collective, names every rank that is absent, on all that are not.
+  void monitored_barrier(const CallOptions& options = {}) const;
+
+  // Sends `data` to rank `peer`, which receives as many elements of the same type. Returns once it
+  // is on its way: `data` may be used again, though nobody may have received it yet. `tag` is not
+  // negative; messages of one tag between two ranks keep their order.
+  void send(const Buffer& data, int peer, std::int64_t tag = 0,
+            const CallOptions& options = {}) const;
+  Work send_async(const Buffer& data, int peer, std::int64_t tag = 0,
+                  const CallOptions& options = {}) const;
+
+  // The next message from `peer` with `tag`; any_source and any_tag take what comes first.
+  Source recv(const Buffer& data, int peer = any_source, std::int64_t tag = any_tag,
+              const CallOptions& options = {}) const;
+  Work recv_async(const Buffer& data, int peer = any_source, std::int64_t tag = any_tag,
+                  const CallOptions& options = {}) const;
+
+  // Collective: a group of `ranks` of this one, in that order; nothing on the other ranks. All
+  // ranks give the same list. Errors: misuse for a rank that is named twice or does not exist.
+  std::optional<ProcessGroup> new_group(const std::vector<int>& ranks,
+                                        const CallOptions& options = {}) const;
+
+  // Collective: a group of all ranks that give the same `color`, in the order of their `key` and,
+  // where these are equal, of their rank here.
+  ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
+
   // Collective: `bytes`, the same on all ranks, of memory on which collectives copy nothing.
-  // Errors: system, on all ranks and with the numbers, when the host has too little memory.
+  // Errors: system, on all ranks and with the numbers, when the host has too little memory; the
+  // group stays usable.
   RegisteredMemory allocate(std::size_t bytes, const CallOptions& options = {}) const;
 
+  // Ends the group from any thread: calls that are under way or still to come throw
+  // Error(aborted) with `reason`, here at once and on the other ranks within some 20 ms.
+  void abort(std::string_view reason = "abort() was called") const;
+
+  // The last 256 collectives and messages of this rank as JSON: what, when, and how far they came.
+  // docs/protocol.md names its members. The same is saved when the group breaks, into the folder
+  // LOCKSTEP_FLIGHT_RECORD when that is set and to the log at level info when it is not.
+  std::string flight_record() const;
+
+  class State;  // Not for users.
+
  private:
-  friend LOCKSTEP_API ProcessGroup init_process_group(const struct InitOptions& options);
+  friend struct GroupAccess;
   friend LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
-  class State;
   explicit ProcessGroup(std::shared_ptr<State> state);
 
   std::shared_ptr<State> state_;
@@ -101,11 +187,13 @@ struct InitOptions {
 // Makes the group of all ranks of the job. Collective. Once per process at a time: after
 // destroy_process_group() it may be called again.
 // Errors: misuse when no launcher says who we are, or when called twice; unsupported for ranks on
-// several hosts; timeout when a rank did not come; mismatch when ranks were told different things.
+// several hosts; timeout when a rank does not come.
 LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
-// The orderly end: waits for all ranks, then leaves the job. Every copy of `group` is unusable
-// afterwards; memory that it allocated lives on.
+// Ends the group on all ranks. Collective. Its handles are unusable afterwards; registered memory
+// and the tensors made from it live on. The end of the world is the end of the groups made from it.
+// Errors: mismatch, on all ranks, when another one calls something else or a message was sent that
+// nobody received.
 LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
 
 }  // namespace lockstep

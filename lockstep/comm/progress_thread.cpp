@@ -2,45 +2,9 @@
 #include "lockstep/comm/progress_thread.h"
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/work_state.h"
 
 namespace lockstep {
-
-struct Work::State {
-  std::mutex mutex;
-  std::condition_variable done;
-  bool completed = false;
-  std::exception_ptr error;
-
-  void complete(std::exception_ptr failure) {
-    const std::lock_guard lock(mutex);
-    error = std::move(failure);
-    completed = true;
-    done.notify_all();
-  }
-};
-
-Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-void Work::wait(Deadline deadline) const {
-  std::unique_lock lock(state_->mutex);
-  const auto completed = [&] { return state_->completed; };
-  if (deadline == no_deadline) {
-    state_->done.wait(lock, completed);
-  } else if (!state_->done.wait_until(lock, deadline, completed)) {
-    throw Error(Fault::timeout, "Work::wait: the operation is still under way");
-  }
-  if (state_->error) std::rethrow_exception(state_->error);
-}
-
-bool Work::completed() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->completed;
-}
-
-std::exception_ptr Work::error() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->error;
-}
 
 ProgressThread::~ProgressThread() {
   if (::getpid() != pid_) {  // fork() copied us without our thread.
@@ -59,12 +23,14 @@ Work ProgressThread::submit(std::function<void()> task) {
   auto state = std::make_shared<Work::State>();
   const std::lock_guard lock(mutex_);
   tasks_.push_back({std::move(task), state});
+  pending_.fetch_add(1, std::memory_order_relaxed);
   if (!thread_.joinable()) thread_ = std::thread(&ProgressThread::loop, this);
   changed_.notify_all();
   return Work(std::move(state));
 }
 
 void ProgressThread::wait_until_idle() {
+  if (pending_.load(std::memory_order_acquire) == 0) return;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return tasks_.empty(); });
 }
@@ -88,6 +54,7 @@ void ProgressThread::loop() {
     task.state->complete(error);
     lock.lock();
     tasks_.pop_front();
+    pending_.fetch_sub(1, std::memory_order_release);
     changed_.notify_all();
   }
 }

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -45,6 +46,7 @@ class ProgressThread {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;  // The front one is running.
+  std::atomic<int> pending_{0};  // How many those are, for a look without the lock.
   bool stopping_ = false;
   std::thread thread_;
 };

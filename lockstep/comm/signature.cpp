@@ -4,24 +4,52 @@
 #include <fmt/format.h>
 
 namespace lockstep {
+namespace {
 
-std::string describe(const Signature& signature) {
-  const auto elements = fmt::format("of {} {}", signature.count, name(signature.dtype));
-  const auto tag = signature.tag == 0 ? "" : fmt::format(", tag {:016x}", signature.tag);
+bool reduces(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::reduce ||
+         operation == Operation::reduce_scatter;
+}
+
+std::string what(const Signature& signature) {
+  std::string text(name(signature.operation));
   switch (signature.operation) {
-    case Operation::all_reduce:
-      return fmt::format("all_reduce({}) {}{}", name(signature.op), elements, tag);
-    case Operation::broadcast:
-      return fmt::format("broadcast from rank {} {}{}", signature.root, elements, tag);
-    case Operation::allocate:
-      return fmt::format("allocate of {} bytes{}", signature.count, tag);
-    case Operation::all_gather:
-      return fmt::format("all_gather {}{}", elements, tag);
     case Operation::barrier:
+    case Operation::monitored_barrier:
     case Operation::none:
+      return text;
+    case Operation::allocate:
+      return fmt::format("allocate of {} bytes", signature.count);
+    case Operation::split:
+      return fmt::format("split #{} into sub-groups", signature.count);
+    case Operation::destroy:
+      if (signature.count == 0) return text;
+      return fmt::format("{} with {} messages that nobody received", text, signature.count);
+    default:
       break;
   }
-  return fmt::format("{}{}", name(signature.operation), tag);
+  if (reduces(signature.operation)) text += fmt::format("({})", name(signature.op));
+  if (signature.operation == Operation::broadcast || signature.operation == Operation::scatter)
+    text += fmt::format(" from rank {}", signature.root);
+  if (signature.operation == Operation::reduce || signature.operation == Operation::gather)
+    text += fmt::format(" to rank {}", signature.root);
+  return text + fmt::format(" of {} {}", signature.count, name(signature.dtype));
+}
+
+}  // namespace
+
+std::string describe(const Signature& signature) {
+  std::string text = what(signature);
+  if (signature.layout != 0) text += fmt::format(" in uneven parts {:08x}", signature.layout >> 32);
+  if (signature.tag != 0) text += fmt::format(", tag {:016x}", signature.tag);
+  return text;
+}
+
+std::uint64_t hash_of(const void* data, std::size_t bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (std::size_t i = 0; i < bytes; ++i)
+    hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
+  return hash == 0 ? 1 : hash;
 }
 
 }  // namespace lockstep

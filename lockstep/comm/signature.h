@@ -1,4 +1,4 @@
-// What a rank says of the collective that it has entered, compared by all ranks before any of
+// What a rank says of the operation that it has entered, compared by all ranks before any of
 // them touches the user's memory: that is how a mismatch is an Error and never garbage.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -13,8 +13,9 @@
 namespace lockstep {
 
 struct Signature {
-  std::uint64_t count = 0;  // Elements; bytes for allocate.
-  std::uint64_t tag = 0;    // A hash of the tag that the caller gave; 0 without one.
+  std::uint64_t count = 0;   // Elements, of one rank or of all; bytes for allocate.
+  std::uint64_t tag = 0;     // A hash of the tag that the caller gave; 0 without one.
+  std::uint64_t layout = 0;  // A hash of uneven counts; 0 when all ranks' are equal.
   std::int32_t root = 0;
   Operation operation = Operation::none;
   DType dtype = DType::float32;
@@ -25,5 +26,8 @@ struct Signature {
 
 // Such as "all_reduce(sum) of 1024 float32" or "broadcast from rank 0 of 8 int64".
 std::string describe(const Signature& signature);
+
+// FNV-1a, never 0.
+std::uint64_t hash_of(const void* data, std::size_t bytes);
 
 }  // namespace lockstep

@@ -26,8 +26,12 @@ class LOCKSTEP_API Work {
   // What it threw; null while under way and after success.
   std::exception_ptr error() const;
 
+  // Of a completed receive: the rank from which the message came. Otherwise any_source.
+  int source_rank() const;
+
  private:
   friend class ProgressThread;
+  friend class PointToPoint;
   struct State;
   explicit Work(std::shared_ptr<State> state);
 

@@ -21,20 +21,20 @@ constexpr std::chrono::milliseconds slice{20};
 }  // namespace
 
 void HostLink::offer(std::string_view key, int readers, int fd) {
-  Message message = make_message(Message::Kind::offer, key);
-  message.readers = readers;
-  if (!send_message(socket_.get(), message, fd)) throw_gone();
+  Packet packet = make_packet(Packet::Kind::offer, key);
+  packet.readers = readers;
+  if (!send_packet(socket_.get(), packet, fd)) throw_gone();
 }
 
 void HostLink::refuse(std::string_view key, int readers, std::string_view reason) {
-  Message message = make_message(Message::Kind::offer, key, reason);
-  message.readers = readers;
-  if (!send_message(socket_.get(), message)) throw_gone();
+  Packet packet = make_packet(Packet::Kind::offer, key, reason);
+  packet.readers = readers;
+  if (!send_packet(socket_.get(), packet)) throw_gone();
 }
 
 FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline,
                                 const std::function<void()>& give_up) {
-  if (!send_message(socket_.get(), make_message(Message::Kind::want, key))) throw_gone();
+  if (!send_packet(socket_.get(), make_packet(Packet::Kind::want, key))) throw_gone();
   std::unique_lock lock(mutex_);
   while (true) {
     if (const auto found = replies_.find(key); found != replies_.end()) {
@@ -46,7 +46,6 @@ FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline,
     }
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout, fmt::format("no rank of this host offered {}", key));
-    give_up();
     if (reading_) {
       arrived_.wait_for(lock, slice);
       continue;
@@ -57,22 +56,24 @@ FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline,
     ::poll(&entry, 1, static_cast<int>(slice.count()));
     lock.lock();
     reading_ = false;
-    read_replies();
+    // Who was to offer it may be gone already, after it did.
+    if (!read_replies()) give_up();
     arrived_.notify_all();
   }
 }
 
-void HostLink::read_replies() {
-  while (true) {
-    Message message;
+bool HostLink::read_replies() {
+  for (bool any = false;; any = true) {
+    Packet packet;
     FileDescriptor fd;
-    switch (receive_message(socket_.get(), message, fd)) {
+    switch (receive_packet(socket_.get(), packet, fd)) {
       case Received::nothing_yet:
-        return;
+        return any;
       case Received::closed:
+        if (any) return true;
         throw_gone();
-      case Received::message:
-        replies_.insert_or_assign(message.key, Reply{std::move(fd), message.text});
+      case Received::packet:
+        replies_.insert_or_assign(packet.key, Reply{std::move(fd), packet.text});
     }
   }
 }

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/host/message.h"
+#include "lockstep/comm/host/packet.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
@@ -41,7 +41,7 @@ class HostLink {
     std::string refusal;
   };
 
-  void read_replies();
+  bool read_replies();  // Whether there were any.
 
   const FileDescriptor socket_;
   std::mutex mutex_;

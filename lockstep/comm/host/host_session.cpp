@@ -22,9 +22,9 @@ std::string identity_of(const LaunchEnvironment& environment, std::string_view n
       fmt::format("{} {} ranks={}{}{}", environment.job_id, name, environment.world_size,
                   token ? " token=" : "", token ? token : "");
   require(
-      identity.size() < sizeof Message::text,
+      identity.size() < sizeof Packet::text,
       fmt::format("the job's name and LOCKSTEP_JOB_TOKEN together are {} bytes long; {} is most",
-                  identity.size(), sizeof Message::text - 1));
+                  identity.size(), sizeof Packet::text - 1));
   return identity;
 }
 
@@ -44,7 +44,7 @@ FileDescriptor call_rank_zero(const std::string& identity, const std::string& jo
   while (true) {
     FileDescriptor socket = connect_to_abstract_socket(identity);
     if (socket && peer_is_this_user(socket.get()) &&
-        send_message(socket.get(), make_message(Message::Kind::hello, "", identity)))
+        send_packet(socket.get(), make_packet(Packet::Kind::hello, "", identity)))
       return socket;
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout,

@@ -34,7 +34,6 @@ class HostSession {
   int size() const { return page_->slots(); }
   HostLink& link() { return *link_; }
   JobPage& page() { return *page_; }
-  JobPage::Activity& activity() { return page_->activity(rank_); }
 
   // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message.
   // Costs about 20 ns a rank: for the slow path of a wait, not for a spin.
@@ -42,6 +41,9 @@ class HostSession {
 
   // The group was destroyed by all: leaving is not a failure any more.
   void finish() { sentinel_->finish(); }
+
+  // This rank goes on without its group: its peers' calls fail from now on.
+  void abandon() { page_->abandon(rank_); }
 
  private:
   std::optional<Failure> recorded_failure() const;

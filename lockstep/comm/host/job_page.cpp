@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504b32;  // Changes with the layout.
+constexpr std::uint64_t magic = 0x5041474553504b33;  // Changes with the layout.
 
 // The value of a Failure in memory that several processes share.
 struct FailureRecord {
@@ -39,7 +39,7 @@ struct Slot {
   std::atomic<JobPage::Phase> phase;
   std::atomic<std::int32_t> pid;
   std::atomic<std::int64_t> started;  // When that process did: with its pid, which process it is.
-  alignas(64) JobPage::Activity activity;
+  alignas(64) Activity activity;
 };
 
 std::string host_name() {
@@ -59,7 +59,7 @@ void make_robust(pthread_mutex_t& mutex) {
 }
 
 // Field `number`, counted from 1, of a process's stat file; proc(5) names them.
-std::optional<std::int64_t> stat_field(int pid, int number) {
+std::optional<std::string> stat_text(int pid, int number) {
   std::ifstream in(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   const auto end_of_name = text.rfind(')');  // The second field, which may hold anything.
@@ -68,7 +68,12 @@ std::optional<std::int64_t> stat_field(int pid, int number) {
   std::string field;
   for (int i = 3; i <= number; ++i)
     if (!(fields >> field)) return std::nullopt;
-  return std::stoll(field);
+  return field;
+}
+
+std::optional<std::int64_t> stat_field(int pid, int number) {
+  const auto text = stat_text(pid, number);
+  return text ? std::optional(std::stoll(*text)) : std::nullopt;
 }
 
 // The wait status of a process that has begun to end, from the last field of its stat file:
@@ -144,11 +149,13 @@ void JobPage::leave(int slot, Phase how) {
   ::pthread_mutex_unlock(&layout().slot[slot].life);
 }
 
+void JobPage::abandon(int slot) const { layout().slot[slot].phase = Phase::abandoned; }
+
 JobPage::Phase JobPage::phase(int slot) const { return layout().slot[slot].phase; }
 
 int JobPage::pid(int slot) const { return layout().slot[slot].pid; }
 
-JobPage::Activity& JobPage::activity(int slot) const { return layout().slot[slot].activity; }
+Activity& JobPage::activity(int slot) const { return layout().slot[slot].activity; }
 
 bool JobPage::lost(int slot) const {
   Slot& other = layout().slot[slot];
@@ -159,6 +166,8 @@ bool JobPage::lost(int slot) const {
   if (result == 0 || result == EOWNERDEAD) ::pthread_mutex_unlock(&other.life);
   return result == EOWNERDEAD || result == ENOTRECOVERABLE;
 }
+
+char JobPage::process_state(int slot) const { return stat_text(pid(slot), 3).value_or("?")[0]; }
 
 Failure JobPage::examine(int slot) const {
   const Activity& last = activity(slot);

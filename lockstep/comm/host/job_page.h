@@ -19,9 +19,9 @@
 #include <optional>
 #include <string_view>
 
+#include "lockstep/comm/activity.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/shared_mapping.h"
-#include "lockstep/comm/operation.h"
 
 namespace lockstep {
 
@@ -32,13 +32,6 @@ class LOCKSTEP_API JobPage {
     alive,      // A process holds it.
     finished,   // Its process left in order; it may come back.
     abandoned,  // Its process lost its group, to an exception say, and lives on.
-  };
-
-  // Where a rank is: written by that rank alone.
-  struct Activity {
-    std::atomic<std::uint64_t> sequence;  // Of its latest operation; 0 before the first.
-    std::atomic<Operation> operation;
-    std::atomic<std::uint64_t> heartbeat;  // Ticks ten times a second while the process runs.
   };
 
   static JobPage create(int slots, std::string_view job_id);
@@ -54,12 +47,18 @@ class LOCKSTEP_API JobPage {
   void enter(int slot);
   void leave(int slot, Phase how);
 
+  // Says at once what leave() will: that this process has lost its group. From any thread.
+  void abandon(int slot) const;
+
   Phase phase(int slot) const;
   int pid(int slot) const;  // Of the slot's latest process; 0 when vacant.
   Activity& activity(int slot) const;
 
   // True once the process that held `slot` has abandoned it, or has begun to end without leave().
   bool lost(int slot) const;
+
+  // The state of the process in `slot` as proc(5) has it, such as 'T' for a stopped one.
+  char process_state(int slot) const;
 
   // What is known of the process that held `slot`, and of the signal that ended it.
   Failure examine(int slot) const;

@@ -79,7 +79,18 @@ void Sentinel::live(std::promise<void> entered) {
     if (entries.front().revents != 0) break;
     if (switchboard_ != nullptr) switchboard_->serve(entries);
   }
+  if (switchboard_ != nullptr) serve_what_is_left(entries);
   page_.leave(slot_, how_);
+}
+
+// What this rank offered or refused last must still reach the others.
+void Sentinel::serve_what_is_left(std::vector<pollfd>& entries) {
+  for (int turn = 0; turn < 100; ++turn) {
+    entries.clear();
+    switchboard_->watch(entries);
+    if (::poll(entries.data(), entries.size(), 0) <= 0) return;
+    switchboard_->serve(entries);
+  }
 }
 
 }  // namespace lockstep

@@ -6,9 +6,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/host/job_page.h"
@@ -31,6 +34,7 @@ class Sentinel {
 
  private:
   void live(std::promise<void> entered);
+  void serve_what_is_left(std::vector<pollfd>& entries);
 
   JobPage& page_;
   const pid_t pid_;

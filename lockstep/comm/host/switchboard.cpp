@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "lockstep/comm/host/abstract_socket.h"
-#include "lockstep/comm/host/message.h"
+#include "lockstep/comm/host/packet.h"
 
 namespace lockstep {
 namespace {
@@ -50,25 +50,25 @@ void Switchboard::accept_all() {
 }
 
 void Switchboard::serve(Client& client) {
-  Message message;
+  Packet packet;
   FileDescriptor fd;
-  switch (receive_message(client.socket.get(), message, fd)) {
+  switch (receive_packet(client.socket.get(), packet, fd)) {
     case Received::nothing_yet:
       return;
     case Received::closed:
       client.lost = true;
       return;
-    case Received::message:
+    case Received::packet:
       break;
   }
   if (!client.trusted) {
-    client.trusted = message.kind == Message::Kind::hello && message.text == identity_;
+    client.trusted = packet.kind == Packet::Kind::hello && packet.text == identity_;
     client.lost = !client.trusted;
-  } else if (message.kind == Message::Kind::offer) {
-    offer(message.key, {std::move(fd), message.text, message.readers});
-  } else if (message.kind == Message::Kind::want) {
-    client.wanted.emplace_back(message.key);
-    give(client, message.key);
+  } else if (packet.kind == Packet::Kind::offer) {
+    offer(packet.key, {std::move(fd), packet.text, packet.readers});
+  } else if (packet.kind == Packet::Kind::want) {
+    client.wanted.emplace_back(packet.key);
+    give(client, packet.key);
   }
 }
 
@@ -88,14 +88,14 @@ void Switchboard::give(Client& client, const std::string& key) {
   if (key != job_page_key && found == offers_.end()) return;
   client.wanted.erase(wanted);
   if (key == job_page_key) {
-    const Message given = make_message(Message::Kind::given, key);
-    client.lost = !send_message(client.socket.get(), given, job_page_);
+    const Packet given = make_packet(Packet::Kind::given, key);
+    client.lost = !send_packet(client.socket.get(), given, job_page_);
     return;
   }
   Offer& offer = found->second;
-  const auto kind = offer.fd ? Message::Kind::given : Message::Kind::refused;
-  const Message answer = make_message(kind, key, offer.refusal);
-  client.lost = !send_message(client.socket.get(), answer, offer.fd.get());
+  const auto kind = offer.fd ? Packet::Kind::given : Packet::Kind::refused;
+  const Packet answer = make_packet(kind, key, offer.refusal);
+  client.lost = !send_packet(client.socket.get(), answer, offer.fd.get());
   if (--offer.readers == 0) offers_.erase(found);
 }
 

@@ -12,14 +12,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/comm/host/shared_mapping.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/shm/peers.h"
 #include "lockstep/comm/signature.h"
 
 namespace lockstep {
 
-// A counter that one rank raises and all others wait for.
+// A counter that only grows, modulo 2^32, and for which others wait.
 struct Flag {
-  std::atomic<std::uint32_t> value;     // Only ever grows, modulo 2^32.
+  std::atomic<std::uint32_t> value;
   std::atomic<std::uint32_t> sleepers;  // How many may be asleep on `value`.
 
   bool reached(std::uint32_t target) const {
@@ -27,44 +28,64 @@ struct Flag {
   }
 };
 
-// One rank's lane; written by that rank, but for Flag::sleepers.
+// One rank's lane; written by that rank, but for Flag::sleepers and `doorbell`.
 struct Lane {
   // What the rank says on entering an operation; one cache line, so that whoever sees the flag
   // has the rest too. Two, used in turn: a rank may enter the next operation while another one
   // still reads what was said of this one.
   struct alignas(64) Entry {
-    Flag arrived;            // The sequence number of the operation.
-    std::uint64_t location;  // Of registered memory: see ShmBackend::locate(). Else 0.
+    Flag arrived;          // Counts the operations entered.
+    std::uint64_t input;   // Where registered memory lies: see Regions. 0 for any other.
+    std::uint64_t output;
     Signature signature;
   };
 
   Entry entry[2];
-  alignas(64) Flag step;  // Counts the steps inside of operations.
-  cpu_set_t cores;        // On which it may run.
+  alignas(64) Flag step;      // Counts the steps inside of operations.
+  alignas(64) Flag doorbell;  // Rung by peers that have moved a message of this rank.
+  std::atomic<std::uint32_t> refused;  // 1 when it could not do its part; `reason` says why.
+  char reason[244];
+  cpu_set_t cores;  // On which it may run.
+  // Set for each rank for which this one has offered a channel: see Mailbox.
+  std::atomic<std::uint64_t> channels[16];
 };
 
 class GroupSegment {
  public:
   // Room for data of one rank; two halves are used in turn. Both halves of every rank's stay in
   // the second-level cache.
-  static constexpr std::size_t staging_bytes = 256 << 10;
+  static constexpr std::size_t half_bytes = 128 << 10;
+  static constexpr int most_ranks = 64 * 16;
+
+  // What concerns all ranks.
+  struct Common {
+    alignas(64) std::atomic<std::uint32_t> arrivals;  // Of all ranks, at all meetings.
+    alignas(64) Flag all_here;                        // Counts the meetings at which all are.
+    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while `reason` is written; 2.
+    Fault fault;
+    char reason[500];
+  };
 
   static std::size_t bytes_for(int ranks) {
-    return static_cast<std::size_t>(ranks) * (sizeof(Lane) + staging_bytes);
+    return sizeof(Common) + static_cast<std::size_t>(ranks) * (sizeof(Lane) + 2 * half_bytes);
   }
 
-  explicit GroupSegment(SharedMapping mapping, int ranks)
-      : mapping_(std::move(mapping)), ranks_(ranks) {}
+  GroupSegment(SharedMemory memory, int ranks) : memory_(std::move(memory)), ranks_(ranks) {}
 
-  Lane& lane(int rank) const { return reinterpret_cast<Lane*>(mapping_.data())[rank]; }
+  Common& common() const { return *reinterpret_cast<Common*>(memory_.get()); }
 
-  std::byte* staging(int rank) const {
-    return mapping_.data() + static_cast<std::size_t>(ranks_) * sizeof(Lane) +
-           static_cast<std::size_t>(rank) * staging_bytes;
+  Lane& lane(int rank) const {
+    return reinterpret_cast<Lane*>(memory_.get() + sizeof(Common))[rank];
+  }
+
+  // Half 0 or 1 of a rank's room.
+  std::byte* half(int rank, int which) const {
+    return memory_.get() + sizeof(Common) + static_cast<std::size_t>(ranks_) * sizeof(Lane) +
+           static_cast<std::size_t>(2 * rank + which) * half_bytes;
   }
 
  private:
-  SharedMapping mapping_;
+  SharedMemory memory_;
   int ranks_;
 };
 

@@ -7,305 +7,453 @@
 #include <cstring>
 
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/futex.h"
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/comm/host/fixed_text.h"
+#include "lockstep/comm/reduce/reduce.h"
+#include "lockstep/comm/shm/parts.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds sleep_slice{20};
-constexpr std::size_t page = 4096;
-constexpr std::size_t cache_line = 64;
+// Up to here it is faster that every rank reduces everything than that all meet once more.
+constexpr std::size_t small_bytes = 4 << 10;
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
+// Operations in which a rank has something else for each of its peers: half a room holds a slot
+// for each of them.
+bool has_slots(Operation operation) {
+  return operation == Operation::scatter || operation == Operation::reduce_scatter ||
+         operation == Operation::all_to_all;
 }
 
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
+// Bytes of a part that go through half a room at a time.
+std::size_t chunk_bytes(Operation operation, int ranks) {
+  if (!has_slots(operation)) return GroupSegment::half_bytes;
+  return GroupSegment::half_bytes / static_cast<std::size_t>(ranks) / cache_line * cache_line;
 }
 
-struct Slice {
-  std::size_t begin;
-  std::size_t end;
+// A buffer's elements, as bytes.
+class Bytes {
+ public:
+  explicit Bytes(const Buffer& buffer)
+      : begin_(static_cast<std::byte*>(buffer.data)), element_(size_of(buffer.dtype)) {}
+
+  std::byte* at(std::size_t element) const { return begin_ + element * element_; }
+
+ private:
+  std::byte* begin_;
+  std::size_t element_;
 };
 
-// The elements that `rank` of `ranks` reduces: whole cache lines, so that no two ranks write one.
-Slice slice_of(std::size_t count, std::size_t element, int rank, int ranks) {
-  const auto n = static_cast<std::size_t>(ranks);
-  const std::size_t each = round_up((count + n - 1) / n, cache_line / element);
-  const std::size_t begin = std::min(count, static_cast<std::size_t>(rank) * each);
-  return {begin, std::min(count, begin + each)};
+void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
-
-std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 
 }  // namespace
 
-struct ShmBackend::Region {
-  Region(SharedMapping made, std::uint64_t number, std::size_t part)
-      : mapping(std::move(made)), id(number), stride(part) {}
-
-  std::byte* part(int rank) const {
-    return mapping.data() + static_cast<std::size_t>(rank) * stride;
-  }
-
-  SharedMapping mapping;
-  std::uint64_t id;    // Regions are numbered alike on all ranks, from 1.
-  std::size_t stride;  // Bytes from one rank's part to the next.
-};
-
-struct ShmBackend::Whereabout {
-  std::shared_ptr<Region> region;  // Null for memory that is not registered.
-  std::size_t offset = 0;          // Into this rank's part.
-
-  // What ranks compare: equal on two ranks only for the same place in the same region.
-  std::uint64_t location() const { return region ? region->id << 40 | offset : 0; }
-  std::byte* on(int rank) const { return region->part(rank) + offset; }
-};
-
-ShmBackend::ShmBackend(std::shared_ptr<HostSession> session, std::string group, Deadline deadline)
-    : session_(std::move(session)),
+ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group, Deadline deadline)
+    : peers_(std::move(peers)),
       group_(std::move(group)),
-      segment_(share(group_, GroupSegment::bytes_for(size()), deadline), size()),
-      parts_(static_cast<std::size_t>(size())) {
-  const Call setup{.signature = {}, .sequence = 0, .deadline = deadline};
-  ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank()).cores);
-  step(setup);
-  spins_ = enough_cores() ? 2000 : 0;
-}
+      rank_(peers_->rank()),
+      size_(peers_->size()),
+      segment_(make_segment(deadline)),
+      meeting_(peers_, segment_, group_, deadline),
+      mailbox_(peers_, segment_, meeting_, group_),
+      sources_(static_cast<std::size_t>(size_)),
+      targets_(static_cast<std::size_t>(size_)) {}
 
 // One rank makes the memory, the others get it. A failure is an Error on all of them.
-SharedMapping ShmBackend::share(const std::string& key, std::size_t bytes, Deadline deadline) {
-  const int others = size() - 1;
-  if (rank() == 0) {
-    try {
-      SharedMapping mapping = SharedMapping::create(key, bytes);
-      session_->link().offer(key, others, mapping.descriptor());
-      mapping.close_descriptor();
-      return mapping;
-    } catch (const Error& error) {
-      session_->link().refuse(key, others, error.what());
-      throw;
+GroupSegment ShmBackend::make_segment(Deadline deadline) const {
+  require(size_ <= GroupSegment::most_ranks,
+          fmt::format("{} ranks on one host; {} is most", size_, GroupSegment::most_ranks));
+  const std::size_t bytes = GroupSegment::bytes_for(size_);
+  const auto throw_if_lost = [this] { peers_->throw_if_lost("making group " + group_); };
+  if (rank_ != 0) return {peers_->obtain(group_, bytes, deadline, throw_if_lost), size_};
+  try {
+    return {peers_->offer(group_, bytes, size_ - 1), size_};
+  } catch (const Error& error) {
+    peers_->refuse(group_, size_ - 1, error.what());
+    throw;
+  }
+}
+
+bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return reduce_function(dtype, op) != nullptr;
+    default:
+      return true;
+  }
+}
+
+bool ShmBackend::is_small(const Collective& collective) const {
+  return collective.signature.operation == Operation::all_reduce &&
+         collective.output.bytes() <= small_bytes;
+}
+
+void ShmBackend::enter(const Collective& collective) {
+  Lane::Entry& mine = meeting_.next_entry();
+  mine.signature = collective.signature;
+  const bool small = is_small(collective);
+  mine.input = small || collective.input.count == 0 ? 0 : regions_.locate(collective.input);
+  mine.output = small || collective.output.count == 0 ? 0 : regions_.locate(collective.output);
+  // What is in no registered memory must go through a room in any case.
+  if (mine.input == 0 && mine.output == 0) put(collective, 0);
+  meeting_.enter(collective);
+}
+
+ShmBackend::Path ShmBackend::path(const Collective& collective) const {
+  if (is_small(collective)) return Path::at_once;
+  return in_one_region(&Lane::Entry::input) || in_one_region(&Lane::Entry::output)
+             ? Path::in_place
+             : Path::staged;
+}
+
+bool ShmBackend::in_one_region(std::uint64_t Lane::Entry::*place) const {
+  const std::uint64_t region = Regions::region_of(meeting_.entry(0).*place);
+  for (int peer = 1; peer < size_; ++peer)
+    if (Regions::region_of(meeting_.entry(peer).*place) != region) return false;
+  return region != 0;
+}
+
+void ShmBackend::run(const Collective& collective) {
+  switch (path(collective)) {
+    case Path::at_once:
+      return reduce_at_once(collective);
+    case Path::in_place:
+      run_in_place(collective);
+      return meeting_.step(collective);
+    case Path::staged:
+      return run_staged(collective);
+  }
+}
+
+void ShmBackend::reduce_at_once(const Collective& collective) {
+  if (collective.output.count == 0) return;
+  for (int peer = 0; peer < size_; ++peer) sources_[static_cast<std::size_t>(peer)] = half(peer, 0);
+  targets_.assign(1, static_cast<std::byte*>(collective.output.data));
+  reduce(collective, sources_, targets_, collective.output.count);
+  ++chunks_before_;
+}
+
+std::byte* ShmBackend::located(int rank, std::uint64_t Lane::Entry::*place) const {
+  return regions_.address(meeting_.entry(rank).*place, rank);
+}
+
+void ShmBackend::run_in_place(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  const std::size_t element = size_of(signature.dtype);
+  const Parts parts(collective, size_);
+  const bool from_inputs = in_one_region(&Lane::Entry::input);
+  const Bytes input(collective.input);
+  const Bytes output(collective.output);
+  const auto inputs_of = [&](int peer) { return located(peer, &Lane::Entry::input); };
+  const auto outputs_of = [&](int peer) { return located(peer, &Lane::Entry::output); };
+
+  switch (signature.operation) {
+    case Operation::all_reduce:
+    case Operation::reduce: {
+      const Range slice = slice_of(signature.count, element, rank_, size_);
+      targets_.clear();
+      for (int peer = 0; peer < size_; ++peer) {
+        std::byte* const theirs = outputs_of(peer) + slice.begin * element;
+        sources_[static_cast<std::size_t>(peer)] = theirs;
+        if (signature.operation == Operation::all_reduce || peer == signature.root)
+          targets_.push_back(theirs);
+      }
+      return reduce(collective, sources_, targets_, slice.count());
+    }
+    case Operation::broadcast:
+      if (rank_ != signature.root)
+        copy(output.at(0), outputs_of(signature.root), collective.output.bytes());
+      return;
+    case Operation::reduce_scatter: {
+      const Range mine = parts.of(rank_);
+      for (int peer = 0; peer < size_; ++peer)
+        sources_[static_cast<std::size_t>(peer)] = inputs_of(peer) + mine.begin * element;
+      targets_.assign(1, output.at(0));
+      return reduce(collective, sources_, targets_, mine.count());
+    }
+    case Operation::all_gather:
+    case Operation::gather:
+      for (int i = 0; i < size_; ++i) {
+        const int peer = (rank_ + i) % size_;  // So that ranks do not all read from one.
+        if (from_inputs && (signature.operation == Operation::all_gather || rank_ == signature.root))
+          copy(output.at(parts.of(peer).begin), inputs_of(peer), parts.of(peer).count() * element);
+        if (!from_inputs)
+          copy(outputs_of(peer) + parts.of(rank_).begin * element, input.at(0),
+               parts.of(rank_).count() * element);
+      }
+      return;
+    case Operation::scatter:
+      for (int peer = 0; peer < size_ && rank_ == signature.root; ++peer)
+        copy(outputs_of(peer), input.at(parts.of(peer).begin), parts.of(peer).count() * element);
+      return;
+    case Operation::all_to_all:
+      for (int i = 0; i < size_; ++i) {
+        const int peer = (rank_ + i) % size_;
+        if (from_inputs)
+          copy(output.at(parts.received(peer, rank_).begin),
+               inputs_of(peer) + parts.sent(peer, rank_).begin * element,
+               parts.sent(peer, rank_).count() * element);
+        else
+          copy(outputs_of(peer) + parts.received(rank_, peer).begin * element,
+               input.at(parts.sent(rank_, peer).begin), parts.sent(rank_, peer).count() * element);
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+bool ShmBackend::all_prepared() const {
+  for (int peer = 0; peer < size_; ++peer)
+    if (meeting_.entry(peer).input != 0 || meeting_.entry(peer).output != 0) return false;
+  return true;
+}
+
+void ShmBackend::run_staged(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  const std::size_t each = chunk_bytes(signature.operation, size_) / size_of(signature.dtype);
+  const std::size_t longest = Parts(collective, size_).longest();
+  const std::size_t chunks = (longest + each - 1) / each;
+  if (chunks == 0) return;
+  if (!all_prepared()) {
+    const Lane::Entry& mine = meeting_.entry(rank_);
+    if (mine.input != 0 || mine.output != 0) put(collective, 0);
+    meeting_.step(collective);
+  }
+  if (signature.operation == Operation::all_reduce) {
+    all_reduce_staged(collective, chunks);
+  } else {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      if (chunk > 0) {
+        put(collective, chunk);
+        meeting_.step(collective);
+      }
+      take(collective, chunk);
     }
   }
-  SharedMapping mapping = SharedMapping::attach(
-      session_->link().obtain(key, deadline, [&] { session_->throw_if_peer_lost(key); }));
-  mapping.close_descriptor();
-  if (mapping.bytes() < bytes) throw Error(Fault::corrupt, key + ": shorter than it should be");
-  return mapping;
+  chunks_before_ += chunks;
 }
 
-bool ShmBackend::enough_cores() const {
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  for (int peer = 0; peer < size(); ++peer) CPU_OR(&all, &all, &segment_.lane(peer).cores);
-  return CPU_COUNT(&all) >= size();
-}
-
-bool ShmBackend::reduces(DType dtype, ReduceOp op) const {
-  return reduce_function(dtype, op) != nullptr;
-}
-
-void ShmBackend::all_reduce(const Buffer& data, const Call& call) {
-  const Whereabout place = locate(data);
-  const Path path = enter(call, place.location());
-  if (size() == 1) return;
-  if (path == Path::registered) {
-    reduce_slice([&](int peer) { return place.on(peer); }, data.count, call);
-    step(call);
-    return;
-  }
-  std::byte* const mine = segment_.staging(rank());
-  const std::size_t element = size_of(data.dtype);
-  const std::size_t chunk = GroupSegment::staging_bytes / element;
-  for (std::size_t begin = 0; begin < data.count; begin += chunk) {
-    const std::size_t count = std::min(chunk, data.count - begin);
-    std::memcpy(mine, bytes_of(data) + begin * element, count * element);
-    step(call);
-    reduce_slice([&](int peer) { return segment_.staging(peer); }, count, call);
-    step(call);
-    std::memcpy(bytes_of(data) + begin * element, mine, count * element);
+// One meeting a chunk: while this rank combines its slice of one chunk it takes the results of the
+// one before and puts the one after. put() leaves out the slice that combine() writes, so the two
+// share a half.
+void ShmBackend::all_reduce_staged(const Collective& collective, std::size_t chunks) {
+  for (std::size_t chunk = 0; chunk <= chunks; ++chunk) {
+    if (chunk < chunks) combine(collective, chunk);
+    if (chunk > 0) take(collective, chunk - 1);
+    if (chunk + 1 < chunks) put(collective, chunk + 1);
+    if (chunk < chunks) meeting_.step(collective);
   }
 }
 
-// Reduces this rank's slice of everybody's part_of(rank) and writes it into all of them.
-template <class PartOf>
-void ShmBackend::reduce_slice(PartOf part_of, std::size_t count, const Call& call) {
-  const DType dtype = call.signature.dtype;
-  const Slice slice = slice_of(count, size_of(dtype), rank(), size());
-  if (slice.begin == slice.end) return;
-  for (int peer = 0; peer < size(); ++peer)
-    parts_[static_cast<std::size_t>(peer)] = part_of(peer) + slice.begin * size_of(dtype);
-  reduce_function(dtype, call.signature.op)(parts_.data(), parts_.data(), size(),
-                                            slice.end - slice.begin);
+std::byte* ShmBackend::half(int rank, std::size_t chunk) const {
+  return segment_.half(rank, static_cast<int>((chunks_before_ + chunk) & 1));
 }
 
-void ShmBackend::broadcast(const Buffer& data, const Call& call) {
-  const Whereabout place = locate(data);
-  const int root = call.signature.root;
-  if (enter(call, place.location()) == Path::registered) {
-    if (rank() != root) std::memcpy(data.data, place.on(root), data.bytes());
-    step(call);
-    return;
+void ShmBackend::put(const Collective& collective, std::size_t chunk) {
+  const Signature& signature = collective.signature;
+  const std::size_t element = size_of(signature.dtype);
+  const std::size_t bytes = chunk_bytes(signature.operation, size_);
+  const Parts parts(collective, size_);
+  const Bytes input(collective.input);
+  const Bytes output(collective.output);
+  std::byte* const mine = half(rank_, chunk);
+  const auto range_of = [&](std::size_t count) { return chunk_of(count, bytes / element, chunk); };
+  const auto put_whole = [&](const Bytes& from, std::size_t count) {
+    const Range range = range_of(count);
+    copy(mine, from.at(range.begin), range.count() * element);
+  };
+  const auto put_slot = [&](int peer, Range part) {
+    const Range range = range_of(part.count());
+    copy(mine + static_cast<std::size_t>(peer) * bytes, input.at(part.begin + range.begin),
+         range.count() * element);
+  };
+
+  switch (signature.operation) {
+    case Operation::all_reduce: {
+      const Range range = range_of(signature.count);
+      const Range own = is_small(collective)
+                            ? Range{0, 0}  // Every rank will reduce all of it.
+                            : slice_of(range.count(), element, rank_, size_);
+      copy(mine, output.at(range.begin), own.begin * element);
+      copy(mine + own.end * element, output.at(range.begin + own.end),
+           (range.count() - own.end) * element);
+      return;
+    }
+    case Operation::broadcast:
+      if (rank_ == signature.root) put_whole(output, signature.count);
+      return;
+    case Operation::reduce:
+      if (rank_ != signature.root) put_whole(output, signature.count);
+      return;
+    case Operation::gather:
+      if (rank_ != signature.root) put_whole(input, parts.of(rank_).count());
+      return;
+    case Operation::all_gather:
+      if (size_ > 1) put_whole(input, parts.of(rank_).count());
+      return;
+    case Operation::scatter:
+    case Operation::reduce_scatter:
+      if (signature.operation == Operation::scatter && rank_ != signature.root) return;
+      for (int peer = 0; peer < size_; ++peer)
+        if (peer != rank_) put_slot(peer, parts.of(peer));
+      return;
+    case Operation::all_to_all:
+      for (int peer = 0; peer < size_; ++peer)
+        if (peer != rank_) put_slot(peer, parts.sent(rank_, peer));
+      return;
+    default:
+      return;
   }
-  const std::byte* source = segment_.staging(root);
-  relay(
-      data.bytes(), call,
-      [&](std::byte* to, std::size_t begin, std::size_t bytes) {
-        if (rank() == root) std::memcpy(to, bytes_of(data) + begin, bytes);
-      },
-      [&](std::size_t half, std::size_t begin, std::size_t bytes) {
-        if (rank() != root) std::memcpy(bytes_of(data) + begin, source + half, bytes);
-      });
 }
 
-void ShmBackend::all_gather(const Buffer& input, const Buffer& output, const Call& call) {
-  const Whereabout place = locate(output);
-  const std::size_t bytes = input.bytes();
-  const auto begin_of = [&](int peer) { return static_cast<std::size_t>(peer) * bytes; };
-  if (enter(call, place.location()) == Path::registered) {
-    for (int peer = 0; peer < size() && bytes > 0; ++peer)
-      std::memmove(place.on(peer) + begin_of(rank()), input.data, bytes);
-    step(call);
-    return;
+// This rank's slice of an all_reduce's chunk: from all rooms and its own memory, into its own
+// memory and its own room.
+void ShmBackend::combine(const Collective& collective, std::size_t chunk) {
+  const std::size_t element = size_of(collective.signature.dtype);
+  const Range range =
+      chunk_of(collective.signature.count, GroupSegment::half_bytes / element, chunk);
+  const Range slice = slice_of(range.count(), element, rank_, size_);
+  std::byte* const own = Bytes(collective.output).at(range.begin + slice.begin);
+  for (int peer = 0; peer < size_; ++peer)
+    sources_[static_cast<std::size_t>(peer)] =
+        peer == rank_ ? own : half(peer, chunk) + slice.begin * element;
+  targets_.assign({own, half(rank_, chunk) + slice.begin * element});
+  reduce(collective, sources_, targets_, slice.count());
+}
+
+void ShmBackend::take(const Collective& collective, std::size_t chunk) {
+  const Signature& signature = collective.signature;
+  const std::size_t element = size_of(signature.dtype);
+  const std::size_t bytes = chunk_bytes(signature.operation, size_);
+  const Parts parts(collective, size_);
+  const Bytes input(collective.input);
+  const Bytes output(collective.output);
+  const auto range_of = [&](std::size_t count) { return chunk_of(count, bytes / element, chunk); };
+  const auto slot_of = [&](int peer, int to) {
+    return half(peer, chunk) + static_cast<std::size_t>(to) * bytes;
+  };
+
+  switch (signature.operation) {
+    case Operation::all_reduce: {
+      const Range range = range_of(signature.count);
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_) continue;
+        const Range slice = slice_of(range.count(), element, peer, size_);
+        copy(output.at(range.begin + slice.begin), half(peer, chunk) + slice.begin * element,
+             slice.count() * element);
+      }
+      return;
+    }
+    case Operation::broadcast: {
+      if (rank_ == signature.root) return;
+      const Range range = range_of(signature.count);
+      return copy(output.at(range.begin), half(signature.root, chunk), range.count() * element);
+    }
+    case Operation::reduce: {
+      if (rank_ != signature.root) return;
+      const Range range = range_of(signature.count);
+      targets_.assign(1, output.at(range.begin));
+      for (int peer = 0; peer < size_; ++peer)
+        sources_[static_cast<std::size_t>(peer)] = peer == rank_ ? targets_[0] : half(peer, chunk);
+      return reduce(collective, sources_, targets_, range.count());
+    }
+    case Operation::all_gather:
+    case Operation::gather:
+      if (signature.operation == Operation::gather && rank_ != signature.root) return;
+      for (int peer = 0; peer < size_; ++peer) {
+        const Range range = range_of(parts.of(peer).count());
+        copy(output.at(parts.of(peer).begin + range.begin),
+             peer == rank_ ? input.at(range.begin) : half(peer, chunk), range.count() * element);
+      }
+      return;
+    case Operation::scatter: {
+      const Range range = range_of(parts.of(rank_).count());
+      return copy(output.at(range.begin),
+                  rank_ == signature.root ? input.at(parts.of(rank_).begin + range.begin)
+                                          : slot_of(signature.root, rank_),
+                  range.count() * element);
+    }
+    case Operation::reduce_scatter: {
+      const Range range = range_of(parts.of(rank_).count());
+      for (int peer = 0; peer < size_; ++peer)
+        sources_[static_cast<std::size_t>(peer)] =
+            peer == rank_ ? input.at(parts.of(rank_).begin + range.begin) : slot_of(peer, rank_);
+      targets_.assign(1, output.at(range.begin));
+      return reduce(collective, sources_, targets_, range.count());
+    }
+    case Operation::all_to_all:
+      for (int peer = 0; peer < size_; ++peer) {
+        const Range range = range_of(parts.sent(peer, rank_).count());
+        copy(output.at(parts.received(peer, rank_).begin + range.begin),
+             peer == rank_ ? input.at(parts.sent(rank_, rank_).begin + range.begin)
+                           : slot_of(peer, rank_),
+             range.count() * element);
+      }
+      return;
+    default:
+      return;
   }
-  relay(
-      bytes, call,
-      [&](std::byte* to, std::size_t begin, std::size_t count) {
-        std::memcpy(to, bytes_of(input) + begin, count);
-      },
-      [&](std::size_t half, std::size_t begin, std::size_t count) {
-        for (int peer = 0; peer < size(); ++peer)
-          std::memcpy(bytes_of(output) + begin_of(peer) + begin, segment_.staging(peer) + half,
-                      count);
-      });
 }
 
-void ShmBackend::barrier(const Call& call) { enter(call, 0); }
+void ShmBackend::reduce(const Collective& collective, std::vector<const std::byte*>& sources,
+                        std::vector<std::byte*>& targets, std::size_t count) const {
+  if (count == 0) return;
+  const Signature& signature = collective.signature;
+  reduce_function(signature.dtype, signature.op)(sources.data(), static_cast<int>(sources.size()),
+                                                 targets.data(), static_cast<int>(targets.size()),
+                                                 count);
+}
 
-RegisteredMemory ShmBackend::allocate(const Call& call) {
-  enter(call, 0);
-  std::erase_if(regions_, [](const auto& entry) { return entry.second.expired(); });
-  const std::size_t bytes = call.signature.count;
-  const std::size_t stride = round_up(std::max<std::size_t>(bytes, 1), page);
+std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const std::string& group,
+                                           Deadline deadline) {
+  return std::make_unique<ShmBackend>(peers_->among(ranks), group, deadline);
+}
+
+Backend::Allocation ShmBackend::allocate(const Collective& collective) {
+  const std::size_t bytes = collective.signature.count;
+  const std::size_t whole = Regions::bytes_for(bytes, size_);
   const std::string key = fmt::format("{} memory {}", group_, ++regions_made_);
-  auto region = std::make_shared<Region>(
-      share(key, stride * static_cast<std::size_t>(size()), call.deadline), regions_made_, stride);
-  step(call);  // From here on every rank has it.
-  std::byte* mine = region->part(rank());
-  regions_[mine] = region;
-  return RegisteredMemory(region, mine, bytes);
+  SharedMemory memory;
+  std::string failure;
+  // First the one who makes it, then all who map it, say how it went.
+  const auto attempt = [&](auto action) {
+    try {
+      memory = action();
+    } catch (const Error& error) {
+      if (error.fault() != Fault::system) throw;
+      failure = error.what();
+    }
+    return fail_together(collective, failure);
+  };
+  std::string refusal = attempt([&] {
+    return rank_ == 0 ? peers_->offer(key, whole, size_ - 1) : SharedMemory();
+  });
+  if (refusal.empty() && size_ > 1)
+    refusal = attempt([&] {
+      if (rank_ == 0) return memory;
+      return peers_->obtain(key, whole, collective.deadline,
+                            [&] { meeting_.throw_if_over("allocate"); });
+    });
+  if (!refusal.empty()) return {{}, refusal};
+  return {regions_.add(std::move(memory), bytes, rank_), {}};
 }
 
-ShmBackend::Whereabout ShmBackend::locate(const Buffer& buffer) const {
-  const std::byte* begin = bytes_of(buffer);
-  const auto after = regions_.upper_bound(begin);
-  if (after == regions_.begin()) return {};
-  const auto& [part, weak] = *std::prev(after);
-  auto region = weak.lock();
-  if (!region || begin + buffer.bytes() > part + region->stride) return {};
-  return {std::move(region), static_cast<std::size_t>(begin - part)};
-}
-
-// Meets all other ranks at the begin of an operation and learns what they came for.
-ShmBackend::Path ShmBackend::enter(const Call& call, std::uint64_t location) {
-  const auto sequence = static_cast<std::uint32_t>(call.sequence);
-  const std::size_t turn = sequence & 1;
-  Lane::Entry& mine = segment_.lane(rank()).entry[turn];
-  mine.signature = call.signature;
-  mine.location = location;
-  raise(mine.arrived, sequence);
-
-  bool same = true;
-  bool same_place = location != 0;
-  for (int peer = 0; peer < size(); ++peer) {
-    Lane::Entry& theirs = segment_.lane(peer).entry[turn];
-    if (peer != rank()) await(theirs.arrived, sequence, peer, call);
-    same = same && theirs.signature == call.signature;
-    same_place = same_place && theirs.location == location;
-  }
-  if (!same) compare_signatures(call);
-  return same_place ? Path::registered : Path::staged;
-}
-
-// All ranks see the same signatures, so all of them name the same two.
-void ShmBackend::compare_signatures(const Call& call) const {
-  const std::size_t turn = call.sequence & 1;
-  const Signature& first = segment_.lane(0).entry[turn].signature;
-  for (int peer = 1; peer < size(); ++peer) {
-    const Signature& theirs = segment_.lane(peer).entry[turn].signature;
-    if (theirs == first) continue;
-    throw Error(Fault::mismatch,
-                fmt::format("operation #{} of group {}: rank 0 called {}, rank {} called {}",
-                            call.sequence, group_, describe(first), peer, describe(theirs)));
-  }
-}
-
-void ShmBackend::step(const Call& call) {
-  raise(segment_.lane(rank()).step, ++steps_);
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank()) await(segment_.lane(peer).step, steps_, peer, call);
-}
-
-void ShmBackend::raise(Flag& flag, std::uint32_t value) const {
-  flag.value.store(value);  // Ordered before the load, or a rank about to sleep could be missed.
-  if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
-}
-
-void ShmBackend::await(Flag& flag, std::uint32_t target, int peer, const Call& call) const {
-  for (int i = 0; i < spins_; ++i) {
-    if (flag.reached(target)) return;
-    pause();
-  }
-  if (!flag.reached(target)) await_asleep(flag, target, peer, call);
-}
-
-void ShmBackend::await_asleep(Flag& flag, std::uint32_t target, int peer, const Call& call) const {
-  while (true) {
-    flag.sleepers.fetch_add(1);
-    const std::uint32_t seen = flag.value.load();
-    if (!flag.reached(target)) futex_wait(flag.value, seen, sleep_slice);
-    flag.sleepers.fetch_sub(1);
-    if (flag.reached(target)) return;
-    if (cancelled_) throw Error(Fault::aborted, context(call) + ": this rank gave up its group");
-    session_->throw_if_peer_lost(context(call));
-    if (Clock::now() >= call.deadline) throw_timeout(peer, call);
-  }
-}
-
-void ShmBackend::throw_timeout(int peer, const Call& call) const {
-  JobPage& page = session_->page();
-  const bool here = page.phase(peer) == JobPage::Phase::alive;
-  const auto& last = page.activity(peer);
-  throw Error(Fault::timeout, fmt::format("{}: rank {} (pid {}) did not come in time; {}",
-                                          context(call), peer, page.pid(peer),
-                                          here ? fmt::format("it was last seen in {} #{}",
-                                                             lockstep::name(last.operation.load()),
-                                                             last.sequence.load())
-                                               : "it is not in the job"));
-}
-
-std::string ShmBackend::context(const Call& call) const {
-  return fmt::format("{} #{} of group {} on rank {}", lockstep::name(call.signature.operation),
-                     call.sequence, group_, rank());
-}
-
-template <class Put, class Take>
-void ShmBackend::relay(std::size_t bytes, const Call& call, Put put, Take take) {
-  constexpr std::size_t chunk = GroupSegment::staging_bytes / 2;
-  std::size_t half = 0;
-  for (std::size_t begin = 0; begin < bytes; begin += chunk) {
-    const std::size_t size = std::min(chunk, bytes - begin);
-    put(segment_.staging(rank()) + half, begin, size);
-    step(call);  // Whoever is here has also read the other half, which is filled next.
-    take(half, begin, size);
-    half = chunk - half;
-  }
+// The first rank's reason not to go on; empty when no rank has one.
+std::string ShmBackend::fail_together(const Collective& collective, const std::string& mine) {
+  Lane& lane = segment_.lane(rank_);
+  copy_text(lane.reason, mine);
+  lane.refused = mine.empty() ? 0 : 1;
+  meeting_.step(collective);
+  std::string reason;
+  for (int peer = 0; peer < size_ && reason.empty(); ++peer)
+    if (segment_.lane(peer).refused != 0)
+      reason = fmt::format("rank {}: {}", peer, segment_.lane(peer).reason);
+  meeting_.step(collective);  // Before any of them is written again.
+  return reason;
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The packets between a switchboard and its ranks: one fixed-size message, and at most one
+// The packets between a switchboard and its ranks: of one fixed size, and at most one
 // descriptor beside it. Both ends are of the same build on the same host, so it is plain memory.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-struct Message {
+struct Packet {
   enum class Kind : std::uint32_t {
     hello,   // rank -> board: `text` is the job's identity.
     offer,   // rank -> board: a descriptor for `key`, to be taken by `readers`; else `text`.
@@ -28,14 +28,14 @@ struct Message {
   char text[372] = {};
 };
 
-Message make_message(Message::Kind kind, std::string_view key, std::string_view text = {});
+Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view text = {});
 
-enum class Received { message, nothing_yet, closed };
+enum class Received { packet, nothing_yet, closed };
 
 // Never blocks. False when the peer is gone or does not read.
-bool send_message(int socket, const Message& message, int fd = -1);
+bool send_packet(int socket, const Packet& packet, int fd = -1);
 
-// Never blocks. Anything that is not one whole message of ours counts as closed.
-Received receive_message(int socket, Message& message, FileDescriptor& fd);
+// Never blocks. Anything that is not one whole packet of ours counts as closed.
+Received receive_packet(int socket, Packet& packet, FileDescriptor& fd);
 
 }  // namespace lockstep

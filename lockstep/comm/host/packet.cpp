@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/host/message.h"
+#include "lockstep/comm/host/packet.h"
 
 #include <sys/socket.h>
 
@@ -18,16 +18,16 @@ union Control {
 
 }  // namespace
 
-Message make_message(Message::Kind kind, std::string_view key, std::string_view text) {
-  Message message;
-  message.kind = kind;
-  copy_text(message.key, key);
-  copy_text(message.text, text);
-  return message;
+Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view text) {
+  Packet packet;
+  packet.kind = kind;
+  copy_text(packet.key, key);
+  copy_text(packet.text, text);
+  return packet;
 }
 
-bool send_message(int socket, const Message& message, int fd) {
-  iovec data{const_cast<Message*>(&message), sizeof message};
+bool send_packet(int socket, const Packet& packet, int fd) {
+  iovec data{const_cast<Packet*>(&packet), sizeof packet};
   Control control{};
   msghdr header{};
   header.msg_iov = &data;
@@ -45,11 +45,11 @@ bool send_message(int socket, const Message& message, int fd) {
   do {
     sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
-  return sent == sizeof message;
+  return sent == sizeof packet;
 }
 
-Received receive_message(int socket, Message& message, FileDescriptor& fd) {
-  iovec data{&message, sizeof message};
+Received receive_packet(int socket, Packet& packet, FileDescriptor& fd) {
+  iovec data{&packet, sizeof packet};
   Control control{};
   msghdr header{};
   header.msg_iov = &data;
@@ -65,10 +65,10 @@ Received receive_message(int socket, Message& message, FileDescriptor& fd) {
     std::memcpy(&descriptor, CMSG_DATA(part), sizeof descriptor);
     fd = FileDescriptor(descriptor);
   }
-  if (received != sizeof message || message.magic != Message{}.magic) return Received::closed;
-  message.key[sizeof message.key - 1] = '\0';
-  message.text[sizeof message.text - 1] = '\0';
-  return Received::message;
+  if (received != sizeof packet || packet.magic != Packet{}.magic) return Received::closed;
+  packet.key[sizeof packet.key - 1] = '\0';
+  packet.text[sizeof packet.text - 1] = '\0';
+  return Received::packet;
 }
 
 }  // namespace lockstep

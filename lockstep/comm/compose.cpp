@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/compose.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/reduce/reduce.h"
+
+namespace lockstep {
+namespace {
+
+using Counts = std::vector<std::size_t>;
+
+// Bytes that a reduction handles at a time: bounds the scratch memory, which is as large.
+constexpr std::size_t piece_bytes = 4 << 20;
+
+class Composition {
+ public:
+  Composition(Backend& backend, const Collective& collective, int rank, int size)
+      : backend_(backend),
+        outer_(collective),
+        rank_(static_cast<std::size_t>(rank)),
+        size_(static_cast<std::size_t>(size)),
+        root_(static_cast<std::size_t>(std::max(0, collective.signature.root))),
+        element_(size_of(collective.signature.dtype)) {}
+
+  void run() {
+    switch (outer_.signature.operation) {
+      case Operation::all_reduce:
+      case Operation::reduce:
+        return reduce_in_pieces();
+      case Operation::reduce_scatter:
+        return reduce_scatter(outer_.input, outer_.output, part_counts());
+      case Operation::broadcast:
+        return all_gather(outer_.output, outer_.output, only_root(outer_.output.count));
+      case Operation::gather:
+        return gather(outer_.input, outer_.output, part_counts());
+      case Operation::scatter:
+        return scatter(part_counts());
+      default:
+        return;  // A barrier has happened when all have entered.
+    }
+  }
+
+ private:
+  Counts part_counts() const {
+    if (outer_.counts.empty()) return Counts(size_, outer_.signature.count);
+    return {outer_.counts.begin(), outer_.counts.end()};
+  }
+
+  Counts only_root(std::size_t count) const {
+    Counts counts(size_, 0);
+    counts[root_] = count;
+    return counts;
+  }
+
+  // A part of `count` elements for each rank, as even as can be.
+  Counts shares_of(std::size_t count) const {
+    Counts counts(size_, count / size_);
+    for (std::size_t r = 0; r < count % size_; ++r) ++counts[r];
+    return counts;
+  }
+
+  Buffer part(const Buffer& whole, std::size_t begin, std::size_t count) const {
+    Buffer buffer = whole;
+    buffer.data = count == 0 ? nullptr : static_cast<std::byte*>(whole.data) + begin * element_;
+    buffer.count = count;
+    return buffer;
+  }
+
+  static std::size_t begin_of(const Counts& counts, std::size_t rank) {
+    std::size_t begin = 0;
+    for (std::size_t r = 0; r < rank; ++r) begin += counts[r];
+    return begin;
+  }
+
+  void native(Operation operation, const Buffer& input, const Buffer& output,
+              const Counts& counts) {
+    Collective inner = outer_;
+    inner.signature.operation = operation;
+    inner.signature.layout = hash_of(counts.data(), counts.size() * sizeof counts[0]);
+    inner.input = input;
+    inner.output = output;
+    inner.counts = counts;
+    backend_.enter(inner);
+    for (std::size_t peer = 0; peer < size_; ++peer)
+      if (backend_.entered(static_cast<int>(peer)) != inner.signature)
+        throw Error(Fault::mismatch, "ranks have lost their common order inside of " +
+                                         describe(outer_.signature));
+    backend_.run(inner);
+  }
+
+  void all_gather(const Buffer& input, const Buffer& output, const Counts& counts) {
+    native(Operation::all_gather, part(input, 0, counts[rank_]), output, counts);
+  }
+
+  // Part d of every rank's input goes to rank d.
+  void exchange(const Buffer& input, const Buffer& output, const Counts& counts) {
+    Counts pairs(size_ * size_);
+    for (std::size_t s = 0; s < size_; ++s)
+      std::copy(counts.begin(), counts.end(), pairs.begin() + static_cast<std::ptrdiff_t>(s * size_));
+    native(Operation::all_to_all, input, output, pairs);
+  }
+
+  void reduce_scatter(const Buffer& input, const Buffer& output, const Counts& counts) {
+    std::vector<std::byte> scratch(size_ * counts[rank_] * element_);
+    Buffer received = output;
+    received.data = scratch.data();
+    received.count = size_ * counts[rank_];
+    exchange(input, received, counts);
+    std::vector<const std::byte*> sources;
+    for (std::size_t r = 0; r < size_; ++r)
+      sources.push_back(scratch.data() + r * counts[rank_] * element_);
+    auto* const target = static_cast<std::byte*>(output.data);
+    if (counts[rank_] > 0)
+      reduce_function(outer_.signature.dtype, outer_.signature.op)(
+          sources.data(), static_cast<int>(size_), &target, 1, counts[rank_]);
+  }
+
+  void gather(const Buffer& input, const Buffer& output, const Counts& counts) {
+    Counts pairs(size_ * size_, 0);
+    for (std::size_t s = 0; s < size_; ++s) pairs[s * size_ + root_] = counts[s];
+    native(Operation::all_to_all, input, rank_ == root_ ? output : Buffer{.dtype = output.dtype},
+           pairs);
+  }
+
+  void scatter(const Counts& counts) {
+    Counts pairs(size_ * size_, 0);
+    std::copy(counts.begin(), counts.end(), pairs.begin() + static_cast<std::ptrdiff_t>(root_ * size_));
+    native(Operation::all_to_all, outer_.input, outer_.output, pairs);
+  }
+
+  // Each rank reduces its share of a piece; then all ranks, or the root, get all shares.
+  void reduce_in_pieces() {
+    const Buffer& data = outer_.output;
+    const std::size_t most = piece_bytes / element_;
+    std::vector<std::byte> scratch((std::min(data.count, most) / size_ + 1) * element_);
+    for (std::size_t begin = 0; begin < data.count; begin += most) {
+      const Buffer piece = part(data, begin, std::min(most, data.count - begin));
+      const Counts shares = shares_of(piece.count);
+      Buffer mine = piece;
+      mine.data = scratch.data();
+      mine.count = shares[rank_];
+      reduce_scatter(piece, mine, shares);
+      if (outer_.signature.operation == Operation::reduce)
+        gather(mine, piece, shares);
+      else
+        all_gather(mine, piece, shares);
+    }
+  }
+
+  Backend& backend_;
+  const Collective& outer_;
+  const std::size_t rank_;
+  const std::size_t size_;
+  const std::size_t root_;
+  const std::size_t element_;
+};
+
+}  // namespace
+
+void compose(Backend& backend, const Collective& collective, int rank, int size) {
+  Composition(backend, collective, rank, size).run();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/flight_recorder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/log.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::int64_t microseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+}
+
+std::string_view name(FlightRecorder::Phase phase) {
+  switch (phase) {
+    case FlightRecorder::Phase::entered:
+      return "entered";
+    case FlightRecorder::Phase::completed:
+      return "completed";
+    case FlightRecorder::Phase::failed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+bool reduces(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::reduce ||
+         operation == Operation::reduce_scatter;
+}
+
+std::string file_name(const FlightRecordHeader& header) {
+  std::string group = header.group;
+  std::replace(group.begin(), group.end(), '/', '_');
+  return fmt::format("flight-record.{}.rank{}.pid{}.json", group, header.rank, ::getpid());
+}
+
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::uint64_t FlightRecorder::enter(const Signature& signature, std::uint64_t sequence,
+                                    std::size_t bytes, Clock::time_point now) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  const std::uint64_t number = recorded_.load(relaxed);
+  Entry& entry = entries_[number % capacity];
+  entry.sequence.store(sequence, relaxed);
+  entry.bytes.store(bytes, relaxed);
+  entry.count.store(signature.count, relaxed);
+  entry.tag.store(signature.tag, relaxed);
+  entry.entered.store(microseconds(now), relaxed);
+  entry.left.store(0, relaxed);
+  entry.root.store(signature.root, relaxed);
+  entry.operation.store(signature.operation, relaxed);
+  entry.dtype.store(signature.dtype, relaxed);
+  entry.op.store(signature.op, relaxed);
+  entry.phase.store(Phase::entered, relaxed);
+  recorded_.store(number + 1, std::memory_order_release);
+  return number;
+}
+
+void FlightRecorder::leave(std::uint64_t number, Phase phase, Clock::time_point now) {
+  if (recorded_.load(std::memory_order_relaxed) - number > capacity) return;  // Overwritten.
+  Entry& entry = entries_[number % capacity];
+  entry.left.store(microseconds(now), std::memory_order_relaxed);
+  entry.phase.store(phase, std::memory_order_relaxed);
+}
+
+std::string FlightRecorder::json() const {
+  auto all = ordered_json::array();
+  const std::uint64_t end = recorded_.load(std::memory_order_acquire);
+  for (std::uint64_t i = end - std::min<std::uint64_t>(end, capacity); i < end; ++i) {
+    const Entry& entry = entries_[i % capacity];
+    const Operation operation = entry.operation;
+    ordered_json one{{"sequence", entry.sequence.load()},
+                     {"operation", lockstep::name(operation)},
+                     {"dtype", lockstep::name(entry.dtype.load())},
+                     {"count", entry.count.load()},
+                     {"bytes", entry.bytes.load()},
+                     {"root", entry.root.load()}};
+    if (reduces(operation)) one["reduction"] = lockstep::name(entry.op.load());
+    if (entry.tag != 0) one["tag"] = entry.tag.load();
+    one["phase"] = name(entry.phase.load());
+    one["entered_us"] = entry.entered.load();
+    if (entry.left != 0) one["left_us"] = entry.left.load();
+    all.push_back(std::move(one));
+  }
+  return all.dump();
+}
+
+std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
+                          const FlightRecorder& messages) {
+  char host[64] = {};
+  ::gethostname(host, sizeof host - 1);
+  const ordered_json record{{"version", 1},
+                            {"group", header.group},
+                            {"rank", header.rank},
+                            {"size", header.size},
+                            {"backend", header.backend},
+                            {"host", host},
+                            {"pid", ::getpid()},
+                            {"now_us", microseconds(Clock::now())},
+                            {"error", header.error},
+                            {"collectives", ordered_json::parse(collectives.json())},
+                            {"messages", ordered_json::parse(messages.json())}};
+  return record.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept {
+  try {
+    const char* folder = ::getenv("LOCKSTEP_FLIGHT_RECORD");
+    if (folder == nullptr || *folder == '\0')
+      return log(LogLevel::info, fmt::format("flight record: {}", json));
+    const std::string path = fmt::format("{}/{}", folder, file_name(header));
+    const FileDescriptor file(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (file && write_all(file.get(), json))
+      log(LogLevel::warning, fmt::format("the last operations are in {}", path));
+    else
+      log(LogLevel::warning,
+          fmt::format("cannot write the flight record {}: {}", path, std::strerror(errno)));
+  } catch (...) {  // Out of memory, say. The first error is the one to be seen.
+  }
+}
+
+}  // namespace lockstep

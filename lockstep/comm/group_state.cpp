@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/group_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/comm/compose.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/log.h"
+
+namespace lockstep {
+namespace {
+
+// After these, ranks may no longer agree on where they are, and those that did not see the Error
+// would wait for ever.
+bool must_be_told(Fault fault) { return fault != Fault::peer_lost && fault != Fault::aborted; }
+
+std::uint64_t tag_of(const CallOptions& options) {
+  return options.tag.empty() ? 0 : hash_of(options.tag.data(), options.tag.size());
+}
+
+Buffer words(std::span<const std::int64_t> values) {
+  return {.data = const_cast<std::int64_t*>(values.data()),
+          .count = values.size(),
+          .dtype = DType::int64};
+}
+
+}  // namespace
+
+ProcessGroup::State::State(Parts parts)
+    : rank_(parts.rank),
+      size_(parts.size),
+      name_(std::move(parts.name)),
+      packed_name_(pack_group_name(name_)),
+      backend_name_(parts.backend->name()),
+      timeout_(parts.timeout),
+      finish_(std::move(parts.finish)),
+      abandon_(std::move(parts.abandon)),
+      activity_(std::move(parts.activity)),
+      backend_(std::move(parts.backend)),
+      point_to_point_(std::make_unique<PointToPoint>(
+          *backend_, [this](std::exception_ptr error) { break_with(error); })) {}
+
+ProcessGroup::State::~State() {
+  if (!backend_) return;
+  abandon_();  // First, so that peers learn of the rank and not only that the group is over.
+  backend_->give_up(Fault::aborted,
+                    fmt::format("rank {} left it without destroy_process_group()", rank_));
+}
+
+Deadline ProcessGroup::State::deadline_of(const CallOptions& options) const {
+  return in(options.timeout.value_or(timeout_));
+}
+
+void ProcessGroup::State::require_usable() const {
+  require(!destroyed_, fmt::format("group {} was destroyed", name_));
+}
+
+void ProcessGroup::State::throw_if_broken() const {
+  if (!is_broken_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(broken_mutex_);
+  std::rethrow_exception(broken_);
+}
+
+void ProcessGroup::State::break_with(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(broken_mutex_);
+    if (broken_) return;  // The first Error counts.
+    broken_ = error;
+    is_broken_.store(true, std::memory_order_release);
+  }
+  std::string what = "unknown";
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    what = known.what();
+    if (must_be_told(known.fault())) {
+      const bool same = known.fault() == Fault::mismatch || known.fault() == Fault::timeout;
+      const Fault theirs = same ? known.fault() : Fault::aborted;
+      backend_->give_up(theirs, fmt::format("rank {}: {}", rank_, what));
+    }
+  } catch (const std::exception& other) {
+    what = other.what();
+    backend_->give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, what));
+  }
+  const FlightRecordHeader header{name_, rank_, size_, backend_name_, what};
+  save_flight_record(header, lockstep::flight_record(header, collectives_, messages_));
+}
+
+std::string ProcessGroup::State::flight_record(const std::string& error) const {
+  return lockstep::flight_record({name_, rank_, size_, backend_name_, error}, collectives_,
+                                 messages_);
+}
+
+std::string ProcessGroup::State::context(const Collective& collective) const {
+  return fmt::format("{} #{} of group {} on rank {}",
+                     lockstep::name(collective.signature.operation), collective.sequence, name_,
+                     rank_);
+}
+
+// --- Collectives --------------------------------------------------------------------------------
+
+// Enters `collective` with all other ranks, sees that they do the same, then acts.
+template <class Act>
+void ProcessGroup::State::perform(Collective& collective, Act act) {
+  require_usable();
+  throw_if_broken();
+  const auto begin = Clock::now();
+  collective.sequence = ++sequence_;
+  activity_->enter(packed_name_, collective.signature.operation, collective.sequence, begin);
+  const std::uint64_t recorded =
+      collectives_.enter(collective.signature, collective.sequence,
+                         std::max(collective.input.bytes(), collective.output.bytes()), begin);
+  try {
+    backend_->enter(collective);
+    throw_unless_all_agree(collective);
+    act(collective);
+  } catch (...) {
+    collectives_.leave(recorded, FlightRecorder::Phase::failed, Clock::now());
+    break_with(std::current_exception());
+    throw;
+  }
+  const auto end = Clock::now();
+  collectives_.leave(recorded, FlightRecorder::Phase::completed, end);
+  activity_->leave(end);
+}
+
+// All ranks see the same signatures, so all of them name the same two.
+void ProcessGroup::State::throw_unless_all_agree(const Collective& collective) const {
+  const Signature& first = backend_->entered(0);
+  for (int peer = 1; peer < size_; ++peer)
+    if (backend_->entered(peer) != first) throw_mismatch(collective, 0, peer);
+}
+
+void ProcessGroup::State::throw_mismatch(const Collective& collective, int a, int b) const {
+  throw Error(Fault::mismatch,
+              fmt::format("{}: rank {} called {}, rank {} called {}", context(collective), a,
+                          lockstep::describe(backend_->entered(a)), b,
+                          lockstep::describe(backend_->entered(b))));
+}
+
+void ProcessGroup::State::complete(Collective& collective) {
+  const Signature& signature = collective.signature;
+  if (signature.layout == uneven_pairs) return all_to_all_of_uneven_parts(collective);
+  if (backend_->native(signature.operation, signature.dtype, signature.op))
+    backend_->run(collective);
+  else
+    compose(*backend_, collective, rank_, size_);
+}
+
+void ProcessGroup::State::run_native(Collective& collective) {
+  backend_->enter(collective);
+  throw_unless_all_agree(collective);
+  backend_->run(collective);
+}
+
+void ProcessGroup::State::all_gather_words(const Collective& outer,
+                                           std::span<const std::int64_t> mine,
+                                           std::vector<std::int64_t>& all) {
+  all.resize(mine.size() * static_cast<std::size_t>(size_));
+  Collective inner = outer;
+  inner.signature = {
+      .count = mine.size(), .operation = Operation::all_gather, .dtype = DType::int64};
+  inner.input = words(mine);
+  inner.output = words(all);
+  inner.counts = {};
+  run_native(inner);
+}
+
+// Each rank knows its own row and column only: all of them learn the whole table, and see that
+// what one sends is what the other receives.
+void ProcessGroup::State::all_to_all_of_uneven_parts(Collective& collective) {
+  const auto n = static_cast<std::size_t>(size_);
+  const std::vector<std::int64_t> mine(collective.counts.begin(), collective.counts.end());
+  std::vector<std::int64_t> all;
+  all_gather_words(collective, mine, all);
+  Counts pairs(n * n);
+  for (std::size_t s = 0; s < n; ++s)
+    for (std::size_t d = 0; d < n; ++d) {
+      const std::int64_t sent = all[s * 2 * n + d];
+      const std::int64_t received = all[d * 2 * n + n + s];
+      if (sent != received)
+        throw Error(Fault::mismatch,
+                    fmt::format("{}: rank {} sends {} elements to rank {}, which receives {} from "
+                                "it",
+                                context(collective), s, sent, d, received));
+      pairs[s * n + d] = static_cast<std::size_t>(sent);
+    }
+  Collective inner = collective;
+  inner.counts = pairs;
+  run_native(inner);
+}
+
+void ProcessGroup::State::run(Collective collective, const CallOptions& options) {
+  const std::lock_guard lock(order_);
+  require_usable();
+  progress_.wait_until_idle();
+  collective.signature.tag = tag_of(options);
+  collective.deadline = deadline_of(options);
+  perform(collective, [this](Collective& entered) { complete(entered); });
+}
+
+Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Counts> counts,
+                                 const CallOptions& options) {
+  const std::lock_guard lock(order_);
+  require_usable();
+  collective.signature.tag = tag_of(options);
+  collective.deadline = deadline_of(options);
+  return progress_.submit(
+      [this, collective, owned = std::move(counts), kept = options.keep_alive]() mutable {
+        perform(collective, [this](Collective& entered) { complete(entered); });
+      });
+}
+
+RegisteredMemory ProcessGroup::State::allocate(std::size_t bytes, const CallOptions& options) {
+  const std::lock_guard lock(order_);
+  require_usable();
+  progress_.wait_until_idle();
+  Collective collective{.signature = {.count = bytes, .operation = Operation::allocate}};
+  collective.signature.tag = tag_of(options);
+  collective.deadline = deadline_of(options);
+  Backend::Allocation allocation;
+  perform(collective,
+          [&](Collective& entered) { allocation = backend_->allocate(entered); });
+  if (!allocation.refusal.empty())
+    throw Error(Fault::system, fmt::format("{}: {}", context(collective), allocation.refusal));
+  return allocation.memory;
+}
+
+// --- Messages -----------------------------------------------------------------------------------
+
+Source ProcessGroup::State::message(std::shared_ptr<Message> message, const CallOptions& options) {
+  require_usable();
+  throw_if_broken();
+  const auto done = recording(*message);
+  point_to_point_->run(message, describe(*message), deadline_of(options));
+  done();
+  return {message->peer, message->tag};
+}
+
+Work ProcessGroup::State::message_async(std::shared_ptr<Message> message,
+                                        const CallOptions& options) {
+  require_usable();
+  throw_if_broken();
+  const std::string what = describe(*message);
+  return point_to_point_->start(message, what, deadline_of(options),
+                                [done = recording(*message), kept = options.keep_alive] { done(); });
+}
+
+std::function<void()> ProcessGroup::State::recording(const Message& message) {
+  const Signature signature{.count = message.buffer.count,
+                            .tag = static_cast<std::uint64_t>(message.tag),
+                            .root = message.peer,
+                            .operation = message.operation,
+                            .dtype = message.buffer.dtype};
+  const std::lock_guard lock(messages_mutex_);
+  const std::uint64_t number =
+      messages_.enter(signature, ++messages_begun_, message.buffer.bytes(), Clock::now());
+  return [this, number] {
+    const std::lock_guard guard(messages_mutex_);
+    messages_.leave(number, FlightRecorder::Phase::completed, Clock::now());
+  };
+}
+
+std::string ProcessGroup::State::describe(const Message& message) const {
+  const bool sends = message.operation == Operation::send;
+  const auto peer = message.peer == any_source ? "any rank" : fmt::format("rank {}", message.peer);
+  const auto tag = message.tag == any_tag ? "any tag" : fmt::format("tag {}", message.tag);
+  return fmt::format("{} of {} {} {} {} with {} in group {} on rank {}",
+                     lockstep::name(message.operation), message.buffer.count,
+                     lockstep::name(message.buffer.dtype), sends ? "to" : "from", peer, tag, name_,
+                     rank_);
+}
+
+// --- Sub-groups ---------------------------------------------------------------------------------
+
+std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<int> color, int key,
+                                                                std::uint64_t layout,
+                                                                const CallOptions& options) {
+  const std::lock_guard lock(order_);
+  require_usable();
+  progress_.wait_until_idle();
+  Collective collective{
+      .signature = {.count = ++splits_, .layout = layout, .operation = Operation::split}};
+  collective.signature.tag = tag_of(options);
+  collective.deadline = deadline_of(options);
+  std::shared_ptr<State> child;
+  perform(collective, [&](Collective& entered) {
+    const std::int64_t mine[] = {color.has_value(), color.value_or(0), key};
+    std::vector<std::int64_t> all;
+    all_gather_words(entered, mine, all);
+    if (!color) return;
+    std::vector<std::pair<std::int64_t, int>> members;  // Key and rank.
+    for (int peer = 0; peer < size_; ++peer) {
+      const std::int64_t* theirs = &all[static_cast<std::size_t>(peer) * 3];
+      if (theirs[0] != 0 && theirs[1] == *color) members.emplace_back(theirs[2], peer);
+    }
+    std::sort(members.begin(), members.end());
+    std::vector<int> ranks;
+    for (const auto& [order, member] : members) ranks.push_back(member);
+    const std::string suffix = layout == 0 ? fmt::format(":{}", *color) : "";
+    child = make_child(ranks, fmt::format("{}.{}{}", name_, splits_, suffix), entered);
+  });
+  if (child) children_.push_back(child);
+  return child;
+}
+
+std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
+    const std::vector<int>& members, std::string name, const Collective& collective) {
+  std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
+  const auto own = std::find(members.begin(), members.end(), rank_);
+  Parts parts;
+  parts.backend = backend_->among(members, name, collective.deadline);
+  parts.rank = static_cast<int>(own - members.begin());
+  parts.size = static_cast<int>(members.size());
+  parts.name = std::move(name);
+  parts.timeout = timeout_;
+  parts.activity = activity_;
+  return std::make_shared<State>(std::move(parts));
+}
+
+// --- The end ------------------------------------------------------------------------------------
+
+void ProcessGroup::State::leave() {
+  const std::lock_guard lock(order_);
+  require_usable();
+  progress_.wait_until_idle();
+  Collective collective{.signature = {.operation = Operation::destroy}};
+  collective.deadline = deadline_of({});
+  perform(collective, [&](Collective& entered) {
+    // Now that all are here, nobody sends or receives any more.
+    entered.signature.count = backend_->messages_pending();
+    backend_->enter(entered);
+    for (int peer = 0; peer < size_; ++peer)
+      if (backend_->entered(peer).count != 0)
+        throw Error(Fault::mismatch, fmt::format("{}: rank {} called {}", context(entered), peer,
+                                                 lockstep::describe(backend_->entered(peer))));
+  });
+  finish_();
+  retire();
+}
+
+// Ends the use of all that is shared with other ranks, though handles may live on.
+void ProcessGroup::State::retire() {
+  destroyed_ = true;
+  for (const auto& weak : children_)
+    if (const auto child = weak.lock()) {
+      const std::lock_guard lock(child->order_);
+      child->progress_.wait_until_idle();
+      if (!child->destroyed_) child->retire();
+    }
+  point_to_point_.reset();
+  const std::lock_guard lock(life_mutex_);
+  backend_.reset();
+  activity_.reset();
+}
+
+void ProcessGroup::State::abort(std::string_view reason) {
+  std::shared_ptr<Backend> backend;
+  {
+    const std::lock_guard lock(life_mutex_);
+    backend = backend_;
+  }
+  if (!backend) return;
+  const Error error(Fault::aborted, fmt::format("group {}: rank {}: {}", name_, rank_, reason));
+  backend->give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, reason));
+  break_with(std::make_exception_ptr(error));
+}
+
+}  // namespace lockstep

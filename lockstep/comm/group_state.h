@@ -1,0 +1,141 @@
+// What all copies of a ProcessGroup share: the order of its calls and their numbers, the check that
+// all ranks call the same, its one Error once it is broken, and the record of its last operations.
+//
+// Thread safety, Blocking, Errors: as ProcessGroup's.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/activity.h"
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/flight_recorder.h"
+#include "lockstep/comm/point_to_point.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/progress_thread.h"
+
+namespace lockstep {
+
+class ProcessGroup::State : public std::enable_shared_from_this<State> {
+ public:
+  // What a group is made of.
+  struct Parts {
+    std::unique_ptr<Backend> backend;
+    int rank = 0;
+    int size = 1;
+    std::string name;
+    std::chrono::milliseconds timeout = default_timeout;
+    std::shared_ptr<Activity> activity;      // This process's.
+    std::function<void()> finish = [] {};    // The group ends in order.
+    std::function<void()> abandon = [] {};  // It does not.
+  };
+
+  explicit State(Parts parts);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+
+  // On this thread, after all that came before. Counts and options are those of the caller.
+  void run(Collective collective, const CallOptions& options);
+
+  // On the progress thread. `counts` are what collective.counts refers to.
+  Work submit(Collective collective, std::shared_ptr<const Counts> counts,
+              const CallOptions& options);
+
+  // An all_to_all of uneven parts, of which no rank knows all counts yet: send_counts, then
+  // receive_counts, in one list.
+  static constexpr std::uint64_t uneven_pairs = 1;
+
+  RegisteredMemory allocate(std::size_t bytes, const CallOptions& options);
+
+  Source message(std::shared_ptr<Message> message, const CallOptions& options);
+  Work message_async(std::shared_ptr<Message> message, const CallOptions& options);
+
+  // A group of those ranks whose `color` is this one's, ordered by key and rank; null when this
+  // rank has no color. `layout` is a hash of what all ranks must give alike.
+  std::shared_ptr<State> split(std::optional<int> color, int key, std::uint64_t layout,
+                               const CallOptions& options);
+
+  void leave();
+  void abort(std::string_view reason);
+  std::string flight_record(const std::string& error = {}) const;
+
+ private:
+  template <class Act>
+  void perform(Collective& collective, Act act);
+  void complete(Collective& collective);
+  void run_native(Collective& collective);
+  void all_to_all_of_uneven_parts(Collective& collective);
+  void throw_unless_all_agree(const Collective& collective) const;
+  [[noreturn]] void throw_mismatch(const Collective& collective, int a, int b) const;
+  void all_gather_words(const Collective& outer, std::span<const std::int64_t> mine,
+                        std::vector<std::int64_t>& all);
+  std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
+                                    const Collective& collective);
+  std::string context(const Collective& collective) const;
+
+  Deadline deadline_of(const CallOptions& options) const;
+  void require_usable() const;
+  void throw_if_broken() const;
+  void break_with(std::exception_ptr error);
+  void retire();
+
+  // Notes that a message begins; what is returned notes its end.
+  std::function<void()> recording(const Message& message);
+  std::string describe(const Message& message) const;
+
+  const int rank_;
+  const int size_;
+  const std::string name_;
+  const GroupName packed_name_;
+  const std::string backend_name_;
+  const std::chrono::milliseconds timeout_;
+  const std::function<void()> finish_;
+  const std::function<void()> abandon_;
+
+  std::mutex order_;  // Held by the call that is being entered.
+  std::atomic<bool> destroyed_{false};
+  std::uint64_t sequence_ = 0;
+  std::uint64_t splits_ = 0;
+  std::vector<std::weak_ptr<State>> children_;
+  FlightRecorder collectives_;
+
+  std::mutex messages_mutex_;  // Guards the record of messages and their number.
+  std::uint64_t messages_begun_ = 0;
+  FlightRecorder messages_;
+
+  std::atomic<bool> is_broken_{false};
+  mutable std::mutex broken_mutex_;
+  std::exception_ptr broken_;  // The first Error, thrown again by every later call.
+
+  std::mutex life_mutex_;  // Guards these two against leave(), for abort().
+  std::shared_ptr<Activity> activity_;
+  std::shared_ptr<Backend> backend_;
+
+  // Last, so that their threads end before what they use.
+  ProgressThread progress_;
+  std::unique_ptr<PointToPoint> point_to_point_;
+};
+
+// How the rest of the library makes groups.
+struct GroupAccess {
+  static ProcessGroup make(ProcessGroup::State::Parts parts) {
+    return ProcessGroup(std::make_shared<ProcessGroup::State>(std::move(parts)));
+  }
+  static ProcessGroup of(std::shared_ptr<ProcessGroup::State> state) {
+    return ProcessGroup(std::move(state));
+  }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/in_process.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/group_state.h"
+#include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/shm/thread_peers.h"
+
+namespace lockstep {
+namespace {
+
+ProcessGroup make_group(const std::shared_ptr<ThreadTeam>& team, int rank,
+                        std::chrono::milliseconds timeout) {
+  auto peers = std::make_shared<ThreadPeers>(team, rank);
+  ProcessGroup::State::Parts parts;
+  parts.rank = rank;
+  parts.size = team->size();
+  parts.name = "world";
+  parts.timeout = timeout;
+  parts.activity = {team, &peers->activity(rank)};
+  parts.abandon = [team, rank] { team->lose(rank); };
+  parts.backend = std::make_unique<ShmBackend>(std::move(peers), parts.name, in(timeout));
+  return GroupAccess::make(std::move(parts));
+}
+
+}  // namespace
+
+void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& body,
+                    std::chrono::milliseconds timeout) {
+  require(world_size > 0, "run_in_process: at least one rank is needed");
+  const auto team = std::make_shared<ThreadTeam>(world_size);
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto live = [&](int rank) {
+    try {
+      ProcessGroup group = make_group(team, rank, timeout);
+      body(group);
+      destroy_process_group(group);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception();
+      team->lose(rank);
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(live, rank);
+  threads.clear();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace lockstep

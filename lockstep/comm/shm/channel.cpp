@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/channel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t capacity = 256 << 10;  // A power of two.
+
+}  // namespace
+
+struct Channel::Ring {
+  alignas(64) std::atomic<std::uint64_t> written;  // Bytes since the begin, by the sender.
+  std::atomic<std::uint64_t> sent;
+  alignas(64) std::atomic<std::uint64_t> read;  // By the receiver.
+  std::atomic<std::uint64_t> received;
+  alignas(64) std::byte data[capacity];
+};
+
+MessageHeader parse_message_header(std::span<const std::byte, sizeof(MessageHeader)> bytes) {
+  MessageHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const bool sane = header.magic == MessageHeader{}.magic && size_of(header.dtype) != 0 &&
+                    header.tag >= 0 && header.count < std::uint64_t{1} << 48;
+  if (!sane)
+    throw Error(Fault::corrupt,
+                fmt::format("a message's header is not one of ours (magic {:08x}, type {}, tag {}, "
+                            "{} elements)",
+                            header.magic, static_cast<int>(header.dtype), header.tag,
+                            header.count));
+  return header;
+}
+
+std::size_t Channel::bytes() { return sizeof(Ring); }
+
+Channel::Channel(SharedMemory memory) : memory_(std::move(memory)) {}
+
+Channel::Ring& Channel::ring() const { return *reinterpret_cast<Ring*>(memory_.get()); }
+
+std::size_t Channel::write(const std::byte* data, std::size_t bytes) {
+  Ring& ring = this->ring();
+  const std::uint64_t begin = ring.written.load(std::memory_order_relaxed);
+  const std::uint64_t used = begin - ring.read.load(std::memory_order_acquire);
+  const std::size_t size = std::min(bytes, capacity - static_cast<std::size_t>(used));
+  const std::size_t at = begin & (capacity - 1);
+  const std::size_t first = std::min(size, capacity - at);
+  if (size > 0) {
+    std::memcpy(ring.data + at, data, first);
+    std::memcpy(ring.data, data + first, size - first);
+  }
+  ring.written.store(begin + size, std::memory_order_release);
+  return size;
+}
+
+std::size_t Channel::read(std::byte* data, std::size_t bytes) {
+  Ring& ring = this->ring();
+  const std::uint64_t begin = ring.read.load(std::memory_order_relaxed);
+  const std::size_t size = std::min(bytes, readable());
+  const std::size_t at = begin & (capacity - 1);
+  const std::size_t first = std::min(size, capacity - at);
+  if (size > 0) {
+    std::memcpy(data, ring.data + at, first);
+    std::memcpy(data + first, ring.data, size - first);
+  }
+  ring.read.store(begin + size, std::memory_order_release);
+  return size;
+}
+
+std::size_t Channel::readable() const {
+  return static_cast<std::size_t>(ring().written.load(std::memory_order_acquire) -
+                                  ring().read.load(std::memory_order_relaxed));
+}
+
+void Channel::count_sent() const { ++ring().sent; }
+void Channel::count_received() const { ++ring().received; }
+std::size_t Channel::pending() const {
+  const std::uint64_t received = ring().received;  // First: it never overtakes.
+  return static_cast<std::size_t>(ring().sent - received);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/host_peers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+// A stopped process is known by its state once it has missed some beats; one that the kernel keeps
+// from running for another reason only after many more.
+constexpr std::chrono::milliseconds missed_some{500};
+constexpr std::chrono::seconds missed_many{5};
+
+std::vector<int> all_slots(const HostSession& session) {
+  std::vector<int> slots(static_cast<std::size_t>(session.size()));
+  std::iota(slots.begin(), slots.end(), 0);
+  return slots;
+}
+
+SharedMemory in_shared_hands(SharedMapping mapping) {
+  mapping.close_descriptor();
+  auto owner = std::make_shared<SharedMapping>(std::move(mapping));
+  return {owner, owner->data()};
+}
+
+}  // namespace
+
+HostPeers::HostPeers(std::shared_ptr<HostSession> session)
+    : HostPeers(session, all_slots(*session)) {}
+
+HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots)
+    : session_(std::move(session)), slots_(std::move(slots)), pulses_(slots_.size()) {
+  const auto mine = std::find(slots_.begin(), slots_.end(), session_->rank());
+  rank_ = static_cast<int>(mine - slots_.begin());
+}
+
+SharedMemory HostPeers::offer(const std::string& key, std::size_t bytes, int readers) {
+  SharedMapping mapping = SharedMapping::create(key, bytes);
+  if (readers > 0) session_->link().offer(key, readers, mapping.descriptor());
+  return in_shared_hands(std::move(mapping));
+}
+
+void HostPeers::refuse(const std::string& key, int readers, std::string_view reason) {
+  if (readers > 0) session_->link().refuse(key, readers, reason);
+}
+
+SharedMemory HostPeers::obtain(const std::string& key, std::size_t bytes, Deadline deadline,
+                               const std::function<void()>& give_up) {
+  SharedMapping mapping = SharedMapping::attach(session_->link().obtain(key, deadline, give_up));
+  if (mapping.bytes() < bytes) throw Error(Fault::corrupt, key + ": shorter than it should be");
+  return in_shared_hands(std::move(mapping));
+}
+
+std::string HostPeers::describe(int rank) {
+  const JobPage& page = session_->page();
+  const std::string world =
+      slot(rank) == rank ? "" : fmt::format(", rank {} of the job", slot(rank));
+  const std::string who = fmt::format("rank {} (pid {}{})", rank, page.pid(slot(rank)), world);
+  if (page.phase(slot(rank)) != JobPage::Phase::alive) return who + ", which is not in the job";
+  return fmt::format("{}, {}", who, lockstep::describe(activity(rank)));
+}
+
+std::optional<std::string> HostPeers::stall_of(int rank) {
+  const std::lock_guard lock(mutex_);
+  Pulse& pulse = pulses_[static_cast<std::size_t>(rank)];
+  const auto now = Clock::now();
+  const std::uint64_t heartbeat = activity(rank).heartbeat.load(std::memory_order_relaxed);
+  // Had nobody looked for long, this process itself may have been stopped.
+  const bool fresh = now - pulse.looked > missed_some;
+  pulse.looked = now;
+  if (fresh || heartbeat != pulse.heartbeat) {
+    pulse.heartbeat = heartbeat;
+    pulse.changed = now;
+    return std::nullopt;
+  }
+  const auto still = now - pulse.changed;
+  if (still < missed_some || session_->page().phase(slot(rank)) != JobPage::Phase::alive)
+    return std::nullopt;
+  const char state = session_->page().process_state(slot(rank));
+  if (state == 'T' || state == 't')
+    return fmt::format("STOPPED ({}): kill -CONT lets it go on", state);
+  if (still < missed_many) return std::nullopt;
+  return fmt::format("not running (state {})", state);
+}
+
+std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks) {
+  std::vector<int> slots;
+  for (const int member : ranks) slots.push_back(slot(member));
+  return std::shared_ptr<Peers>(new HostPeers(session_, std::move(slots)));
+}
+
+}  // namespace lockstep

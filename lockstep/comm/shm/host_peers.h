@@ -1,0 +1,50 @@
+// Ranks that are processes of one host: they share memfds and watch each other by the job page.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+
+#include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/shm/peers.h"
+
+namespace lockstep {
+
+class HostPeers final : public Peers {
+ public:
+  // All ranks of the job.
+  explicit HostPeers(std::shared_ptr<HostSession> session);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(slots_.size()); }
+  SharedMemory offer(const std::string& key, std::size_t bytes, int readers) override;
+  void refuse(const std::string& key, int readers, std::string_view reason) override;
+  SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
+                      const std::function<void()>& give_up) override;
+  Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }
+  void throw_if_lost(std::string_view context) override { session_->throw_if_peer_lost(context); }
+  std::string describe(int rank) override;
+  std::optional<std::string> stall_of(int rank) override;
+  std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
+  void finish() override { session_->finish(); }
+  void abandon() override { session_->abandon(); }
+
+ private:
+  // When a rank's heart was last seen to beat.
+  struct Pulse {
+    std::uint64_t heartbeat = 0;
+    Clock::time_point changed = {};
+    Clock::time_point looked = {};
+  };
+
+  HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots);
+  int slot(int rank) const { return slots_[static_cast<std::size_t>(rank)]; }
+
+  const std::shared_ptr<HostSession> session_;
+  const std::vector<int> slots_;  // In the job page, by rank.
+  int rank_ = 0;
+  std::mutex mutex_;
+  std::vector<Pulse> pulses_;
+};
+
+}  // namespace lockstep

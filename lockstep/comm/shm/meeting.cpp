@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/meeting.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/fixed_text.h"
+#include "lockstep/comm/host/futex.h"
+#include "lockstep/comm/log.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds slice{20};
+constexpr std::chrono::seconds unfair{1};  // A slice that took longer is not the peers' fault.
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Meeting::Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
+                 Deadline deadline)
+    : peers_(std::move(peers)),
+      segment_(segment),
+      group_(std::move(group)),
+      rank_(peers_->rank()),
+      size_(peers_->size()),
+      named_stalled_(static_cast<std::size_t>(size_)) {
+  ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
+  step({.signature = {.operation = Operation::none}, .deadline = deadline});
+  crowded_ = crowded();
+  spins_ = crowded_ ? 0 : 2000;
+  yields_ = crowded_ ? 20 : 0;
+}
+
+bool Meeting::crowded() const {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int peer = 0; peer < size_; ++peer) CPU_OR(&all, &all, &segment_.lane(peer).cores);
+  return CPU_COUNT(&all) < size_;
+}
+
+void Meeting::enter(const Collective& collective) {
+  ++entries_;
+  overslept_ = {};
+  meet([this](int peer) -> Flag& { return segment_.lane(peer).entry[entries_ & 1].arrived; },
+       entries_, collective);
+}
+
+void Meeting::step(const Collective& collective) {
+  ++steps_;
+  meet([this](int peer) -> Flag& { return segment_.lane(peer).step; }, steps_, collective);
+}
+
+// With a core for each rank, everybody looks at everybody's flag: one cache line's way. Without,
+// the last one to come wakes all others at once, so that nobody is woken twice.
+template <class FlagOf>
+void Meeting::meet(FlagOf flag_of, std::uint32_t target, const Collective& collective) {
+  const auto absent = [&] {
+    std::vector<int> ranks;
+    for (int peer = 0; peer < size_; ++peer)
+      if (!flag_of(peer).reached(target)) ranks.push_back(peer);
+    return ranks;
+  };
+  if (!crowded_) {
+    raise(flag_of(rank_), target);
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) await(flag_of(peer), target, collective, absent);
+    return;
+  }
+  flag_of(rank_).value.store(target, std::memory_order_release);
+  auto& common = segment_.common();
+  ++meetings_;
+  if (common.arrivals.fetch_add(1) + 1 == meetings_ * static_cast<std::uint32_t>(size_))
+    raise(common.all_here, meetings_);
+  else
+    await(common.all_here, meetings_, collective, absent);
+}
+
+void Meeting::raise(Flag& flag, std::uint32_t value) const {
+  flag.value.store(value);  // Ordered before the load, or a rank about to sleep could be missed.
+  if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
+}
+
+template <class Absent>
+void Meeting::await(Flag& flag, std::uint32_t target, const Collective& collective,
+                    Absent absent) {
+  for (int i = 0; i < spins_; ++i) {
+    if (flag.reached(target)) return;
+    pause();
+  }
+  for (int i = 0; i < yields_; ++i) {
+    if (flag.reached(target)) return;
+    ::sched_yield();
+  }
+  if (!flag.reached(target)) await_asleep(flag, target, collective, absent);
+}
+
+template <class Absent>
+void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& collective,
+                           Absent absent) {
+  const auto begin = Clock::now();
+  for (auto before = begin;;) {
+    flag.sleepers.fetch_add(1);
+    const std::uint32_t seen = flag.value.load();
+    if (!flag.reached(target)) futex_wait(flag.value, seen, slice);
+    flag.sleepers.fetch_sub(1);
+    if (flag.reached(target)) return;
+
+    const auto now = Clock::now();
+    if (now - before > unfair) overslept_ += now - before;
+    before = now;
+    const std::string context = this->context(collective);
+    throw_if_over(context);
+    if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
+    if (collective.deadline != no_deadline && now >= collective.deadline + overslept_)
+      if (const auto missing = absent(); !missing.empty()) throw_timeout(missing, context, begin);
+  }
+}
+
+void Meeting::name_the_stalled(const std::vector<int>& absent, const std::string& context) {
+  for (const int peer : absent) {
+    const auto stall = peers_->stall_of(peer);
+    const auto known = named_stalled_[static_cast<std::size_t>(peer)];
+    if (stall && !known)
+      log(LogLevel::warning,
+          fmt::format("{} waits for {}: it is {}", context, peers_->describe(peer), *stall));
+    named_stalled_[static_cast<std::size_t>(peer)] = stall.has_value();
+  }
+}
+
+void Meeting::throw_timeout(const std::vector<int>& absent, const std::string& context,
+                            Clock::time_point since) {
+  std::string text;
+  for (const int peer : absent) {
+    const auto stall = peers_->stall_of(peer);
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : "; ", peers_->describe(peer),
+                        stall ? ", is " : "", stall.value_or(""));
+  }
+  text = fmt::format("{}: {} of {} ranks did not come in time (waited {:.1f} s): {}", context,
+                     absent.size(), size_, seconds_since(since), text);
+  throw Error(Fault::timeout, text);
+}
+
+void Meeting::await_doorbell(std::uint32_t seen) const {
+  Flag& mine = segment_.lane(rank_).doorbell;
+  for (int i = 0; i < spins_; ++i) {
+    if (mine.value.load(std::memory_order_acquire) != seen) return;
+    pause();
+  }
+  mine.sleepers.fetch_add(1);
+  if (mine.value.load() == seen) futex_wait(mine.value, seen, slice);
+  mine.sleepers.fetch_sub(1);
+}
+
+void Meeting::ring(int rank) const {
+  Flag& bell = segment_.lane(rank).doorbell;
+  bell.value.fetch_add(1);
+  if (bell.sleepers.load() != 0) futex_wake_all(bell.value);
+}
+
+void Meeting::give_up(Fault fault, std::string_view reason) const {
+  auto& common = segment_.common();
+  std::uint32_t none = 0;
+  if (!common.given_up.compare_exchange_strong(none, 1)) return;  // The first reason counts.
+  copy_text(common.reason, reason);
+  common.fault = fault;
+  common.given_up.store(2);
+}
+
+void Meeting::throw_if_over(const std::string& context) const {
+  const auto& common = segment_.common();
+  const bool given_up = common.given_up.load() == 2;
+  const std::string why =
+      given_up ? fmt::format("{}: the group was given up: {}", context, common.reason) : context;
+  peers_->throw_if_lost(why);
+  if (given_up) throw Error(common.fault, why);
+}
+
+std::string Meeting::context(const Collective& collective) const {
+  if (collective.signature.operation == Operation::none)
+    return fmt::format("making group {} on rank {}", group_, rank_);
+  return fmt::format("{} #{} of group {} on rank {}", name(collective.signature.operation),
+                     collective.sequence, group_, rank_);
+}
+
+}  // namespace lockstep

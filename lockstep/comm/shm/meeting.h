@@ -1,0 +1,79 @@
+// Where the ranks of one group wait for each other.
+//
+// Waiting: spins for some tens of microseconds when there is a core for every rank, otherwise
+// gives its core away; then sleeps. Each sleep ends within 20 ms to look for lost peers, for one
+// that gave the group up, and at the deadline. A peer that is stopped is named in the log.
+//
+// Thread safety: enter() and step() are for one thread at a time, as is await_doorbell(), which may
+// run beside them; give_up() may be called from any thread.
+// Errors: peer_lost; what a rank told give_up(); timeout, naming all who did not come.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/shm/group_segment.h"
+#include "lockstep/comm/shm/peers.h"
+
+namespace lockstep {
+
+class Meeting {
+ public:
+  // Returns once all ranks of the group have made theirs.
+  Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
+          Deadline deadline);
+
+  // Blocks until all ranks have entered an operation; what this one says is in its next entry.
+  void enter(const Collective& collective);
+
+  // Blocks until all ranks have come to the same point inside an operation.
+  void step(const Collective& collective);
+
+  // The entry that enter() publishes next, and that of a rank for the operation entered last.
+  Lane::Entry& next_entry() const { return segment_.lane(rank_).entry[(entries_ + 1) & 1]; }
+  const Lane::Entry& entry(int rank) const { return segment_.lane(rank).entry[entries_ & 1]; }
+
+  // Sleeps until this rank's doorbell is no longer `seen`, for 20 ms at most.
+  void await_doorbell(std::uint32_t seen) const;
+  void ring(int rank) const;
+  std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
+
+  void give_up(Fault fault, std::string_view reason) const;
+
+  // Throws when nothing more will come; `context` begins the message.
+  void throw_if_over(const std::string& context) const;
+
+ private:
+  bool crowded() const;
+  template <class FlagOf>
+  void meet(FlagOf flag_of, std::uint32_t target, const Collective& collective);
+  template <class Absent>
+  void await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
+  template <class Absent>
+  void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
+  void raise(Flag& flag, std::uint32_t value) const;
+  void name_the_stalled(const std::vector<int>& absent, const std::string& context);
+  [[noreturn]] void throw_timeout(const std::vector<int>& absent, const std::string& context,
+                                  Clock::time_point since);
+  std::string context(const Collective& collective) const;
+
+  const std::shared_ptr<Peers> peers_;
+  const GroupSegment& segment_;
+  const std::string group_;
+  const int rank_;
+  const int size_;
+  bool crowded_ = false;  // More ranks than cores.
+  int spins_ = 0;
+  int yields_ = 0;
+  std::uint32_t entries_ = 0;
+  std::uint32_t steps_ = 0;
+  std::uint32_t meetings_ = 0;
+  Clock::duration overslept_{0};    // Time in which this process was stopped: not the peers' fault.
+  std::vector<bool> named_stalled_;
+};
+
+}  // namespace lockstep

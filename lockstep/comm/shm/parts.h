@@ -1,0 +1,76 @@
+// Which elements of a buffer belong to which rank, and which of them are in one chunk.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "lockstep/comm/backend.h"
+
+namespace lockstep {
+
+constexpr std::size_t cache_line = 64;
+
+// Elements [begin, end).
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+
+  std::size_t count() const { return end - begin; }
+};
+
+// What of a part of `count` elements is in chunk number `chunk`, of `each` elements a chunk;
+// counted from the begin of the part.
+inline Range chunk_of(std::size_t count, std::size_t each, std::size_t chunk) {
+  const std::size_t begin = std::min(count, chunk * each);
+  return {begin, std::min(count, begin + each)};
+}
+
+// The elements that `rank` of `ranks` reduces: whole cache lines, so that no two ranks write one.
+inline Range slice_of(std::size_t count, std::size_t element, int rank, int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  const std::size_t line = cache_line / element;
+  const std::size_t each = ((count + n - 1) / n + line - 1) / line * line;
+  const std::size_t begin = std::min(count, static_cast<std::size_t>(rank) * each);
+  return {begin, std::min(count, begin + each)};
+}
+
+// The parts of a collective's buffers, in elements.
+class Parts {
+ public:
+  Parts(const Collective& collective, int ranks)
+      : counts_(collective.counts),
+        each_(collective.signature.count),
+        ranks_(static_cast<std::size_t>(ranks)) {}
+
+  // Part of `rank` in a buffer with a part for every rank.
+  Range of(int rank) const { return sum(0, 1, rank); }
+
+  // Of all_to_all: what goes from one rank to another, in the input of `from`, and in the output
+  // of `to`.
+  Range sent(int from, int to) const { return sum(index(from) * ranks_, 1, to); }
+  Range received(int from, int to) const { return sum(index(to), ranks_, from); }
+
+  // The longest part of any rank.
+  std::size_t longest() const {
+    return counts_.empty() ? each_ : *std::max_element(counts_.begin(), counts_.end());
+  }
+
+ private:
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+  // Part `rank` of those that are `stride` counts apart from `first` on.
+  Range sum(std::size_t first, std::size_t stride, int rank) const {
+    if (counts_.empty()) return {index(rank) * each_, (index(rank) + 1) * each_};
+    std::size_t begin = 0;
+    for (std::size_t r = 0; r < index(rank); ++r) begin += counts_[first + r * stride];
+    return {begin, begin + counts_[first + index(rank) * stride]};
+  }
+
+  std::span<const std::size_t> counts_;
+  std::size_t each_;
+  std::size_t ranks_;
+};
+
+}  // namespace lockstep

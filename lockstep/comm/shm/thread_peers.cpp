@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/thread_peers.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <numeric>
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds slice{20};
+constexpr std::size_t page = 4096;
+
+SharedMemory zeros(std::size_t bytes) {
+  const std::size_t whole = (bytes + page - 1) / page * page;
+  auto* memory = whole < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(page, whole));
+  if (memory == nullptr)
+    throw Error(Fault::system, fmt::format("there are no {} bytes of memory", bytes));
+  std::memset(memory, 0, whole);
+  return {memory, std::free};
+}
+
+std::vector<int> all_of(int size) {
+  std::vector<int> members(static_cast<std::size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  return members;
+}
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(int size) : members_(static_cast<std::size_t>(size)) {}
+
+void ThreadTeam::lose(int rank) {
+  const std::lock_guard lock(mutex_);
+  Member& member = members_[static_cast<std::size_t>(rank)];
+  member.lost = true;
+  if (failure_) return;
+  failure_ = Failure{.rank = rank, .host = "this process", .pid = ::getpid()};
+  failure_->sequence = member.activity.sequence;
+  if (failure_->sequence > 0) failure_->operation = name(member.activity.operation.load());
+}
+
+void ThreadTeam::offer(const std::string& key, Offer offer) {
+  if (offer.readers == 0) return;
+  const std::lock_guard lock(mutex_);
+  offers_.insert_or_assign(key, std::move(offer));
+  offered_.notify_all();
+}
+
+ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank)
+    : ThreadPeers(team, rank, all_of(team->size())) {}
+
+ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank, std::vector<int> members)
+    : team_(std::move(team)), rank_(rank), members_(std::move(members)) {}
+
+SharedMemory ThreadPeers::offer(const std::string& key, std::size_t bytes, int readers) {
+  SharedMemory memory = zeros(bytes);
+  team_->offer(key, {memory, {}, readers});
+  return memory;
+}
+
+void ThreadPeers::refuse(const std::string& key, int readers, std::string_view reason) {
+  team_->offer(key, {nullptr, std::string(reason), readers});
+}
+
+SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t, Deadline deadline,
+                                 const std::function<void()>& give_up) {
+  std::unique_lock lock(team_->mutex_);
+  while (true) {
+    if (const auto found = team_->offers_.find(key); found != team_->offers_.end()) {
+      const ThreadTeam::Offer offer = found->second;
+      if (--found->second.readers == 0) team_->offers_.erase(found);
+      if (offer.memory) return offer.memory;
+      throw Error(Fault::system, fmt::format("a peer could not share {}: {}", key, offer.refusal));
+    }
+    lock.unlock();
+    if (Clock::now() >= deadline)
+      throw Error(Fault::timeout, fmt::format("no rank offered {}", key));
+    give_up();
+    lock.lock();
+    team_->offered_.wait_for(lock, slice);
+  }
+}
+
+Activity& ThreadPeers::activity(int rank) {
+  return team_->members_[static_cast<std::size_t>(members_[static_cast<std::size_t>(rank)])]
+      .activity;
+}
+
+void ThreadPeers::throw_if_lost(std::string_view context) {
+  const std::lock_guard lock(team_->mutex_);
+  if (team_->failure_) throw Error(context, *team_->failure_);
+}
+
+std::string ThreadPeers::describe(int rank) {
+  return fmt::format("rank {} (a thread), {}", rank, lockstep::describe(activity(rank)));
+}
+
+std::shared_ptr<Peers> ThreadPeers::among(const std::vector<int>& ranks) {
+  std::vector<int> members;
+  for (const int member : ranks) members.push_back(members_[static_cast<std::size_t>(member)]);
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  return std::shared_ptr<Peers>(
+      new ThreadPeers(team_, static_cast<int>(own - ranks.begin()), std::move(members)));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+// Ranks that are threads of one process: memory is shared as it is.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/shm/peers.h"
+
+namespace lockstep {
+
+// What the ranks of one job of threads have in common.
+class ThreadTeam {
+ public:
+  explicit ThreadTeam(int size);
+
+  int size() const { return static_cast<int>(members_.size()); }
+
+  // `rank` will call nothing more, though others may wait for it.
+  void lose(int rank);
+
+ private:
+  friend class ThreadPeers;
+  struct Offer {
+    SharedMemory memory;  // Null for a refusal.
+    std::string refusal;
+    int readers = 0;
+  };
+  struct Member {
+    Activity activity = {};
+    bool lost = false;
+  };
+
+  void offer(const std::string& key, Offer offer);
+
+  std::mutex mutex_;
+  std::condition_variable offered_;
+  std::map<std::string, Offer> offers_;
+  std::vector<Member> members_;
+  std::optional<Failure> failure_;  // The first one.
+};
+
+class ThreadPeers final : public Peers {
+ public:
+  ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  SharedMemory offer(const std::string& key, std::size_t bytes, int readers) override;
+  void refuse(const std::string& key, int readers, std::string_view reason) override;
+  SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
+                      const std::function<void()>& give_up) override;
+  Activity& activity(int rank) override;
+  void throw_if_lost(std::string_view context) override;
+  std::string describe(int rank) override;
+  std::optional<std::string> stall_of(int) override { return std::nullopt; }
+  std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
+  void finish() override {}
+  void abandon() override { team_->lose(members_[static_cast<std::size_t>(rank_)]); }
+
+ private:
+  ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank, std::vector<int> members);
+
+  const std::shared_ptr<ThreadTeam> team_;
+  const int rank_;
+  const std::vector<int> members_;  // Of the team, by rank.
+};
+
+}  // namespace lockstep

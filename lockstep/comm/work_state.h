@@ -1,0 +1,30 @@
+// What the copies of a Work handle share; made by whoever runs the operation.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+
+#include "lockstep/comm/message.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+struct Work::State {
+  std::mutex mutex;
+  std::condition_variable done;
+  bool completed = false;
+  int source_rank = any_source;
+  std::exception_ptr error;
+
+  void complete(std::exception_ptr failure) {
+    const std::lock_guard lock(mutex);
+    error = std::move(failure);
+    completed = true;
+    done.notify_all();
+  }
+};
+
+}  // namespace lockstep
