@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/futex.h"
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {
 namespace {

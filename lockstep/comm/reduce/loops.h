@@ -1,4 +1,4 @@
-// The reductions as plain loops that the compiler vectorises. Each reduce_*.cpp defines
+// The reductions as plain loops that the compiler vectorises. Each kernels_*.cpp defines
 // LOCKSTEP_KERNELS, the namespace, includes this once and is built with the flags of one
 // instruction set. No inline function of another header may be called here: the linker keeps one
 // copy of such a function for the whole library, and it might be the one with AVX-512 in it.
@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "lockstep/comm/shm/reduce_kernels.h"
+#include "lockstep/comm/reduce/kernels.h"
 
 // Arrays are the same or apart, so no element depends on another one.
 #if defined(__clang__)

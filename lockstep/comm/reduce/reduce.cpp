@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/comm/reduce/reduce.h"
 
-#include "lockstep/comm/shm/reduce_kernels.h"
+#include "lockstep/comm/reduce/kernels.h"
 
 namespace lockstep {
 

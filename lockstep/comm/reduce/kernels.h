@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep::kernels {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/comm/reduce/reduce.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/comm/shm/reduce_kernels.h"
+#include "lockstep/comm/reduce/kernels.h"
 
 namespace lockstep {
 namespace {
