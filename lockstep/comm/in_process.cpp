@@ -36,14 +36,21 @@ void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& bo
   const auto team = std::make_shared<ThreadTeam>(world_size);
   std::mutex mutex;
   std::exception_ptr first;
+  const auto keep_first_error = [&] {
+    const std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+  };
   const auto live = [&](int rank) {
     try {
       ProcessGroup group = make_group(team, rank, timeout);
-      body(group);
-      destroy_process_group(group);
+      try {
+        body(group);
+        destroy_process_group(group);
+      } catch (...) {
+        keep_first_error();  // Before the group goes, which makes the other ranks throw.
+      }
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
+      keep_first_error();
       team->lose(rank);
     }
   };

@@ -30,6 +30,16 @@ std::size_t chunk_bytes(Operation operation, int ranks) {
   return GroupSegment::half_bytes / static_cast<std::size_t>(ranks) / cache_line * cache_line;
 }
 
+// The slice of a chunk of an all_reduce that `rank` combines. It lies at the same place in every
+// chunk, also in a shorter last one: ranks still read the results of one chunk when the next but
+// one is put into the same half, around those places.
+Range slice_in_chunk(Range chunk, std::size_t element, int rank, int ranks, std::size_t chunks) {
+  const std::size_t usual =
+      chunks == 1 ? chunk.count() : GroupSegment::half_bytes / element;
+  const Range slice = slice_of(usual, element, rank, ranks);
+  return {std::min(slice.begin, chunk.count()), std::min(slice.end, chunk.count())};
+}
+
 // A buffer's elements, as bytes.
 class Bytes {
  public:
@@ -43,7 +53,7 @@ class Bytes {
   std::size_t element_;
 };
 
-void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
@@ -165,7 +175,7 @@ void ShmBackend::run_in_place(const Collective& collective) {
     }
     case Operation::broadcast:
       if (rank_ != signature.root)
-        copy(output.at(0), outputs_of(signature.root), collective.output.bytes());
+        copy_bytes(output.at(0), outputs_of(signature.root), collective.output.bytes());
       return;
     case Operation::reduce_scatter: {
       const Range mine = parts.of(rank_);
@@ -179,25 +189,25 @@ void ShmBackend::run_in_place(const Collective& collective) {
       for (int i = 0; i < size_; ++i) {
         const int peer = (rank_ + i) % size_;  // So that ranks do not all read from one.
         if (from_inputs && (signature.operation == Operation::all_gather || rank_ == signature.root))
-          copy(output.at(parts.of(peer).begin), inputs_of(peer), parts.of(peer).count() * element);
+          copy_bytes(output.at(parts.of(peer).begin), inputs_of(peer), parts.of(peer).count() * element);
         if (!from_inputs)
-          copy(outputs_of(peer) + parts.of(rank_).begin * element, input.at(0),
+          copy_bytes(outputs_of(peer) + parts.of(rank_).begin * element, input.at(0),
                parts.of(rank_).count() * element);
       }
       return;
     case Operation::scatter:
       for (int peer = 0; peer < size_ && rank_ == signature.root; ++peer)
-        copy(outputs_of(peer), input.at(parts.of(peer).begin), parts.of(peer).count() * element);
+        copy_bytes(outputs_of(peer), input.at(parts.of(peer).begin), parts.of(peer).count() * element);
       return;
     case Operation::all_to_all:
       for (int i = 0; i < size_; ++i) {
         const int peer = (rank_ + i) % size_;
         if (from_inputs)
-          copy(output.at(parts.received(peer, rank_).begin),
+          copy_bytes(output.at(parts.received(peer, rank_).begin),
                inputs_of(peer) + parts.sent(peer, rank_).begin * element,
                parts.sent(peer, rank_).count() * element);
         else
-          copy(outputs_of(peer) + parts.received(rank_, peer).begin * element,
+          copy_bytes(outputs_of(peer) + parts.received(rank_, peer).begin * element,
                input.at(parts.sent(rank_, peer).begin), parts.sent(rank_, peer).count() * element);
       }
       return;
@@ -212,18 +222,21 @@ bool ShmBackend::all_prepared() const {
   return true;
 }
 
-void ShmBackend::run_staged(const Collective& collective) {
+std::size_t ShmBackend::chunks_of(const Collective& collective) const {
   const Signature& signature = collective.signature;
   const std::size_t each = chunk_bytes(signature.operation, size_) / size_of(signature.dtype);
-  const std::size_t longest = Parts(collective, size_).longest();
-  const std::size_t chunks = (longest + each - 1) / each;
+  return (Parts(collective, size_).longest() + each - 1) / each;
+}
+
+void ShmBackend::run_staged(const Collective& collective) {
+  const std::size_t chunks = chunks_of(collective);
   if (chunks == 0) return;
   if (!all_prepared()) {
     const Lane::Entry& mine = meeting_.entry(rank_);
     if (mine.input != 0 || mine.output != 0) put(collective, 0);
     meeting_.step(collective);
   }
-  if (signature.operation == Operation::all_reduce) {
+  if (collective.signature.operation == Operation::all_reduce) {
     all_reduce_staged(collective, chunks);
   } else {
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
@@ -264,11 +277,11 @@ void ShmBackend::put(const Collective& collective, std::size_t chunk) {
   const auto range_of = [&](std::size_t count) { return chunk_of(count, bytes / element, chunk); };
   const auto put_whole = [&](const Bytes& from, std::size_t count) {
     const Range range = range_of(count);
-    copy(mine, from.at(range.begin), range.count() * element);
+    copy_bytes(mine, from.at(range.begin), range.count() * element);
   };
   const auto put_slot = [&](int peer, Range part) {
     const Range range = range_of(part.count());
-    copy(mine + static_cast<std::size_t>(peer) * bytes, input.at(part.begin + range.begin),
+    copy_bytes(mine + static_cast<std::size_t>(peer) * bytes, input.at(part.begin + range.begin),
          range.count() * element);
   };
 
@@ -277,9 +290,9 @@ void ShmBackend::put(const Collective& collective, std::size_t chunk) {
       const Range range = range_of(signature.count);
       const Range own = is_small(collective)
                             ? Range{0, 0}  // Every rank will reduce all of it.
-                            : slice_of(range.count(), element, rank_, size_);
-      copy(mine, output.at(range.begin), own.begin * element);
-      copy(mine + own.end * element, output.at(range.begin + own.end),
+                            : slice_in_chunk(range, element, rank_, size_, chunks_of(collective));
+      copy_bytes(mine, output.at(range.begin), own.begin * element);
+      copy_bytes(mine + own.end * element, output.at(range.begin + own.end),
            (range.count() - own.end) * element);
       return;
     }
@@ -316,7 +329,7 @@ void ShmBackend::combine(const Collective& collective, std::size_t chunk) {
   const std::size_t element = size_of(collective.signature.dtype);
   const Range range =
       chunk_of(collective.signature.count, GroupSegment::half_bytes / element, chunk);
-  const Range slice = slice_of(range.count(), element, rank_, size_);
+  const Range slice = slice_in_chunk(range, element, rank_, size_, chunks_of(collective));
   std::byte* const own = Bytes(collective.output).at(range.begin + slice.begin);
   for (int peer = 0; peer < size_; ++peer)
     sources_[static_cast<std::size_t>(peer)] =
@@ -342,8 +355,8 @@ void ShmBackend::take(const Collective& collective, std::size_t chunk) {
       const Range range = range_of(signature.count);
       for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_) continue;
-        const Range slice = slice_of(range.count(), element, peer, size_);
-        copy(output.at(range.begin + slice.begin), half(peer, chunk) + slice.begin * element,
+        const Range slice = slice_in_chunk(range, element, peer, size_, chunks_of(collective));
+        copy_bytes(output.at(range.begin + slice.begin), half(peer, chunk) + slice.begin * element,
              slice.count() * element);
       }
       return;
@@ -351,7 +364,7 @@ void ShmBackend::take(const Collective& collective, std::size_t chunk) {
     case Operation::broadcast: {
       if (rank_ == signature.root) return;
       const Range range = range_of(signature.count);
-      return copy(output.at(range.begin), half(signature.root, chunk), range.count() * element);
+      return copy_bytes(output.at(range.begin), half(signature.root, chunk), range.count() * element);
     }
     case Operation::reduce: {
       if (rank_ != signature.root) return;
@@ -366,13 +379,13 @@ void ShmBackend::take(const Collective& collective, std::size_t chunk) {
       if (signature.operation == Operation::gather && rank_ != signature.root) return;
       for (int peer = 0; peer < size_; ++peer) {
         const Range range = range_of(parts.of(peer).count());
-        copy(output.at(parts.of(peer).begin + range.begin),
+        copy_bytes(output.at(parts.of(peer).begin + range.begin),
              peer == rank_ ? input.at(range.begin) : half(peer, chunk), range.count() * element);
       }
       return;
     case Operation::scatter: {
       const Range range = range_of(parts.of(rank_).count());
-      return copy(output.at(range.begin),
+      return copy_bytes(output.at(range.begin),
                   rank_ == signature.root ? input.at(parts.of(rank_).begin + range.begin)
                                           : slot_of(signature.root, rank_),
                   range.count() * element);
@@ -388,7 +401,7 @@ void ShmBackend::take(const Collective& collective, std::size_t chunk) {
     case Operation::all_to_all:
       for (int peer = 0; peer < size_; ++peer) {
         const Range range = range_of(parts.sent(peer, rank_).count());
-        copy(output.at(parts.received(peer, rank_).begin + range.begin),
+        copy_bytes(output.at(parts.received(peer, rank_).begin + range.begin),
              peer == rank_ ? input.at(parts.sent(rank_, rank_).begin + range.begin)
                            : slot_of(peer, rank_),
              range.count() * element);

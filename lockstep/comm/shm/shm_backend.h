@@ -63,6 +63,7 @@ class ShmBackend final : public Backend {
   void combine(const Collective& collective, std::size_t chunk);
   void take(const Collective& collective, std::size_t chunk);
 
+  std::size_t chunks_of(const Collective& collective) const;
   std::byte* half(int rank, std::size_t chunk) const;
   std::byte* located(int rank, std::uint64_t Lane::Entry::*place) const;
   void reduce(const Collective& collective, std::vector<const std::byte*>& sources,

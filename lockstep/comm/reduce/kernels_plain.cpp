@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
 #define LOCKSTEP_KERNELS plain
-#include "lockstep/comm/shm/reduce_loops.h"
+#include "lockstep/comm/reduce/loops.h"
