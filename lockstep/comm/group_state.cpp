@@ -140,16 +140,27 @@ void ProcessGroup::State::throw_mismatch(const Collective& collective, int a, in
                           lockstep::describe(backend_->entered(b))));
 }
 
-void ProcessGroup::State::complete(Collective& collective) {
+void ProcessGroup::State::execute(Collective& collective) {
+  if (collective.signature.layout != uneven_pairs)
+    return perform(collective, [this](const Collective& entered) { complete(entered); });
+  Collective announced = collective;  // Without buffers, of which the backend cannot know enough.
+  announced.input = announced.output = {.dtype = collective.signature.dtype};
+  announced.counts = {};
+  perform(announced, [&](const Collective& entered) {
+    collective.sequence = entered.sequence;
+    all_to_all_of_uneven_parts(collective);
+  });
+}
+
+void ProcessGroup::State::complete(const Collective& collective) {
   const Signature& signature = collective.signature;
-  if (signature.layout == uneven_pairs) return all_to_all_of_uneven_parts(collective);
   if (backend_->native(signature.operation, signature.dtype, signature.op))
     backend_->run(collective);
   else
     compose(*backend_, collective, rank_, size_);
 }
 
-void ProcessGroup::State::run_native(Collective& collective) {
+void ProcessGroup::State::run_native(const Collective& collective) {
   backend_->enter(collective);
   throw_unless_all_agree(collective);
   backend_->run(collective);
@@ -170,7 +181,7 @@ void ProcessGroup::State::all_gather_words(const Collective& outer,
 
 // Each rank knows its own row and column only: all of them learn the whole table, and see that
 // what one sends is what the other receives.
-void ProcessGroup::State::all_to_all_of_uneven_parts(Collective& collective) {
+void ProcessGroup::State::all_to_all_of_uneven_parts(const Collective& collective) {
   const auto n = static_cast<std::size_t>(size_);
   const std::vector<std::int64_t> mine(collective.counts.begin(), collective.counts.end());
   std::vector<std::int64_t> all;
@@ -198,7 +209,7 @@ void ProcessGroup::State::run(Collective collective, const CallOptions& options)
   progress_.wait_until_idle();
   collective.signature.tag = tag_of(options);
   collective.deadline = deadline_of(options);
-  perform(collective, [this](Collective& entered) { complete(entered); });
+  execute(collective);
 }
 
 Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Counts> counts,
@@ -209,7 +220,7 @@ Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Co
   collective.deadline = deadline_of(options);
   return progress_.submit(
       [this, collective, owned = std::move(counts), kept = options.keep_alive]() mutable {
-        perform(collective, [this](Collective& entered) { complete(entered); });
+        execute(collective);
       });
 }
 

@@ -74,9 +74,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
  private:
   template <class Act>
   void perform(Collective& collective, Act act);
-  void complete(Collective& collective);
-  void run_native(Collective& collective);
-  void all_to_all_of_uneven_parts(Collective& collective);
+  void execute(Collective& collective);
+  void complete(const Collective& collective);
+  void run_native(const Collective& collective);
+  void all_to_all_of_uneven_parts(const Collective& collective);
   void throw_unless_all_agree(const Collective& collective) const;
   [[noreturn]] void throw_mismatch(const Collective& collective, int a, int b) const;
   void all_gather_words(const Collective& outer, std::span<const std::int64_t> mine,
