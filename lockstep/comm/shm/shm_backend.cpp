@@ -24,6 +24,15 @@ bool has_slots(Operation operation) {
          operation == Operation::all_to_all;
 }
 
+// Whether peers can read this rank's input, or write its output, where these lie.
+bool can_read_inputs(Operation operation) {
+  return operation == Operation::all_gather || operation == Operation::gather ||
+         operation == Operation::reduce_scatter || operation == Operation::all_to_all;
+}
+bool can_write_outputs(Operation operation) {
+  return operation != Operation::gather && operation != Operation::reduce_scatter;
+}
+
 // Bytes of a part that go through half a room at a time.
 std::size_t chunk_bytes(Operation operation, int ranks) {
   if (!has_slots(operation)) return GroupSegment::half_bytes;
@@ -104,9 +113,12 @@ bool ShmBackend::is_small(const Collective& collective) const {
 void ShmBackend::enter(const Collective& collective) {
   Lane::Entry& mine = meeting_.next_entry();
   mine.signature = collective.signature;
+  const Operation operation = collective.signature.operation;
   const bool small = is_small(collective);
-  mine.input = small || collective.input.count == 0 ? 0 : regions_.locate(collective.input);
-  mine.output = small || collective.output.count == 0 ? 0 : regions_.locate(collective.output);
+  const bool reads = !small && can_read_inputs(operation);
+  const bool writes = !small && can_write_outputs(operation);
+  mine.input = reads ? regions_.locate(collective.input) : 0;
+  mine.output = writes ? regions_.locate(collective.output) : 0;
   // What is in no registered memory must go through a room in any case.
   if (mine.input == 0 && mine.output == 0) put(collective, 0);
   meeting_.enter(collective);
