@@ -3,9 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep::kernels {
+
+using Choose = ReduceFunction (*)(DType dtype, ReduceOp op);
 
 namespace plain {
 ReduceFunction reduce_function(DType dtype, ReduceOp op);
@@ -16,5 +20,8 @@ ReduceFunction reduce_function(DType dtype, ReduceOp op);
 namespace avx512 {
 ReduceFunction reduce_function(DType dtype, ReduceOp op);
 }
+
+// Those that this processor can run, the slowest first.
+std::span<const Choose> runnable();
 
 }  // namespace lockstep::kernels

@@ -2,12 +2,14 @@
 // LOCKSTEP_KERNELS, the namespace, includes this once and is built with the flags of one
 // instruction set. No inline function of another header may be called here: the linker keeps one
 // copy of such a function for the whole library, and it might be the one with AVX-512 in it.
+// (Intrinsics are never more than inlined, and builtins are no functions.)
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstring>
+#include <type_traits>
 
+#include "lockstep/comm/reduce/elements.h"
 #include "lockstep/comm/reduce/kernels.h"
 
 // Arrays are the same or apart, so no element depends on another one.
@@ -20,132 +22,231 @@
 namespace lockstep::kernels::LOCKSTEP_KERNELS {
 namespace {
 
-// How elements of a type are stored, and the type in which they are summed.
-template <class T>
-struct Plain {
-  using Stored = T;
-  using Sum = T;
-  static Sum load(Stored x) { return x; }
-  static Stored store(Sum x) { return x; }
-};
-
-struct Integer {
-  using Stored = std::uint64_t;  // Unsigned, so that an overflow wraps as it does in LibTorch.
-  using Sum = std::uint64_t;
-  static Sum load(Stored x) { return x; }
-  static Stored store(Sum x) { return x; }
-};
-
-struct Brain {
-  using Stored = std::uint16_t;
-  using Sum = float;
-  static Sum load(Stored x) {
-    const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-  }
-  static Stored store(Sum x) {  // To nearest, ties to even; any NaN becomes the quiet one.
-    std::uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return static_cast<Stored>(x != x ? 0x7fc0 : rounded);
-  }
-};
+// --- How two elements are combined ---------------------------------------------------------------
 
 struct Add {
   template <class T>
   static T combine(T a, T b) {
-    return a + b;
+    return static_cast<T>(a + b);
   }
 };
+struct Average : Add {};  // What follows the last combination is in scale().
 struct Multiply {
   template <class T>
   static T combine(T a, T b) {
     return a * b;
   }
+  // As int, which the language would choose, it could overflow.
+  static std::uint16_t combine(std::uint16_t a, std::uint16_t b) {
+    return static_cast<std::uint16_t>(1U * a * b);
+  }
+  static std::uint8_t combine(std::uint8_t a, std::uint8_t b) {
+    return static_cast<std::uint8_t>(a * b);
+  }
 };
-// Of a number and a NaN these give the NaN, as torch.minimum() and torch.maximum() do.
+template <class T>
+bool is_nan(T x) {
+  if constexpr (std::is_floating_point_v<T>)
+    return __builtin_isnan(x) != 0;
+  else
+    return false;
+}
+
+// Of a number and a NaN these give the NaN, as torch::minimum() and torch::maximum() do.
 struct Min {
   template <class T>
   static T combine(T a, T b) {
-    return a < b || a != a ? a : b;
-  }
-  static std::uint64_t combine(std::uint64_t a, std::uint64_t b) {
-    return static_cast<std::int64_t>(a) < static_cast<std::int64_t>(b) ? a : b;
+    return a < b || is_nan(a) ? a : b;
   }
 };
 struct Max {
   template <class T>
   static T combine(T a, T b) {
-    return a > b || a != a ? a : b;
+    return a > b || is_nan(a) ? a : b;
   }
-  static std::uint64_t combine(std::uint64_t a, std::uint64_t b) {
-    return static_cast<std::int64_t>(a) > static_cast<std::int64_t>(b) ? a : b;
+};
+struct And {
+  template <class T>
+  static T combine(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct Or {
+  template <class T>
+  static T combine(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct Xor {
+  template <class T>
+  static T combine(T a, T b) {
+    return static_cast<T>(a ^ b);
   }
 };
 
-template <class Type, class Op, bool average>
-void reduce_two(const std::byte* const* sources, std::byte* const* targets, std::size_t count) {
-  using Stored = typename Type::Stored;
-  const auto* a = reinterpret_cast<const Stored*>(sources[0]);
-  const auto* b = reinterpret_cast<const Stored*>(sources[1]);
-  auto* x = reinterpret_cast<Stored*>(targets[0]);
-  auto* y = reinterpret_cast<Stored*>(targets[1]);
+// --- Arrays, which need not be aligned -----------------------------------------------------------
+
+template <class Type>
+typename Type::Sum load(const std::byte* array, std::size_t i) {
+  typename Type::Stored stored;
+  __builtin_memcpy(&stored, array + i * sizeof stored, sizeof stored);
+  return Type::load(stored);
+}
+
+template <class Type>
+void store(std::byte* array, std::size_t i, typename Type::Sum x) {
+  const typename Type::Stored stored = Type::store(x);
+  __builtin_memcpy(array + i * sizeof stored, &stored, sizeof stored);
+}
+
+// --- Blocks of accumulators ----------------------------------------------------------------------
+// Each loop is a function of its own, as g++ 12 does not vectorise them inside of reduce().
+
+// Bytes of the accumulators of one block, which stay in the first-level cache.
+constexpr std::size_t block_bytes = 4096;
+
+template <class Type>
+[[gnu::noinline]] void load_all(const std::byte* from, typename Type::Sum* to, std::size_t size) {
+  std::size_t i = 0;
+  if constexpr (ConvertsVectors<Type>)
+    for (; i + Type::vector <= size; i += Type::vector)
+      Type::load_vector(from + i * sizeof(typename Type::Stored), to + i);
+  LOCKSTEP_INDEPENDENT
+  for (; i < size; ++i) to[i] = load<Type>(from, i);
+}
+
+template <class Type>
+[[gnu::noinline]] void store_all(std::byte* to, const typename Type::Sum* from, std::size_t size) {
+  std::size_t i = 0;
+  if constexpr (ConvertsVectors<Type>)
+    for (; i + Type::vector <= size; i += Type::vector)
+      Type::store_vector(to + i * sizeof(typename Type::Stored), from + i);
+  LOCKSTEP_INDEPENDENT
+  for (; i < size; ++i) store<Type>(to, i, from[i]);
+}
+
+template <class Type, class Op>
+[[gnu::noinline]] void accumulate(typename Type::Sum* sums, const std::byte* source,
+                                  std::size_t size) {
+  if constexpr (ConvertsVectors<Type>) {
+    alignas(64) typename Type::Sum next[block_bytes / sizeof(typename Type::Sum)];
+    load_all<Type>(source, next, size);
+    LOCKSTEP_INDEPENDENT
+    for (std::size_t i = 0; i < size; ++i) sums[i] = Op::combine(sums[i], next[i]);
+  } else {
+    LOCKSTEP_INDEPENDENT
+    for (std::size_t i = 0; i < size; ++i) sums[i] = Op::combine(sums[i], load<Type>(source, i));
+  }
+}
+
+template <class Sum>
+[[gnu::noinline]] void scale(Sum* sums, Sum factor, std::size_t size) {
+  LOCKSTEP_INDEPENDENT
+  for (std::size_t i = 0; i < size; ++i) sums[i] *= factor;
+}
+
+// --- The reductions ------------------------------------------------------------------------------
+
+// The straight path of two sources. When there is one target, x and y are the same.
+template <class Type, class Op, int targets>
+void reduce_two(const std::byte* a, const std::byte* b, std::byte* x, std::byte* y,
+                std::size_t count) {
   LOCKSTEP_INDEPENDENT
   for (std::size_t i = 0; i < count; ++i) {
-    auto sum = Op::combine(Type::load(a[i]), Type::load(b[i]));
-    if constexpr (average) sum *= static_cast<typename Type::Sum>(0.5);
-    const Stored result = Type::store(sum);
-    x[i] = result;
-    y[i] = result;
+    auto sum = Op::combine(load<Type>(a, i), load<Type>(b, i));
+    if constexpr (std::is_same_v<Op, Average>) sum *= static_cast<typename Type::Sum>(0.5);
+    store<Type>(x, i, sum);
+    if constexpr (targets == 2) store<Type>(y, i, sum);
   }
 }
 
-template <class Type, class Op, bool average>
-void reduce(const std::byte* const* sources, std::byte* const* targets, int ranks,
-            std::size_t count) {
-  using Stored = typename Type::Stored;
+template <class Type, class Op>
+void reduce(const std::byte* const* sources, int source_count, std::byte* const* targets,
+            int target_count, std::size_t count) {
   using Sum = typename Type::Sum;
-  if (ranks == 2) return reduce_two<Type, Op, average>(sources, targets, count);
+  if constexpr (!ConvertsVectors<Type>) {
+    if (source_count == 2 && target_count == 1)
+      return reduce_two<Type, Op, 1>(sources[0], sources[1], targets[0], targets[0], count);
+    if (source_count == 2 && target_count == 2)
+      return reduce_two<Type, Op, 2>(sources[0], sources[1], targets[0], targets[1], count);
+  }
+  if (target_count == 0) return;
 
-  constexpr std::size_t block = 1024;  // Of which the sums stay in the first-level cache.
-  Sum sums[block];
+  constexpr std::size_t block = block_bytes / sizeof(Sum);
+  alignas(64) Sum sums[block];
   for (std::size_t begin = 0; begin < count; begin += block) {
     const std::size_t size = count - begin < block ? count - begin : block;
-    const auto* first = reinterpret_cast<const Stored*>(sources[0]) + begin;
-    for (std::size_t i = 0; i < size; ++i) sums[i] = Type::load(first[i]);
-    for (int rank = 1; rank < ranks; ++rank) {
-      const auto* next = reinterpret_cast<const Stored*>(sources[rank]) + begin;
-      for (std::size_t i = 0; i < size; ++i) sums[i] = Op::combine(sums[i], Type::load(next[i]));
-    }
-    if constexpr (average) {
-      const Sum scale = static_cast<Sum>(1) / static_cast<Sum>(ranks);
-      for (std::size_t i = 0; i < size; ++i) sums[i] *= scale;
-    }
-    for (int rank = 0; rank < ranks; ++rank) {
-      auto* target = reinterpret_cast<Stored*>(targets[rank]) + begin;
-      for (std::size_t i = 0; i < size; ++i) target[i] = Type::store(sums[i]);
-    }
+    const std::size_t offset = begin * sizeof(typename Type::Stored);
+    load_all<Type>(sources[0] + offset, sums, size);
+    for (int source = 1; source < source_count; ++source)
+      accumulate<Type, Op>(sums, sources[source] + offset, size);
+    if constexpr (std::is_same_v<Op, Average>)
+      scale(sums, static_cast<Sum>(1) / static_cast<Sum>(source_count), size);
+    store_all<Type>(targets[0] + offset, sums, size);
+    for (int target = 1; target < target_count; ++target)
+      __builtin_memcpy(targets[target] + offset, targets[0] + offset,
+                       size * sizeof(typename Type::Stored));
   }
 }
 
-template <class Type, bool floating>
-ReduceFunction function_for(ReduceOp op) {
+// --- Which reduction does what -------------------------------------------------------------------
+
+template <class Type>
+ReduceFunction of_floats(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
-      return reduce<Type, Add, false>;
+      return reduce<Type, Add>;
     case ReduceOp::average:
-      if constexpr (floating) return reduce<Type, Add, true>;
-      return nullptr;
+      return reduce<Type, Average>;
     case ReduceOp::product:
-      return reduce<Type, Multiply, false>;
+      return reduce<Type, Multiply>;
     case ReduceOp::min:
-      return reduce<Type, Min, false>;
+      return reduce<Type, Min>;
     case ReduceOp::max:
-      return reduce<Type, Max, false>;
+      return reduce<Type, Max>;
+    default:
+      return nullptr;
   }
-  return nullptr;
+}
+
+template <class T>
+ReduceFunction of_integers(ReduceOp op) {
+  using Unsigned = Number<std::make_unsigned_t<T>>;
+  switch (op) {
+    case ReduceOp::sum:
+      return reduce<Unsigned, Add>;
+    case ReduceOp::product:
+      return reduce<Unsigned, Multiply>;
+    case ReduceOp::min:
+      return reduce<Number<T>, Min>;
+    case ReduceOp::max:
+      return reduce<Number<T>, Max>;
+    case ReduceOp::band:
+      return reduce<Unsigned, And>;
+    case ReduceOp::bor:
+      return reduce<Unsigned, Or>;
+    case ReduceOp::bxor:
+      return reduce<Unsigned, Xor>;
+    default:
+      return nullptr;
+  }
+}
+
+ReduceFunction of_booleans(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::max:
+    case ReduceOp::bor:
+      return reduce<Boolean, Or>;
+    case ReduceOp::product:
+    case ReduceOp::min:
+    case ReduceOp::band:
+      return reduce<Boolean, And>;
+    case ReduceOp::bxor:
+      return reduce<Boolean, Xor>;
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace
@@ -153,15 +254,31 @@ ReduceFunction function_for(ReduceOp op) {
 ReduceFunction reduce_function(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::float32:
-      return function_for<Plain<float>, true>(op);
+      return of_floats<Number<float>>(op);
     case DType::float64:
-      return function_for<Plain<double>, true>(op);
-    case DType::int64:
-      return function_for<Integer, false>(op);
+      return of_floats<Number<double>>(op);
     case DType::bfloat16:
-      return function_for<Brain, true>(op);
+      return of_floats<BFloat16>(op);
+    case DType::float16:
+      return of_floats<Float16>(op);
+    case DType::int8:
+      return of_integers<std::int8_t>(op);
+    case DType::int16:
+      return of_integers<std::int16_t>(op);
+    case DType::int32:
+      return of_integers<std::int32_t>(op);
+    case DType::int64:
+      return of_integers<std::int64_t>(op);
     case DType::uint8:
-      return nullptr;
+      return of_integers<std::uint8_t>(op);
+    case DType::uint16:
+      return of_integers<std::uint16_t>(op);
+    case DType::uint32:
+      return of_integers<std::uint32_t>(op);
+    case DType::uint64:
+      return of_integers<std::uint64_t>(op);
+    case DType::boolean:
+      return of_booleans(op);
   }
   return nullptr;
 }

@@ -141,7 +141,7 @@ void ShmBackend::reduce_slice(PartOf part_of, std::size_t count, const Call& cal
   if (slice.begin == slice.end) return;
   for (int peer = 0; peer < size(); ++peer)
     parts_[static_cast<std::size_t>(peer)] = part_of(peer) + slice.begin * size_of(dtype);
-  reduce_function(dtype, call.signature.op)(parts_.data(), parts_.data(), size(),
+  reduce_function(dtype, call.signature.op)(parts_.data(), size(), parts_.data(), size(),
                                             slice.end - slice.begin);
 }
 
