@@ -44,17 +44,25 @@ struct Multiply {
     return static_cast<std::uint8_t>(a * b);
   }
 };
+template <class T>
+bool is_nan(T x) {
+  if constexpr (std::is_floating_point_v<T>)
+    return __builtin_isnan(x) != 0;
+  else
+    return false;
+}
+
 // Of a number and a NaN these give the NaN, as torch::minimum() and torch::maximum() do.
 struct Min {
   template <class T>
   static T combine(T a, T b) {
-    return a < b || a != a ? a : b;
+    return a < b || is_nan(a) ? a : b;
   }
 };
 struct Max {
   template <class T>
   static T combine(T a, T b) {
-    return a > b || a != a ? a : b;
+    return a > b || is_nan(a) ? a : b;
   }
 };
 struct And {

@@ -24,13 +24,22 @@ using Random = std::mt19937_64;
 // --- A serial loop, written another way than the kernels -----------------------------------------
 
 template <class T>
+bool is_nan(T x) {
+  if constexpr (std::is_floating_point_v<T>)
+    return std::isnan(x);
+  else
+    return false;
+}
+
+template <class T>
 T combine(ReduceOp op, T a, T b) {
-  if (op == ReduceOp::min) return a < b || a != a ? a : b;
-  if (op == ReduceOp::max) return a > b || a != a ? a : b;
+  if (op == ReduceOp::min) return a < b || is_nan(a) ? a : b;
+  if (op == ReduceOp::max) return a > b || is_nan(a) ? a : b;
   if constexpr (std::is_floating_point_v<T>) {
     return op == ReduceOp::product ? a * b : a + b;
   } else {
-    const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+    using Unsigned = std::make_unsigned_t<T>;
+    const std::uint64_t x = static_cast<Unsigned>(a), y = static_cast<Unsigned>(b);
     if (op == ReduceOp::sum) return static_cast<T>(x + y);
     if (op == ReduceOp::product) return static_cast<T>(x * y);
     if (op == ReduceOp::band) return static_cast<T>(x & y);
@@ -49,9 +58,9 @@ struct Number {
 
 struct Boolean {
   using Stored = std::uint8_t;
-  using Value = bool;
-  static bool decode(std::uint8_t x) { return x != 0; }
-  static std::uint8_t encode(bool x) { return x ? 1 : 0; }
+  using Value = std::uint8_t;
+  static std::uint8_t decode(std::uint8_t x) { return x != 0 ? 1 : 0; }
+  static std::uint8_t encode(std::uint8_t x) { return x != 0 ? 1 : 0; }
 };
 
 template <int exponent_bits, int digits>
@@ -112,10 +121,13 @@ Bytes expected(ReduceOp op, const std::vector<const std::byte*>& sources, std::s
 // The first element in which the arrays differ by more than the bits of a NaN; count if none does.
 template <class Element>
 std::size_t first_difference(const std::byte* a, const std::byte* b, std::size_t count) {
+  constexpr std::size_t size = sizeof(typename Element::Stored);
+  const auto nan_at = [](const std::byte* array, std::size_t i) {
+    return is_nan(Element::decode(read<Element>(array, i)));
+  };
   for (std::size_t i = 0; i < count; ++i) {
-    const auto x = read<Element>(a, i), y = read<Element>(b, i);
-    const auto p = Element::decode(x), q = Element::decode(y);
-    if (std::memcmp(&x, &y, sizeof x) != 0 && (p == p || q == q)) return i;
+    const bool same = std::equal(a + i * size, a + (i + 1) * size, b + i * size);
+    if (!same && !(nan_at(a, i) && nan_at(b, i))) return i;
   }
   return count;
 }
