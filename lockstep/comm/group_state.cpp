@@ -45,7 +45,7 @@ ProcessGroup::State::State(Parts parts)
 ProcessGroup::State::~State() {
   if (!backend_) return;
   abandon_();  // First, so that peers learn of the rank and not only that the group is over.
-  backend_->give_up(Fault::aborted,
+  backend_->give_up(Fault::peer_lost,
                     fmt::format("rank {} left it without destroy_process_group()", rank_));
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds unfair{1};  // A slice that took longer is not the peers' fault.
+constexpr int enough_slices = 5;           // Before anybody is called late.
 
 void pause() {
 #if defined(__x86_64__)
@@ -107,6 +108,7 @@ template <class Absent>
 void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& collective,
                            Absent absent) {
   const auto begin = Clock::now();
+  int fair_slices = 0;  // Since this process was last kept from running.
   for (auto before = begin;;) {
     flag.sleepers.fetch_add(1);
     const std::uint32_t seen = flag.value.load();
@@ -115,13 +117,16 @@ void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     if (flag.reached(target)) return;
 
     const auto now = Clock::now();
-    if (now - before > unfair) overslept_ += now - before;
+    const bool fair = now - before < unfair;
+    if (!fair) overslept_ += now - before;
+    fair_slices = fair ? fair_slices + 1 : 0;
     before = now;
     const std::string context = this->context(collective);
     throw_if_over(context);
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
-    if (collective.deadline != no_deadline && now >= collective.deadline + overslept_)
-      if (const auto missing = absent(); !missing.empty()) throw_timeout(missing, context, begin);
+    if (collective.deadline == no_deadline || now < collective.deadline + overslept_) continue;
+    if (fair_slices < enough_slices) continue;  // The peers may have been stopped like us.
+    if (const auto missing = absent(); !missing.empty()) throw_timeout(missing, context, begin);
   }
 }
 
@@ -177,11 +182,15 @@ void Meeting::give_up(Fault fault, std::string_view reason) const {
 
 void Meeting::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
+  const auto throw_given_up = [&] {
+    throw Error(common.fault, fmt::format("{}: the group was given up: {}", context, common.reason));
+  };
+  // A rank that gives the group up may leave the job for the same reason; one that leaves the group
+  // may do so because another one was lost.
   const bool given_up = common.given_up.load() == 2;
-  const std::string why =
-      given_up ? fmt::format("{}: the group was given up: {}", context, common.reason) : context;
-  peers_->throw_if_lost(why);
-  if (given_up) throw Error(common.fault, why);
+  if (given_up && common.fault != Fault::peer_lost) throw_given_up();
+  peers_->throw_if_lost(context);
+  if (given_up) throw_given_up();
 }
 
 std::string Meeting::context(const Collective& collective) const {
