@@ -30,6 +30,7 @@ if(LOCKSTEP_WARNINGS_AS_ERRORS)
   target_compile_options(lockstep_settings INTERFACE -Werror)
 endif()
 if(LOCKSTEP_SANITIZE)
-  add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer
+                      -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
 endif()

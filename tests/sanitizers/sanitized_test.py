@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds comm's tests with sanitizers, in a folder of their own, and runs them."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--sanitizers", required=True, help="as -fsanitize= takes them")
+    parser.add_argument("--filter", required=True, help="as --gtest_filter= takes it")
+    return parser.parse_args()
+
+
+def build(options):
+    configure = ["cmake", "-G", "Ninja", "-S", options.source, "-B", options.build,
+                 "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DLOCKSTEP_WITH_TORCH=OFF",
+                 f"-DLOCKSTEP_SANITIZE={options.sanitizers}"]
+    subprocess.run(configure, check=True)
+    subprocess.run(["cmake", "--build", options.build, "--target", "comm_test"], check=True)
+
+
+def run(options):
+    test = [f"{options.build}/tests/comm_test", f"--gtest_filter={options.filter}"]
+    if "thread" in options.sanitizers and shutil.which("setarch"):
+        test = ["setarch", "-R", *test]  # GCC 12's cannot do with much randomness of addresses.
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1",
+                                "ASAN_OPTIONS": "detect_leaks=1",
+                                "UBSAN_OPTIONS": "print_stacktrace=1"}
+    return subprocess.run(test, env=environment).returncode
+
+
+def main():
+    options = arguments()
+    build(options)
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
