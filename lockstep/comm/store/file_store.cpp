@@ -185,7 +185,7 @@ class FileStore::Log {
     } catch (const Error& error) {
       const off_t where = end_;
       forget();
-      if (error.fault() == Fault::corrupt) throw_corrupt(where, error.what());
+      if (error.fault() == Fault::corrupt) throw_corrupt(where, bare_message(error));
       throw;
     }
     if (repair && ::ftruncate(file_.get(), end_) != 0)
@@ -259,7 +259,8 @@ class FileStore::Log {
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
       ::unlink(temporary.c_str());
-      log(LogLevel::warning, error.what());  // The change itself is done, and the next one tries.
+      log(LogLevel::warning,
+          bare_message(error));  // The change itself is done, and the next one tries.
     }
   }
 

@@ -1,25 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/store/store_service.h"
 
-#include <algorithm>
-
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
 
 using Ask = StoreRequest::Kind;
 using Answer = StoreReply::Kind;
-
-namespace {
-
-// What an Error says without the fault in front and the place behind, which the client adds anew.
-std::string message_of(const Error& error) {
-  std::string_view text = error.what();
-  text.remove_prefix(std::min(text.size(), name(error.fault()).size() + 2));
-  return std::string(text.substr(0, text.rfind(" [")));
-}
-
-}  // namespace
 
 void StoreService::handle(Client client, const StoreRequest& request, const Deliver& deliver) {
   if (request.kind == Ask::cancel) return cancel(client, request.id);
@@ -29,7 +16,7 @@ void StoreService::handle(Client client, const StoreRequest& request, const Deli
     reply = answer(request);
   } catch (const Error& error) {
     if (error.fault() == Fault::bug) throw;
-    bytes_ = message_of(error);
+    bytes_ = bare_message(error);
     reply = {.kind = Answer::error, .bytes = bytes_, .fault = error.fault()};
   }
   reply.id = request.id;

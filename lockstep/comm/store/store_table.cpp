@@ -3,9 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
-
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
@@ -103,6 +102,12 @@ std::string quoted(std::string_view key) {
       text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   }
   return text + "'";
+}
+
+std::string bare_message(const Error& error) {
+  std::string_view text = error.what();
+  text.remove_prefix(std::min(text.size(), name(error.fault()).size() + 2));
+  return std::string(text.substr(0, text.rfind(" [")));
 }
 
 void throw_wait_timeout(std::string_view key, Clock::time_point start) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/error.h"
 #include "lockstep/comm/store/store.h"
 
 namespace lockstep {
@@ -40,6 +41,9 @@ void require_store_value(std::string_view key, std::string_view value);
 
 // A key for a message: at most 64 characters, of which none can harm a terminal.
 std::string quoted(std::string_view key);
+
+// What an Error says without its fault in front and its place behind, for one that wraps it.
+std::string bare_message(const Error& error);
 
 // What wait() of every store throws at its deadline.
 [[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);

@@ -114,7 +114,7 @@ FileDescriptor connect_and_shake_hands(const TcpStoreOptions& options, const std
       } catch (const NotYet& reason) {
         why = reason.why;
       } catch (const Error& error) {
-        throw Error(error.fault(), fmt::format("store at {}: {}", server, error.what()));
+        throw Error(error.fault(), fmt::format("store at {}: {}", server, bare_message(error)));
       }
     std::this_thread::sleep_until(std::min(deadline, in(pause)));
   }
