@@ -2,11 +2,9 @@
 #include "lockstep/comm/store/tcp_store.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <condition_variable>
@@ -14,115 +12,17 @@
 #include <mutex>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/store/handshake.h"
+#include "lockstep/comm/store/join_store.h"
+#include "lockstep/comm/store/poll_until.h"
 #include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/store_protocol.h"
 #include "lockstep/comm/store/store_table.h"
 
 namespace lockstep {
-namespace {
-
-constexpr std::chrono::milliseconds handshake_limit{6'000};  // More than the server's own.
-constexpr std::chrono::milliseconds first_pause{10};
-constexpr std::chrono::milliseconds longest_pause{500};
-
-// Until one of `watched` is ready; false at the deadline.
-template <std::size_t n>
-bool poll_until(std::array<pollfd, n>& watched, Deadline deadline) {
-  for (;;) {
-    int timeout_ms = -1;
-    if (deadline != no_deadline) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-      timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
-    }
-    const int ready = ::poll(watched.data(), watched.size(), timeout_ms);
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) throw_errno("poll");
-    if (ready == 0 && Clock::now() >= deadline) return false;
-  }
-}
-
-bool ready_for(int socket, short events, Deadline deadline) {
-  std::array<pollfd, 1> watched{pollfd{socket, events, 0}};
-  return poll_until(watched, deadline);
-}
-
-// Why one attempt to connect failed; another may succeed.
-struct NotYet {
-  std::string why;
-};
-
-std::string text_of(int error_number) { return std::generic_category().message(error_number); }
-
-FileDescriptor connect_to(const SocketAddress& address, Deadline deadline) {
-  const int kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  FileDescriptor socket(::socket(address.family(), kind, 0));
-  if (!socket) throw_errno("making a TCP socket");
-  int error = 0;
-  if (::connect(socket.get(), address.generic(), address.length) != 0) {
-    if (errno != EINPROGRESS) throw NotYet{text_of(errno)};
-    if (!ready_for(socket.get(), POLLOUT, deadline)) throw NotYet{"no answer"};
-    socklen_t length = sizeof error;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  }
-  if (error != 0) throw NotYet{text_of(error)};
-  if (to_text(local_address(socket.get())) == to_text(address))
-    throw NotYet{"nobody listens"};  // TCP connects a socket to itself when it draws that port.
-  tune_stream(socket.get());
-  return socket;
-}
-
-std::string receive_exactly(int socket, std::size_t count, Deadline deadline) {
-  std::string bytes(count, '\0');
-  for (std::size_t received = 0; received < count;) {
-    if (!ready_for(socket, POLLIN, deadline)) throw NotYet{"it takes connections but says nothing"};
-    const ssize_t part = ::recv(socket, bytes.data() + received, count - received, MSG_DONTWAIT);
-    if (part < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (part <= 0) throw NotYet{"it closed the connection during the handshake"};
-    received += static_cast<std::size_t>(part);
-  }
-  return bytes;
-}
-
-void shake_hands(int socket, const TcpStoreOptions& options, Deadline deadline) {
-  ClientHandshake handshake(options.member, options.token, make_nonce());
-  const std::string hello = handshake.hello(receive_exactly(socket, challenge_bytes, deadline));
-  if (::send(socket, hello.data(), hello.size(), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(hello.size()))  // It is much less than a new socket's buffer.
-    throw NotYet{"it closed the connection during the handshake"};
-  handshake.confirm(receive_exactly(socket, verdict_bytes, deadline));
-}
-
-// Tries until the server is there and has taken us. It may drop us when it is crowded by strangers.
-FileDescriptor connect_and_shake_hands(const TcpStoreOptions& options, const std::string& server) {
-  const auto start = Clock::now();
-  const Deadline deadline = in(options.connect_timeout);
-  const std::vector<SocketAddress> addresses = resolve(options.host, options.port);
-  std::string why = "no time was left";
-  for (auto pause = first_pause; Clock::now() < deadline;
-       pause = std::min(2 * pause, longest_pause)) {
-    for (const SocketAddress& address : addresses) try {
-        const Deadline limit = std::min(deadline, in(handshake_limit));
-        FileDescriptor socket = connect_to(address, limit);
-        shake_hands(socket.get(), options, limit);
-        return socket;
-      } catch (const NotYet& reason) {
-        why = reason.why;
-      } catch (const Error& error) {
-        throw Error(error.fault(), fmt::format("store at {}: {}", server, bare_message(error)));
-      }
-    std::this_thread::sleep_until(std::min(deadline, in(pause)));
-  }
-  throw Error(Fault::timeout, fmt::format("connecting to the store at {} failed for {:.1f} s: {}",
-                                          server, seconds_since(start), why));
-}
-
-}  // namespace
 
 // Many threads, one socket: whoever waits for a reply and finds nobody reading reads for all.
 class TcpStore::Connection {
@@ -137,7 +37,7 @@ class TcpStore::Connection {
   explicit Connection(const TcpStoreOptions& options)
       : server_(to_text(options.host, options.port)),
         timeout_(options.timeout),
-        socket_(connect_and_shake_hands(options, server_)),
+        socket_(join_store(options, server_)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) throw_errno("eventfd");
   }
@@ -230,7 +130,7 @@ class TcpStore::Connection {
       else if (errno == EAGAIN)
         break;
       else if (errno != EINTR)
-        break_off(text_of(errno));
+        break_off(std::generic_category().message(errno));
     }
     output_.erase(0, sent);
   }
@@ -241,7 +141,7 @@ class TcpStore::Connection {
       const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EAGAIN) return;
-      if (count < 0) return break_off(text_of(errno));
+      if (count < 0) return break_off(std::generic_category().message(errno));
       if (count == 0) return break_off("it closed the connection");
       input_.append(buffer.data(), static_cast<std::size_t>(count));
       take_replies();

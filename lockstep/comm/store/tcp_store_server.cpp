@@ -23,6 +23,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/store/handshake.h"
+#include "lockstep/comm/store/poll_until.h"
 #include "lockstep/comm/store/port_holder.h"
 #include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/sparse_log.h"
@@ -189,11 +190,7 @@ void TcpStoreServer::Loop::run() {
 
 void TcpStoreServer::Loop::turn() {
   std::array<epoll_event, 64> events;
-  int timeout_ms = -1;
-  if (const Deadline next = std::min(next_deadline_, accept_again_); next != no_deadline) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-    timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
-  }
+  const int timeout_ms = milliseconds_until(std::min(next_deadline_, accept_again_));
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
   if (count < 0 && errno != EINTR) throw_errno("epoll_wait");
