@@ -28,6 +28,7 @@ using std::chrono::microseconds;
 constexpr microseconds first_pause{50};
 constexpr microseconds longest_lock_pause{5'000};
 constexpr microseconds longest_wait_pause{50'000};
+constexpr std::chrono::seconds last_look{1};  // By which wait() may overrun to get the lock.
 constexpr off_t least_bytes_to_compact = off_t{1} << 20;
 
 // Twice as long each time, up to `longest`, and never beyond `deadline`.
@@ -299,7 +300,7 @@ std::string FileStore::wait(std::string_view key, Deadline deadline) {
     if (const std::string* value = table.find(key)) found = *value;
   };
   for (microseconds pause = first_pause;; pause_before(deadline, pause, longest_wait_pause)) {
-    const bool looked = log_->look(deadline, look);
+    const bool looked = log_->look(std::max(deadline, in(last_look)), look);
     if (found) return *std::move(found);
     if (!looked || Clock::now() >= deadline) throw_wait_timeout(key, start);
   }

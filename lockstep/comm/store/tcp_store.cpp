@@ -23,6 +23,11 @@
 #include "lockstep/comm/store/store_table.h"
 
 namespace lockstep {
+namespace {
+
+constexpr std::chrono::seconds last_look{1};  // By which wait() may overrun when the server hangs.
+
+}  // namespace
 
 // Many threads, one socket: whoever waits for a reply and finds nobody reading reads for all.
 class TcpStore::Connection {
@@ -64,9 +69,8 @@ class TcpStore::Connection {
     const auto answer = call(request, what, in(timeout_));
     if (!answer)
       throw Error(Fault::timeout,
-                  fmt::format("{} of key {}: the store at {} did not answer within "
-                              "{} ms",
-                              what, quoted(request.key), server_, timeout_.count()));
+                  fmt::format("{} of key {}: the store at {} did not answer within {} ms", what,
+                              quoted(request.key), server_, timeout_.count()));
     return checked(*answer, what);
   }
 
@@ -112,9 +116,10 @@ class TcpStore::Connection {
     poll_until(watched, deadline);
     lock.lock();
     polling_ = false;
-    std::uint64_t count = 0;
-    if (watched[1].revents != 0) [[maybe_unused]]
-      const ssize_t got = ::read(wake_.get(), &count, sizeof count);
+    if (watched[1].revents != 0) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
+    }
     send_some();
     receive_some();
     changed_.notify_all();
@@ -201,15 +206,17 @@ std::optional<std::string> TcpStore::find(std::string_view key) {
 std::string TcpStore::wait(std::string_view key, Deadline deadline) {
   require_store_key(key);
   const auto start = Clock::now();
-  // A value that is there already is worth a round trip even when the deadline has passed.
-  if (deadline <= start) {
-    if (auto value = find(key)) return *std::move(value);
-    throw_wait_timeout(key, start);
-  }
-  constexpr std::string_view what = "store.wait";
-  auto answer = connection_->call({.kind = StoreRequest::Kind::wait, .key = key}, what, deadline);
-  if (!answer) throw_wait_timeout(key, start);
-  return connection_->checked(*answer, what).bytes;
+  const auto ask = [&](StoreRequest::Kind kind, Deadline until) {
+    constexpr std::string_view what = "store.wait";
+    const auto answer = connection_->call({.kind = kind, .key = key}, what, until);
+    return answer ? std::optional(connection_->checked(*answer, what)) : std::nullopt;
+  };
+  std::optional<Connection::Answer> answer;
+  if (deadline > start) answer = ask(StoreRequest::Kind::wait, deadline);
+  // What is there already is returned, although the way to the server takes longer than we have.
+  if (!answer) answer = ask(StoreRequest::Kind::find, in(last_look));
+  if (!answer || answer->kind != StoreReply::Kind::value) throw_wait_timeout(key, start);
+  return std::move(answer->bytes);
 }
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
