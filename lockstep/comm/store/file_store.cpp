@@ -260,8 +260,7 @@ class FileStore::Log {
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
       ::unlink(temporary.c_str());
-      log(LogLevel::warning,
-          bare_message(error));  // The change itself is done, and the next one tries.
+      log(LogLevel::warning, bare_message(error));  // The change is done; the next one tries again.
     }
   }
 
