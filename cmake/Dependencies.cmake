@@ -5,6 +5,7 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 
 if(LOCKSTEP_WITH_TORCH)
   set(LOCKSTEP_TORCH_VERSION 2.13)
@@ -14,7 +15,6 @@ if(LOCKSTEP_WITH_TORCH)
     message(FATAL_ERROR "Lockstep needs LibTorch ${LOCKSTEP_TORCH_VERSION}, but ${Torch_DIR} holds "
                         "LibTorch ${Torch_VERSION}. Name another with -DTorch_DIR=DIR.")
   endif()
-  find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
   find_package(ZLIB REQUIRED)
 endif()
 

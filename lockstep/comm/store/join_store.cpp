@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/store/join_store.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/store/handshake.h"
+#include "lockstep/comm/store/poll_until.h"
+#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/comm/store/store_table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds handshake_limit{6'000};  // More than the server's own.
+constexpr std::chrono::milliseconds first_pause{10};
+constexpr std::chrono::milliseconds longest_pause{500};
+
+bool ready_for(int socket, short events, Deadline deadline) {
+  std::array<pollfd, 1> watched{pollfd{socket, events, 0}};
+  return poll_until(watched, deadline);
+}
+
+// Why one attempt to connect failed; another may succeed.
+struct NotYet {
+  std::string why;
+};
+
+std::string text_of(int error_number) { return std::generic_category().message(error_number); }
+
+FileDescriptor connect_to(const SocketAddress& address, Deadline deadline) {
+  const int kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  FileDescriptor socket(::socket(address.family(), kind, 0));
+  if (!socket) throw_errno("making a TCP socket");
+  int error = 0;
+  if (::connect(socket.get(), address.generic(), address.length) != 0) {
+    if (errno != EINPROGRESS) throw NotYet{text_of(errno)};
+    if (!ready_for(socket.get(), POLLOUT, deadline)) throw NotYet{"no answer"};
+    socklen_t length = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  if (error != 0) throw NotYet{text_of(error)};
+  if (to_text(local_address(socket.get())) == to_text(address))
+    throw NotYet{"nobody listens"};  // TCP connects a socket to itself when it draws that port.
+  tune_stream(socket.get());
+  return socket;
+}
+
+std::string receive_exactly(int socket, std::size_t count, Deadline deadline) {
+  std::string bytes(count, '\0');
+  for (std::size_t received = 0; received < count;) {
+    if (!ready_for(socket, POLLIN, deadline)) throw NotYet{"it takes connections but says nothing"};
+    const ssize_t part = ::recv(socket, bytes.data() + received, count - received, MSG_DONTWAIT);
+    if (part < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (part <= 0) throw NotYet{"it closed the connection during the handshake"};
+    received += static_cast<std::size_t>(part);
+  }
+  return bytes;
+}
+
+void shake_hands(int socket, const TcpStoreOptions& options, Deadline deadline) {
+  ClientHandshake handshake(options.member, options.token, make_nonce());
+  const std::string hello = handshake.hello(receive_exactly(socket, challenge_bytes, deadline));
+  if (::send(socket, hello.data(), hello.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(hello.size()))  // It is much less than a new socket's buffer.
+    throw NotYet{"it closed the connection during the handshake"};
+  handshake.confirm(receive_exactly(socket, verdict_bytes, deadline));
+}
+
+// Empty when a later attempt may succeed, for the reason that is then in `why`.
+FileDescriptor try_to_join(const SocketAddress& address, const TcpStoreOptions& options,
+                           Deadline deadline, std::string& why) {
+  const Deadline limit = std::min(deadline, in(handshake_limit));
+  try {
+    FileDescriptor socket = connect_to(address, limit);
+    shake_hands(socket.get(), options, limit);
+    return socket;
+  } catch (const NotYet& reason) {
+    why = reason.why;
+    return FileDescriptor();
+  }
+}
+
+}  // namespace
+
+FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server) {
+  const auto start = Clock::now();
+  const Deadline deadline = in(options.connect_timeout);
+  std::string why = "no time was left";
+  try {
+    const std::vector<SocketAddress> addresses = resolve(options.host, options.port);
+    auto pause = first_pause;
+    do {
+      for (const SocketAddress& address : addresses)
+        if (FileDescriptor socket = try_to_join(address, options, deadline, why)) return socket;
+      std::this_thread::sleep_until(std::min(deadline, in(pause)));
+      pause = std::min(2 * pause, longest_pause);
+    } while (Clock::now() < deadline);
+  } catch (const Error& error) {
+    throw Error(error.fault(), fmt::format("store at {}: {}", server, bare_message(error)));
+  }
+  throw Error(Fault::timeout, fmt::format("connecting to the store at {} failed for {:.1f} s: {}",
+                                          server, seconds_since(start), why));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// Addresses of TCP sockets, without ever asking a name server for the name of one.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+  int port() const;
+  bool is_loopback() const;
+};
+
+// "127.0.0.1:29400" or "[::1]:29400".
+std::string to_text(const SocketAddress& address);
+std::string to_text(const std::string& host, int port);
+
+// Errors: misuse when `host` is no numeric IPv4 or IPv6 address.
+SocketAddress numeric_address(const std::string& host, int port);
+
+// Numeric addresses and localhost at once; asks the resolver, which has a time limit of its own, for
+// anything else. Errors: misuse when there is no such host.
+std::vector<SocketAddress> resolve(const std::string& host, int port);
+
+SocketAddress local_address(int socket);
+SocketAddress peer_address(int socket);  // Empty when it is gone.
+
+// No delay, and within some 10 s notice of a host that has vanished.
+void tune_stream(int socket);
+
+}  // namespace lockstep
