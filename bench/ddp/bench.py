@@ -7,16 +7,16 @@ Both run in turn, several rounds; what counts is the ratio of the two in one rou
 median and the range are printed.
 """
 
-import argparse
 import json
-import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import measure  # noqa: E402, from the folder above
+
 STEPS = {4: (40, 200), 32: (10, 60), 128: (4, 20)}  # Of each batch size: to warm up, to time.
 
 
@@ -25,47 +25,33 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(
 
 
 def samples_per_second(command, **variables):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
-    done = subprocess.run(command, env=environment, text=True, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    found = re.search(r"samples_per_second ([\d.e+]+)", done.stdout)
-    if done.returncode != 0 or not found:
-        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}exit code {done.returncode}")
-    return float(found[1])
+    output = measure.run(command, **variables)
+    found = re.search(r"samples_per_second ([\d.e+]+)", output)
+    return float(found[1]) if found else sys.exit(f"no samples_per_second in: {output}")
 
 
 def compare(options, batch):
     warmup, steps = STEPS.get(batch, (10, 50))
     work = ["--batch", str(batch), "--warmup", str(warmup), "--steps", str(steps)]
-    ranks = str(options.ranks)
-    programs = pathlib.Path(options.build) / "bin"
-    ours = [str(programs / "lockstep"), "run", "-n", ranks, str(programs / "bench_ddp"), *work]
-    peer = [options.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-            ranks, str(HERE / "train_pytorch.py"), *work]
-    rounds = []
-    for number in range(options.rounds):
-        order = [("ours", ours), ("peer", peer)]
-        malloc = MALLOC if options.same_malloc else {}
-        rounds.append({name: samples_per_second(command, **malloc)
-                       for name, command in (order if number % 2 == 0 else reversed(order))})
-    ratios = sorted(entry["ours"] / entry["peer"] for entry in rounds)
+    ours = measure.lockstep_run(options.build, options.ranks, "bench_ddp", *work)
+    peer = measure.torchrun(options.python, options.ranks, HERE / "train_pytorch.py", *work)
+    malloc = MALLOC if options.same_malloc else {}
+    rounds = [{name: samples_per_second(command, **malloc)
+               for name, command in measure.in_turn(number, [("ours", ours), ("peer", peer)])}
+              for number in range(options.rounds)]
     return {"batch": batch, "ranks": options.ranks, "rounds": rounds,
             "ours": statistics.median(entry["ours"] for entry in rounds),
             "peer": statistics.median(entry["peer"] for entry in rounds),
-            "ratio": statistics.median(ratios), "ratio_low": ratios[0], "ratio_high": ratios[-1]}
+            **measure.spread([entry["ours"] / entry["peer"] for entry in rounds])}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", required=True, help="build folder")
-    parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
+    parser = measure.arguments(__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, nargs="+", default=list(STEPS))
     parser.add_argument("--same-malloc", action="store_true",
                         help="give PyTorch's ranks the settings of malloc that lockstep run gives ours")
-    parser.add_argument("--json", type=pathlib.Path, help="also write every figure there")
     options = parser.parse_args()
 
     print(f"samples/s of {options.ranks} ranks, medians of {options.rounds} rounds")

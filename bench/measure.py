@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: their options, one run of a program, the order of a round, ratios."""
+
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+RELEASE = pathlib.Path(__file__).resolve().parent.parent / "build" / "release"
+
+
+def arguments(description, examples=None):
+    """A parser with the options that `./dev bench` gives and those that all benchmarks have."""
+    name = pathlib.Path(sys.argv[0]).resolve().parent.name
+    parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=description,
+                                     epilog=examples,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=RELEASE,
+                        help="build folder; given by ./dev bench")
+    parser.add_argument("--python", default=sys.executable,
+                        help="a Python that has torch; given by ./dev bench")
+    parser.add_argument("--json", type=pathlib.Path, help="also write every figure there")
+    return parser
+
+
+def run(command, **variables):
+    """The standard output of a program whose ranks have one thread each; its failure is ours."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
+    command = [str(word) for word in command]
+    done = subprocess.run(command, env=environment, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}exit code {done.returncode}")
+    return done.stdout
+
+
+def lockstep_run(build, ranks, program, *options):
+    """The command that runs our side."""
+    programs = build / "bin"
+    return [programs / "lockstep", "run", "-n", ranks, programs / program, *options]
+
+
+def torchrun(python, ranks, script, *options):
+    return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks,
+            script, *options]
+
+
+def in_turn(number, sides):
+    """The sides of round `number`, every other time from the last to the first."""
+    return list(sides) if number % 2 == 0 else list(reversed(sides))
+
+
+def spread(ratios):
+    """Of the ratios of all rounds: the median, and the range."""
+    return {"ratio": statistics.median(ratios), "ratio_low": min(ratios), "ratio_high": max(ratios)}
