@@ -19,8 +19,7 @@ std::string group_of(const Activity& activity) {
 }
 
 double seconds_for(const Activity& activity) {
-  const Clock::time_point since{Clock::duration(activity.since.load(std::memory_order_relaxed))};
-  return std::max(0.0, seconds_since(since));
+  return std::max(0.0, seconds_since(time_of(activity.since.load(std::memory_order_relaxed))));
 }
 
 }  // namespace
@@ -32,13 +31,10 @@ GroupName pack_group_name(std::string_view name) {
 }
 
 std::string describe(const Activity& activity) {
-  const std::uint64_t sequence = activity.sequence.load(std::memory_order_relaxed);
-  if (sequence == 0) return "yet to call its first collective";
-  const auto operation = fmt::format(
-      "{} #{} of group {}", name(activity.operation.load(std::memory_order_relaxed)), sequence,
-      group_of(activity));
-  if (activity.inside.load(std::memory_order_relaxed))
-    return fmt::format("in {} for {:.1f} s", operation, seconds_for(activity));
+  if (activity.sequence() == 0) return "yet to call its first collective";
+  const auto operation = fmt::format("{} #{} of group {}", name(activity.operation()),
+                                     activity.sequence(), group_of(activity));
+  if (activity.inside()) return fmt::format("in {} for {:.1f} s", operation, seconds_for(activity));
   return fmt::format("outside of collectives for {:.1f} s, after {}", seconds_for(activity),
                      operation);
 }

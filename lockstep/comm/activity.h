@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "lockstep/comm/operation.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/comm/ticks.h"
 
 namespace lockstep {
 
@@ -22,25 +22,31 @@ GroupName pack_group_name(std::string_view name);
 
 struct Activity {
   std::atomic<std::uint64_t> heartbeat;  // Ticks ten times a second while the process runs.
-  std::atomic<std::uint64_t> sequence;   // Of its latest operation; 0 before the first.
-  std::atomic<Operation> operation;
-  std::atomic<bool> inside;          // It has not returned from it.
-  std::atomic<std::int64_t> since;   // The steady clock, in ns, when it entered or returned.
-  std::array<std::atomic<std::uint64_t>, 6> group;  // Of that operation.
+  // Of the latest operation: its sequence << 16 | operation << 8 | whether it still goes on. 0
+  // before the first one.
+  std::atomic<std::uint64_t> state;
+  std::atomic<Ticks> since;                         // When it began, or ended.
+  std::array<std::atomic<std::uint64_t>, 6> group;  // Whose operation it is.
 
-  void enter(const GroupName& name, Operation what, std::uint64_t number, Clock::time_point now) {
+  void enter(const GroupName& name, Operation what, std::uint64_t number, Ticks now) {
     for (std::size_t i = 0; i < name.size(); ++i)
       group[i].store(name[i], std::memory_order_relaxed);
-    operation.store(what, std::memory_order_relaxed);
-    sequence.store(number, std::memory_order_relaxed);
-    since.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-    inside.store(true, std::memory_order_relaxed);
+    since.store(now, std::memory_order_relaxed);
+    state.store(number << 16 | static_cast<std::uint64_t>(what) << 8 | 1,
+                std::memory_order_relaxed);
   }
 
-  void leave(Clock::time_point now) {
-    inside.store(false, std::memory_order_relaxed);
-    since.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  void leave(Ticks now) {
+    since.store(now, std::memory_order_relaxed);
+    state.store(state.load(std::memory_order_relaxed) & ~std::uint64_t{1},
+                std::memory_order_relaxed);
   }
+
+  std::uint64_t sequence() const { return state.load(std::memory_order_relaxed) >> 16; }
+  Operation operation() const {
+    return static_cast<Operation>(state.load(std::memory_order_relaxed) >> 8 & 0xff);
+  }
+  bool inside() const { return (state.load(std::memory_order_relaxed) & 1) != 0; }
 };
 
 // Such as "in all_reduce #812 of group world for 3.2 s", "outside of collectives for 34.0 s, after

@@ -7,7 +7,7 @@
 // same time from another thread, also one at a time.
 //
 // Blocking: enter(), run() and allocate(), until this rank's part is complete and its memory may be
-// used. Their Errors: peer_lost; timeout at the collective's deadline, which names every rank that
+// used. Their Errors: peer_lost; timeout after the collective's time, which names every rank that
 // did not come; what give_up() was told on any rank. After any of them the group is broken and
 // nothing but give_up() is called.
 
@@ -41,8 +41,8 @@ namespace lockstep {
 // Parts lie in the order of the ranks, without gaps.
 struct Collective {
   Signature signature;
-  std::uint64_t sequence = 0;  // Counts the group's operations from 1.
-  Deadline deadline = no_deadline;
+  std::uint64_t sequence = 0;                           // Counts the group's operations from 1.
+  std::chrono::milliseconds timeout = default_timeout;  // From when the first wait begins.
   Buffer input = {};
   Buffer output = {};
 
@@ -94,7 +94,7 @@ class Backend {
   // A backend of the same kind for a group of `ranks`, of which this is one. Blocks until all of
   // these have called it; the others do not take part.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
-                                         Deadline deadline) = 0;
+                                         std::chrono::milliseconds timeout) = 0;
 
   // Makes calls that are under way, here and on all other ranks, and all later ones throw an Error
   // of this fault and reason at their next wait. May be called from any thread at any time.

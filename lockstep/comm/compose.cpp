@@ -87,8 +87,8 @@ class Composition {
     backend_.enter(inner);
     for (std::size_t peer = 0; peer < size_; ++peer)
       if (backend_.entered(static_cast<int>(peer)) != inner.signature)
-        throw Error(Fault::mismatch, "ranks have lost their common order inside of " +
-                                         describe(outer_.signature));
+        throw Error(Fault::mismatch,
+                    "ranks have lost their common order inside of " + describe(outer_.signature));
     backend_.run(inner);
   }
 
@@ -100,7 +100,8 @@ class Composition {
   void exchange(const Buffer& input, const Buffer& output, const Counts& counts) {
     Counts pairs(size_ * size_);
     for (std::size_t s = 0; s < size_; ++s)
-      std::copy(counts.begin(), counts.end(), pairs.begin() + static_cast<std::ptrdiff_t>(s * size_));
+      std::copy(counts.begin(), counts.end(),
+                pairs.begin() + static_cast<std::ptrdiff_t>(s * size_));
     native(Operation::all_to_all, input, output, pairs);
   }
 
@@ -128,7 +129,8 @@ class Composition {
 
   void scatter(const Counts& counts) {
     Counts pairs(size_ * size_, 0);
-    std::copy(counts.begin(), counts.end(), pairs.begin() + static_cast<std::ptrdiff_t>(root_ * size_));
+    std::copy(counts.begin(), counts.end(),
+              pairs.begin() + static_cast<std::ptrdiff_t>(root_ * size_));
     native(Operation::all_to_all, outer_.input, outer_.output, pairs);
   }
 

@@ -108,7 +108,9 @@ Elements slice(const Elements& all, std::size_t begin, std::size_t count, DType 
   return {from, from + static_cast<std::ptrdiff_t>(count * size_of(dtype))};
 }
 
-void append(Elements& all, const Elements& more) { all.insert(all.end(), more.begin(), more.end()); }
+void append(Elements& all, const Elements& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 // --- Memory of every kind -------------------------------------------------------------------------
 
@@ -228,7 +230,8 @@ void every_reduction(const ProcessGroup& group) {
       expect_equal(data, expected, "all_reduce");
       const Buffer part = arena.output(count, dtype);
       group.reduce_scatter(arena.input(mine, dtype), part, op);
-      expect_equal(part, slice(expected, static_cast<std::size_t>(group.rank()) * count, count, dtype),
+      expect_equal(part,
+                   slice(expected, static_cast<std::size_t>(group.rank()) * count, count, dtype),
                    "reduce_scatter");
       const int root = i % group.size();
       const Buffer reduced_at_root = arena.input(mine, dtype);
@@ -273,11 +276,11 @@ void all_gather_of_even_and_uneven_parts(const ProcessGroup& group) {
       const auto r = static_cast<std::size_t>(group.rank());
       Elements expected;
       for (int rank = 0; rank < group.size(); ++rank)
-        append(expected,
-               elements_of(DType::int32, counts[static_cast<std::size_t>(rank)], rank));
+        append(expected, elements_of(DType::int32, counts[static_cast<std::size_t>(rank)], rank));
       const Buffer output = arena.output(total(counts), DType::int32);
-      group.all_gather(arena.input(elements_of(DType::int32, counts[r], group.rank()), DType::int32),
-                       output, given);
+      group.all_gather(
+          arena.input(elements_of(DType::int32, counts[r], group.rank()), DType::int32), output,
+          given);
       expect_equal(output, expected, "all_gather");
 
       Elements own(expected.size());
@@ -300,8 +303,8 @@ void reduce_scatter_of_even_and_uneven_parts(const ProcessGroup& group) {
       const auto r = static_cast<std::size_t>(group.rank());
       const auto all = elements_of_all(DType::float64, total(counts), group.size());
       const std::size_t begin = begin_of(counts, group.rank());
-      const Elements expected = slice(reduced(all, DType::float64, ReduceOp::sum), begin, counts[r],
-                                      DType::float64);
+      const Elements expected =
+          slice(reduced(all, DType::float64, ReduceOp::sum), begin, counts[r], DType::float64);
       const Buffer input = arena.input(all[r], DType::float64);
       const Buffer output = arena.output(counts[r], DType::float64);
       group.reduce_scatter(input, output, ReduceOp::sum, given);
@@ -331,8 +334,10 @@ void gather_and_scatter_at_every_root(const ProcessGroup& group) {
 
         const Elements whole = elements_of(DType::uint8, total(counts), root);
         const Buffer scattered = arena.output(counts[r], DType::uint8);
-        group.scatter(is_root ? arena.input(whole, DType::uint8) : Buffer{}, scattered, root, given);
-        expect_equal(scattered, slice(whole, begin_of(counts, group.rank()), counts[r], DType::uint8),
+        group.scatter(is_root ? arena.input(whole, DType::uint8) : Buffer{}, scattered, root,
+                      given);
+        expect_equal(scattered,
+                     slice(whole, begin_of(counts, group.rank()), counts[r], DType::uint8),
                      "scatter");
       }
 }
@@ -386,12 +391,15 @@ void asynchronous_calls_keep_their_order(const ProcessGroup& group) {
   const Buffer scattered = arena.output(count, DType::float32);
   const Buffer exchanged = arena.output(count * n, DType::float32);
   const Buffer input = arena.input(all[r], DType::float32);
-  const std::vector<Work> works{
-      group.all_reduce_async(reduced_data),      group.reduce_async(to_root, 0),
-      group.broadcast_async(copied, 0),          group.reduce_scatter_async(input, part),
-      group.all_gather_async(input, gathered),   group.gather_async(input, at_root, 0),
-      group.scatter_async(input, scattered, 0),  group.all_to_all_async(input, exchanged),
-      group.barrier_async()};
+  const std::vector<Work> works{group.all_reduce_async(reduced_data),
+                                group.reduce_async(to_root, 0),
+                                group.broadcast_async(copied, 0),
+                                group.reduce_scatter_async(input, part),
+                                group.all_gather_async(input, gathered),
+                                group.gather_async(input, at_root, 0),
+                                group.scatter_async(input, scattered, 0),
+                                group.all_to_all_async(input, exchanged),
+                                group.barrier_async()};
   group.barrier();  // After all of them.
   for (const Work& work : works) {
     EXPECT_TRUE(work.completed());
@@ -437,7 +445,8 @@ void messages_go_round_a_ring(const ProcessGroup& group) {
   const int previous = (group.rank() + group.size() - 1) % group.size();
   Arena arena(group, Kind::plain);
   for (const std::size_t count : {0, 1, 1000, 65536, 300000}) {
-    const Buffer out = arena.input(elements_of(DType::float32, count, group.rank()), DType::float32);
+    const Buffer out =
+        arena.input(elements_of(DType::float32, count, group.rank()), DType::float32);
     const Buffer in = arena.output(count, DType::float32);
     const Work sending = group.send_async(out, next, 7);  // Longer than any ring takes at once.
     const Source source = group.recv(in, previous, 7);
@@ -534,7 +543,8 @@ const std::vector<Conformance>& conformance_suite() {
       {"GatherAndScatterAtEveryRoot", gather_and_scatter_at_every_root},
       {"AllToAllOfEvenAndUnevenParts", all_to_all_of_even_and_uneven_parts},
       {"AsynchronousCallsKeepTheirOrder", asynchronous_calls_keep_their_order},
-      {"SumsAreTheSameBitsEverywhereAndEveryTime", sums_are_the_same_bits_everywhere_and_every_time},
+      {"SumsAreTheSameBitsEverywhereAndEveryTime",
+       sums_are_the_same_bits_everywhere_and_every_time},
       {"MessagesGoRoundARing", messages_go_round_a_ring},
       {"MessagesAreTakenByTagAndFromAnySource", messages_are_taken_by_tag_and_from_any_source},
       {"SubGroupsByColorAndByRanks", sub_groups_by_color_and_by_ranks},

@@ -36,7 +36,7 @@ class LeastBackend final : public Backend {
     if (native(said_.operation, {}, {})) return whole_->enter(collective);
     whole_->enter({.signature = {.operation = Operation::barrier},
                    .sequence = collective.sequence,
-                   .deadline = collective.deadline});
+                   .timeout = collective.timeout});
   }
   const Signature& entered(int) const override { return said_; }
   void run(const Collective& collective) override {
@@ -51,8 +51,8 @@ class LeastBackend final : public Backend {
   void await_progress() override { whole_->await_progress(); }
   std::size_t messages_pending() const override { return whole_->messages_pending(); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
-                                 Deadline deadline) override {
-    return std::make_unique<LeastBackend>(whole_->among(ranks, group, deadline));
+                                 std::chrono::milliseconds timeout) override {
+    return std::make_unique<LeastBackend>(whole_->among(ranks, group, timeout));
   }
   void give_up(Fault fault, std::string_view reason) override { whole_->give_up(fault, reason); }
 
@@ -73,7 +73,7 @@ void run_on_least_backends(int world_size, const std::function<void(ProcessGroup
       parts.name = "world";
       parts.activity = {team, &peers->activity(rank)};
       parts.backend =
-          std::make_unique<LeastBackend>(std::make_unique<ShmBackend>(peers, "world", in(1min)));
+          std::make_unique<LeastBackend>(std::make_unique<ShmBackend>(peers, "world", 1min));
       ProcessGroup group = GroupAccess::make(std::move(parts));
       try {
         body(group);

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <source_location>
@@ -71,6 +72,13 @@ LOCKSTEP_API void require(bool ok, std::string_view message,
                           std::source_location where = std::source_location::current());
 LOCKSTEP_API void check(bool ok, std::string_view message,
                         std::source_location where = std::source_location::current());
+
+// The same with a message that costs something to make: `message()` is called on failure only.
+template <std::invocable Message>
+void require(bool ok, Message message,
+             std::source_location where = std::source_location::current()) {
+  if (!ok) throw Error(Fault::misuse, message(), where);
+}
 
 // Fault::system with the text of `error_number` after `what`; errno as it is when not given.
 [[noreturn]] LOCKSTEP_API void throw_errno(

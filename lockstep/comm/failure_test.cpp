@@ -165,7 +165,8 @@ const Ranks large_one_killed("large one killed", [](const Rank& rank) {
     ::raise(SIGKILL);
   }
   EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
-  std::ofstream(rank.scratch.parent_path() / "lockstep-large-death") << seconds_since_written(clock);
+  std::ofstream(rank.scratch.parent_path() / "lockstep-large-death")
+      << seconds_since_written(clock);
 });
 
 // The promise is 100 ms however large the process; the kernel takes 160 ms to unmap this much. A
@@ -268,7 +269,7 @@ const Ranks late("late", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   if (rank.rank == 1) {
     std::this_thread::sleep_for(1s);
-    group.barrier();  // Rank 0 did come to this one,
+    group.barrier();                                            // Rank 0 did come to this one,
     EXPECT_NE(fault_of([&] { group.barrier(); }), Fault::bug);  // then gave up.
     return;
   }
@@ -284,24 +285,25 @@ TEST(Failure, ARankThatDoesNotComeIsNamedAtTheDeadline) {
 
 TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {
   std::atomic<int> named{0};
-  EXPECT_THROW(run_in_process(4,
-                              [&](ProcessGroup& group) {
-                                if (group.rank() >= 2) {
-                                  while (named < 2) std::this_thread::sleep_for(1ms);
-                                  // They learn of it too.
-                                  EXPECT_NE(fault_of([&] { group.barrier(); }), Fault::bug);
-                                  return;
-                                }
-                                std::string text;
-                                EXPECT_EQ(fault_of([&] { group.monitored_barrier({.timeout = 300ms}); },
-                                                   &text),
-                                          Fault::timeout);
-                                for (const char* rank : {"2 of 4 ranks", "rank 2", "rank 3"})
-                                  EXPECT_NE(text.find(rank), std::string::npos) << text;
-                                ++named;
-                                while (named < 2) std::this_thread::sleep_for(1ms);
-                              }),
-               Error);
+  EXPECT_THROW(
+      run_in_process(4,
+                     [&](ProcessGroup& group) {
+                       if (group.rank() >= 2) {
+                         while (named < 2) std::this_thread::sleep_for(1ms);
+                         // They learn of it too.
+                         EXPECT_NE(fault_of([&] { group.barrier(); }), Fault::bug);
+                         return;
+                       }
+                       std::string text;
+                       EXPECT_EQ(
+                           fault_of([&] { group.monitored_barrier({.timeout = 300ms}); }, &text),
+                           Fault::timeout);
+                       for (const char* rank : {"2 of 4 ranks", "rank 2", "rank 3"})
+                         EXPECT_NE(text.find(rank), std::string::npos) << text;
+                       ++named;
+                       while (named < 2) std::this_thread::sleep_for(1ms);
+                     }),
+      Error);
 }
 
 TEST(Failure, AReceiveThatNobodyAnswersEndsAtItsDeadline) {

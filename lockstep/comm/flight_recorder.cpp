@@ -58,33 +58,6 @@ bool write_all(int fd, std::string_view text) {
 
 }  // namespace
 
-std::uint64_t FlightRecorder::enter(const Signature& signature, std::uint64_t sequence,
-                                    std::size_t bytes, Clock::time_point now) {
-  constexpr auto relaxed = std::memory_order_relaxed;
-  const std::uint64_t number = recorded_.load(relaxed);
-  Entry& entry = entries_[number % capacity];
-  entry.sequence.store(sequence, relaxed);
-  entry.bytes.store(bytes, relaxed);
-  entry.count.store(signature.count, relaxed);
-  entry.tag.store(signature.tag, relaxed);
-  entry.entered.store(microseconds(now), relaxed);
-  entry.left.store(0, relaxed);
-  entry.root.store(signature.root, relaxed);
-  entry.operation.store(signature.operation, relaxed);
-  entry.dtype.store(signature.dtype, relaxed);
-  entry.op.store(signature.op, relaxed);
-  entry.phase.store(Phase::entered, relaxed);
-  recorded_.store(number + 1, std::memory_order_release);
-  return number;
-}
-
-void FlightRecorder::leave(std::uint64_t number, Phase phase, Clock::time_point now) {
-  if (recorded_.load(std::memory_order_relaxed) - number > capacity) return;  // Overwritten.
-  Entry& entry = entries_[number % capacity];
-  entry.left.store(microseconds(now), std::memory_order_relaxed);
-  entry.phase.store(phase, std::memory_order_relaxed);
-}
-
 std::string FlightRecorder::json() const {
   auto all = ordered_json::array();
   const std::uint64_t end = recorded_.load(std::memory_order_acquire);
@@ -95,13 +68,13 @@ std::string FlightRecorder::json() const {
                      {"operation", lockstep::name(operation)},
                      {"dtype", lockstep::name(entry.dtype.load())},
                      {"count", entry.count.load()},
-                     {"bytes", entry.bytes.load()},
+                     {"bytes", entry.count.load() * size_of(entry.dtype.load())},
                      {"root", entry.root.load()}};
     if (reduces(operation)) one["reduction"] = lockstep::name(entry.op.load());
     if (entry.tag != 0) one["tag"] = entry.tag.load();
     one["phase"] = name(entry.phase.load());
-    one["entered_us"] = entry.entered.load();
-    if (entry.left != 0) one["left_us"] = entry.left.load();
+    one["entered_us"] = microseconds(time_of(entry.entered));
+    if (entry.left != 0) one["left_us"] = microseconds(time_of(entry.left));
     all.push_back(std::move(one));
   }
   return all.dump();

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "lockstep/comm/signature.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/comm/ticks.h"
 
 namespace lockstep {
 
@@ -22,23 +22,42 @@ class FlightRecorder {
 
   enum class Phase : std::uint8_t { entered, completed, failed };
 
-  // `bytes` is what this rank gives or gets, whichever is more.
-  // Its result is what leave() wants.
-  std::uint64_t enter(const Signature& signature, std::uint64_t sequence, std::size_t bytes,
-                      Clock::time_point now);
-  void leave(std::uint64_t number, Phase phase, Clock::time_point now);
+  // The result is what leave() wants.
+  std::uint64_t enter(const Signature& signature, std::uint64_t sequence, Ticks now) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    const std::uint64_t number = recorded_.load(relaxed);
+    Entry& entry = entries_[number % capacity];
+    entry.sequence.store(sequence, relaxed);
+    entry.count.store(signature.count, relaxed);
+    entry.tag.store(signature.tag, relaxed);
+    entry.entered.store(now, relaxed);
+    entry.left.store(0, relaxed);
+    entry.root.store(signature.root, relaxed);
+    entry.operation.store(signature.operation, relaxed);
+    entry.dtype.store(signature.dtype, relaxed);
+    entry.op.store(signature.op, relaxed);
+    entry.phase.store(Phase::entered, relaxed);
+    recorded_.store(number + 1, std::memory_order_release);
+    return number;
+  }
+
+  void leave(std::uint64_t number, Phase phase, Ticks now) {
+    if (recorded_.load(std::memory_order_relaxed) - number > capacity) return;  // Overwritten.
+    Entry& entry = entries_[number % capacity];
+    entry.left.store(now, std::memory_order_relaxed);
+    entry.phase.store(phase, std::memory_order_relaxed);
+  }
 
   // A JSON array, the oldest first. Times are microseconds of the steady clock.
   std::string json() const;
 
  private:
-  struct Entry {
-    std::atomic<std::uint64_t> sequence{0};  // 0 for an empty entry.
-    std::atomic<std::uint64_t> bytes{0};
+  struct alignas(64) Entry {  // One cache line.
+    std::atomic<std::uint64_t> sequence{0};
     std::atomic<std::uint64_t> count{0};
     std::atomic<std::uint64_t> tag{0};
-    std::atomic<std::int64_t> entered{0};
-    std::atomic<std::int64_t> left{0};
+    std::atomic<Ticks> entered{0};
+    std::atomic<Ticks> left{0};  // 0 while under way.
     std::atomic<std::int32_t> root{0};
     std::atomic<Operation> operation{};
     std::atomic<DType> dtype{};

@@ -49,12 +49,8 @@ ProcessGroup::State::~State() {
                     fmt::format("rank {} left it without destroy_process_group()", rank_));
 }
 
-Deadline ProcessGroup::State::deadline_of(const CallOptions& options) const {
-  return in(options.timeout.value_or(timeout_));
-}
-
 void ProcessGroup::State::require_usable() const {
-  require(!destroyed_, fmt::format("group {} was destroyed", name_));
+  require(!destroyed_, [&] { return fmt::format("group {} was destroyed", name_); });
 }
 
 void ProcessGroup::State::throw_if_broken() const {
@@ -106,22 +102,21 @@ template <class Act>
 void ProcessGroup::State::perform(Collective& collective, Act act) {
   require_usable();
   throw_if_broken();
-  const auto begin = Clock::now();
+  const Ticks begin = ticks_now();
   collective.sequence = ++sequence_;
   activity_->enter(packed_name_, collective.signature.operation, collective.sequence, begin);
   const std::uint64_t recorded =
-      collectives_.enter(collective.signature, collective.sequence,
-                         std::max(collective.input.bytes(), collective.output.bytes()), begin);
+      collectives_.enter(collective.signature, collective.sequence, begin);
   try {
     backend_->enter(collective);
     throw_unless_all_agree(collective);
     act(collective);
   } catch (...) {
-    collectives_.leave(recorded, FlightRecorder::Phase::failed, Clock::now());
+    collectives_.leave(recorded, FlightRecorder::Phase::failed, ticks_now());
     break_with(std::current_exception());
     throw;
   }
-  const auto end = Clock::now();
+  const Ticks end = ticks_now();
   collectives_.leave(recorded, FlightRecorder::Phase::completed, end);
   activity_->leave(end);
 }
@@ -203,12 +198,12 @@ void ProcessGroup::State::all_to_all_of_uneven_parts(const Collective& collectiv
   run_native(inner);
 }
 
-void ProcessGroup::State::run(Collective collective, const CallOptions& options) {
+void ProcessGroup::State::run(Collective&& collective, const CallOptions& options) {
   const std::lock_guard lock(order_);
   require_usable();
   progress_.wait_until_idle();
   collective.signature.tag = tag_of(options);
-  collective.deadline = deadline_of(options);
+  collective.timeout = options.timeout.value_or(timeout_);
   execute(collective);
 }
 
@@ -217,11 +212,9 @@ Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Co
   const std::lock_guard lock(order_);
   require_usable();
   collective.signature.tag = tag_of(options);
-  collective.deadline = deadline_of(options);
-  return progress_.submit(
-      [this, collective, owned = std::move(counts), kept = options.keep_alive]() mutable {
-        execute(collective);
-      });
+  collective.timeout = options.timeout.value_or(timeout_);
+  return progress_.submit([this, collective, owned = std::move(counts),
+                           kept = options.keep_alive]() mutable { execute(collective); });
 }
 
 RegisteredMemory ProcessGroup::State::allocate(std::size_t bytes, const CallOptions& options) {
@@ -230,10 +223,9 @@ RegisteredMemory ProcessGroup::State::allocate(std::size_t bytes, const CallOpti
   progress_.wait_until_idle();
   Collective collective{.signature = {.count = bytes, .operation = Operation::allocate}};
   collective.signature.tag = tag_of(options);
-  collective.deadline = deadline_of(options);
+  collective.timeout = options.timeout.value_or(timeout_);
   Backend::Allocation allocation;
-  perform(collective,
-          [&](Collective& entered) { allocation = backend_->allocate(entered); });
+  perform(collective, [&](Collective& entered) { allocation = backend_->allocate(entered); });
   if (!allocation.refusal.empty())
     throw Error(Fault::system, fmt::format("{}: {}", context(collective), allocation.refusal));
   return allocation.memory;
@@ -245,7 +237,7 @@ Source ProcessGroup::State::message(std::shared_ptr<Message> message, const Call
   require_usable();
   throw_if_broken();
   const auto done = recording(*message);
-  point_to_point_->run(message, describe(*message), deadline_of(options));
+  point_to_point_->run(message, describe(*message), in(options.timeout.value_or(timeout_)));
   done();
   return {message->peer, message->tag};
 }
@@ -255,8 +247,9 @@ Work ProcessGroup::State::message_async(std::shared_ptr<Message> message,
   require_usable();
   throw_if_broken();
   const std::string what = describe(*message);
-  return point_to_point_->start(message, what, deadline_of(options),
-                                [done = recording(*message), kept = options.keep_alive] { done(); });
+  return point_to_point_->start(
+      message, what, in(options.timeout.value_or(timeout_)),
+      [done = recording(*message), kept = options.keep_alive] { done(); });
 }
 
 std::function<void()> ProcessGroup::State::recording(const Message& message) {
@@ -266,11 +259,10 @@ std::function<void()> ProcessGroup::State::recording(const Message& message) {
                             .operation = message.operation,
                             .dtype = message.buffer.dtype};
   const std::lock_guard lock(messages_mutex_);
-  const std::uint64_t number =
-      messages_.enter(signature, ++messages_begun_, message.buffer.bytes(), Clock::now());
+  const std::uint64_t number = messages_.enter(signature, ++messages_begun_, ticks_now());
   return [this, number] {
     const std::lock_guard guard(messages_mutex_);
-    messages_.leave(number, FlightRecorder::Phase::completed, Clock::now());
+    messages_.leave(number, FlightRecorder::Phase::completed, ticks_now());
   };
 }
 
@@ -295,7 +287,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
   Collective collective{
       .signature = {.count = ++splits_, .layout = layout, .operation = Operation::split}};
   collective.signature.tag = tag_of(options);
-  collective.deadline = deadline_of(options);
+  collective.timeout = options.timeout.value_or(timeout_);
   std::shared_ptr<State> child;
   perform(collective, [&](Collective& entered) {
     const std::int64_t mine[] = {color.has_value(), color.value_or(0), key};
@@ -322,7 +314,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
   const auto own = std::find(members.begin(), members.end(), rank_);
   Parts parts;
-  parts.backend = backend_->among(members, name, collective.deadline);
+  parts.backend = backend_->among(members, name, collective.timeout);
   parts.rank = static_cast<int>(own - members.begin());
   parts.size = static_cast<int>(members.size());
   parts.name = std::move(name);
@@ -338,7 +330,7 @@ void ProcessGroup::State::leave() {
   require_usable();
   progress_.wait_until_idle();
   Collective collective{.signature = {.operation = Operation::destroy}};
-  collective.deadline = deadline_of({});
+  collective.timeout = timeout_;
   perform(collective, [&](Collective& entered) {
     // Now that all are here, nobody sends or receives any more.
     entered.signature.count = backend_->messages_pending();

@@ -32,8 +32,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
     int size = 1;
     std::string name;
     std::chrono::milliseconds timeout = default_timeout;
-    std::shared_ptr<Activity> activity;      // This process's.
-    std::function<void()> finish = [] {};    // The group ends in order.
+    std::shared_ptr<Activity> activity;     // This process's.
+    std::function<void()> finish = [] {};   // The group ends in order.
     std::function<void()> abandon = [] {};  // It does not.
   };
 
@@ -47,7 +47,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   const std::string& name() const { return name_; }
 
   // On this thread, after all that came before. Counts and options are those of the caller.
-  void run(Collective collective, const CallOptions& options);
+  void run(Collective&& collective, const CallOptions& options);
 
   // On the progress thread. `counts` are what collective.counts refers to.
   Work submit(Collective collective, std::shared_ptr<const Counts> counts,
@@ -86,7 +86,6 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
                                     const Collective& collective);
   std::string context(const Collective& collective) const;
 
-  Deadline deadline_of(const CallOptions& options) const;
   void require_usable() const;
   void throw_if_broken() const;
   void break_with(std::exception_ptr error);

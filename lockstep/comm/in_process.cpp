@@ -24,7 +24,7 @@ ProcessGroup make_group(const std::shared_ptr<ThreadTeam>& team, int rank,
   parts.timeout = timeout;
   parts.activity = {team, &peers->activity(rank)};
   parts.abandon = [team, rank] { team->lose(rank); };
-  parts.backend = std::make_unique<ShmBackend>(std::move(peers), parts.name, in(timeout));
+  parts.backend = std::make_unique<ShmBackend>(std::move(peers), parts.name, timeout);
   return GroupAccess::make(std::move(parts));
 }
 

@@ -38,7 +38,7 @@ ProcessGroup make_world(std::shared_ptr<HostSession> session, const std::string&
   parts.abandon = [weak] {
     if (const auto strong = weak.lock()) strong->abandon();
   };
-  parts.backend = std::make_unique<ShmBackend>(std::move(peers), name, in(timeout));
+  parts.backend = std::make_unique<ShmBackend>(std::move(peers), name, timeout);
   return GroupAccess::make(std::move(parts));
 }
 

@@ -88,7 +88,8 @@ const Mismatch mismatches[] = {
      [](ProcessGroup& group, bool odd, Values& values) {
        const auto n = static_cast<std::size_t>(group.size());
        Values whole(4 * n, 3);
-       group.all_gather(buffer_of(values, 4), buffer_of(whole, 4 * n), odd ? Counts(n, 4) : Counts{});
+       group.all_gather(buffer_of(values, 4), buffer_of(whole, 4 * n),
+                        odd ? Counts(n, 4) : Counts{});
      },
      "all_gather of 4 float32", "in uneven parts"},
     {"what one sends and another receives",
@@ -138,9 +139,8 @@ TEST(Mismatch, IsNamedOnEveryThread) {
   for (const Mismatch& mismatch : mismatches)
     for (const int ranks : {2, 3})
       EXPECT_EQ(fault_of([&] {
-                  run_in_process(ranks, [&](ProcessGroup& group) {
-                    expect_mismatch(group, mismatch);
-                  });
+                  run_in_process(ranks,
+                                 [&](ProcessGroup& group) { expect_mismatch(group, mismatch); });
                 }),
                 Fault::mismatch);
 }

@@ -18,28 +18,32 @@ namespace {
 
 void require_valid(const Buffer& buffer, std::string_view what) {
   require(buffer.data != nullptr || buffer.count == 0,
-          fmt::format("{}: {} elements at a null pointer", what, buffer.count));
-  require(size_of(buffer.dtype) != 0, fmt::format("{}: there is no type {}", what,
-                                                  static_cast<int>(buffer.dtype)));
+          [&] { return fmt::format("{}: {} elements at a null pointer", what, buffer.count); });
+  require(size_of(buffer.dtype) != 0, [&] {
+    return fmt::format("{}: there is no type {}", what, static_cast<int>(buffer.dtype));
+  });
   if (buffer.device != DeviceKind::cpu)
     throw Error(Fault::unsupported, fmt::format("{}: this group moves CPU memory only", what));
 }
 
 void require_same_type(const Buffer& input, const Buffer& output, std::string_view what) {
-  require(input.dtype == output.dtype,
-          fmt::format("{}: input is of {}, output of {}", what, name(input.dtype),
-                      name(output.dtype)));
+  require(input.dtype == output.dtype, [&] {
+    return fmt::format("{}: input is of {}, output of {}", what, name(input.dtype),
+                       name(output.dtype));
+  });
 }
 
 void require_rank(int rank, int size, std::string_view what) {
-  require(rank >= 0 && rank < size,
-          fmt::format("{}: there is no rank {} in a group of {}", what, rank, size));
+  require(rank >= 0 && rank < size, [&] {
+    return fmt::format("{}: there is no rank {} in a group of {}", what, rank, size);
+  });
 }
 
 void require_count(std::size_t is, std::size_t should_be, std::string_view what,
                    std::string_view which) {
-  require(is == should_be, fmt::format("{}: {} holds {} elements; the parts make {}", what, which,
-                                       is, should_be));
+  require(is == should_be, [&] {
+    return fmt::format("{}: {} holds {} elements; the parts make {}", what, which, is, should_be);
+  });
 }
 
 void require_reducible(DType dtype, ReduceOp op, std::string_view what) {
@@ -63,7 +67,7 @@ Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& gro
   const auto ranks = static_cast<std::size_t>(group.size());
   if (counts.empty()) return {each * ranks, each};
   require(counts.size() == ranks,
-          fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks));
+          [&] { return fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks); });
   return {total(counts), counts[static_cast<std::size_t>(group.rank())]};
 }
 
@@ -189,14 +193,14 @@ Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts
   require_valid(output, "all_to_all");
   require_same_type(input, output, "all_to_all");
   const auto ranks = static_cast<std::size_t>(group.size());
-  Collective collective{
-      .signature = {.operation = Operation::all_to_all, .dtype = input.dtype},
-      .input = input,
-      .output = output,
-      .counts = pairs};
+  Collective collective{.signature = {.operation = Operation::all_to_all, .dtype = input.dtype},
+                        .input = input,
+                        .output = output,
+                        .counts = pairs};
   if (pairs.empty()) {
-    require(input.count % ranks == 0, fmt::format("all_to_all: {} elements are not {} equal parts",
-                                                  input.count, ranks));
+    require(input.count % ranks == 0, [&] {
+      return fmt::format("all_to_all: {} elements are not {} equal parts", input.count, ranks);
+    });
     require_count(output.count, input.count, "all_to_all", "output");
     collective.signature.count = input.count / ranks;
     return collective;
@@ -214,9 +218,10 @@ Counts pairs_of(const Counts& send_counts, const Counts& receive_counts,
                 const ProcessGroup& group) {
   if (send_counts.empty() && receive_counts.empty()) return {};
   const auto ranks = static_cast<std::size_t>(group.size());
-  require(send_counts.size() == ranks && receive_counts.size() == ranks,
-          fmt::format("all_to_all: {} send counts and {} receive counts for {} ranks",
-                      send_counts.size(), receive_counts.size(), ranks));
+  require(send_counts.size() == ranks && receive_counts.size() == ranks, [&] {
+    return fmt::format("all_to_all: {} send counts and {} receive counts for {} ranks",
+                       send_counts.size(), receive_counts.size(), ranks);
+  });
   Counts pairs = send_counts;
   pairs.insert(pairs.end(), receive_counts.begin(), receive_counts.end());
   return pairs;
@@ -235,10 +240,11 @@ std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int
   require_valid(data, what);
   if (!receives || peer != any_source) {
     require_rank(peer, group.size(), what);
-    require(peer != group.rank(), fmt::format("{}: rank {} is this rank itself", what, peer));
+    require(peer != group.rank(),
+            [&] { return fmt::format("{}: rank {} is this rank itself", what, peer); });
   }
   require(tag >= 0 || (receives && tag == any_tag),
-          fmt::format("{}: the tag {} is negative", what, tag));
+          [&] { return fmt::format("{}: the tag {} is negative", what, tag); });
   auto message = std::make_shared<Message>();
   message->operation = operation;
   message->buffer = data;
@@ -289,8 +295,8 @@ void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const C
   state_->run(all_gather_of(input, output, counts, *this), options);
 }
 
-Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output,
-                                    const Counts& counts, const CallOptions& options) const {
+Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts,
+                                    const CallOptions& options) const {
   const auto kept = owned(counts);
   return state_->submit(all_gather_of(input, output, *kept, *this), kept, options);
 }
@@ -306,8 +312,8 @@ Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& outpu
   return state_->submit(reduce_scatter_of(input, output, op, *kept, *this), kept, options);
 }
 
-void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root,
-                          const Counts& counts, const CallOptions& options) const {
+void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root, const Counts& counts,
+                          const CallOptions& options) const {
   state_->run(gather_of(input, output, root, counts, *this), options);
 }
 
@@ -386,8 +392,8 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
       color = 0;
       key = static_cast<int>(i);
     }
-  auto state = state_->split(color, key, hash_of(ranks.data(), ranks.size() * sizeof ranks[0]),
-                             options);
+  auto state =
+      state_->split(color, key, hash_of(ranks.data(), ranks.size() * sizeof ranks[0]), options);
   if (!state) return std::nullopt;
   return ProcessGroup(std::move(state));
 }
@@ -398,7 +404,7 @@ ProcessGroup ProcessGroup::split(int color, int key, const CallOptions& options)
 
 RegisteredMemory ProcessGroup::allocate(std::size_t bytes, const CallOptions& options) const {
   require(bytes <= std::numeric_limits<std::size_t>::max() / 2 / static_cast<std::size_t>(size()),
-          fmt::format("allocate: {} bytes for each of {} ranks", bytes, size()));
+          [&] { return fmt::format("allocate: {} bytes for each of {} ranks", bytes, size()); });
   return state_->allocate(bytes, options);
 }
 

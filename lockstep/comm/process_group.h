@@ -109,8 +109,8 @@ class LOCKSTEP_API ProcessGroup {
   // `output` becomes part rank() of rank `root`'s `input`; the others' is not looked at.
   void scatter(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
                const CallOptions& options = {}) const;
-  Work scatter_async(const Buffer& input, const Buffer& output, int root,
-                     const Counts& counts = {}, const CallOptions& options = {}) const;
+  Work scatter_async(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
+                     const CallOptions& options = {}) const;
 
   // Part r of `output` becomes part rank() of rank r's `input`. Counts are this rank's own: what
   // it sends to each rank, and what it receives from each, which is what they send to it. Both

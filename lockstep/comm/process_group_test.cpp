@@ -210,7 +210,8 @@ void groups_overlap(ProcessGroup& world, std::chrono::milliseconds time) {
         work.wait();
         sent.wait();
         ASSERT_EQ(values.back(), n);
-        ASSERT_EQ(received[0], static_cast<float>((group.rank() + group.size() - 1) % group.size()));
+        ASSERT_EQ(received[0],
+                  static_cast<float>((group.rank() + group.size() - 1) % group.size()));
         go_on = time > 0ms && Clock::now() < Deadline() + time ? 1 : 0;
         group.broadcast({.data = &go_on, .count = 1}, 0);
       }

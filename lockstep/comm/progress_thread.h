@@ -45,7 +45,7 @@ class ProgressThread {
   const pid_t pid_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;  // The front one is running.
+  std::deque<Task> tasks_;       // The front one is running.
   std::atomic<int> pending_{0};  // How many those are, for a look without the lock.
   bool stopping_ = false;
   std::thread thread_;

@@ -172,8 +172,8 @@ char JobPage::process_state(int slot) const { return stat_text(pid(slot), 3).val
 Failure JobPage::examine(int slot) const {
   const Activity& last = activity(slot);
   Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
-  failure.sequence = last.sequence;
-  if (failure.sequence > 0) failure.operation = name(last.operation.load());
+  failure.sequence = last.sequence();
+  if (failure.sequence > 0) failure.operation = name(last.operation());
   if (phase(slot) == Phase::abandoned) return failure;
   if (const auto status = wait_status_of(failure.pid, layout().slot[slot].started)) {
     if (WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);

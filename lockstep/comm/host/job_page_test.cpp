@@ -112,8 +112,8 @@ TEST(JobPage, AnotherProcessSeesTheSamePage) {
   JobPage other = JobPage::attach(FileDescriptor(::fcntl(page.descriptor(), F_DUPFD_CLOEXEC, 0)));
   EXPECT_EQ(other.slots(), 3);
   EXPECT_EQ(other.job_id(), "the job");
-  page.activity(2).sequence = 5;
-  EXPECT_EQ(other.activity(2).sequence, 5U);
+  page.activity(2).enter({}, Operation::barrier, 5, ticks_now());
+  EXPECT_EQ(other.activity(2).sequence(), 5U);
 }
 
 TEST(JobPage, MemoryOfAnotherKindIsRefused) {

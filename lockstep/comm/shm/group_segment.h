@@ -8,6 +8,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -34,15 +35,15 @@ struct Lane {
   // has the rest too. Two, used in turn: a rank may enter the next operation while another one
   // still reads what was said of this one.
   struct alignas(64) Entry {
-    Flag arrived;          // Counts the operations entered.
-    std::uint64_t input;   // Where registered memory lies: see Regions. 0 for any other.
+    Flag arrived;         // Counts the operations entered.
+    std::uint64_t input;  // Where registered memory lies: see Regions. 0 for any other.
     std::uint64_t output;
     Signature signature;
   };
 
   Entry entry[2];
-  alignas(64) Flag step;      // Counts the steps inside of operations.
-  alignas(64) Flag doorbell;  // Rung by peers that have moved a message of this rank.
+  alignas(64) Flag step;               // Counts the steps inside of operations.
+  alignas(64) Flag doorbell;           // Rung by peers that have moved a message of this rank.
   std::atomic<std::uint32_t> refused;  // 1 when it could not do its part; `reason` says why.
   char reason[244];
   cpu_set_t cores;  // On which it may run.
@@ -52,9 +53,14 @@ struct Lane {
 
 class GroupSegment {
  public:
-  // Room for data of one rank; two halves are used in turn. Both halves of every rank's stay in
-  // the second-level cache.
-  static constexpr std::size_t half_bytes = 128 << 10;
+  // Of data on its way that a rank puts at a time.
+  static constexpr std::size_t chunk_bytes = 128 << 10;
+
+  // Each rank's room for it, used from begin to end and then again. It should be larger than a
+  // second-level cache (see ownership.h), and all ranks' smaller than the last-level cache.
+  static std::size_t room_bytes(int ranks) {
+    return chunk_bytes * std::clamp<std::size_t>(128 / static_cast<std::size_t>(ranks), 4, 16);
+  }
   static constexpr int most_ranks = 64 * 16;
 
   // What concerns all ranks.
@@ -67,7 +73,7 @@ class GroupSegment {
   };
 
   static std::size_t bytes_for(int ranks) {
-    return sizeof(Common) + static_cast<std::size_t>(ranks) * (sizeof(Lane) + 2 * half_bytes);
+    return sizeof(Common) + static_cast<std::size_t>(ranks) * (sizeof(Lane) + room_bytes(ranks));
   }
 
   GroupSegment(SharedMemory memory, int ranks) : memory_(std::move(memory)), ranks_(ranks) {}
@@ -78,10 +84,9 @@ class GroupSegment {
     return reinterpret_cast<Lane*>(memory_.get() + sizeof(Common))[rank];
   }
 
-  // Half 0 or 1 of a rank's room.
-  std::byte* half(int rank, int which) const {
+  std::byte* room(int rank) const {
     return memory_.get() + sizeof(Common) + static_cast<std::size_t>(ranks_) * sizeof(Lane) +
-           static_cast<std::size_t>(2 * rank + which) * half_bytes;
+           static_cast<std::size_t>(rank) * room_bytes(ranks_);
   }
 
  private:

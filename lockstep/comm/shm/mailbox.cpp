@@ -47,8 +47,7 @@ bool Mailbox::progress() {
   seen_ = meeting_.doorbell();
   bool completed = false;
   const int size = peers_->size();
-  for (int to = 0; to < size; ++to)
-    completed |= push(to, outgoing_[static_cast<std::size_t>(to)]);
+  for (int to = 0; to < size; ++to) completed |= push(to, outgoing_[static_cast<std::size_t>(to)]);
   for (int i = 0; i < size; ++i) {
     const int from = (first_ + i) % size;
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
@@ -68,8 +67,8 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
           .dtype = message.buffer.dtype, .tag = message.tag, .count = message.buffer.count};
       std::byte bytes[sizeof header];
       std::memcpy(bytes, &header, sizeof header);
-      outgoing.written += outgoing.channel->write(bytes + outgoing.written,
-                                                  sizeof header - outgoing.written);
+      outgoing.written +=
+          outgoing.channel->write(bytes + outgoing.written, sizeof header - outgoing.written);
       moved = true;
       if (outgoing.written < sizeof header) break;
       outgoing.header_written = true;
@@ -77,8 +76,8 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
     }
     const std::size_t all = message.buffer.bytes();
     const auto* data = static_cast<const std::byte*>(message.buffer.data);
-    const std::size_t more = outgoing.channel->write(data + outgoing.written,
-                                                     all - outgoing.written);
+    const std::size_t more =
+        outgoing.channel->write(data + outgoing.written, all - outgoing.written);
     outgoing.written += more;
     moved |= more > 0;
     if (outgoing.written < all) break;

@@ -27,7 +27,7 @@ void pause() {
 }  // namespace
 
 Meeting::Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
-                 Deadline deadline)
+                 std::chrono::milliseconds timeout)
     : peers_(std::move(peers)),
       segment_(segment),
       group_(std::move(group)),
@@ -35,7 +35,7 @@ Meeting::Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
       size_(peers_->size()),
       named_stalled_(static_cast<std::size_t>(size_)) {
   ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
-  step({.signature = {.operation = Operation::none}, .deadline = deadline});
+  step({.signature = {.operation = Operation::none}, .timeout = timeout});
   crowded_ = crowded();
   spins_ = crowded_ ? 0 : 2000;
   yields_ = crowded_ ? 20 : 0;
@@ -50,6 +50,7 @@ bool Meeting::crowded() const {
 
 void Meeting::enter(const Collective& collective) {
   ++entries_;
+  deadline_.reset();
   overslept_ = {};
   meet([this](int peer) -> Flag& { return segment_.lane(peer).entry[entries_ & 1].arrived; },
        entries_, collective);
@@ -91,8 +92,7 @@ void Meeting::raise(Flag& flag, std::uint32_t value) const {
 }
 
 template <class Absent>
-void Meeting::await(Flag& flag, std::uint32_t target, const Collective& collective,
-                    Absent absent) {
+void Meeting::await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent) {
   for (int i = 0; i < spins_; ++i) {
     if (flag.reached(target)) return;
     pause();
@@ -108,6 +108,7 @@ template <class Absent>
 void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& collective,
                            Absent absent) {
   const auto begin = Clock::now();
+  if (!deadline_) deadline_ = in(collective.timeout);
   int fair_slices = 0;  // Since this process was last kept from running.
   for (auto before = begin;;) {
     flag.sleepers.fetch_add(1);
@@ -124,7 +125,7 @@ void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     const std::string context = this->context(collective);
     throw_if_over(context);
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
-    if (collective.deadline == no_deadline || now < collective.deadline + overslept_) continue;
+    if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
     if (fair_slices < enough_slices) continue;  // The peers may have been stopped like us.
     if (const auto missing = absent(); !missing.empty()) throw_timeout(missing, context, begin);
   }
@@ -183,7 +184,8 @@ void Meeting::give_up(Fault fault, std::string_view reason) const {
 void Meeting::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
   const auto throw_given_up = [&] {
-    throw Error(common.fault, fmt::format("{}: the group was given up: {}", context, common.reason));
+    throw Error(common.fault,
+                fmt::format("{}: the group was given up: {}", context, common.reason));
   };
   // A rank that gives the group up may leave the job for the same reason; one that leaves the group
   // may do so because another one was lost.

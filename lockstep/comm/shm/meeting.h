@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,7 +26,7 @@ class Meeting {
  public:
   // Returns once all ranks of the group have made theirs.
   Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
-          Deadline deadline);
+          std::chrono::milliseconds timeout);
 
   // Blocks until all ranks have entered an operation; what this one says is in its next entry.
   void enter(const Collective& collective);
@@ -72,7 +73,8 @@ class Meeting {
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;
   std::uint32_t meetings_ = 0;
-  Clock::duration overslept_{0};    // Time in which this process was stopped: not the peers' fault.
+  std::optional<Deadline> deadline_;  // Of the operation, once it has begun to sleep.
+  Clock::duration overslept_{0};  // Time in which this process was stopped: not the peers' fault.
   std::vector<bool> named_stalled_;
 };
 

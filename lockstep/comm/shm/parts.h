@@ -1,16 +1,22 @@
-// Which elements of a buffer belong to which rank, and which of them are in one chunk.
+// Which elements of a buffer belong to which rank, and which of them go together.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <span>
 
 #include "lockstep/comm/backend.h"
 
 namespace lockstep {
 
 constexpr std::size_t cache_line = 64;
+
+inline std::size_t whole_lines(std::size_t bytes) {
+  return (bytes + cache_line - 1) / cache_line * cache_line;
+}
 
 // Elements [begin, end).
 struct Range {
@@ -20,18 +26,10 @@ struct Range {
   std::size_t count() const { return end - begin; }
 };
 
-// What of a part of `count` elements is in chunk number `chunk`, of `each` elements a chunk;
-// counted from the begin of the part.
-inline Range chunk_of(std::size_t count, std::size_t each, std::size_t chunk) {
-  const std::size_t begin = std::min(count, chunk * each);
-  return {begin, std::min(count, begin + each)};
-}
-
 // The elements that `rank` of `ranks` reduces: whole cache lines, so that no two ranks write one.
 inline Range slice_of(std::size_t count, std::size_t element, int rank, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
-  const std::size_t line = cache_line / element;
-  const std::size_t each = ((count + n - 1) / n + line - 1) / line * line;
+  const std::size_t each = whole_lines((count + n - 1) / n * element) / element;
   const std::size_t begin = std::min(count, static_cast<std::size_t>(rank) * each);
   return {begin, std::min(count, begin + each)};
 }
@@ -72,5 +70,23 @@ class Parts {
   std::size_t each_;
   std::size_t ranks_;
 };
+
+// A buffer's elements, as bytes.
+class Bytes {
+ public:
+  explicit Bytes(const Buffer& buffer)
+      : begin_(static_cast<std::byte*>(buffer.data)), element_(size_of(buffer.dtype)) {}
+
+  std::byte* at(std::size_t element) const { return begin_ + element * element_; }
+
+ private:
+  std::byte* begin_;
+  std::size_t element_;
+};
+
+// memcpy() of nothing from nowhere, or of something to where it is, included.
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
 
 }  // namespace lockstep

@@ -41,8 +41,8 @@ void ThreadTeam::lose(int rank) {
   member.lost = true;
   if (failure_) return;
   failure_ = Failure{.rank = rank, .host = "this process", .pid = ::getpid()};
-  failure_->sequence = member.activity.sequence;
-  if (failure_->sequence > 0) failure_->operation = name(member.activity.operation.load());
+  failure_->sequence = member.activity.sequence();
+  if (failure_->sequence > 0) failure_->operation = name(member.activity.operation());
 }
 
 void ThreadTeam::offer(const std::string& key, Offer offer) {

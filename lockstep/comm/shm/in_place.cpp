@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/in_place.h"
+
+#include "lockstep/comm/shm/parts.h"
+
+namespace lockstep {
+
+bool can_read_inputs(Operation operation) {
+  return operation == Operation::all_gather || operation == Operation::gather ||
+         operation == Operation::reduce_scatter || operation == Operation::all_to_all;
+}
+
+bool can_write_outputs(Operation operation) {
+  return operation != Operation::gather && operation != Operation::reduce_scatter;
+}
+
+bool InPlace::is_possible() const {
+  return in_one_region(&Lane::Entry::input) || in_one_region(&Lane::Entry::output);
+}
+
+bool InPlace::in_one_region(std::uint64_t Lane::Entry::*place) const {
+  const std::uint64_t region = Regions::region_of(meeting_.entry(0).*place);
+  for (int peer = 1; peer < size_; ++peer)
+    if (Regions::region_of(meeting_.entry(peer).*place) != region) return false;
+  return region != 0;
+}
+
+std::byte* InPlace::input_of(int rank) const {
+  return regions_.address(meeting_.entry(rank).input, rank);
+}
+
+std::byte* InPlace::output_of(int rank) const {
+  return regions_.address(meeting_.entry(rank).output, rank);
+}
+
+void InPlace::run(const Collective& collective) {
+  switch (collective.signature.operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return reduce_slice(collective);
+    case Operation::reduce_scatter:
+      return reduce_part(collective);
+    case Operation::broadcast:
+      if (rank_ != collective.signature.root)
+        copy_bytes(Bytes(collective.output).at(0), output_of(collective.signature.root),
+                   collective.output.bytes());
+      return;
+    default:
+      return in_one_region(&Lane::Entry::input) ? read(collective) : write(collective);
+  }
+}
+
+// This rank's slice of everybody's buffer, into everybody's or the root's.
+void InPlace::reduce_slice(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  const std::size_t element = size_of(signature.dtype);
+  const Range slice = slice_of(signature.count, element, rank_, size_);
+  reduction_.begin();
+  for (int peer = 0; peer < size_; ++peer) {
+    std::byte* const theirs = output_of(peer) + slice.begin * element;
+    reduction_.set_source(peer, theirs);
+    if (signature.operation == Operation::all_reduce || peer == signature.root)
+      reduction_.add_target(theirs);
+  }
+  reduction_.run(signature, slice.count());
+}
+
+void InPlace::reduce_part(const Collective& collective) {
+  const Range mine = Parts(collective, size_).of(rank_);
+  reduction_.begin();
+  for (int peer = 0; peer < size_; ++peer)
+    reduction_.set_source(peer, input_of(peer) + mine.begin * size_of(collective.signature.dtype));
+  reduction_.add_target(Bytes(collective.output).at(0));
+  reduction_.run(collective.signature, mine.count());
+}
+
+// What all_gather, gather and all_to_all have for this rank, from everybody's input.
+void InPlace::read(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  const std::size_t element = size_of(signature.dtype);
+  if (signature.operation == Operation::gather && rank_ != signature.root) return;
+  const Parts parts(collective, size_);
+  for (int i = 0; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;  // So that ranks do not all read from one.
+    const bool exchanges = signature.operation == Operation::all_to_all;
+    const Range from = exchanges ? parts.sent(peer, rank_) : Range{0, 0};
+    const Range to = exchanges ? parts.received(peer, rank_) : parts.of(peer);
+    copy_bytes(Bytes(collective.output).at(to.begin), input_of(peer) + from.begin * element,
+               to.count() * element);
+  }
+}
+
+// What this rank has for everybody in all_gather, scatter and all_to_all, to their outputs.
+void InPlace::write(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  const std::size_t element = size_of(signature.dtype);
+  if (signature.operation == Operation::scatter && rank_ != signature.root) return;
+  const Parts parts(collective, size_);
+  const auto part_for = [&](int peer) {
+    switch (signature.operation) {
+      case Operation::all_to_all:
+        return parts.sent(rank_, peer);
+      case Operation::scatter:
+        return parts.of(peer);
+      default:
+        return Range{0, parts.of(rank_).count()};
+    }
+  };
+  const auto place_at = [&](int peer) -> std::size_t {
+    switch (signature.operation) {
+      case Operation::all_to_all:
+        return parts.received(rank_, peer).begin;
+      case Operation::scatter:
+        return 0;
+      default:
+        return parts.of(rank_).begin;
+    }
+  };
+  for (int i = 0; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
+    const Range part = part_for(peer);
+    copy_bytes(output_of(peer) + place_at(peer) * element, Bytes(collective.input).at(part.begin),
+               part.count() * element);
+  }
+}
+
+}  // namespace lockstep

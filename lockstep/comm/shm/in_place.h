@@ -1,0 +1,46 @@
+// Collectives on registered memory: every rank works on its peers' buffers where they lie.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/shm/meeting.h"
+#include "lockstep/comm/shm/reduction.h"
+#include "lockstep/comm/shm/regions.h"
+
+namespace lockstep {
+
+// Whether peers can read this rank's input, or write its output, where these lie.
+bool can_read_inputs(Operation operation);
+bool can_write_outputs(Operation operation);
+
+class InPlace {
+ public:
+  // All must outlive it.
+  InPlace(const Meeting& meeting, const Regions& regions, Reduction& reduction, int rank, int ranks)
+      : meeting_(meeting), regions_(regions), reduction_(reduction), rank_(rank), size_(ranks) {}
+
+  // Whether all inputs, or all outputs, of what all ranks have entered lie in one region. All ranks
+  // see the same.
+  bool is_possible() const;
+
+  // This rank's part. It is complete on all ranks once they have met again.
+  void run(const Collective& collective);
+
+ private:
+  bool in_one_region(std::uint64_t Lane::Entry::*place) const;
+  std::byte* input_of(int rank) const;
+  std::byte* output_of(int rank) const;
+  void reduce_slice(const Collective& collective);
+  void reduce_part(const Collective& collective);
+  void read(const Collective& collective);
+  void write(const Collective& collective);
+
+  const Meeting& meeting_;
+  const Regions& regions_;
+  Reduction& reduction_;
+  const int rank_;
+  const int size_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/ownership.h"
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep {
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr std::size_t line = 64;
+constexpr std::size_t block = 4 * line;
+constexpr std::size_t ahead = 1024;  // How far lines are asked for before they are read.
+
+// A processor that has AVX2 knows PREFETCHW or takes it for nothing.
+__attribute__((target("avx2,prfchw"))) void take_over_lines(const std::byte* from,
+                                                            std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(from + i, 1, 3);
+}
+
+__attribute__((target("avx2,prfchw"))) void copy_block(std::byte* to, const std::byte* from) {
+  for (std::size_t i = 0; i < block; i += sizeof(__m256i)) {
+    const auto part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), part);
+  }
+}
+
+__attribute__((target("avx2,prfchw"))) void copy_lines(std::byte* to, const std::byte* from,
+                                                       std::size_t bytes) {
+  take_over_lines(from, std::min(ahead, bytes));
+  std::size_t i = 0;
+  for (; i + block <= bytes; i += block) {
+    if (i + ahead + block <= bytes) take_over_lines(from + i + ahead, block);
+    copy_block(to + i, from + i);
+  }
+  std::memcpy(to + i, from + i, bytes - i);
+}
+
+bool has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2");
+  return has;
+}
+
+}  // namespace
+
+void take_over(const std::byte* from, std::size_t bytes) {
+  if (has_avx2()) take_over_lines(from, bytes);
+}
+
+void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  has_avx2() ? copy_lines(to, from, bytes) : void(std::memcpy(to, from, bytes));
+}
+#else
+void take_over(const std::byte*, std::size_t) {}
+
+void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+#endif
+
+}  // namespace lockstep

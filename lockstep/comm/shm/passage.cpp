@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/passage.h"
+
+#include "lockstep/comm/shm/ownership.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t small_bytes = 4 << 10;
+
+// Operations in which a rank has something else for each of its peers: its room holds a slot for
+// each of them.
+bool has_slots(Operation operation) {
+  return operation == Operation::scatter || operation == Operation::reduce_scatter ||
+         operation == Operation::all_to_all;
+}
+
+bool has_equal_parts(const Signature& signature) {
+  return signature.layout == 0 &&
+         (has_slots(signature.operation) || signature.operation == Operation::gather ||
+          signature.operation == Operation::all_gather);
+}
+
+// Slots are of whole cache lines, so a chunk of many ranks' may be a little longer than usual.
+std::size_t most_part_bytes(Operation operation, int ranks) {
+  if (!has_slots(operation)) return GroupSegment::chunk_bytes;
+  const std::size_t bytes = GroupSegment::chunk_bytes / static_cast<std::size_t>(ranks);
+  return bytes / cache_line * cache_line;
+}
+
+}  // namespace
+
+// Ranks whose calls do not fit together may think differently, but go no further than to meet.
+bool Passage::is_small(const Collective& collective, int ranks) {
+  const Signature& signature = collective.signature;
+  const auto parts = has_equal_parts(signature) ? static_cast<std::size_t>(ranks) : 1;
+  return signature.count * parts * size_of(signature.dtype) <= small_bytes;
+}
+
+void Passage::begin(const Collective& collective) {
+  const Operation operation = collective.signature.operation;
+  element_ = size_of(collective.signature.dtype);
+  small_ = is_small(collective, size_);
+  const std::size_t longest = Parts(collective, size_).longest();
+  const std::size_t part_bytes =
+      std::min(most_part_bytes(operation, size_), whole_lines(longest * element_));
+  part_ = std::max<std::size_t>(1, part_bytes / element_);
+  chunks_ = (longest + part_ - 1) / part_;
+
+  // Chunks of one collective lie at multiples of their stride, so that none goes over the end.
+  const std::size_t room = GroupSegment::room_bytes(size_);
+  const std::size_t bytes =
+      part_bytes * (has_slots(operation) ? static_cast<std::size_t>(size_) : 1);
+  stride_ = chunks_ > 1 ? GroupSegment::chunk_bytes : bytes;
+  if (chunks_ > 1)
+    cursor_ = (cursor_ + stride_ - 1) / stride_ * stride_;
+  else if (cursor_ % room + stride_ > room)
+    cursor_ += room - cursor_ % room;
+}
+
+std::byte* Passage::room(int rank, std::size_t chunk) const {
+  return segment_.room(rank) + (cursor_ + chunk * stride_) % GroupSegment::room_bytes(size_);
+}
+
+std::byte* Passage::slot(int rank, int to, std::size_t chunk) const {
+  return room(rank, chunk) + static_cast<std::size_t>(to) * whole_lines(part_ * element_);
+}
+
+Range Passage::in_chunk(std::size_t count, std::size_t chunk) const {
+  const std::size_t begin = std::min(count, chunk * part_);
+  return {begin, std::min(count, begin + part_)};
+}
+
+// At the same place in every chunk, also in a shorter last one.
+Range Passage::slice_in(Range chunk, int rank) const {
+  const Range slice = slice_of(part_, element_, rank, size_);
+  return {std::min(slice.begin, chunk.count()), std::min(slice.end, chunk.count())};
+}
+
+// What is small stays in everybody's caches, and is written again too soon.
+void Passage::take_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
+                         bool only_reader) const {
+  only_reader && !small_ ? copy_taking_over(to, from, bytes) : copy_bytes(to, from, bytes);
+}
+
+bool Passage::reduces_at_once(const Collective& collective) const {
+  return small_ && collective.signature.operation == Operation::all_reduce;
+}
+
+void Passage::put_first(const Collective& collective) {
+  if (chunks_ == 0) return;
+  if (reduces_at_once(collective))
+    copy_bytes(room(rank_, 0), Bytes(collective.output).at(0), collective.output.bytes());
+  else
+    put(collective, 0);
+}
+
+void Passage::run(const Collective& collective) {
+  if (chunks_ == 0) return;
+  if (reduces_at_once(collective)) {
+    reduce_at_once(collective);
+  } else if (collective.signature.operation == Operation::all_reduce) {
+    all_reduce(collective);
+  } else {
+    for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
+      if (chunk > 0) {
+        put(collective, chunk);
+        meeting_.step(collective);
+      }
+      take(collective, chunk);
+    }
+  }
+  cursor_ += chunks_ * stride_;
+}
+
+// Every rank combines all of it: little enough that this is faster than to meet once more.
+void Passage::reduce_at_once(const Collective& collective) {
+  reduction_.begin();
+  for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, room(peer, 0));
+  reduction_.add_target(Bytes(collective.output).at(0));
+  reduction_.run(collective.signature, collective.output.count);
+}
+
+// One meeting a chunk: while this rank combines its slice of one chunk it takes the results of the
+// one before and puts the one after.
+void Passage::all_reduce(const Collective& collective) {
+  for (std::size_t chunk = 0; chunk <= chunks_; ++chunk) {
+    if (chunk < chunks_) combine_slice(collective, chunk);
+    if (chunk > 0) take_slices(collective, chunk - 1);
+    if (chunk + 1 < chunks_) put(collective, chunk + 1);
+    if (chunk < chunks_) meeting_.step(collective);
+  }
+}
+
+// --- Putting --------------------------------------------------------------------------------------
+
+void Passage::put(const Collective& collective, std::size_t chunk) {
+  const Signature& signature = collective.signature;
+  const Parts parts(collective, size_);
+  const bool is_root = rank_ == signature.root;
+  const auto put_whole = [&](const Buffer& from, std::size_t count) {
+    const Range range = in_chunk(count, chunk);
+    copy_bytes(room(rank_, chunk), Bytes(from).at(range.begin), range.count() * element_);
+  };
+  const auto put_slots = [&](auto part_for) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const Range part = part_for(peer);
+      const Range range = in_chunk(part.count(), chunk);
+      copy_bytes(slot(rank_, peer, chunk), Bytes(collective.input).at(part.begin + range.begin),
+                 range.count() * element_);
+    }
+  };
+  switch (signature.operation) {
+    case Operation::all_reduce:
+      return put_around_slice(collective, chunk);
+    case Operation::broadcast:
+      return is_root ? put_whole(collective.output, signature.count) : void();
+    case Operation::reduce:
+      return is_root ? void() : put_whole(collective.output, signature.count);
+    case Operation::gather:
+      return is_root ? void() : put_whole(collective.input, parts.of(rank_).count());
+    case Operation::all_gather:
+      return put_whole(collective.input, parts.of(rank_).count());
+    case Operation::scatter:
+      return is_root ? put_slots([&](int peer) { return parts.of(peer); }) : void();
+    case Operation::reduce_scatter:
+      return put_slots([&](int peer) { return parts.of(peer); });
+    case Operation::all_to_all:
+      return put_slots([&](int peer) { return parts.sent(rank_, peer); });
+    default:
+      return;
+  }
+}
+
+// All but the slice that this rank combines, whose place in its room is for the result.
+void Passage::put_around_slice(const Collective& collective, std::size_t chunk) {
+  const Range range = in_chunk(collective.signature.count, chunk);
+  const Range own = slice_in(range, rank_);
+  const Bytes data(collective.output);
+  std::byte* const to = room(rank_, chunk);
+  copy_bytes(to, data.at(range.begin), own.begin * element_);
+  copy_bytes(to + own.end * element_, data.at(range.begin + own.end),
+             (range.count() - own.end) * element_);
+}
+
+// From all rooms and its own memory, into its own memory and its own room.
+void Passage::combine_slice(const Collective& collective, std::size_t chunk) {
+  const Range range = in_chunk(collective.signature.count, chunk);
+  const Range slice = slice_in(range, rank_);
+  std::byte* const own = Bytes(collective.output).at(range.begin + slice.begin);
+  reduction_.begin();
+  for (int peer = 0; peer < size_; ++peer)
+    reduction_.set_source(peer, peer == rank_ ? own : room(peer, chunk) + slice.begin * element_);
+  reduction_.add_target(own);
+  reduction_.add_target(room(rank_, chunk) + slice.begin * element_);
+  reduction_.run_taking_over(collective.signature, slice.count(), rank_);
+}
+
+// --- Taking ---------------------------------------------------------------------------------------
+
+void Passage::take(const Collective& collective, std::size_t chunk) {
+  const bool is_root = rank_ == collective.signature.root;
+  switch (collective.signature.operation) {
+    case Operation::broadcast:
+      return is_root ? void() : take_whole(collective, chunk, size_ == 2);
+    case Operation::all_gather:
+      return take_parts(collective, chunk, size_ == 2);
+    case Operation::gather:
+      return is_root ? take_parts(collective, chunk, true) : void();
+    case Operation::reduce:
+      return is_root ? reduce_part(collective, chunk) : void();
+    case Operation::reduce_scatter:
+      return reduce_part(collective, chunk);
+    case Operation::scatter:
+      return take_whole(collective, chunk, true);
+    case Operation::all_to_all:
+      return take_parts(collective, chunk, true);
+    default:
+      return;
+  }
+}
+
+void Passage::take_slices(const Collective& collective, std::size_t chunk) {
+  const Range range = in_chunk(collective.signature.count, chunk);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const Range slice = slice_in(range, peer);
+    take_bytes(Bytes(collective.output).at(range.begin + slice.begin),
+               room(peer, chunk) + slice.begin * element_, slice.count() * element_, size_ == 2);
+  }
+}
+
+// What comes from the root alone.
+void Passage::take_whole(const Collective& collective, std::size_t chunk, bool only_reader) {
+  const bool scatters = collective.signature.operation == Operation::scatter;
+  const int root = collective.signature.root;
+  const Range range = in_chunk(collective.output.count, chunk);
+  std::byte* const to = Bytes(collective.output).at(range.begin);
+  const std::size_t bytes = range.count() * element_;
+  if (rank_ == root) {
+    const Range own = Parts(collective, size_).of(rank_);
+    return copy_bytes(to, Bytes(collective.input).at(own.begin + range.begin), bytes);
+  }
+  take_bytes(to, scatters ? slot(root, rank_, chunk) : room(root, chunk), bytes, only_reader);
+}
+
+// What comes from everybody, this rank itself included.
+void Passage::take_parts(const Collective& collective, std::size_t chunk, bool only_reader) {
+  const bool exchanges = collective.signature.operation == Operation::all_to_all;
+  const Parts parts(collective, size_);
+  for (int peer = 0; peer < size_; ++peer) {
+    const Range part = exchanges ? parts.received(peer, rank_) : parts.of(peer);
+    const Range range = in_chunk(part.count(), chunk);
+    std::byte* const to = Bytes(collective.output).at(part.begin + range.begin);
+    const std::size_t bytes = range.count() * element_;
+    if (peer == rank_) {
+      const std::size_t begin = exchanges ? parts.sent(rank_, rank_).begin : 0;
+      copy_bytes(to, Bytes(collective.input).at(begin + range.begin), bytes);
+    } else {
+      take_bytes(to, exchanges ? slot(peer, rank_, chunk) : room(peer, chunk), bytes, only_reader);
+    }
+  }
+}
+
+// From everybody's room and its own memory.
+void Passage::reduce_part(const Collective& collective, std::size_t chunk) {
+  const bool scatters = collective.signature.operation == Operation::reduce_scatter;
+  const Range range = in_chunk(collective.output.count, chunk);
+  const Bytes output(collective.output);
+  const std::size_t begin = scatters ? Parts(collective, size_).of(rank_).begin : 0;
+  const Bytes own(scatters ? collective.input : collective.output);
+  reduction_.begin();
+  for (int peer = 0; peer < size_; ++peer) {
+    const std::byte* theirs = scatters ? slot(peer, rank_, chunk) : room(peer, chunk);
+    reduction_.set_source(peer, peer == rank_ ? own.at(begin + range.begin) : theirs);
+  }
+  reduction_.add_target(output.at(range.begin));
+  reduction_.run_taking_over(collective.signature, range.count(), rank_);
+}
+
+}  // namespace lockstep

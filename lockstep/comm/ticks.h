@@ -1,0 +1,26 @@
+// Time stamps that cost a few nanoseconds: the processor's own counter where it runs at a constant
+// rate on all cores, otherwise the steady clock. For what is shown to people; deadlines use Clock.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+
+using Ticks = std::uint64_t;
+
+inline Ticks ticks_now() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  return static_cast<Ticks>(Clock::now().time_since_epoch().count());
+#endif
+}
+
+// The time of the steady clock at `ticks`, of this process or another one of this host.
+Clock::time_point time_of(Ticks ticks);
+
+}  // namespace lockstep
