@@ -47,7 +47,7 @@ struct Collective {
   Buffer output = {};
 
   // Elements of each part, one for each rank; of all_to_all, counts[s * size + d] from rank s to
-  // rank d. Empty when all parts are equal.
+  // rank d. Empty when all parts are equal, of signature.count elements; else that is their sum.
   std::span<const std::size_t> counts = {};
 };
 

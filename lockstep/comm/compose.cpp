@@ -2,7 +2,7 @@
 #include "lockstep/comm/compose.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "lockstep/comm/error.h"
@@ -80,6 +80,7 @@ class Composition {
               const Counts& counts) {
     Collective inner = outer_;
     inner.signature.operation = operation;
+    inner.signature.count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
     inner.signature.layout = hash_of(counts.data(), counts.size() * sizeof counts[0]);
     inner.input = input;
     inner.output = output;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
@@ -194,6 +195,7 @@ void ProcessGroup::State::all_to_all_of_uneven_parts(const Collective& collectiv
       pairs[s * n + d] = static_cast<std::size_t>(sent);
     }
   Collective inner = collective;
+  inner.signature.count = std::accumulate(pairs.begin(), pairs.end(), std::size_t{0});
   inner.counts = pairs;
   run_native(inner);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <mutex>
 
 #include "lockstep/comm/error.h"
@@ -10,6 +12,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/store/job_token.h"
 
 namespace lockstep {
 namespace {
@@ -20,6 +23,38 @@ void require_one_host(const LaunchEnvironment& who) {
                 fmt::format("{} of {} ranks run on this host; ranks on several hosts are not "
                             "supported yet",
                             who.local_world_size, who.world_size));
+}
+
+// What two processes have in common when they can meet on an abstract Unix socket: the kernel, as it
+// was booted, and the network namespace.
+std::string meeting_place() {
+  char net[64] = {};
+  if (::readlink("/proc/self/ns/net", net, sizeof net - 1) < 0) net[0] = '\0';
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  in >> boot;
+  char host[64] = {};
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("{} {} {}", host, boot, net);
+}
+
+// Rank 0 makes a name for the job that nobody can guess, and says where it is; the others learn
+// both.
+void meet_in_store(Store& store, LaunchEnvironment& who, std::string_view group,
+                   Deadline deadline) {
+  const std::string key = fmt::format("lockstep/{}/{}", who.job_id, group);
+  const std::string here = meeting_place();
+  if (who.rank == 0) store.set(key, fmt::format("{}\n{}", make_job_token().text(), here));
+  const std::string said = store.wait(key, deadline);
+  const auto end = said.find('\n');
+  if (end == said.npos)
+    throw Error(Fault::corrupt, fmt::format("the store's '{}' is not what rank 0 wrote", key));
+  if (said.substr(end + 1) != here)
+    throw Error(Fault::unsupported,
+                fmt::format("rank {} is on another host or in another network namespace ({}) than "
+                            "rank 0 ({}); ranks on several hosts are not supported yet",
+                            who.rank, here, said.substr(end + 1)));
+  who.job_id = said.substr(0, end);
 }
 
 ProcessGroup make_world(std::shared_ptr<HostSession> session, const std::string& name,
@@ -49,11 +84,12 @@ ProcessGroup init_process_group(const InitOptions& options) {
   static std::weak_ptr<HostSession> current;
   static int groups_made = 0;
 
-  const LaunchEnvironment who = options.environment ? *options.environment : read_environment();
+  LaunchEnvironment who = options.environment ? *options.environment : read_environment();
   require_one_host(who);
   const std::lock_guard lock(mutex);
   require(current.expired(), "init_process_group: this process is in a group already");
   const std::string name = ++groups_made == 1 ? "world" : fmt::format("world#{}", groups_made);
+  if (options.store) meet_in_store(*options.store, who, name, in(options.timeout));
   auto session = std::make_shared<HostSession>(who, name, in(options.timeout));
   current = session;
   ProcessGroup world = make_world(std::move(session), name, options.timeout);

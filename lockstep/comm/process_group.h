@@ -39,6 +39,7 @@
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/operation.h"
 #include "lockstep/comm/registered_memory.h"
+#include "lockstep/comm/store/store.h"
 #include "lockstep/comm/time.h"
 #include "lockstep/comm/work.h"
 
@@ -182,6 +183,10 @@ struct InitOptions {
 
   // Who this rank is; taken from the launcher's environment variables when not given.
   std::optional<LaunchEnvironment> environment = {};
+
+  // Through which the ranks agree on a name for the job that no other has, and see that they are on
+  // one host: any store that all of them share. Without one the launcher's variables name the job.
+  std::shared_ptr<Store> store = {};
 };
 
 // Makes the group of all ranks of the job. Collective. Once per process at a time: after

@@ -6,8 +6,10 @@ other_launchers_test.py LAUNCHED_GROUP_TEST --python PYTHON
 """
 
 import argparse
+import functools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -26,10 +28,18 @@ def succeed(name, processes):
     print(f"formed its group under {name}", flush=True)
 
 
+@functools.cache
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
     parser.add_argument("--python", default="")
+    parser.add_argument("--torch-store-group", help="a program that meets through PyTorch's store")
     options = parser.parse_args()
     rank = [options.program, "--lockstep-rank", "works", "", "", ""]
 
@@ -40,6 +50,11 @@ def main():
         torchrun = [options.python, "-m", "torch.distributed.run", "--no-python", "--standalone",
                     "--nproc-per-node", "2"]
         succeed("torchrun", [start(torchrun + rank)])
+        if options.torch_store_group:  # Torchrun listens; then rank 0 does, as without torchrun.
+            succeed("torchrun, with its store", [start(torchrun + [options.torch_store_group])])
+            succeed("bare variables, with PyTorch's store", [
+                start([options.torch_store_group], RANK=str(number), WORLD_SIZE="2",
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port()) for number in range(2)])
     else:
         absent.append("torchrun (set LOCKSTEP_PYTHON to a Python with torch)")
     if shutil.which("mpirun"):

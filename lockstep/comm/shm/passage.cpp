@@ -39,6 +39,8 @@ bool Passage::is_small(const Collective& collective, int ranks) {
 
 void Passage::begin(const Collective& collective) {
   const Operation operation = collective.signature.operation;
+  chunks_ = 0;
+  if (collective.signature.count == 0) return;
   element_ = size_of(collective.signature.dtype);
   small_ = is_small(collective, size_);
   const std::size_t longest = Parts(collective, size_).longest();

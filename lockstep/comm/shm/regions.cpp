@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "lockstep/comm/error.h"
+
 namespace lockstep {
 namespace {
 
@@ -20,34 +22,33 @@ std::size_t Regions::bytes_for(std::size_t bytes, int ranks) {
 }
 
 RegisteredMemory Regions::add(SharedMemory memory, std::size_t bytes, int rank) {
-  forget_unused();
-  auto region = std::make_shared<Region>(Region{std::move(memory), stride_of(bytes), ++made_});
-  std::byte* mine = region->memory.get() + static_cast<std::size_t>(rank) * region->stride;
-  by_part_[mine] = region;
-  by_number_[region->number] = region;
-  return RegisteredMemory(region, mine, bytes);
-}
-
-void Regions::forget_unused() {
-  const auto unused = [](const auto& entry) { return entry.second.expired(); };
-  std::erase_if(by_part_, unused);
-  std::erase_if(by_number_, unused);
+  std::erase_if(regions_, [](const Region& region) { return region.owner.expired(); });
+  const std::size_t stride = stride_of(bytes);
+  std::byte* const all = memory.get();
+  std::byte* const mine = all + static_cast<std::size_t>(rank) * stride;
+  // An owner of its own: the memory itself may have others.
+  const auto owner = std::make_shared<const SharedMemory>(std::move(memory));
+  regions_.push_back({++made_, all, stride, mine, owner});
+  return RegisteredMemory(owner, mine, bytes);
 }
 
 std::uint64_t Regions::locate(const Buffer& buffer) const {
   const auto* begin = static_cast<const std::byte*>(buffer.data);
-  const auto after = by_part_.upper_bound(begin);
-  if (after == by_part_.begin()) return 0;
-  const auto& [part, weak] = *std::prev(after);
-  const auto region = weak.lock();
-  if (!region || begin + buffer.bytes() > part + region->stride) return 0;
-  return region->number << offset_bits | static_cast<std::uint64_t>(begin - part);
+  for (const Region& region : regions_) {
+    if (begin < region.mine || begin >= region.mine + region.stride) continue;
+    const auto offset = static_cast<std::uint64_t>(begin - region.mine);
+    const bool within = offset + buffer.bytes() <= region.stride && !region.owner.expired();
+    if (within) return region.number << offset_bits | offset;
+  }
+  return 0;
 }
 
 std::byte* Regions::address(std::uint64_t location, int rank) const {
-  const auto region = by_number_.at(region_of(location)).lock();
-  return region->memory.get() + static_cast<std::size_t>(rank) * region->stride +
-         (location & ((std::uint64_t{1} << offset_bits) - 1));
+  for (const Region& region : regions_)
+    if (region.number == region_of(location))
+      return region.all + static_cast<std::size_t>(rank) * region.stride +
+             (location & ((std::uint64_t{1} << offset_bits) - 1));
+  throw Error(Fault::bug, "a peer's registered memory is not known here");
 }
 
 }  // namespace lockstep

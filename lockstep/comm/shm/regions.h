@@ -6,8 +6,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <vector>
 
 #include "lockstep/comm/buffer.h"
 #include "lockstep/comm/registered_memory.h"
@@ -35,16 +35,15 @@ class Regions {
 
  private:
   struct Region {
-    SharedMemory memory;
-    std::size_t stride;  // Bytes from one rank's part to the next.
-    std::uint64_t number;
+    std::uint64_t number;  // From 1.
+    std::byte* all;        // All ranks' parts,
+    std::size_t stride;    // so many bytes from one to the next;
+    std::byte* mine;       // this rank's.
+    std::weak_ptr<const void> owner;
   };
 
-  void forget_unused();
-
   std::uint64_t made_ = 0;
-  std::map<const std::byte*, std::weak_ptr<Region>> by_part_;  // By the begin of this rank's.
-  std::map<std::uint64_t, std::weak_ptr<Region>> by_number_;
+  std::vector<Region> regions_;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/torch_store.h"
+
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/environment.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+// Calls `body`, and says what c10d throws in our words.
+template <class Body>
+auto translated(std::string_view what, Body body) {
+  const auto text = [&](const std::exception& error) {
+    const std::string_view all = error.what();  // Its first line; a stack trace may follow.
+    return std::string(what) + ": " + std::string(all.substr(0, all.find('\n')));
+  };
+  try {
+    return body();
+  } catch (const c10::DistStoreError& error) {
+    throw Error(Fault::timeout, text(error));
+  } catch (const c10::DistError& error) {
+    throw Error(Fault::peer_lost, text(error));
+  }
+}
+
+class TorchStore final : public Store {
+ public:
+  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+
+  void set(std::string_view key, std::string_view value) override {
+    require_limits(key, value);
+    translated("set", [&] { store_->set(std::string(key), bytes_of(value)); });
+  }
+
+  std::optional<std::string> find(std::string_view key) override {
+    require_limits(key, {});
+    return translated("find", [&]() -> std::optional<std::string> {
+      if (!store_->check({std::string(key)})) return std::nullopt;
+      return text_of(store_->get(std::string(key)));
+    });
+  }
+
+  std::string wait(std::string_view key, Deadline deadline) override {
+    require_limits(key, {});
+    if (auto value = find(key)) return *std::move(value);
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0)
+      throw Error(Fault::timeout, "wait: nobody has set '" + std::string(key) + "'");
+    // c10d adds it to a time of its own, which must not overflow.
+    const auto most = std::chrono::milliseconds(std::chrono::hours(24 * 365));
+    return translated("wait for '" + std::string(key) + "'", [&] {
+      store_->wait({std::string(key)}, std::min(left, most));
+      return text_of(store_->get(std::string(key)));
+    });
+  }
+
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    require_limits(key, {});
+    return translated("add", [&] { return store_->add(std::string(key), amount); });
+  }
+
+  std::string compare_set(std::string_view key, std::string_view expected,
+                          std::string_view desired) override {
+    require_limits(key, desired);
+    return translated("compare_set", [&] {
+      return text_of(store_->compareSet(std::string(key), bytes_of(expected), bytes_of(desired)));
+    });
+  }
+
+  bool erase(std::string_view key) override {
+    require_limits(key, {});
+    return translated("erase", [&] { return store_->deleteKey(std::string(key)); });
+  }
+
+ private:
+  static void require_limits(std::string_view key, std::string_view value) {
+    require(key.size() <= max_key_bytes, "a store's key may be 4 KiB long at most");
+    require(value.size() <= max_value_bytes, "a store's value may be 16 MiB long at most");
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+bool torchrun_listens() {
+  const char* text = ::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  return text != nullptr && std::string_view(text) == "True";
+}
+
+std::string required_variable(const char* name) {
+  const char* text = ::getenv(name);
+  require(text != nullptr && *text != '\0', std::string("connect_torch_store: ") + name +
+                                                " is not set: it says where PyTorch's store is");
+  return text;
+}
+
+}  // namespace
+
+std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store) {
+  require(store.defined(), "adapt: there is no store");
+  return std::make_shared<TorchStore>(std::move(store));
+}
+
+std::shared_ptr<Store> connect_torch_store() {
+  const std::string host = required_variable("MASTER_ADDR");
+  const std::string port = required_variable("MASTER_PORT");
+  c10d::TCPStoreOptions options;
+  const int number = std::atoi(port.c_str());
+  require(number > 0 && number <= std::numeric_limits<std::uint16_t>::max(),
+          "connect_torch_store: MASTER_PORT='" + port + "' is not a port");
+  options.port = static_cast<std::uint16_t>(number);
+  options.isServer = read_environment().rank == 0 && !torchrun_listens();
+  options.waitWorkers = false;
+  options.timeout = default_timeout;
+  return translated("connecting to PyTorch's store at " + host + ":" + port,
+                    [&] { return adapt(c10::make_intrusive<c10d::TCPStore>(host, options)); });
+}
+
+}  // namespace lockstep
