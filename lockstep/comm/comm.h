@@ -4,6 +4,7 @@
 #pragma once
 
 #include "lockstep/comm/buffer.h"
+#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
@@ -14,4 +15,5 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/registered_memory.h"
 #include "lockstep/comm/time.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/comm/work.h"
