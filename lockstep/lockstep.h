@@ -13,6 +13,8 @@
 #include "lockstep/data/idx_dataset.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/tensor_lists.h"
 #include "lockstep/train/progress.h"

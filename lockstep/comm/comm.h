@@ -4,6 +4,7 @@
 #pragma once
 
 #include "lockstep/comm/buffer.h"
+#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
@@ -22,4 +23,5 @@
 #include "lockstep/comm/store/tcp_store.h"
 #include "lockstep/comm/store/tcp_store_server.h"
 #include "lockstep/comm/time.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/comm/work.h"

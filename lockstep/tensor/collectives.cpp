@@ -1,69 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/tensor/collectives.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/tensor/buffers.h"
 
 namespace lockstep {
 namespace {
 
-void require_dense_cpu(const at::Tensor& tensor, const char* what) {
-  require(tensor.defined(), std::string(what) + ": the tensor is undefined");
-  if (!tensor.is_cpu() || tensor.layout() != at::kStrided)
-    throw Error(Fault::unsupported, std::string(what) + ": only dense CPU tensors are supported");
-}
-
-void require_contiguous(const at::Tensor& tensor, const char* what) {
-  require_dense_cpu(tensor, what);
-  require(tensor.is_contiguous(), std::string(what) + ": the tensor must be contiguous");
-}
-
-Buffer reducible(const at::Tensor& tensor) {
-  return {.data = tensor.data_ptr(),
-          .count = static_cast<std::size_t>(tensor.numel()),
-          .dtype = reducible_dtype(tensor.scalar_type())};
-}
-
-// Types that comm cannot reduce travel as bytes.
-Buffer movable(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kLong:
-    case at::kBFloat16:
-      return reducible(tensor);
-    default:
-      return {.data = tensor.data_ptr(), .count = tensor.nbytes(), .dtype = DType::uint8};
-  }
-}
-
-CallOptions keeping(std::vector<at::Tensor> tensors, const CallOptions& options) {
-  CallOptions kept = options;
-  kept.keep_alive = std::make_shared<std::vector<at::Tensor>>(std::move(tensors));
-  return kept;
-}
-
-// Calls `collective` on `tensor`, or on a contiguous copy that is then copied back.
-template <class Collective>
-void in_place(const at::Tensor& tensor, Collective collective) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor contiguous = tensor.contiguous();
-  collective(contiguous);
-  if (!contiguous.is_same(tensor)) tensor.copy_(contiguous);
-}
-
-// Ranks whose shapes differ get a mismatch, also when they have as many elements.
-std::string tag_of_shape(const at::Tensor& tensor, const CallOptions& options) {
-  std::string tag(options.tag);
-  for (const std::int64_t size : tensor.sizes()) tag += ' ' + std::to_string(size);
-  return tag;
+std::int64_t total(at::IntArrayRef splits) {
+  return std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
 }
 
 std::vector<std::int64_t> gathered_shape(const at::Tensor& tensor, const ProcessGroup& group) {
@@ -72,72 +25,401 @@ std::vector<std::int64_t> gathered_shape(const at::Tensor& tensor, const Process
   return shape;
 }
 
+std::vector<std::int64_t> with_rows(const at::Tensor& tensor, std::int64_t rows) {
+  std::vector<std::int64_t> shape = tensor.sizes().vec();
+  shape[0] = rows;
+  return shape;
+}
+
+// --- What is refused on this rank alone ----------------------------------------------------------
+
+void require_rows(const at::Tensor& tensor, std::string_view what) {
+  require_dense_cpu(tensor, what);
+  require(tensor.dim() > 0, std::string(what) + ": a tensor without dimensions has no rows");
+}
+
+void require_shape(const at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type,
+                   std::string_view what) {
+  require(tensor.sizes() == sizes && tensor.scalar_type() == type,
+          std::string(what) + ": expected a tensor" + shape_text(type, sizes) + ", got" +
+              shape_text(tensor.scalar_type(), tensor.sizes()));
+}
+
+void require_splits(at::IntArrayRef splits, const ProcessGroup& group, std::string_view what) {
+  require(static_cast<int>(splits.size()) == group.size(),
+          std::string(what) + ": " + std::to_string(splits.size()) + " splits for " +
+              std::to_string(group.size()) + " ranks");
+  for (const std::int64_t split : splits)
+    require(split >= 0,
+            std::string(what) + ": the split " + std::to_string(split) + " is negative");
+}
+
+void require_total(at::IntArrayRef splits, const at::Tensor& tensor, std::string_view what) {
+  require(total(splits) == tensor.size(0),
+          std::string(what) + ": the splits make " + std::to_string(total(splits)) +
+              " rows, the tensor has " + std::to_string(tensor.size(0)));
+}
+
+// --- Parts along dim 0 -----------------------------------------------------------------------------
+
+std::vector<std::int64_t> equal_splits(const at::Tensor& tensor, const ProcessGroup& group,
+                                       std::string_view what) {
+  require(tensor.size(0) % group.size() == 0,
+          std::string(what) + ": " + std::to_string(tensor.size(0)) + " rows are not " +
+              std::to_string(group.size()) + " equal parts");
+  return std::vector<std::int64_t>(static_cast<std::size_t>(group.size()),
+                                   tensor.size(0) / group.size());
+}
+
+// The caller's, checked; equal ones when the caller gave none.
+std::vector<std::int64_t> splits_of(const at::Tensor& tensor, at::IntArrayRef splits,
+                                    const ProcessGroup& group, std::string_view what) {
+  if (splits.empty()) return equal_splits(tensor, group, what);
+  require_splits(splits, group, what);
+  require_total(splits, tensor, what);
+  return splits.vec();
+}
+
+// In elements of a Buffer of `dtype`.
+Counts counts_of(at::IntArrayRef splits, const at::Tensor& tensor, DType dtype) {
+  Counts counts(splits.size());
+  const std::size_t row = elements_of_row(tensor, dtype);
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    counts[i] = static_cast<std::size_t>(splits[i]) * row;
+  return counts;
+}
+
+std::int64_t mine(at::IntArrayRef splits, const ProcessGroup& group) {
+  return splits[static_cast<std::size_t>(group.rank())];
+}
+
+std::vector<at::Tensor> parts_of(const at::Tensor& tensor, at::IntArrayRef splits) {
+  std::vector<at::Tensor> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t rows : splits) {
+    parts.push_back(tensor.narrow(0, begin, rows));
+    begin += rows;
+  }
+  return parts;
+}
+
+// A tag for tensors that may differ in dim 0.
+std::string text_of_rows(const at::Tensor& tensor) {
+  return " rows of" + shape_text(tensor.scalar_type(), tensor.sizes().slice(1));
+}
+
+// How many rows each rank has.
+std::vector<std::int64_t> exchange_rows(const at::Tensor& tensor, const ProcessGroup& group,
+                                        const CallOptions& options) {
+  std::int64_t rows = tensor.size(0);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
+  const Tagged tagged(options, text_of_rows(tensor));
+  group.all_gather({.data = &rows, .count = 1, .dtype = DType::int64},
+                   {.data = all.data(), .count = all.size(), .dtype = DType::int64}, {}, tagged);
+  return all;
+}
+
+std::vector<std::int64_t> exchange_splits(std::vector<std::int64_t> send_splits,
+                                          const ProcessGroup& group, const CallOptions& options) {
+  std::vector<std::int64_t> all(send_splits.size());
+  group.all_to_all({.data = send_splits.data(), .count = send_splits.size(), .dtype = DType::int64},
+                   {.data = all.data(), .count = all.size(), .dtype = DType::int64}, {}, {},
+                   options);
+  return all;
+}
+
 }  // namespace
 
-DType reducible_dtype(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return DType::float32;
-    case at::kDouble:
-      return DType::float64;
-    case at::kLong:
-      return DType::int64;
-    case at::kBFloat16:
-      return DType::bfloat16;
-    default:
-      throw Error(Fault::unsupported,
-                  std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
-  }
-}
+// --- Same shape in, same shape out -------------------------------------------------------------------
 
 void all_reduce(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                 const CallOptions& options) {
-  require_dense_cpu(tensor, "all_reduce");
-  in_place(tensor, [&](const at::Tensor& data) { group.all_reduce(reducible(data), op, options); });
+  require_writable(tensor, "all_reduce");
+  const Tagged tagged(options, shape_text(tensor));
+  in_place(tensor, true,
+           [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, tagged); });
 }
 
 Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                       const CallOptions& options) {
   require_contiguous(tensor, "all_reduce_async");
-  return group.all_reduce_async(reducible(tensor), op, keeping({tensor}, options));
+  const Tagged tagged(options, shape_text(tensor), {tensor});
+  return group.all_reduce_async(reducible(tensor, op), op, tagged);
 }
 
 void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root,
                const CallOptions& options) {
-  require_dense_cpu(tensor, "broadcast");
-  in_place(tensor, [&](const at::Tensor& data) { group.broadcast(movable(data), root, options); });
+  const bool receives = group.rank() != root;
+  receives ? require_writable(tensor, "broadcast") : require_dense_cpu(tensor, "broadcast");
+  const Tagged tagged(options, shape_text(tensor));
+  in_place(tensor, receives,
+           [&](const at::Tensor& data) { group.broadcast(movable(data), root, tagged); });
 }
 
 Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root,
                      const CallOptions& options) {
   require_contiguous(tensor, "broadcast_async");
-  return group.broadcast_async(movable(tensor), root, keeping({tensor}, options));
+  const Tagged tagged(options, shape_text(tensor), {tensor});
+  return group.broadcast_async(movable(tensor), root, tagged);
 }
+
+void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root, ReduceOp op,
+            const CallOptions& options) {
+  const bool receives = group.rank() == root;
+  receives ? require_writable(tensor, "reduce") : require_dense_cpu(tensor, "reduce");
+  const Tagged tagged(options, shape_text(tensor));
+  in_place(tensor, receives,
+           [&](const at::Tensor& data) { group.reduce(reducible(data, op), root, op, tagged); });
+}
+
+Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root, ReduceOp op,
+                  const CallOptions& options) {
+  require_contiguous(tensor, "reduce_async");
+  const Tagged tagged(options, shape_text(tensor), {tensor});
+  return group.reduce_async(reducible(tensor, op), root, op, tagged);
+}
+
+// --- Gathering ---------------------------------------------------------------------------------------
 
 at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                       const CallOptions& options) {
   require_dense_cpu(tensor, "all_gather");
-  const at::Tensor input = tensor.detach().contiguous();
+  const at::Tensor input = values_of(tensor.detach());
   at::Tensor output = at::empty(gathered_shape(tensor, group), input.options());
-  const std::string tag = tag_of_shape(tensor, options);
-  CallOptions tagged = options;
-  tagged.tag = tag;
-  group.all_gather(movable(input), movable(output), tagged);
+  const Tagged tagged(options, shape_text(tensor));
+  group.all_gather(movable(input), movable(output), {}, tagged);
   return output;
 }
 
 Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
                       const CallOptions& options) {
-  require_contiguous(tensor, "all_gather_async");
+  require_dense_cpu(tensor, "all_gather_async");
   require_contiguous(output, "all_gather_async");
-  require(output.sizes() == at::IntArrayRef(gathered_shape(tensor, group)) &&
-              output.scalar_type() == tensor.scalar_type(),
-          "all_gather_async: output must be of the tensor's type and of shape [size, *sizes]");
-  const std::string tag = tag_of_shape(tensor, options);
-  CallOptions kept = keeping({tensor, output}, options);
-  kept.tag = tag;
-  return group.all_gather_async(movable(tensor), movable(output), kept);
+  require_shape(output, gathered_shape(tensor, group), tensor.scalar_type(), "all_gather_async");
+  const at::Tensor input = values_of(tensor.detach());
+  const Tagged tagged(options, shape_text(tensor), {input, output});
+  return group.all_gather_async(movable(input), movable(output), {}, tagged);
 }
+
+std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor, const ProcessGroup& group,
+                                          const CallOptions& options) {
+  require_rows(tensor, "all_gather_uneven");
+  const at::Tensor input = values_of(tensor.detach());
+  const auto splits = exchange_rows(tensor, group, options);
+  const at::Tensor output = at::empty(with_rows(tensor, total(splits)), input.options());
+  const Buffer source = movable(input);
+  const Tagged tagged(options, text_of_rows(tensor));
+  group.all_gather(source, movable(output), counts_of(splits, tensor, source.dtype), tagged);
+  return parts_of(output, splits);
+}
+
+Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
+                             const ProcessGroup& group, at::IntArrayRef splits,
+                             const CallOptions& options) {
+  constexpr std::string_view what = "all_gather_uneven_async";
+  require_rows(tensor, what);
+  require_splits(splits, group, what);
+  require_contiguous(output, what);
+  require_shape(output, with_rows(tensor, total(splits)), tensor.scalar_type(), what);
+  require_shape(tensor, with_rows(tensor, mine(splits, group)), tensor.scalar_type(), what);
+  const at::Tensor input = values_of(tensor.detach());
+  const Buffer source = movable(input);
+  const Tagged tagged(options, text_of_rows(tensor), {input, output});
+  return group.all_gather_async(source, movable(output), counts_of(splits, tensor, source.dtype),
+                                tagged);
+}
+
+at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root,
+                  const CallOptions& options) {
+  require_dense_cpu(tensor, "gather");
+  const at::Tensor input = values_of(tensor.detach());
+  at::Tensor output;
+  if (group.rank() == root) output = at::empty(gathered_shape(tensor, group), input.options());
+  const Tagged tagged(options, shape_text(tensor));
+  group.gather(movable(input), output.defined() ? movable(output) : Buffer{}, root, {}, tagged);
+  return output;
+}
+
+Work gather_async(const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
+                  int root, const CallOptions& options) {
+  require_dense_cpu(tensor, "gather_async");
+  const at::Tensor input = values_of(tensor.detach());
+  Buffer target;
+  if (group.rank() == root) {
+    require_contiguous(output, "gather_async");
+    require_shape(output, gathered_shape(tensor, group), tensor.scalar_type(), "gather_async");
+    target = movable(output);
+  }
+  const Tagged tagged(options, shape_text(tensor), {input, output});
+  return group.gather_async(movable(input), target, root, {}, tagged);
+}
+
+std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor, const ProcessGroup& group, int root,
+                                      const CallOptions& options) {
+  require_rows(tensor, "gather_uneven");
+  const at::Tensor input = values_of(tensor.detach());
+  const auto splits = exchange_rows(tensor, group, options);
+  at::Tensor output;
+  if (group.rank() == root) output = at::empty(with_rows(tensor, total(splits)), input.options());
+  const Buffer source = movable(input);
+  const Tagged tagged(options, text_of_rows(tensor));
+  group.gather(source, output.defined() ? movable(output) : Buffer{}, root,
+               counts_of(splits, tensor, source.dtype), tagged);
+  return output.defined() ? parts_of(output, splits) : std::vector<at::Tensor>{};
+}
+
+// --- Scattering --------------------------------------------------------------------------------------
+
+at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
+                          at::IntArrayRef splits, const CallOptions& options) {
+  require_rows(tensor, "reduce_scatter");
+  const auto parts = splits_of(tensor, splits, group, "reduce_scatter");
+  const at::Tensor input = values_of(tensor.detach());
+  at::Tensor output = at::empty(with_rows(tensor, mine(parts, group)), input.options());
+  const Buffer source = reducible(input, op);
+  const Tagged tagged(options, shape_text(tensor));
+  group.reduce_scatter(source, reducible(output, op), op, counts_of(parts, tensor, source.dtype),
+                       tagged);
+  return output;
+}
+
+Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& tensor,
+                          const ProcessGroup& group, ReduceOp op, at::IntArrayRef splits,
+                          const CallOptions& options) {
+  require_rows(tensor, "reduce_scatter_async");
+  const auto parts = splits_of(tensor, splits, group, "reduce_scatter_async");
+  require_contiguous(output, "reduce_scatter_async");
+  require_shape(output, with_rows(tensor, mine(parts, group)), tensor.scalar_type(),
+                "reduce_scatter_async");
+  const at::Tensor input = values_of(tensor.detach());
+  const Buffer source = reducible(input, op);
+  const Tagged tagged(options, shape_text(tensor), {input, output});
+  return group.reduce_scatter_async(source, reducible(output, op), op,
+                                    counts_of(parts, tensor, source.dtype), tagged);
+}
+
+namespace {
+
+// What scatter() and scatter_async() do alike; the values to send are undefined but at the root.
+at::Tensor values_to_scatter(const at::Tensor& output, const at::Tensor& input,
+                             const ProcessGroup& group, int root, at::IntArrayRef splits) {
+  if (!splits.empty()) {
+    require_rows(output, "scatter");
+    require_splits(splits, group, "scatter");
+    require_shape(output, with_rows(output, mine(splits, group)), output.scalar_type(), "scatter");
+  }
+  if (group.rank() != root) return {};
+  require_dense_cpu(input, "scatter");
+  require_shape(input,
+                splits.empty() ? gathered_shape(output, group) : with_rows(output, total(splits)),
+                output.scalar_type(), "scatter");
+  return values_of(input.detach());
+}
+
+Counts counts_to_scatter(const at::Tensor& output, at::IntArrayRef splits) {
+  return splits.empty() ? Counts{} : counts_of(splits, output, movable(output).dtype);
+}
+
+}  // namespace
+
+void scatter(const at::Tensor& output, const at::Tensor& input, const ProcessGroup& group, int root,
+             at::IntArrayRef splits, const CallOptions& options) {
+  require_writable(output, "scatter");
+  const at::Tensor values = values_to_scatter(output, input, group, root, splits);
+  const Tagged tagged(options, splits.empty() ? shape_text(output) : text_of_rows(output));
+  in_place(output, true, [&](const at::Tensor& data) {
+    group.scatter(values.defined() ? movable(values) : Buffer{}, movable(data), root,
+                  counts_to_scatter(output, splits), tagged);
+  });
+}
+
+Work scatter_async(const at::Tensor& output, const at::Tensor& input, const ProcessGroup& group,
+                   int root, at::IntArrayRef splits, const CallOptions& options) {
+  require_contiguous(output, "scatter_async");
+  const at::Tensor values = values_to_scatter(output, input, group, root, splits);
+  const Tagged tagged(options, splits.empty() ? shape_text(output) : text_of_rows(output),
+                      {values, output});
+  return group.scatter_async(values.defined() ? movable(values) : Buffer{}, movable(output), root,
+                             counts_to_scatter(output, splits), tagged);
+}
+
+// --- All to all --------------------------------------------------------------------------------------
+
+at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
+                      at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
+                      const CallOptions& options) {
+  require_rows(tensor, "all_to_all");
+  const bool even = send_splits.empty() && receive_splits.empty();
+  const auto sent = splits_of(tensor, send_splits, group, "all_to_all");
+  std::vector<std::int64_t> received = receive_splits.vec();
+  if (!receive_splits.empty()) require_splits(receive_splits, group, "all_to_all");
+  const at::Tensor input = values_of(tensor.detach());
+  const Buffer source = movable(input);
+  const Tagged tagged(options, text_of_rows(tensor));
+  if (even)
+    received = sent;
+  else if (received.empty())
+    received = exchange_splits(sent, group, tagged);
+  at::Tensor output = at::empty(with_rows(tensor, total(received)), input.options());
+  group.all_to_all(source, movable(output), even ? Counts{} : counts_of(sent, tensor, source.dtype),
+                   even ? Counts{} : counts_of(received, tensor, source.dtype), tagged);
+  return output;
+}
+
+Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
+                      at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
+                      const CallOptions& options) {
+  constexpr std::string_view what = "all_to_all_async";
+  require_rows(tensor, what);
+  require(send_splits.empty() == receive_splits.empty(),
+          "all_to_all_async: give send_splits and receive_splits, or neither");
+  const bool even = send_splits.empty();
+  const auto sent = splits_of(tensor, send_splits, group, what);
+  if (!even) require_splits(receive_splits, group, what);
+  require_contiguous(output, what);
+  require_shape(output, with_rows(tensor, even ? tensor.size(0) : total(receive_splits)),
+                tensor.scalar_type(), what);
+  const at::Tensor input = values_of(tensor.detach());
+  const Buffer source = movable(input);
+  const Tagged tagged(options, text_of_rows(tensor), {input, output});
+  return group.all_to_all_async(
+      source, movable(output), even ? Counts{} : counts_of(sent, tensor, source.dtype),
+      even ? Counts{} : counts_of(receive_splits, tensor, source.dtype), tagged);
+}
+
+// --- Messages ----------------------------------------------------------------------------------------
+
+void send(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
+          const CallOptions& options) {
+  require_dense_cpu(tensor, "send");
+  group.send(movable(values_of(tensor.detach())), peer, tag, options);
+}
+
+Work send_async(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
+                const CallOptions& options) {
+  require_dense_cpu(tensor, "send_async");
+  const at::Tensor input = values_of(tensor.detach());
+  const Tagged kept(options, {}, {input});
+  return group.send_async(movable(input), peer, tag, kept);
+}
+
+Source recv(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
+            const CallOptions& options) {
+  require_writable(tensor, "recv");
+  Source source;
+  in_place(tensor, true,
+           [&](const at::Tensor& data) { source = group.recv(movable(data), peer, tag, options); });
+  return source;
+}
+
+Work recv_async(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
+                const CallOptions& options) {
+  require_contiguous(tensor, "recv_async");
+  const Tagged kept(options, {}, {tensor});
+  return group.recv_async(movable(tensor), peer, tag, kept);
+}
+
+// --- Memory that all ranks have mapped -----------------------------------------------------------------
 
 at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType dtype,
                             const ProcessGroup& group) {

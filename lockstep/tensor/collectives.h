@@ -1,16 +1,26 @@
 // Collectives on tensors.
 //
-// Memory: contiguous CPU tensors are worked on in place. Others are copied first and, when the
-// collective writes to them, copied back; the _async forms refuse them. Tensors made by
-// registered_zeros() are not copied at all.
-// Types: float32, float64, int64 and bfloat16 can be reduced, every type can be moved.
+//   all_reduce(loss, world, ReduceOp::average);            // In place.
+//   const at::Tensor all = all_gather(predictions, world);  // [world.size(), ...]
+//
+// Memory: contiguous CPU tensors are worked on where they lie. Others are copied first and, where
+// the call writes to them, copied back. The _async forms copy only what they read: what they write
+// must be contiguous. Tensors made by registered_zeros() are not copied at all.
+// Shapes: `rows` are what lies along dim 0. Shapes and types must be the same on all ranks but for
+// what is said to differ; ranks that disagree get a mismatch.
+// Types: every type can be moved. Reduced are float16, bfloat16, float32, float64, all integers of 8
+// to 64 bits, bool and, by sum and average, complex numbers.
 // Autograd: nothing is recorded.
-// Thread safety, Blocking, Errors: as ProcessGroup's. The _async forms keep the tensor alive.
+// Thread safety, Blocking: as ProcessGroup's. The _async forms keep their tensors alive.
+// Errors: as ProcessGroup's; misuse for a tensor to write to that expand() made; unsupported for
+// what is not dense, not in CPU memory or quantised.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 
@@ -28,13 +38,87 @@ LOCKSTEP_API void broadcast(const at::Tensor& tensor, const ProcessGroup& group,
 LOCKSTEP_API Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                   const CallOptions& options = {});
 
-// All ranks' tensors, of shape [group.size(), *tensor.sizes()]; the shape is the same on all ranks.
+// As all_reduce(), but only rank `root`'s tensor is written.
+LOCKSTEP_API void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
+                         ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+LOCKSTEP_API Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
+                               ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+
+// All ranks' tensors, of shape [group.size(), *tensor.sizes()].
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                                    const CallOptions& options = {});
 
 // The same into `output`, which is contiguous and of that shape.
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, const CallOptions& options = {});
+
+// All ranks' tensors, whose numbers of rows may differ: two collectives, of which the first
+// exchanges these. The results are views of one tensor.
+LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,
+                                                       const ProcessGroup& group,
+                                                       const CallOptions& options = {});
+
+// The same into `output`, one after the other, when all ranks know all numbers of rows: `splits`.
+LOCKSTEP_API Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
+                                          const ProcessGroup& group, at::IntArrayRef splits,
+                                          const CallOptions& options = {});
+
+// Part rank() of the combination of all ranks' tensors. The parts are of equally many rows, or of
+// splits[rank] rows; `splits` are the same on all ranks.
+LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group,
+                                       ReduceOp op = ReduceOp::sum, at::IntArrayRef splits = {},
+                                       const CallOptions& options = {});
+LOCKSTEP_API Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& tensor,
+                                       const ProcessGroup& group, ReduceOp op = ReduceOp::sum,
+                                       at::IntArrayRef splits = {},
+                                       const CallOptions& options = {});
+
+// As all_gather() and all_gather_uneven() on rank `root`; an undefined tensor or an empty vector on
+// the others, whose `output` is not looked at.
+LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
+                               const CallOptions& options = {});
+LOCKSTEP_API Work gather_async(const at::Tensor& output, const at::Tensor& tensor,
+                               const ProcessGroup& group, int root = 0,
+                               const CallOptions& options = {});
+LOCKSTEP_API std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor,
+                                                   const ProcessGroup& group, int root = 0,
+                                                   const CallOptions& options = {});
+
+// `output` becomes input[rank] of rank `root`'s input, which is of shape
+// [group.size(), *output.sizes()]; or, with `splits`, splits[rank] of the input's rows, which differ
+// between ranks. The others' input is not looked at and may be undefined.
+LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input,
+                          const ProcessGroup& group, int root = 0, at::IntArrayRef splits = {},
+                          const CallOptions& options = {});
+LOCKSTEP_API Work scatter_async(const at::Tensor& output, const at::Tensor& input,
+                                const ProcessGroup& group, int root = 0,
+                                at::IntArrayRef splits = {}, const CallOptions& options = {});
+
+// The rows that all ranks have for this one, in the order of the ranks: of `tensor`, send_splits[r]
+// rows go to rank r, and receive_splits[r] come from it. Both empty, on all ranks: equally many.
+// receive_splits empty, on all ranks: one more collective exchanges them.
+LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
+                                   at::IntArrayRef send_splits = {},
+                                   at::IntArrayRef receive_splits = {},
+                                   const CallOptions& options = {});
+
+// The same into `output`; both splits are given, or neither.
+LOCKSTEP_API Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor,
+                                   const ProcessGroup& group, at::IntArrayRef send_splits = {},
+                                   at::IntArrayRef receive_splits = {},
+                                   const CallOptions& options = {});
+
+// Messages, as ProcessGroup's; `tag` is theirs, options.tag is not used. Shapes are not compared,
+// only types and numbers of elements. `tensor` becomes what is received.
+LOCKSTEP_API void send(const at::Tensor& tensor, const ProcessGroup& group, int peer,
+                       std::int64_t tag = 0, const CallOptions& options = {});
+LOCKSTEP_API Work send_async(const at::Tensor& tensor, const ProcessGroup& group, int peer,
+                             std::int64_t tag = 0, const CallOptions& options = {});
+LOCKSTEP_API Source recv(const at::Tensor& tensor, const ProcessGroup& group, int peer = any_source,
+                         std::int64_t tag = any_tag, const CallOptions& options = {});
+LOCKSTEP_API Work recv_async(const at::Tensor& tensor, const ProcessGroup& group,
+                             int peer = any_source, std::int64_t tag = any_tag,
+                             const CallOptions& options = {});
 
 // Zeros in memory that all ranks of the host have mapped; collective, of one shape on all ranks.
 // The tensor may outlive the group.

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/buffers.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <c10/core/ScalarType.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/tensor/collectives.h"
+
+namespace lockstep {
+namespace {
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::float32;
+    case at::kDouble:
+      return DType::float64;
+    case at::kHalf:
+      return DType::float16;
+    case at::kBFloat16:
+      return DType::bfloat16;
+    case at::kChar:
+      return DType::int8;
+    case at::kShort:
+      return DType::int16;
+    case at::kInt:
+      return DType::int32;
+    case at::kLong:
+      return DType::int64;
+    case at::kByte:
+      return DType::uint8;
+    case at::kUInt16:
+      return DType::uint16;
+    case at::kUInt32:
+      return DType::uint32;
+    case at::kUInt64:
+      return DType::uint64;
+    case at::kBool:
+      return DType::boolean;
+    default:
+      return std::nullopt;
+  }
+}
+
+Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
+  return {.data = tensor.data_ptr(), .count = tensor.nbytes() / size_of(dtype), .dtype = dtype};
+}
+
+// What an asynchronous call holds until it is complete.
+struct Kept {
+  std::vector<at::Tensor> tensors;
+  std::shared_ptr<const void> callers;
+};
+
+}  // namespace
+
+DType reducible_dtype(at::ScalarType dtype) {
+  if (const auto known = dtype_of(dtype)) return *known;
+  throw Error(Fault::unsupported,
+              std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
+}
+
+void require_dense_cpu(const at::Tensor& tensor, std::string_view what) {
+  require(tensor.defined(), std::string(what) + ": the tensor is undefined");
+  if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.is_quantized())
+    throw Error(Fault::unsupported,
+                std::string(what) + ": only dense CPU tensors are supported, not quantised ones");
+}
+
+void require_writable(const at::Tensor& tensor, std::string_view what) {
+  require_dense_cpu(tensor, what);
+  require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+          std::string(what) +
+              ": the tensor would be written, but several of its elements lie at one place, as "
+              "expand() makes them: clone() it");
+}
+
+void require_contiguous(const at::Tensor& tensor, std::string_view what) {
+  require_dense_cpu(tensor, what);
+  require(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(),
+          std::string(what) + ": the tensor must be contiguous, and not a lazy conjugate");
+}
+
+at::Tensor values_of(const at::Tensor& tensor) {
+  return tensor.contiguous().resolve_conj().resolve_neg();
+}
+
+void require_reducible(at::ScalarType type, ReduceOp op, std::string_view what) {
+  const bool complex = c10::isComplexType(type);
+  const bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
+  const bool integral = c10::isIntegralType(type, /*includeBool=*/true);
+  const bool meaningful = complex   ? op == ReduceOp::sum || op == ReduceOp::average
+                          : bitwise ? integral
+                                    : op != ReduceOp::average || !integral;
+  if (!meaningful || !dtype_of(c10::toRealValueType(type)))
+    throw Error(Fault::unsupported, std::string(what) + ": there is no " + std::string(name(op)) +
+                                        " of elements of type " + c10::toString(type));
+}
+
+Buffer reducible(const at::Tensor& tensor, ReduceOp op) {
+  require_reducible(tensor.scalar_type(), op, "a reduction");
+  return buffer_of(tensor, *dtype_of(c10::toRealValueType(tensor.scalar_type())));
+}
+
+Buffer movable(const at::Tensor& tensor) {
+  return buffer_of(tensor, dtype_of(tensor.scalar_type()).value_or(DType::uint8));
+}
+
+std::size_t elements_of_row(const at::Tensor& tensor, DType dtype) {
+  std::size_t elements = c10::elementSize(tensor.scalar_type()) / size_of(dtype);
+  for (const std::int64_t size : tensor.sizes().slice(1))
+    elements *= static_cast<std::size_t>(size);
+  return elements;
+}
+
+std::string shape_text(at::ScalarType type, at::IntArrayRef sizes) {
+  std::string text = std::string(" ") + c10::toString(type);
+  for (const std::int64_t size : sizes) text += ' ' + std::to_string(size);
+  return text;
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  return shape_text(tensor.scalar_type(), tensor.sizes());
+}
+
+Tagged::Tagged(const CallOptions& options, std::string_view text, std::vector<at::Tensor> tensors)
+    : tag_(options.tag), options_(options) {
+  tag_ += text;
+  options_.tag = tag_;
+  if (!tensors.empty())
+    options_.keep_alive =
+        std::make_shared<const Kept>(Kept{std::move(tensors), options.keep_alive});
+}
+
+}  // namespace lockstep
