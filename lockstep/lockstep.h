@@ -17,4 +17,5 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/digest.h"
 #include "lockstep/tensor/tensor_lists.h"
+#include "lockstep/tensor/torch_store.h"
 #include "lockstep/train/progress.h"
