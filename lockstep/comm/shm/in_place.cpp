@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/shm/in_place.h"
 
+#include <algorithm>
+
+#include "lockstep/comm/shm/ownership.h"
 #include "lockstep/comm/shm/parts.h"
 
 namespace lockstep {
+namespace {
+
+void copy_part(const Collective& collective, std::byte* to, const std::byte* from,
+               std::size_t bytes) {
+  if (to == from || bytes == 0) return;
+  if (std::max(collective.input.bytes(), collective.output.bytes()) > too_large_for_caches)
+    copy_past_caches(to, from, bytes, false);
+  else
+    copy_bytes(to, from, bytes);
+}
+
+}  // namespace
 
 bool can_read_inputs(Operation operation) {
   return operation == Operation::all_gather || operation == Operation::gather ||
@@ -42,8 +57,8 @@ void InPlace::run(const Collective& collective) {
       return reduce_part(collective);
     case Operation::broadcast:
       if (rank_ != collective.signature.root)
-        copy_bytes(Bytes(collective.output).at(0), output_of(collective.signature.root),
-                   collective.output.bytes());
+        copy_part(collective, Bytes(collective.output).at(0), output_of(collective.signature.root),
+                  collective.output.bytes());
       return;
     default:
       return in_one_region(&Lane::Entry::input) ? read(collective) : write(collective);
@@ -85,8 +100,8 @@ void InPlace::read(const Collective& collective) {
     const bool exchanges = signature.operation == Operation::all_to_all;
     const Range from = exchanges ? parts.sent(peer, rank_) : Range{0, 0};
     const Range to = exchanges ? parts.received(peer, rank_) : parts.of(peer);
-    copy_bytes(Bytes(collective.output).at(to.begin), input_of(peer) + from.begin * element,
-               to.count() * element);
+    copy_part(collective, Bytes(collective.output).at(to.begin),
+              input_of(peer) + from.begin * element, to.count() * element);
   }
 }
 
@@ -119,8 +134,8 @@ void InPlace::write(const Collective& collective) {
   for (int i = 0; i < size_; ++i) {
     const int peer = (rank_ + i) % size_;
     const Range part = part_for(peer);
-    copy_bytes(output_of(peer) + place_at(peer) * element, Bytes(collective.input).at(part.begin),
-               part.count() * element);
+    copy_part(collective, output_of(peer) + place_at(peer) * element,
+              Bytes(collective.input).at(part.begin), part.count() * element);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "lockstep/comm/shm/ownership.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -41,6 +42,26 @@ __attribute__((target("avx2,prfchw"))) void copy_lines(std::byte* to, const std:
   std::memcpy(to + i, from + i, bytes - i);
 }
 
+__attribute__((target("avx2,prfchw"))) void stream_block(std::byte* to, const std::byte* from) {
+  for (std::size_t i = 0; i < block; i += sizeof(__m256i)) {
+    const auto part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), part);
+  }
+}
+
+__attribute__((target("avx2,prfchw"))) void stream_lines(std::byte* to, const std::byte* from,
+                                                         std::size_t bytes, bool taking_over) {
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % line;
+  std::size_t i = std::min(bytes, (line - misaligned) % line);
+  std::memcpy(to, from, i);
+  for (; i + block <= bytes; i += block) {
+    if (taking_over && i + ahead + block <= bytes) take_over_lines(from + i + ahead, block);
+    stream_block(to + i, from + i);
+  }
+  std::memcpy(to + i, from + i, bytes - i);
+  _mm_sfence();  // Before anybody is told.
+}
+
 bool has_avx2() {
   static const bool has = __builtin_cpu_supports("avx2");
   return has;
@@ -56,7 +77,16 @@ void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes == 0) return;
   has_avx2() ? copy_lines(to, from, bytes) : void(std::memcpy(to, from, bytes));
 }
+
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes, bool taking_over) {
+  if (bytes == 0) return;
+  has_avx2() ? stream_lines(to, from, bytes, taking_over) : void(std::memcpy(to, from, bytes));
+}
 #else
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes, bool) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 void take_over(const std::byte*, std::size_t) {}
 
 void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -48,6 +48,7 @@ void Passage::begin(const Collective& collective) {
       std::min(most_part_bytes(operation, size_), whole_lines(longest * element_));
   part_ = std::max<std::size_t>(1, part_bytes / element_);
   chunks_ = (longest + part_ - 1) / part_;
+  large_ = collective.output.bytes() > too_large_for_caches;
 
   // Chunks of one collective lie at multiples of their stride, so that none goes over the end.
   const std::size_t room = GroupSegment::room_bytes(size_);
@@ -82,7 +83,14 @@ Range Passage::slice_in(Range chunk, int rank) const {
 // What is small stays in everybody's caches, and is written again too soon.
 void Passage::take_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
                          bool only_reader) const {
+  if (large_) return copy_past_caches(to, from, bytes, only_reader);
   only_reader && !small_ ? copy_taking_over(to, from, bytes) : copy_bytes(to, from, bytes);
+}
+
+// From this rank's own input.
+void Passage::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (to == from) return;
+  large_ ? copy_past_caches(to, from, bytes, false) : copy_bytes(to, from, bytes);
 }
 
 bool Passage::reduces_at_once(const Collective& collective) const {
@@ -242,7 +250,7 @@ void Passage::take_whole(const Collective& collective, std::size_t chunk, bool o
   const std::size_t bytes = range.count() * element_;
   if (rank_ == root) {
     const Range own = Parts(collective, size_).of(rank_);
-    return copy_bytes(to, Bytes(collective.input).at(own.begin + range.begin), bytes);
+    return keep_bytes(to, Bytes(collective.input).at(own.begin + range.begin), bytes);
   }
   take_bytes(to, scatters ? slot(root, rank_, chunk) : room(root, chunk), bytes, only_reader);
 }
@@ -258,7 +266,7 @@ void Passage::take_parts(const Collective& collective, std::size_t chunk, bool o
     const std::size_t bytes = range.count() * element_;
     if (peer == rank_) {
       const std::size_t begin = exchanges ? parts.sent(rank_, rank_).begin : 0;
-      copy_bytes(to, Bytes(collective.input).at(begin + range.begin), bytes);
+      keep_bytes(to, Bytes(collective.input).at(begin + range.begin), bytes);
     } else {
       take_bytes(to, exchanges ? slot(peer, rank_, chunk) : room(peer, chunk), bytes, only_reader);
     }

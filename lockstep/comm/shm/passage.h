@@ -55,6 +55,7 @@ class Passage {
   std::byte* room(int rank, std::size_t chunk) const;
   std::byte* slot(int rank, int to, std::size_t chunk) const;
   void take_bytes(std::byte* to, const std::byte* from, std::size_t bytes, bool only_reader) const;
+  void keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes) const;
 
   const GroupSegment& segment_;
   Meeting& meeting_;
@@ -68,6 +69,7 @@ class Passage {
   std::size_t part_ = 0;     // elements of a part in one chunk,
   std::size_t element_ = 0;  // and bytes of an element.
   bool small_ = false;
+  bool large_ = false;  // Too large for caches.
 };
 
 }  // namespace lockstep
