@@ -78,6 +78,14 @@ def comm(args):
     binary = compile_program(HERE / "comm", prefix, args.scratch / "build")
     run(prefix / "bin" / "lockstep", "run", "-n", "2", binary)
 
+    # And the README's program for it.
+    project = args.scratch / "project"
+    shutil.copytree(HERE / "comm", project)
+    programs = re.findall(r"```cpp\n(.*?)```", (args.source / "README.md").read_text(), re.DOTALL)
+    (project / "main.cpp").write_text(next(p for p in programs if "lockstep/comm/comm.h" in p))
+    binary = compile_program(project, prefix, args.scratch / "readme")
+    run(prefix / "bin" / "lockstep", "run", "-n", "4", binary)
+
 
 def without_torch(args):
     # Beside the other build, as deep in the file system, so that ccache knows its units.
