@@ -78,18 +78,24 @@ class Backend {
   };
   virtual Allocation allocate(const Collective& collective) = 0;
 
-  // Begins to send or receive `message`, which must not be changed until it is complete. Errors
-  // of messages are in their `error`; await_progress() throws peer_lost and what give_up() was told.
+  // Begins to send or receive `message`, which must not be changed until it is complete. What is
+  // wrong with one message is in its `error`.
   virtual void post(std::shared_ptr<Message> message) = 0;
 
-  // Moves all posted messages as far as they go; true when one of them became complete.
-  virtual bool progress() = 0;
+  // Moves all posted messages as far as they go. Never blocks.
+  virtual void progress() = 0;
 
-  // Blocks until progress() may have more to do, a peer is lost, or some 20 ms have passed.
-  virtual void await_progress() = 0;
+  // Forgets all posted messages: their buffers are not touched again.
+  virtual void drop_messages() = 0;
 
   // How many messages of or to this rank have been sent and not received.
   virtual std::size_t messages_pending() const = 0;
+
+  // Blocks until the bell is no longer `seen`, after which progress() may have more to do, or some
+  // 20 ms have passed. Errors: peer_lost, and what give_up() was told. These two may be called by
+  // any number of threads, beside the members above.
+  virtual std::uint32_t message_bell() const = 0;
+  virtual void await_messages(std::uint32_t seen) = 0;
 
   // A backend of the same kind for a group of `ranks`, of which this is one. Blocks until all of
   // these have called it; the others do not take part.

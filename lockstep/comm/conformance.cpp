@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "lockstep/comm/reduce/reduce.h"
 
@@ -15,7 +16,7 @@ namespace {
 using Elements = std::vector<std::byte>;
 
 // Sizes at which something changes: nothing, one, around the ranks, a cache line, what is small, a
-// half of a room, several of them.
+// chunk, several of them.
 #if defined(__SANITIZE_THREAD__)  // A hundred times slower, and in no need of every size.
 constexpr std::size_t sizes[] = {0, 1, 1025, 40003};
 #else
@@ -474,7 +475,7 @@ void messages_are_taken_by_tag_and_from_any_source(const ProcessGroup& group) {
       const Buffer in = arena.output(10, DType::int32);
       const Work work = group.recv_async(in, any_source, 9);
       work.wait();
-      seen.push_back(work.source_rank());
+      seen.push_back(work.source().rank);
       expect_equal(in, elements_of(DType::int32, 10, seen.back()), "message from any source");
     }
     std::sort(seen.begin(), seen.end());
@@ -521,6 +522,71 @@ void sub_groups_by_color_and_by_ranks(const ProcessGroup& group) {
   EXPECT_EQ(sum_of(group, 1), n);  // `half` is left to the end of the world.
 }
 
+// Collectives of all sizes after each other, in every kind of memory, with ranks that dawdle.
+void operations_of_mixed_sizes(const ProcessGroup& group) {
+  Arena registered(group, Kind::registered);
+  std::uint64_t random = 88172645463325252;  // The same on all ranks.
+  const auto below = [&](std::uint64_t limit) {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    return random % limit;
+  };
+#if defined(__SANITIZE_THREAD__)
+  constexpr int calls = 60;
+#else
+  constexpr int calls = 300;
+#endif
+  for (int call = 0; call < calls; ++call) {
+    Arena plain(group, Kind::plain);
+    Arena& arena = below(4) == 0 ? registered : plain;
+    const std::size_t count = below(3) == 0 ? below(1500) : below(90000);
+    const int root = static_cast<int>(below(static_cast<std::uint64_t>(group.size())));
+    const auto dawdler = static_cast<int>(below(static_cast<std::uint64_t>(group.size())));
+    if (group.rank() == dawdler) std::this_thread::sleep_for(std::chrono::microseconds(count % 60));
+    const auto all = elements_of_all(DType::int32, count, group.size());
+    const Buffer data = arena.input(all[static_cast<std::size_t>(group.rank())], DType::int32);
+    Elements everything;
+    for (const Elements& one : all) append(everything, one);
+    const Buffer output = arena.output(count * all.size(), DType::int32);
+    switch (below(3)) {
+      case 0:
+        group.all_reduce(data);
+        expect_equal(data, reduced(all, DType::int32, ReduceOp::sum), "all_reduce");
+        break;
+      case 1:
+        group.broadcast(data, root);
+        expect_equal(data, all[static_cast<std::size_t>(root)], "broadcast");
+        break;
+      default:
+        group.all_gather(data, output);
+        expect_equal(output, everything, "all_gather");
+        break;
+    }
+  }
+}
+
+// More than a room holds, and than any cache does.
+void large_ones(const ProcessGroup& group) {
+  constexpr std::size_t count = 1'400'003;
+  for (const Kind kind : {Kind::plain, Kind::registered}) {
+    Arena arena(group, kind);
+    const auto all = elements_of_all(DType::float32, count, group.size());
+    const Elements& mine = all[static_cast<std::size_t>(group.rank())];
+    const Buffer data = arena.input(mine, DType::float32);
+    group.all_reduce(data);
+    expect_equal(data, reduced(all, DType::float32, ReduceOp::sum), "all_reduce");
+    const Buffer copy = arena.input(mine, DType::float32);
+    group.broadcast(copy, 0);
+    expect_equal(copy, all[0], "broadcast");
+    Elements everything;
+    for (const Elements& one : all) append(everything, one);
+    const Buffer gathered = arena.output(count * all.size(), DType::float32);
+    group.all_gather(arena.input(mine, DType::float32), gathered);
+    expect_equal(gathered, everything, "all_gather");
+  }
+}
+
 void the_flight_recorder_knows_the_last_operations(const ProcessGroup& group) {
   float value = 1;
   group.all_reduce({.data = &value, .count = 1}, ReduceOp::max, {.tag = "here"});
@@ -548,6 +614,8 @@ const std::vector<Conformance>& conformance_suite() {
       {"MessagesGoRoundARing", messages_go_round_a_ring},
       {"MessagesAreTakenByTagAndFromAnySource", messages_are_taken_by_tag_and_from_any_source},
       {"SubGroupsByColorAndByRanks", sub_groups_by_color_and_by_ranks},
+      {"OperationsOfMixedSizes", operations_of_mixed_sizes},
+      {"LargeOnes", large_ones},
       {"TheFlightRecorderKnowsTheLastOperations", the_flight_recorder_knows_the_last_operations},
   };
   return suite;

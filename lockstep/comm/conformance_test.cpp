@@ -11,6 +11,7 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
+#include "tests/fault_of.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -24,21 +25,32 @@ using test::Ranks;
 // Does all_gather and all_to_all, and refuses the rest.
 class LeastBackend final : public Backend {
  public:
-  explicit LeastBackend(std::unique_ptr<Backend> whole) : whole_(std::move(whole)) {}
+  LeastBackend(std::unique_ptr<Backend> whole, int size) : whole_(std::move(whole)), size_(size) {}
 
   std::string_view name() const override { return "least"; }
   bool native(Operation operation, DType, ReduceOp) const override {
     return operation == Operation::all_gather || operation == Operation::all_to_all;
   }
+  // As an engine would: all ranks gather what all say.
   void enter(const Collective& collective) override {
-    // Without buffers, as an engine that only compares what it is told.
-    said_ = collective.signature;
-    if (native(said_.operation, {}, {})) return whole_->enter(collective);
-    whole_->enter({.signature = {.operation = Operation::barrier},
-                   .sequence = collective.sequence,
-                   .timeout = collective.timeout});
+    said_.resize(static_cast<std::size_t>(size_));
+    Signature mine = collective.signature;
+    const Collective exchange{
+        .signature = {.count = sizeof mine,
+                      .operation = Operation::all_gather,
+                      .dtype = DType::uint8},
+        .sequence = collective.sequence,
+        .timeout = collective.timeout,
+        .input = {.data = &mine, .count = sizeof mine, .dtype = DType::uint8},
+        .output = {
+            .data = said_.data(), .count = sizeof mine * said_.size(), .dtype = DType::uint8}};
+    whole_->enter(exchange);
+    whole_->run(exchange);
+    if (native(mine.operation, {}, {})) whole_->enter(collective);
   }
-  const Signature& entered(int) const override { return said_; }
+  const Signature& entered(int rank) const override {
+    return said_[static_cast<std::size_t>(rank)];
+  }
   void run(const Collective& collective) override {
     check(native(collective.signature.operation, {}, {}), "not native");
     whole_->run(collective);
@@ -47,18 +59,22 @@ class LeastBackend final : public Backend {
     return whole_->allocate(collective);
   }
   void post(std::shared_ptr<Message> message) override { whole_->post(std::move(message)); }
-  bool progress() override { return whole_->progress(); }
-  void await_progress() override { whole_->await_progress(); }
+  void progress() override { whole_->progress(); }
+  void drop_messages() override { whole_->drop_messages(); }
+  std::uint32_t message_bell() const override { return whole_->message_bell(); }
+  void await_messages(std::uint32_t seen) override { whole_->await_messages(seen); }
   std::size_t messages_pending() const override { return whole_->messages_pending(); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override {
-    return std::make_unique<LeastBackend>(whole_->among(ranks, group, timeout));
+    return std::make_unique<LeastBackend>(whole_->among(ranks, group, timeout),
+                                          static_cast<int>(ranks.size()));
   }
   void give_up(Fault fault, std::string_view reason) override { whole_->give_up(fault, reason); }
 
  private:
   std::unique_ptr<Backend> whole_;
-  Signature said_;
+  int size_;
+  std::vector<Signature> said_;
 };
 
 void run_on_least_backends(int world_size, const std::function<void(ProcessGroup&)>& body) {
@@ -72,8 +88,8 @@ void run_on_least_backends(int world_size, const std::function<void(ProcessGroup
       parts.size = world_size;
       parts.name = "world";
       parts.activity = {team, &peers->activity(rank)};
-      parts.backend =
-          std::make_unique<LeastBackend>(std::make_unique<ShmBackend>(peers, "world", 1min));
+      parts.backend = std::make_unique<LeastBackend>(
+          std::make_unique<ShmBackend>(peers, "world", 1min), world_size);
       ProcessGroup group = GroupAccess::make(std::move(parts));
       try {
         body(group);
@@ -125,6 +141,36 @@ TEST_P(Backends, ProcessesEqualASerialComputation) {
 TEST_P(Backends, TheLeastBackendEqualsASerialComputation) {
   for (const int ranks : {2, 3})
     run_on_least_backends(ranks, [&](ProcessGroup& group) { test().body(group); });
+}
+
+// As many as make rooms as small as they get.
+TEST(ManyRanks, PassThroughTheSmallestRooms) {
+  run_in_process(33, [](ProcessGroup& group) {
+    for (const std::size_t count : {7, 5000, 40000, 300000}) {
+      std::vector<std::int32_t> values(count, group.rank());
+      group.all_reduce({.data = values.data(), .count = count, .dtype = DType::int32});
+      EXPECT_EQ(values, std::vector<std::int32_t>(count, 33 * 32 / 2));
+    }
+  });
+}
+
+TEST(LeastBackend, NamesWhatRanksCallDifferently) {
+  run_on_least_backends(2, [](ProcessGroup& world) {
+    {
+      const ProcessGroup group = world.split(0);
+      float values[8] = {3};
+      const Buffer data{.data = values, .count = 8};
+      std::string text;
+      EXPECT_EQ(test::fault_of(
+                    [&] { group.rank() == 0 ? group.all_reduce(data) : group.broadcast(data, 0); },
+                    &text),
+                Fault::mismatch);
+      EXPECT_NE(text.find("rank 0 called all_reduce(sum) of 8 float32"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 1 called broadcast"), std::string::npos) << text;
+      EXPECT_EQ(values[0], 3);
+      world.barrier();
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Conformance, Backends,

@@ -24,8 +24,9 @@ enum class Fault {
   mismatch,     // Ranks disagree on what they do: fix the program.
   unsupported,  // This backend cannot do it: choose another.
   timeout,      // The deadline passed; peers may be slow or gone.
-  peer_lost,    // A peer died or left, see Error::failure(): end this rank, start the job anew.
-  aborted,      // This process gave its group up while the call was under way.
+  peer_lost,    // A peer died or left: end this rank, start the job anew. Error::failure() says
+                // who, unless what was lost is not a rank.
+  aborted,      // A rank, perhaps this one, gave the group up while the call was under way.
   corrupt,      // A file or message is not what it should be: use another.
   system,       // The operating system refused; what() says how.
   bug,          // This library broke its own invariant: report it, end the rank.

@@ -2,6 +2,7 @@
 #include "lockstep/comm/group_state.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -30,7 +31,8 @@ Buffer words(std::span<const std::int64_t> values) {
 }  // namespace
 
 ProcessGroup::State::State(Parts parts)
-    : rank_(parts.rank),
+    : pid_(::getpid()),
+      rank_(parts.rank),
       size_(parts.size),
       name_(std::move(parts.name)),
       packed_name_(pack_group_name(name_)),
@@ -40,14 +42,16 @@ ProcessGroup::State::State(Parts parts)
       abandon_(std::move(parts.abandon)),
       activity_(std::move(parts.activity)),
       backend_(std::move(parts.backend)),
-      point_to_point_(std::make_unique<PointToPoint>(
-          *backend_, [this](std::exception_ptr error) { break_with(error); })) {}
+      point_to_point_(std::make_shared<PointToPoint>(backend_)) {}
 
 ProcessGroup::State::~State() {
-  if (!backend_) return;
+  if (!backend_ || ::getpid() != pid_) return;  // A fork()ed child has no part in it.
   abandon_();  // First, so that peers learn of the rank and not only that the group is over.
   backend_->give_up(Fault::peer_lost,
                     fmt::format("rank {} left it without destroy_process_group()", rank_));
+  // Its thread may outlive us for a moment, but touches nobody's memory any more.
+  point_to_point_->end(
+      std::make_exception_ptr(Error(Fault::aborted, fmt::format("group {} was left", name_))));
 }
 
 void ProcessGroup::State::require_usable() const {
@@ -114,6 +118,7 @@ void ProcessGroup::State::perform(Collective& collective, Act act) {
     act(collective);
   } catch (...) {
     collectives_.leave(recorded, FlightRecorder::Phase::failed, ticks_now());
+    activity_->leave(ticks_now());
     break_with(std::current_exception());
     throw;
   }
@@ -235,37 +240,62 @@ RegisteredMemory ProcessGroup::State::allocate(std::size_t bytes, const CallOpti
 
 // --- Messages -----------------------------------------------------------------------------------
 
-Source ProcessGroup::State::message(std::shared_ptr<Message> message, const CallOptions& options) {
+std::shared_ptr<PointToPoint> ProcessGroup::State::usable_messages() {
+  const std::lock_guard lock(life_mutex_);
   require_usable();
   throw_if_broken();
-  const auto done = recording(*message);
-  point_to_point_->run(message, describe(*message), in(options.timeout.value_or(timeout_)));
-  done();
+  return point_to_point_;
+}
+
+Source ProcessGroup::State::message(const std::shared_ptr<Message>& message,
+                                    const CallOptions& options) {
+  const auto messages = usable_messages();
+  const auto done = recording(message);
+  try {
+    messages->run(message, describe(*message), in(options.timeout.value_or(timeout_)));
+  } catch (...) {
+    done(std::current_exception());
+    throw;
+  }
+  done(nullptr);
   return {message->peer, message->tag};
 }
 
-Work ProcessGroup::State::message_async(std::shared_ptr<Message> message,
+Work ProcessGroup::State::message_async(const std::shared_ptr<Message>& message,
                                         const CallOptions& options) {
-  require_usable();
-  throw_if_broken();
-  const std::string what = describe(*message);
-  return point_to_point_->start(
-      message, what, in(options.timeout.value_or(timeout_)),
-      [done = recording(*message), kept = options.keep_alive] { done(); });
+  const auto messages = usable_messages();
+  const auto done = recording(message);
+  try {
+    return messages->start(
+        message, describe(*message), in(options.timeout.value_or(timeout_)),
+        [done, kept = options.keep_alive](std::exception_ptr error) { done(error); });
+  } catch (...) {
+    done(std::current_exception());
+    throw;
+  }
 }
 
-std::function<void()> ProcessGroup::State::recording(const Message& message) {
-  const Signature signature{.count = message.buffer.count,
-                            .tag = static_cast<std::uint64_t>(message.tag),
-                            .root = message.peer,
-                            .operation = message.operation,
-                            .dtype = message.buffer.dtype};
+PointToPoint::Done ProcessGroup::State::recording(const std::shared_ptr<Message>& message) {
+  const Signature signature{.count = message->buffer.count,
+                            .tag = static_cast<std::uint64_t>(message->tag),
+                            .root = message->peer,
+                            .operation = message->operation,
+                            .dtype = message->buffer.dtype};
   const std::lock_guard lock(messages_mutex_);
   const std::uint64_t number = messages_.enter(signature, ++messages_begun_, ticks_now());
-  return [this, number] {
-    const std::lock_guard guard(messages_mutex_);
-    messages_.leave(number, FlightRecorder::Phase::completed, ticks_now());
+  return [weak = weak_from_this(), number](std::exception_ptr error) {
+    const auto state = weak.lock();  // The group may have gone with what the message kept alive.
+    if (state) state->note_end(number, error);
   };
+}
+
+void ProcessGroup::State::note_end(std::uint64_t number, std::exception_ptr error) {
+  {
+    const std::lock_guard lock(messages_mutex_);
+    using Phase = FlightRecorder::Phase;
+    messages_.leave(number, error ? Phase::failed : Phase::completed, ticks_now());
+  }
+  if (error && !destroyed_) break_with(error);
 }
 
 std::string ProcessGroup::State::describe(const Message& message) const {
@@ -335,7 +365,7 @@ void ProcessGroup::State::leave() {
   collective.timeout = timeout_;
   perform(collective, [&](Collective& entered) {
     // Now that all are here, nobody sends or receives any more.
-    entered.signature.count = backend_->messages_pending();
+    entered.signature.count = point_to_point_->pending();
     backend_->enter(entered);
     for (int peer = 0; peer < size_; ++peer)
       if (backend_->entered(peer).count != 0)
@@ -355,21 +385,27 @@ void ProcessGroup::State::retire() {
       child->progress_.wait_until_idle();
       if (!child->destroyed_) child->retire();
     }
-  point_to_point_.reset();
+  point_to_point_->end(
+      std::make_exception_ptr(Error(Fault::misuse, fmt::format("group {} was destroyed", name_))));
+  std::shared_ptr<PointToPoint> messages;
   const std::lock_guard lock(life_mutex_);
+  messages.swap(point_to_point_);
   backend_.reset();
   activity_.reset();
 }
 
 void ProcessGroup::State::abort(std::string_view reason) {
   std::shared_ptr<Backend> backend;
+  std::shared_ptr<PointToPoint> messages;
   {
     const std::lock_guard lock(life_mutex_);
     backend = backend_;
+    messages = point_to_point_;
   }
   if (!backend) return;
   const Error error(Fault::aborted, fmt::format("group {}: rank {}: {}", name_, rank_, reason));
   backend->give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, reason));
+  messages->end(std::make_exception_ptr(error));
   break_with(std::make_exception_ptr(error));
 }
 

@@ -59,8 +59,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   RegisteredMemory allocate(std::size_t bytes, const CallOptions& options);
 
-  Source message(std::shared_ptr<Message> message, const CallOptions& options);
-  Work message_async(std::shared_ptr<Message> message, const CallOptions& options);
+  Source message(const std::shared_ptr<Message>& message, const CallOptions& options);
+  Work message_async(const std::shared_ptr<Message>& message, const CallOptions& options);
 
   // A group of those ranks whose `color` is this one's, ordered by key and rank; null when this
   // rank has no color. `layout` is a hash of what all ranks must give alike.
@@ -91,10 +91,13 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   void break_with(std::exception_ptr error);
   void retire();
 
-  // Notes that a message begins; what is returned notes its end.
-  std::function<void()> recording(const Message& message);
+  // Notes that a message begins; what is returned notes its end, and an Error that breaks the group.
+  PointToPoint::Done recording(const std::shared_ptr<Message>& message);
+  void note_end(std::uint64_t number, std::exception_ptr error);
+  std::shared_ptr<PointToPoint> usable_messages();
   std::string describe(const Message& message) const;
 
+  const pid_t pid_;
   const int rank_;
   const int size_;
   const std::string name_;
@@ -119,22 +122,19 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   mutable std::mutex broken_mutex_;
   std::exception_ptr broken_;  // The first Error, thrown again by every later call.
 
-  std::mutex life_mutex_;  // Guards these two against leave(), for abort().
+  // Guards these three against leave(), for abort() and for messages, which others may be in.
+  std::mutex life_mutex_;
   std::shared_ptr<Activity> activity_;
   std::shared_ptr<Backend> backend_;
+  std::shared_ptr<PointToPoint> point_to_point_;
 
-  // Last, so that their threads end before what they use.
-  ProgressThread progress_;
-  std::unique_ptr<PointToPoint> point_to_point_;
+  ProgressThread progress_;  // Last, so that its thread ends before what it uses.
 };
 
 // How the rest of the library makes groups.
 struct GroupAccess {
   static ProcessGroup make(ProcessGroup::State::Parts parts) {
     return ProcessGroup(std::make_shared<ProcessGroup::State>(std::move(parts)));
-  }
-  static ProcessGroup of(std::shared_ptr<ProcessGroup::State> state) {
-    return ProcessGroup(std::move(state));
   }
 };
 

@@ -88,11 +88,12 @@ ProcessGroup init_process_group(const InitOptions& options) {
   require_one_host(who);
   const std::lock_guard lock(mutex);
   require(current.expired(), "init_process_group: this process is in a group already");
-  const std::string name = ++groups_made == 1 ? "world" : fmt::format("world#{}", groups_made);
+  const std::string name = groups_made == 0 ? "world" : fmt::format("world#{}", groups_made + 1);
   if (options.store) meet_in_store(*options.store, who, name, in(options.timeout));
   auto session = std::make_shared<HostSession>(who, name, in(options.timeout));
+  ProcessGroup world = make_world(session, name, options.timeout);
   current = session;
-  ProcessGroup world = make_world(std::move(session), name, options.timeout);
+  ++groups_made;
   log(LogLevel::info, fmt::format("rank {} of {} joined group {}, started by {}, backend shm",
                                   who.rank, who.world_size, name, who.launcher));
   return world;

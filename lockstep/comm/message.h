@@ -15,6 +15,12 @@ namespace lockstep {
 constexpr int any_source = -1;
 constexpr std::int64_t any_tag = -1;
 
+// Where a received message came from.
+struct Source {
+  int rank = any_source;
+  std::int64_t tag = any_tag;
+};
+
 // One end of it, as a rank posted it. Ends match by rank and tag, in the order in which they were
 // posted.
 struct Message {

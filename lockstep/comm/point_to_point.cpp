@@ -3,7 +3,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <condition_variable>
+#include <vector>
+
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/block_signals.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -13,110 +18,182 @@ bool is_complete(const Message& message) {
   return message.complete.load(std::memory_order_acquire);
 }
 
-Error timed_out(const std::string& what) {
-  return Error(Fault::timeout, what + ": the other side did not come in time");
+std::exception_ptr timed_out(const std::string& what) {
+  return std::make_exception_ptr(
+      Error(Fault::timeout, what + ": the other side did not come in time"));
 }
 
 }  // namespace
 
-PointToPoint::PointToPoint(Backend& backend, std::function<void(std::exception_ptr)> failed)
-    : backend_(backend), failed_(std::move(failed)), pid_(::getpid()) {}
+struct PointToPoint::Shared {
+  struct Started {
+    std::shared_ptr<Message> message;
+    std::string what;
+    Deadline deadline;
+    Done done;
+    std::shared_ptr<Work::State> work;
+  };
+
+  explicit Shared(std::shared_ptr<Backend> messages) : backend(std::move(messages)) {}
+
+  void post(std::shared_ptr<Message> message);
+  void progress();
+  void end(std::exception_ptr error);
+  std::vector<Started> take_ended(std::exception_ptr& failure);
+  static void complete(Started& started, std::exception_ptr error);
+
+  const std::shared_ptr<Backend> backend;
+  std::mutex moving;        // Guards the backend's messages, which one thread at a time moves,
+  std::exception_ptr over;  // and why none is moved any more.
+
+  std::mutex mutex;  // Guards what follows. Never held while anything of a user is called.
+  std::condition_variable changed;
+  std::vector<Started> started;
+  bool stopping = false;
+};
+
+void PointToPoint::Shared::post(std::shared_ptr<Message> message) {
+  const std::lock_guard lock(moving);
+  if (over) std::rethrow_exception(over);
+  backend->post(std::move(message));
+}
+
+void PointToPoint::Shared::progress() {
+  const std::lock_guard lock(moving);
+  if (over) std::rethrow_exception(over);
+  backend->progress();
+}
+
+void PointToPoint::Shared::end(std::exception_ptr error) {
+  const std::lock_guard lock(moving);
+  if (over) return;
+  over = std::move(error);
+  backend->drop_messages();
+}
+
+PointToPoint::PointToPoint(std::shared_ptr<Backend> backend)
+    : pid_(::getpid()), shared_(std::make_shared<Shared>(std::move(backend))) {}
 
 PointToPoint::~PointToPoint() {
   if (::getpid() != pid_) {  // fork() copied us without our thread.
     if (thread_.joinable()) thread_.detach();
     return;
   }
+  end(std::make_exception_ptr(
+      Error(Fault::aborted, "the group was given up before this message went through")));
+  if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
+    shared_->changed.notify_all();
   }
-  if (thread_.joinable()) thread_.join();
+  // The last handle may have been dropped by what a message kept alive.
+  thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
 }
 
-void PointToPoint::post(std::shared_ptr<Message> message) {
-  const std::lock_guard lock(backend_mutex_);
-  backend_.post(std::move(message));
-}
+void PointToPoint::end(std::exception_ptr error) { shared_->end(std::move(error)); }
 
-void PointToPoint::progress() {
-  const std::lock_guard lock(backend_mutex_);
-  backend_.progress();
+std::size_t PointToPoint::pending() const {
+  const std::lock_guard lock(shared_->moving);
+  return shared_->backend->messages_pending();
 }
 
 void PointToPoint::run(const std::shared_ptr<Message>& message, const std::string& what,
                        Deadline deadline) {
+  const auto shared = shared_;  // A user may end the group on another thread meanwhile.
   try {
-    post(message);
+    shared->post(message);
     while (true) {
-      progress();
+      const std::uint32_t seen = shared->backend->message_bell();
+      shared->progress();
       if (is_complete(*message)) break;
-      if (Clock::now() >= deadline) throw timed_out(what);
-      backend_.await_progress();
+      if (Clock::now() >= deadline) std::rethrow_exception(timed_out(what));
+      shared->backend->await_messages(seen);
     }
     if (message->error) std::rethrow_exception(message->error);
   } catch (...) {
-    failed_(std::current_exception());
+    shared->end(std::current_exception());
     throw;
   }
 }
 
 Work PointToPoint::start(std::shared_ptr<Message> message, std::string what, Deadline deadline,
-                         std::function<void()> done) {
+                         Done done) {
+  {
+    const std::lock_guard lock(starting_);
+    if (!thread_.joinable()) thread_ = start_thread(&PointToPoint::loop, shared_);
+  }
   auto work = std::make_shared<Work::State>();
-  post(message);
-  const std::lock_guard lock(mutex_);
-  started_.push_back({std::move(message), std::move(what), deadline, std::move(done), work});
-  if (!thread_.joinable()) thread_ = std::thread(&PointToPoint::loop, this);
-  changed_.notify_all();
+  try {
+    shared_->post(message);
+  } catch (...) {
+    shared_->end(std::current_exception());
+    throw;
+  }
+  const std::lock_guard lock(shared_->mutex);
+  shared_->started.push_back(
+      {std::move(message), std::move(what), deadline, std::move(done), work});
+  shared_->changed.notify_all();
   return Work(std::move(work));
 }
 
-void PointToPoint::loop() {
+void PointToPoint::Shared::complete(Started& one, std::exception_ptr error) {
+  one.done(error);
+  one.done = nullptr;  // What it keeps alive goes before anybody learns that it has ended.
+  if (one.message->operation == Operation::recv && !error)
+    one.work->source = {one.message->peer, one.message->tag};
+  one.work->complete(error);
+}
+
+// Those that are complete; or all, when one has failed, was too late, or the group is over, which
+// `failure` then says.
+std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
+    std::exception_ptr& failure) {
+  const std::lock_guard lock(mutex);
+  const auto now = Clock::now();
+  for (const Started& one : started) {
+    if (failure) break;
+    if (is_complete(*one.message))
+      failure = one.message->error;
+    else if (now >= one.deadline)
+      failure = timed_out(one.what);
+  }
+  const auto goes_on = std::stable_partition(started.begin(), started.end(), [&](const auto& one) {
+    return !failure && !is_complete(*one.message);
+  });
+  std::vector<Started> ended(std::make_move_iterator(goes_on),
+                             std::make_move_iterator(started.end()));
+  started.erase(goes_on, started.end());
+  return ended;
+}
+
+void PointToPoint::loop(const std::shared_ptr<Shared>& shared) {
   while (true) {
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || !started_.empty(); });
-      if (stopping_) break;
+      std::unique_lock lock(shared->mutex);
+      shared->changed.wait(lock, [&] { return shared->stopping || !shared->started.empty(); });
+      if (shared->started.empty()) return;
     }
+    const std::uint32_t seen = shared->backend->message_bell();
+    std::exception_ptr failure;
     try {
-      progress();
-      std::unique_lock lock(mutex_);
-      std::erase_if(started_, [&](Started& started) { return settle(started); });
-      if (started_.empty()) continue;
-      for (const Started& started : started_)
-        if (Clock::now() >= started.deadline) throw timed_out(started.what);
-      lock.unlock();
-      backend_.await_progress();
+      shared->progress();
     } catch (...) {
-      failed_(std::current_exception());
-      fail_all(std::current_exception());
+      failure = std::current_exception();
+    }
+    auto ended = shared->take_ended(failure);
+    if (failure) shared->end(failure);
+    for (auto& one : ended) {
+      const bool went_through = is_complete(*one.message) && !one.message->error;
+      Shared::complete(one, went_through ? nullptr : failure);
+    }
+    if (!ended.empty()) continue;
+    try {
+      shared->backend->await_messages(seen);
+    } catch (...) {
+      shared->end(std::current_exception());
     }
   }
-  fail_all(std::make_exception_ptr(
-      Error(Fault::aborted, "the group was given up before this message went through")));
-}
-
-// Whether it has ended.
-bool PointToPoint::settle(Started& started) {
-  if (!is_complete(*started.message)) return false;
-  started.done();
-  started.done = nullptr;  // What it keeps alive goes before anybody learns that it is complete.
-  if (started.message->error) failed_(started.message->error);
-  if (started.message->operation == Operation::recv)
-    started.work->source_rank = started.message->peer;
-  started.work->complete(started.message->error);
-  return true;
-}
-
-void PointToPoint::fail_all(std::exception_ptr error) {
-  std::vector<Started> ended;
-  {
-    const std::lock_guard lock(mutex_);
-    ended.swap(started_);
-  }
-  for (Started& started : ended) started.work->complete(error);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,9 @@
 // Drives a group's messages: whoever waits for one moves all of them on; a thread of its own does
 // while there are asynchronous ones.
 //
+// The first Error ends it: every message that is still under way is dropped, so that nothing of
+// ours touches its buffer again, and fails with that Error, as does every later one.
+//
 // Thread safety: every member may be called from any thread at once.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -8,14 +11,12 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/work.h"
@@ -24,9 +25,11 @@ namespace lockstep {
 
 class PointToPoint {
  public:
-  // `backend` must outlive this. `failed` is told of every Error that breaks the group.
-  PointToPoint(Backend& backend, std::function<void(std::exception_ptr)> failed);
-  // Those still under way fail with Error(aborted).
+  // Told once of the Error that ends a message, null for success; must not throw.
+  using Done = std::function<void(std::exception_ptr)>;
+
+  explicit PointToPoint(std::shared_ptr<Backend> backend);
+  // As end(), with aborted.
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -34,33 +37,23 @@ class PointToPoint {
   // Blocks until `message` is complete. Errors: its own; timeout, which names `what`.
   void run(const std::shared_ptr<Message>& message, const std::string& what, Deadline deadline);
 
-  // The same beside the caller; `done` is called, and dropped, once it is complete.
-  Work start(std::shared_ptr<Message> message, std::string what, Deadline deadline,
-             std::function<void()> done);
+  // The same beside the caller; `done` is called, and dropped, once it has ended.
+  Work start(std::shared_ptr<Message> message, std::string what, Deadline deadline, Done done);
+
+  // Messages that were sent to or by this rank and that nobody has received.
+  std::size_t pending() const;
+
+  // From now on every message fails with `error`; if there was one before, with that.
+  void end(std::exception_ptr error);
 
  private:
-  struct Started {
-    std::shared_ptr<Message> message;
-    std::string what;
-    Deadline deadline;
-    std::function<void()> done;
-    std::shared_ptr<Work::State> work;
-  };
+  struct Shared;
 
-  void post(std::shared_ptr<Message> message);
-  void progress();
-  void loop();
-  void fail_all(std::exception_ptr error);
-  bool settle(Started& started);
+  static void loop(const std::shared_ptr<Shared>& shared);
 
-  Backend& backend_;
-  const std::function<void(std::exception_ptr)> failed_;
   const pid_t pid_;
-  std::mutex backend_mutex_;  // One thread at a time moves messages.
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Started> started_;
-  bool stopping_ = false;
+  const std::shared_ptr<Shared> shared_;  // With the thread, which may outlive us.
+  std::mutex starting_;
   std::thread thread_;
 };
 

@@ -16,9 +16,14 @@ namespace {
 
 // --- What is refused on this rank alone: it is not numbered, nothing is sent, nothing breaks ------
 
+constexpr std::size_t most_bytes = std::numeric_limits<std::ptrdiff_t>::max();
+
 void require_valid(const Buffer& buffer, std::string_view what) {
   require(buffer.data != nullptr || buffer.count == 0,
           [&] { return fmt::format("{}: {} elements at a null pointer", what, buffer.count); });
+  require(size_of(buffer.dtype) == 0 || buffer.count <= most_bytes / size_of(buffer.dtype), [&] {
+    return fmt::format("{}: {} elements are more than any memory holds", what, buffer.count);
+  });
   require(size_of(buffer.dtype) != 0, [&] {
     return fmt::format("{}: there is no type {}", what, static_cast<int>(buffer.dtype));
   });
@@ -53,7 +58,10 @@ void require_reducible(DType dtype, ReduceOp op, std::string_view what) {
 }
 
 std::size_t total(const Counts& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  std::size_t sum = 0;
+  for (const std::size_t count : counts)
+    require(!__builtin_add_overflow(sum, count, &sum), "counts: they add up to too much");
+  return sum;
 }
 
 // What all parts make, and what one of them is, in elements.
@@ -257,126 +265,131 @@ std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int
 
 ProcessGroup::ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-int ProcessGroup::rank() const { return state_->rank(); }
-int ProcessGroup::size() const { return state_->size(); }
-int ProcessGroup::local_rank() const { return state_->rank(); }
-int ProcessGroup::local_size() const { return state_->size(); }
-const std::string& ProcessGroup::name() const { return state_->name(); }
+ProcessGroup::State& ProcessGroup::state() const {
+  require(state_ != nullptr, "this ProcessGroup was moved from");
+  return *state_;
+}
+
+int ProcessGroup::rank() const { return state().rank(); }
+int ProcessGroup::size() const { return state().size(); }
+int ProcessGroup::local_rank() const { return state().rank(); }
+int ProcessGroup::local_size() const { return state().size(); }
+const std::string& ProcessGroup::name() const { return state().name(); }
 
 void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
-  state_->run(all_reduce_of(data, op), options);
+  state().run(all_reduce_of(data, op), options);
 }
 
 Work ProcessGroup::all_reduce_async(const Buffer& data, ReduceOp op,
                                     const CallOptions& options) const {
-  return state_->submit(all_reduce_of(data, op), nullptr, options);
+  return state().submit(all_reduce_of(data, op), nullptr, options);
 }
 
 void ProcessGroup::broadcast(const Buffer& data, int root, const CallOptions& options) const {
-  state_->run(broadcast_of(data, root, *this), options);
+  state().run(broadcast_of(data, root, *this), options);
 }
 
 Work ProcessGroup::broadcast_async(const Buffer& data, int root, const CallOptions& options) const {
-  return state_->submit(broadcast_of(data, root, *this), nullptr, options);
+  return state().submit(broadcast_of(data, root, *this), nullptr, options);
 }
 
 void ProcessGroup::reduce(const Buffer& data, int root, ReduceOp op,
                           const CallOptions& options) const {
-  state_->run(reduce_of(data, root, op, *this), options);
+  state().run(reduce_of(data, root, op, *this), options);
 }
 
 Work ProcessGroup::reduce_async(const Buffer& data, int root, ReduceOp op,
                                 const CallOptions& options) const {
-  return state_->submit(reduce_of(data, root, op, *this), nullptr, options);
+  return state().submit(reduce_of(data, root, op, *this), nullptr, options);
 }
 
 void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const Counts& counts,
                               const CallOptions& options) const {
-  state_->run(all_gather_of(input, output, counts, *this), options);
+  state().run(all_gather_of(input, output, counts, *this), options);
 }
 
 Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts,
                                     const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state_->submit(all_gather_of(input, output, *kept, *this), kept, options);
+  return state().submit(all_gather_of(input, output, *kept, *this), kept, options);
 }
 
 void ProcessGroup::reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op,
                                   const Counts& counts, const CallOptions& options) const {
-  state_->run(reduce_scatter_of(input, output, op, counts, *this), options);
+  state().run(reduce_scatter_of(input, output, op, counts, *this), options);
 }
 
 Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op,
                                         const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state_->submit(reduce_scatter_of(input, output, op, *kept, *this), kept, options);
+  return state().submit(reduce_scatter_of(input, output, op, *kept, *this), kept, options);
 }
 
 void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root, const Counts& counts,
                           const CallOptions& options) const {
-  state_->run(gather_of(input, output, root, counts, *this), options);
+  state().run(gather_of(input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::gather_async(const Buffer& input, const Buffer& output, int root,
                                 const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state_->submit(gather_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(gather_of(input, output, root, *kept, *this), kept, options);
 }
 
 void ProcessGroup::scatter(const Buffer& input, const Buffer& output, int root,
                            const Counts& counts, const CallOptions& options) const {
-  state_->run(scatter_of(input, output, root, counts, *this), options);
+  state().run(scatter_of(input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::scatter_async(const Buffer& input, const Buffer& output, int root,
                                  const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state_->submit(scatter_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(scatter_of(input, output, root, *kept, *this), kept, options);
 }
 
 void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,
                               const Counts& receive_counts, const CallOptions& options) const {
   const Counts pairs = pairs_of(send_counts, receive_counts, *this);
-  state_->run(all_to_all_of(input, output, pairs, *this), options);
+  state().run(all_to_all_of(input, output, pairs, *this), options);
 }
 
 Work ProcessGroup::all_to_all_async(const Buffer& input, const Buffer& output,
                                     const Counts& send_counts, const Counts& receive_counts,
                                     const CallOptions& options) const {
   const auto kept = owned(pairs_of(send_counts, receive_counts, *this));
-  return state_->submit(all_to_all_of(input, output, *kept, *this), kept, options);
+  return state().submit(all_to_all_of(input, output, *kept, *this), kept, options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
-  state_->run(bare(Operation::barrier), options);
+  state().run(bare(Operation::barrier), options);
 }
 
 Work ProcessGroup::barrier_async(const CallOptions& options) const {
-  return state_->submit(bare(Operation::barrier), nullptr, options);
+  return state().submit(bare(Operation::barrier), nullptr, options);
 }
 
 void ProcessGroup::monitored_barrier(const CallOptions& options) const {
-  state_->run(bare(Operation::monitored_barrier), options);
+  state().run(bare(Operation::monitored_barrier), options);
 }
 
 void ProcessGroup::send(const Buffer& data, int peer, std::int64_t tag,
                         const CallOptions& options) const {
-  state_->message(message_of(Operation::send, data, peer, tag, *this), options);
+  state().message(message_of(Operation::send, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::send_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state_->message_async(message_of(Operation::send, data, peer, tag, *this), options);
+  return state().message_async(message_of(Operation::send, data, peer, tag, *this), options);
 }
 
 Source ProcessGroup::recv(const Buffer& data, int peer, std::int64_t tag,
                           const CallOptions& options) const {
-  return state_->message(message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().message(message_of(Operation::recv, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::recv_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state_->message_async(message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().message_async(message_of(Operation::recv, data, peer, tag, *this), options);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
@@ -392,26 +405,26 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
       color = 0;
       key = static_cast<int>(i);
     }
-  auto state =
-      state_->split(color, key, hash_of(ranks.data(), ranks.size() * sizeof ranks[0]), options);
-  if (!state) return std::nullopt;
-  return ProcessGroup(std::move(state));
+  auto made =
+      state().split(color, key, hash_of(ranks.data(), ranks.size() * sizeof ranks[0]), options);
+  if (!made) return std::nullopt;
+  return ProcessGroup(std::move(made));
 }
 
 ProcessGroup ProcessGroup::split(int color, int key, const CallOptions& options) const {
-  return ProcessGroup(state_->split(color, key, 0, options));
+  return ProcessGroup(state().split(color, key, 0, options));
 }
 
 RegisteredMemory ProcessGroup::allocate(std::size_t bytes, const CallOptions& options) const {
   require(bytes <= std::numeric_limits<std::size_t>::max() / 2 / static_cast<std::size_t>(size()),
           [&] { return fmt::format("allocate: {} bytes for each of {} ranks", bytes, size()); });
-  return state_->allocate(bytes, options);
+  return state().allocate(bytes, options);
 }
 
-void ProcessGroup::abort(std::string_view reason) const { state_->abort(reason); }
+void ProcessGroup::abort(std::string_view reason) const { state().abort(reason); }
 
-std::string ProcessGroup::flight_record() const { return state_->flight_record(); }
+std::string ProcessGroup::flight_record() const { return state().flight_record(); }
 
-void destroy_process_group(ProcessGroup& group) { group.state_->leave(); }
+void destroy_process_group(ProcessGroup& group) { group.state().leave(); }
 
 }  // namespace lockstep

@@ -19,7 +19,8 @@
 // mismatch, on all ranks, when they call different things, with no memory touched; peer_lost;
 // timeout, naming all ranks that did not come; aborted; unsupported. After mismatch, peer_lost,
 // timeout, aborted and system the group is broken: every further call throws the same Error, and
-// ranks that did not see it get one that says so.
+// ranks that did not see it get one that says so. Until they have noticed, some 20 ms, they may
+// still write into registered memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,12 +56,6 @@ struct CallOptions {
 // Elements of each rank's part, in the order of the ranks; the same list on all ranks. Empty when
 // all parts are equal. Parts lie in their buffer one after the other.
 using Counts = std::vector<std::size_t>;
-
-// Where a received message came from.
-struct Source {
-  int rank = any_source;
-  std::int64_t tag = any_tag;
-};
 
 class LOCKSTEP_API ProcessGroup {
  public:
@@ -158,7 +153,7 @@ class LOCKSTEP_API ProcessGroup {
   RegisteredMemory allocate(std::size_t bytes, const CallOptions& options = {}) const;
 
   // Ends the group from any thread: calls that are under way or still to come throw
-  // Error(aborted) with `reason`, here at once and on the other ranks within some 20 ms.
+  // Error(aborted) with `reason`, on all ranks, within some 20 ms.
   void abort(std::string_view reason = "abort() was called") const;
 
   // The last 256 collectives and messages of this rank as JSON: what, when, and how far they came.
@@ -172,6 +167,7 @@ class LOCKSTEP_API ProcessGroup {
   friend struct GroupAccess;
   friend LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
   explicit ProcessGroup(std::shared_ptr<State> state);
+  State& state() const;
 
   std::shared_ptr<State> state_;
 };

@@ -110,6 +110,15 @@ TEST(ProcessGroup, AThousandSubGroupsLeaveNothing) {
   EXPECT_TRUE(all_succeeded(sub_groups_again_and_again.run(2)));
 }
 
+TEST(ProcessGroup, SubGroupsMayBeAsDeepAsOneLikes) {
+  run_in_process(2, [](ProcessGroup& world) {
+    std::vector<ProcessGroup> groups{world};
+    for (int i = 0; i < 40; ++i) groups.push_back(groups.back().split(1'000'000'000 + i));
+    groups.back().barrier();
+    groups.erase(groups.begin());
+  });
+}
+
 const Ranks misuse("misuse", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   const auto n = static_cast<std::size_t>(rank.world_size);

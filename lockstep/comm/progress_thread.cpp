@@ -1,47 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/progress_thread.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/block_signals.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
 
+struct ProgressThread::Queue {
+  struct Task {
+    std::function<void()> run;
+    std::shared_ptr<Work::State> state;
+  };
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Task> tasks;       // The front one is running.
+  std::atomic<int> pending{0};  // How many those are, for a look without the lock.
+  bool stopping = false;
+};
+
+ProgressThread::ProgressThread() : pid_(::getpid()), queue_(std::make_shared<Queue>()) {}
+
 ProgressThread::~ProgressThread() {
+  if (!thread_.joinable()) return;
   if (::getpid() != pid_) {  // fork() copied us without our thread.
-    if (thread_.joinable()) thread_.detach();
+    thread_.detach();
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
+    const std::lock_guard lock(queue_->mutex);
+    queue_->stopping = true;
+    queue_->changed.notify_all();
   }
-  if (thread_.joinable()) thread_.join();
+  // The last handle may have been dropped by what a task kept alive.
+  thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
 }
 
 Work ProgressThread::submit(std::function<void()> task) {
+  {
+    const std::lock_guard lock(starting_);
+    if (!thread_.joinable()) thread_ = start_thread(&ProgressThread::loop, queue_);
+  }
   auto state = std::make_shared<Work::State>();
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back({std::move(task), state});
-  pending_.fetch_add(1, std::memory_order_relaxed);
-  if (!thread_.joinable()) thread_ = std::thread(&ProgressThread::loop, this);
-  changed_.notify_all();
+  const std::lock_guard lock(queue_->mutex);
+  queue_->tasks.push_back({std::move(task), state});
+  queue_->pending.fetch_add(1, std::memory_order_relaxed);
+  queue_->changed.notify_all();
   return Work(std::move(state));
 }
 
 void ProgressThread::wait_until_idle() {
-  if (pending_.load(std::memory_order_acquire) == 0) return;
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return tasks_.empty(); });
+  if (queue_->pending.load(std::memory_order_acquire) == 0) return;
+  std::unique_lock lock(queue_->mutex);
+  queue_->changed.wait(lock, [&] { return queue_->tasks.empty(); });
 }
 
-void ProgressThread::loop() {
-  std::unique_lock lock(mutex_);
+void ProgressThread::loop(const std::shared_ptr<Queue>& queue) {
+  std::unique_lock lock(queue->mutex);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    Task& task = tasks_.front();  // submit() only adds at the back, which moves no other task.
-    const bool stopping = stopping_;
+    queue->changed.wait(lock, [&] { return queue->stopping || !queue->tasks.empty(); });
+    if (queue->tasks.empty()) return;
+    Queue::Task& task = queue->tasks.front();  // Additions at the back move no other task.
+    const bool stopping = queue->stopping;
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -53,9 +80,9 @@ void ProgressThread::loop() {
     task.run = nullptr;  // What it kept alive goes before anybody learns that it is complete.
     task.state->complete(error);
     lock.lock();
-    tasks_.pop_front();
-    pending_.fetch_sub(1, std::memory_order_release);
-    changed_.notify_all();
+    queue->tasks.pop_front();
+    queue->pending.fetch_sub(1, std::memory_order_release);
+    queue->changed.notify_all();
   }
 }
 

@@ -6,11 +6,7 @@
 #pragma once
 
 #include <sys/types.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -22,32 +18,28 @@ namespace lockstep {
 
 class ProgressThread {
  public:
-  ProgressThread() : pid_(::getpid()) {}
-  // Waits for the task that is running; those behind it fail with Error(aborted).
+  ProgressThread();
+  // Waits for the task that is running, unless that is what ends us; those behind it fail with
+  // Error(aborted).
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
   // Runs `task` after all that were submitted before it. The thread starts at the first one.
+  // Errors: system when it cannot.
   Work submit(std::function<void()> task);
 
   // Blocks until nothing is queued or running.
   void wait_until_idle();
 
  private:
-  struct Task {
-    std::function<void()> run;
-    std::shared_ptr<Work::State> state;
-  };
+  struct Queue;
 
-  void loop();
+  static void loop(const std::shared_ptr<Queue>& queue);
 
   const pid_t pid_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;       // The front one is running.
-  std::atomic<int> pending_{0};  // How many those are, for a look without the lock.
-  bool stopping_ = false;
+  const std::shared_ptr<Queue> queue_;  // Shared with the thread, which may outlive us.
+  std::mutex starting_;
   std::thread thread_;
 };
 

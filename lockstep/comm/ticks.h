@@ -1,5 +1,6 @@
-// Time stamps that cost a few nanoseconds: the processor's own counter where it runs at a constant
-// rate on all cores, otherwise the steady clock. For what is shown to people; deadlines use Clock.
+// Time stamps that cost a few nanoseconds: on x86-64 the processor's own counter, which today runs
+// at a constant rate on all cores; elsewhere the steady clock. For what is shown to people;
+// deadlines use Clock.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

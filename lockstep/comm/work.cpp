@@ -8,30 +8,39 @@ namespace lockstep {
 
 Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
+Work::State& Work::state() const {
+  require(state_ != nullptr, "this Work belongs to no operation");
+  return *state_;
+}
+
 void Work::wait(Deadline deadline) const {
-  std::unique_lock lock(state_->mutex);
-  const auto completed = [&] { return state_->completed; };
+  State& shared = state();
+  std::unique_lock lock(shared.mutex);
+  const auto completed = [&] { return shared.completed; };
   if (deadline == no_deadline) {
-    state_->done.wait(lock, completed);
-  } else if (!state_->done.wait_until(lock, deadline, completed)) {
+    shared.done.wait(lock, completed);
+  } else if (!shared.done.wait_until(lock, deadline, completed)) {
     throw Error(Fault::timeout, "Work::wait: the operation is still under way");
   }
-  if (state_->error) std::rethrow_exception(state_->error);
+  if (shared.error) std::rethrow_exception(shared.error);
 }
 
 bool Work::completed() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->completed;
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  return shared.completed;
 }
 
 std::exception_ptr Work::error() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->error;
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  return shared.error;
 }
 
-int Work::source_rank() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->source_rank;
+Source Work::source() const {
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  return shared.source;
 }
 
 }  // namespace lockstep

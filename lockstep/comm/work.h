@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "lockstep/comm/api.h"
+#include "lockstep/comm/message.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
@@ -16,6 +17,9 @@ namespace lockstep {
 // Thread safety: every member may be called from any thread at once.
 class LOCKSTEP_API Work {
  public:
+  // Of no operation: every member but this one and the copies throws misuse.
+  Work() = default;
+
   // Blocks until the operation is complete. Errors: what the operation threw; timeout when
   // `deadline` passes first, which leaves the operation under way.
   void wait(Deadline deadline = no_deadline) const;
@@ -26,14 +30,15 @@ class LOCKSTEP_API Work {
   // What it threw; null while under way and after success.
   std::exception_ptr error() const;
 
-  // Of a completed receive: the rank from which the message came. Otherwise any_source.
-  int source_rank() const;
+  // Of a completed receive: where the message came from. Otherwise any_source and any_tag.
+  Source source() const;
 
  private:
   friend class ProgressThread;
   friend class PointToPoint;
   struct State;
   explicit Work(std::shared_ptr<State> state);
+  State& state() const;
 
   std::shared_ptr<State> state_;
 };

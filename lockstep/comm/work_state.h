@@ -16,7 +16,7 @@ struct Work::State {
   std::mutex mutex;
   std::condition_variable done;
   bool completed = false;
-  int source_rank = any_source;
+  Source source;
   std::exception_ptr error;
 
   void complete(std::exception_ptr failure) {

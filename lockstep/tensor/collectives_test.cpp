@@ -248,7 +248,7 @@ TEST(TensorCollectives, SendAndReceiveFromWhomeverComes) {
       const at::Tensor received = at::empty({3, 4}, at::kFloat8_e5m2);
       const Work work = recv_async(received, group, peer);
       work.wait();
-      EXPECT_EQ(work.source_rank(), peer);
+      EXPECT_EQ(work.source().rank, peer);
       EXPECT_TRUE(same(received, mine(peer, at::kFloat8_e5m2)));
     }
   });

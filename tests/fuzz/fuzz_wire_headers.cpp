@@ -36,7 +36,7 @@ void read_header(const std::string& input) {
 }
 
 // Whatever a rank sends, the switchboard goes on, and serves the next one.
-void send_packet(const std::string& input) {
+void send_to_switchboard(const std::string& input) {
   int stranger[2];
   int rank[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, stranger) != 0) return;
@@ -78,6 +78,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (data[0] % 2 == 0)
     read_header(input);
   else
-    send_packet(input);
+    send_to_switchboard(input);
   return 0;
 }

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds comm's tests with sanitizers, in a folder of their own, and runs them."""
+"""Builds comm's tests with sanitizers, in a folder of their own, and runs those that match."""
 
 import argparse
 import os
 import shutil
 import subprocess
 import sys
+
+PROGRAMS = ["comm_test", "store_test"]
 
 
 def arguments():
@@ -23,23 +25,23 @@ def build(options):
                  "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DLOCKSTEP_WITH_TORCH=OFF",
                  f"-DLOCKSTEP_SANITIZE={options.sanitizers}"]
     subprocess.run(configure, check=True)
-    subprocess.run(["cmake", "--build", options.build, "--target", "comm_test"], check=True)
+    subprocess.run(["cmake", "--build", options.build, "--target", *PROGRAMS], check=True)
 
 
-def run(options):
-    test = [f"{options.build}/tests/comm_test", f"--gtest_filter={options.filter}"]
+def run(options, program):
+    test = [f"{options.build}/tests/{program}", f"--gtest_filter={options.filter}"]
     if "thread" in options.sanitizers and shutil.which("setarch"):
         test = ["setarch", "-R", *test]  # GCC 12's cannot do with much randomness of addresses.
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1",
                                 "ASAN_OPTIONS": "detect_leaks=1",
                                 "UBSAN_OPTIONS": "print_stacktrace=1"}
-    return subprocess.run(test, env=environment).returncode
+    return abs(subprocess.run(test, env=environment).returncode)
 
 
 def main():
     options = arguments()
     build(options)
-    return run(options)
+    return max(run(options, program) for program in PROGRAMS)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,18 @@ class HostLink {
   FileDescriptor obtain(
       std::string_view key, Deadline deadline, const std::function<void()>& give_up = [] {});
 
+  // The same in two steps that do not block; empty as long as it has not come.
+  void request(std::string_view key);
+  FileDescriptor poll(std::string_view key);
+
  private:
   struct Reply {
     FileDescriptor fd;
     std::string refusal;
   };
 
+  void send(const Packet& packet, int fd = -1) const;
+  FileDescriptor take(std::string_view key);
   bool read_replies();  // Whether there were any.
 
   const FileDescriptor socket_;

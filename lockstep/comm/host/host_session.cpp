@@ -44,7 +44,7 @@ FileDescriptor call_rank_zero(const std::string& identity, const std::string& jo
   while (true) {
     FileDescriptor socket = connect_to_abstract_socket(identity);
     if (socket && peer_is_this_user(socket.get()) &&
-        send_packet(socket.get(), make_packet(Packet::Kind::hello, "", identity)))
+        send_packet(socket.get(), make_packet(Packet::Kind::hello, "", identity)) == Sent::whole)
       return socket;
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout,

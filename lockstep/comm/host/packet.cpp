@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "lockstep/comm/error.h"
 #include "lockstep/comm/host/fixed_text.h"
 
 namespace lockstep {
@@ -19,6 +20,7 @@ union Control {
 }  // namespace
 
 Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view text) {
+  check(key.size() < sizeof Packet::key, "the name of shared memory is too long");
   Packet packet;
   packet.kind = kind;
   copy_text(packet.key, key);
@@ -26,7 +28,7 @@ Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view tex
   return packet;
 }
 
-bool send_packet(int socket, const Packet& packet, int fd) {
+Sent send_packet(int socket, const Packet& packet, int fd) {
   iovec data{const_cast<Packet*>(&packet), sizeof packet};
   Control control{};
   msghdr header{};
@@ -45,7 +47,8 @@ bool send_packet(int socket, const Packet& packet, int fd) {
   do {
     sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
-  return sent == sizeof packet;
+  if (sent == sizeof packet) return Sent::whole;
+  return sent < 0 && (errno == EAGAIN || errno == ENOBUFS) ? Sent::not_now : Sent::closed;
 }
 
 Received receive_packet(int socket, Packet& packet, FileDescriptor& fd) {

@@ -32,8 +32,10 @@ Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view tex
 
 enum class Received { packet, nothing_yet, closed };
 
-// Never blocks. False when the peer is gone or does not read.
-bool send_packet(int socket, const Packet& packet, int fd = -1);
+enum class Sent { whole, not_now, closed };
+
+// Never blocks: not_now when the peer has too much to read already.
+Sent send_packet(int socket, const Packet& packet, int fd = -1);
 
 // Never blocks. Anything that is not one whole packet of ours counts as closed.
 Received receive_packet(int socket, Packet& packet, FileDescriptor& fd);

@@ -2,34 +2,17 @@
 #include "lockstep/comm/host/sentinel.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/block_signals.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int heartbeat_ms = 100;
-
-// Signals are for the user's threads: one that is made inside this scope gets none.
-class BlockSignals {
- public:
-  BlockSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockSignals(const BlockSignals&) = delete;
-  BlockSignals& operator=(const BlockSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -42,8 +25,7 @@ Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard)
   if (!stop_) throw_errno("making an eventfd");
   std::promise<void> entered;
   std::future<void> outcome = entered.get_future();
-  const BlockSignals block;
-  thread_ = std::thread(&Sentinel::live, this, std::move(entered));
+  thread_ = start_thread(&Sentinel::live, this, std::move(entered));
   try {
     outcome.get();
   } catch (...) {

@@ -33,7 +33,7 @@ class LOCKSTEP_API SharedMapping {
   // What to send to the other processes; open until close_descriptor().
   int descriptor() const { return fd_.get(); }
 
-  // The mapping lives on without it. Called once everybody has mapped.
+  // The mapping lives on without it, as do descriptors that were sent.
   void close_descriptor() { fd_ = FileDescriptor(); }
 
  private:

@@ -89,13 +89,13 @@ void Switchboard::give(Client& client, const std::string& key) {
   client.wanted.erase(wanted);
   if (key == job_page_key) {
     const Packet given = make_packet(Packet::Kind::given, key);
-    client.lost = !send_packet(client.socket.get(), given, job_page_);
+    client.lost = send_packet(client.socket.get(), given, job_page_) != Sent::whole;
     return;
   }
   Offer& offer = found->second;
   const auto kind = offer.fd ? Packet::Kind::given : Packet::Kind::refused;
   const Packet answer = make_packet(kind, key, offer.refusal);
-  client.lost = !send_packet(client.socket.get(), answer, offer.fd.get());
+  client.lost = send_packet(client.socket.get(), answer, offer.fd.get()) != Sent::whole;
   if (--offer.readers == 0) offers_.erase(found);
 }
 

@@ -40,7 +40,7 @@ class Channel {
   std::size_t read(std::byte* data, std::size_t bytes);
   std::size_t readable() const;
 
-  // Messages that were written in whole, and that were given to a receive.
+  // Messages that were begun, and that were given to a receive.
   void count_sent() const;
   void count_received() const;
   std::size_t pending() const;

@@ -1,7 +1,7 @@
 // The memory in which the ranks of one group meet: flags to wait on, what each rank says of the
 // collective that it has entered, and room for data on its way.
 //
-// Thread safety: one thread of each rank at a time.
+// Thread safety: one thread of each rank for its entries and steps, another one for its channels.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -69,6 +69,8 @@ class GroupSegment {
     alignas(64) Flag all_here;                        // Counts the meetings at which all are.
     alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while `reason` is written; 2.
     Fault fault;
+    std::int32_t rank;  // Who did, in this group,
+    std::int32_t pid;   // and its process.
     char reason[500];
   };
 

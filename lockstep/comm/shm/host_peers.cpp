@@ -28,6 +28,12 @@ SharedMemory in_shared_hands(SharedMapping mapping) {
   return {owner, owner->data()};
 }
 
+SharedMemory attach(const std::string& key, std::size_t bytes, FileDescriptor memory) {
+  SharedMapping mapping = SharedMapping::attach(std::move(memory));
+  if (mapping.bytes() < bytes) throw Error(Fault::corrupt, key + ": shorter than it should be");
+  return in_shared_hands(std::move(mapping));
+}
+
 }  // namespace
 
 HostPeers::HostPeers(std::shared_ptr<HostSession> session)
@@ -51,9 +57,12 @@ void HostPeers::refuse(const std::string& key, int readers, std::string_view rea
 
 SharedMemory HostPeers::obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                                const std::function<void()>& give_up) {
-  SharedMapping mapping = SharedMapping::attach(session_->link().obtain(key, deadline, give_up));
-  if (mapping.bytes() < bytes) throw Error(Fault::corrupt, key + ": shorter than it should be");
-  return in_shared_hands(std::move(mapping));
+  return attach(key, bytes, session_->link().obtain(key, deadline, give_up));
+}
+
+SharedMemory HostPeers::poll(const std::string& key, std::size_t bytes) {
+  FileDescriptor memory = session_->link().poll(key);
+  return memory ? attach(key, bytes, std::move(memory)) : nullptr;
 }
 
 std::string HostPeers::describe(int rank) {

@@ -21,6 +21,8 @@ class HostPeers final : public Peers {
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;
+  void request(const std::string& key) override { session_->link().request(key); }
+  SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }
   void throw_if_lost(std::string_view context) override { session_->throw_if_peer_lost(context); }
   std::string describe(int rank) override;

@@ -11,7 +11,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds time_to_open{10};  // What was offered comes at once.
+constexpr std::chrono::milliseconds slice{20};
+constexpr std::chrono::microseconds while_opening{200};  // What was offered comes soon.
 
 std::size_t bytes_of(const MessageHeader& header) { return header.count * size_of(header.dtype); }
 
@@ -20,16 +21,18 @@ void finish(Message& message) { message.complete.store(true, std::memory_order_r
 }  // namespace
 
 Mailbox::Mailbox(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Meeting& meeting,
-                 const std::string& group)
+                 const std::string& group, const std::string& key)
     : peers_(std::move(peers)),
       segment_(segment),
       meeting_(meeting),
       group_(group),
+      key_(key),
       rank_(peers_->rank()),
       outgoing_(static_cast<std::size_t>(peers_->size())),
       incoming_(static_cast<std::size_t>(peers_->size())) {}
 
 void Mailbox::post(std::shared_ptr<Message> message) {
+  if (meeting_.is_given_up()) throw_if_over();
   if (message->operation == Operation::recv) {
     receives_.push_back(std::move(message));
     return;
@@ -43,8 +46,7 @@ void Mailbox::post(std::shared_ptr<Message> message) {
   outgoing.queue.push_back(std::move(message));
 }
 
-bool Mailbox::progress() {
-  seen_ = meeting_.doorbell();
+void Mailbox::progress() {
   bool completed = false;
   const int size = peers_->size();
   for (int to = 0; to < size; ++to) completed |= push(to, outgoing_[static_cast<std::size_t>(to)]);
@@ -54,7 +56,16 @@ bool Mailbox::progress() {
   }
   first_ = (first_ + 1) % size;
   if (completed) meeting_.ring(rank_);  // Another thread may wait for what has become complete.
-  return completed;
+}
+
+void Mailbox::drop() {
+  receives_.clear();
+  for (Outgoing& outgoing : outgoing_) outgoing.queue.clear();
+  for (Incoming& incoming : incoming_) {
+    incoming.receive = nullptr;
+    incoming.header.reset();
+    incoming.kept.clear();
+  }
 }
 
 bool Mailbox::push(int to, Outgoing& outgoing) {
@@ -63,13 +74,15 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
   while (!outgoing.queue.empty()) {
     Message& message = *outgoing.queue.front();
     if (!outgoing.header_written) {
+      if (outgoing.written == 0) outgoing.channel->count_sent();
       const MessageHeader header{
           .dtype = message.buffer.dtype, .tag = message.tag, .count = message.buffer.count};
       std::byte bytes[sizeof header];
       std::memcpy(bytes, &header, sizeof header);
-      outgoing.written +=
+      const std::size_t more =
           outgoing.channel->write(bytes + outgoing.written, sizeof header - outgoing.written);
-      moved = true;
+      outgoing.written += more;
+      moved |= more > 0;
       if (outgoing.written < sizeof header) break;
       outgoing.header_written = true;
       outgoing.written = 0;
@@ -81,11 +94,11 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
     outgoing.written += more;
     moved |= more > 0;
     if (outgoing.written < all) break;
-    outgoing.channel->count_sent();
     outgoing.written = 0;
     outgoing.header_written = false;
-    finish(message);
+    const auto sent = std::move(outgoing.queue.front());
     outgoing.queue.pop_front();
+    finish(*sent);
     completed = true;
   }
   if (moved) meeting_.ring(to);
@@ -109,8 +122,9 @@ bool Mailbox::pull(int from, Incoming& incoming) {
       to = kept.data() + incoming.read;
     }
     const std::size_t limit = incoming.receive ? all : incoming.kept.back().bytes.size();
-    incoming.read += incoming.channel->read(to, limit - incoming.read);
-    moved = true;
+    const std::size_t more = incoming.channel->read(to, limit - incoming.read);
+    incoming.read += more;
+    moved |= more > 0;
     if (incoming.read < all) break;
     if (incoming.receive) complete(from, *incoming.header, incoming, *incoming.receive);
     completed |= incoming.receive != nullptr;
@@ -123,12 +137,20 @@ bool Mailbox::pull(int from, Incoming& incoming) {
   return completed;
 }
 
+// Asks for a channel that was offered, and takes it once it has come.
 void Mailbox::open(int from, Incoming& incoming) {
   const auto bit = std::uint64_t{1} << (rank_ % 64);
   if ((segment_.lane(from).channels[rank_ / 64].load() & bit) == 0) return;
   const std::string what = key(from, rank_);
-  incoming.channel.emplace(peers_->obtain(what, Channel::bytes(), in(time_to_open),
-                                          [&] { meeting_.throw_if_over(what); }));
+  if (!incoming.requested) {
+    peers_->request(what);
+    incoming.requested = true;
+    ++opening_;
+  }
+  if (SharedMemory memory = peers_->poll(what, Channel::bytes())) {
+    incoming.channel.emplace(std::move(memory));
+    --opening_;
+  }
 }
 
 // Reads the next header if it is there and somebody waits for this or a later message.
@@ -207,11 +229,18 @@ void Mailbox::complete(int from, const MessageHeader& header, const Incoming& in
   finish(receive);
 }
 
-void Mailbox::await() {
-  const std::uint32_t seen = seen_;
-  meeting_.await_doorbell(seen);
-  if (meeting_.doorbell() == seen)
-    meeting_.throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, rank_));
+void Mailbox::await(std::uint32_t seen) {
+  meeting_.await_doorbell(seen, opening_ > 0 ? std::chrono::nanoseconds(while_opening) : slice);
+  // By the clock: the bell may ring all the time, for messages of other ranks.
+  const auto now = Clock::now().time_since_epoch().count();
+  if (now - looked_ < std::chrono::nanoseconds(slice).count() && meeting_.doorbell() != seen)
+    return;
+  looked_ = now;
+  throw_if_over();
+}
+
+void Mailbox::throw_if_over() const {
+  meeting_.throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, rank_));
 }
 
 std::size_t Mailbox::pending() const {
@@ -224,7 +253,7 @@ std::size_t Mailbox::pending() const {
 }
 
 std::string Mailbox::key(int from, int to) const {
-  return fmt::format("{} from {} to {}", group_, from, to);
+  return fmt::format("{} from {} to {}", key_, from, to);
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 // the ring has taken all of it. A message for which nobody has asked stays in the ring, unless the
 // receiver waits for a later one: then it is kept aside.
 //
-// Thread safety: one thread at a time, but for await().
+// Thread safety: one thread at a time, but for await(), which any may call at any time.
 // Errors: a message that does not fit its receive is an Error(mismatch) of that receive; progress()
 // throws corrupt for a ring that holds no message of ours.
 
@@ -32,11 +32,12 @@ class Mailbox {
  public:
   // All must outlive the mailbox.
   Mailbox(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Meeting& meeting,
-          const std::string& group);
+          const std::string& group, const std::string& key);
 
   void post(std::shared_ptr<Message> message);
-  bool progress();
-  void await();
+  void progress();
+  void drop();
+  void await(std::uint32_t seen);
   std::size_t pending() const;
 
  private:
@@ -52,6 +53,7 @@ class Mailbox {
     std::vector<std::byte> bytes;
   };
   struct Incoming {
+    bool requested = false;  // The channel, which was offered.
     std::optional<Channel> channel = {};
     std::optional<MessageHeader> header = {};  // Of the message that is coming in.
     std::shared_ptr<Message> receive = {};     // Into which it goes; null when it is kept.
@@ -59,6 +61,7 @@ class Mailbox {
     std::deque<Kept> kept = {};  // The last one is still coming in when header && !receive.
   };
 
+  void throw_if_over() const;
   bool push(int to, Outgoing& outgoing);
   bool pull(int from, Incoming& incoming);
   void open(int from, Incoming& incoming);
@@ -75,12 +78,14 @@ class Mailbox {
   const GroupSegment& segment_;
   const Meeting& meeting_;
   const std::string& group_;
+  const std::string& key_;
   const int rank_;
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::deque<std::shared_ptr<Message>> receives_;  // Posted and not matched, in order.
   int first_ = 0;  // From which progress() starts to pull, so that no rank is favoured.
-  std::atomic<std::uint32_t> seen_{0};  // The doorbell, before the latest progress() began.
+  std::atomic<int> opening_{0};          // Channels that were requested and have not come.
+  std::atomic<std::int64_t> looked_{0};  // When await() last looked for lost peers, of the clock.
 };
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/fixed_text.h"
@@ -27,15 +28,17 @@ void pause() {
 }  // namespace
 
 Meeting::Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
-                 std::chrono::milliseconds timeout)
+                 std::chrono::milliseconds timeout, std::function<void()> watch)
     : peers_(std::move(peers)),
       segment_(segment),
       group_(std::move(group)),
       rank_(peers_->rank()),
       size_(peers_->size()),
+      watch_(std::move(watch)),
       named_stalled_(static_cast<std::size_t>(size_)) {
   ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
   step({.signature = {.operation = Operation::none}, .timeout = timeout});
+  watch_ = nullptr;
   crowded_ = crowded();
   spins_ = crowded_ ? 0 : 2000;
   yields_ = crowded_ ? 20 : 0;
@@ -54,6 +57,11 @@ void Meeting::enter(const Collective& collective) {
   overslept_ = {};
   meet([this](int peer) -> Flag& { return segment_.lane(peer).entry[entries_ & 1].arrived; },
        entries_, collective);
+  // A rank that came and then failed may have returned: its memory is not ours to write any more.
+  // One that has left after its last call is no matter.
+  const auto& common = segment_.common();
+  const bool given_up = common.given_up.load(std::memory_order_acquire) == 2;
+  if (given_up && common.fault != Fault::peer_lost) throw_if_over(context(collective));
 }
 
 void Meeting::step(const Collective& collective) {
@@ -124,10 +132,11 @@ void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     before = now;
     const std::string context = this->context(collective);
     throw_if_over(context);
+    if (watch_) watch_();
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
     if (fair_slices < enough_slices) continue;  // The peers may have been stopped like us.
-    if (const auto missing = absent(); !missing.empty()) throw_timeout(missing, context, begin);
+    throw_timeout(absent(), context, begin);
   }
 }
 
@@ -155,14 +164,14 @@ void Meeting::throw_timeout(const std::vector<int>& absent, const std::string& c
   throw Error(Fault::timeout, text);
 }
 
-void Meeting::await_doorbell(std::uint32_t seen) const {
+void Meeting::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const {
   Flag& mine = segment_.lane(rank_).doorbell;
   for (int i = 0; i < spins_; ++i) {
     if (mine.value.load(std::memory_order_acquire) != seen) return;
     pause();
   }
   mine.sleepers.fetch_add(1);
-  if (mine.value.load() == seen) futex_wait(mine.value, seen, slice);
+  if (mine.value.load() == seen) futex_wait(mine.value, seen, time);
   mine.sleepers.fetch_sub(1);
 }
 
@@ -178,14 +187,17 @@ void Meeting::give_up(Fault fault, std::string_view reason) const {
   if (!common.given_up.compare_exchange_strong(none, 1)) return;  // The first reason counts.
   copy_text(common.reason, reason);
   common.fault = fault;
+  common.rank = rank_;
+  common.pid = ::getpid();
   common.given_up.store(2);
 }
 
 void Meeting::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
   const auto throw_given_up = [&] {
-    throw Error(common.fault,
-                fmt::format("{}: the group was given up: {}", context, common.reason));
+    const auto why = fmt::format("{}: the group was given up: {}", context, common.reason);
+    if (common.fault != Fault::peer_lost) throw Error(common.fault, why);
+    throw Error(why, Failure{.rank = common.rank, .host = "this host", .pid = common.pid});
   };
   // A rank that gives the group up may leave the job for the same reason; one that leaves the group
   // may do so because another one was lost.

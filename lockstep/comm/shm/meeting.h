@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,8 +26,9 @@ namespace lockstep {
 class Meeting {
  public:
   // Returns once all ranks of the group have made theirs.
+  // `watch` is called while they wait for that, and may throw.
   Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
-          std::chrono::milliseconds timeout);
+          std::chrono::milliseconds timeout, std::function<void()> watch);
 
   // Blocks until all ranks have entered an operation; what this one says is in its next entry.
   void enter(const Collective& collective);
@@ -38,12 +40,15 @@ class Meeting {
   Lane::Entry& next_entry() const { return segment_.lane(rank_).entry[(entries_ + 1) & 1]; }
   const Lane::Entry& entry(int rank) const { return segment_.lane(rank).entry[entries_ & 1]; }
 
-  // Sleeps until this rank's doorbell is no longer `seen`, for 20 ms at most.
-  void await_doorbell(std::uint32_t seen) const;
+  // Sleeps until this rank's doorbell is no longer `seen`, for `time` at most.
+  void await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const;
   void ring(int rank) const;
   std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
 
   void give_up(Fault fault, std::string_view reason) const;
+
+  // Whether throw_if_over() would throw for that reason; costs nothing.
+  bool is_given_up() const { return segment_.common().given_up.load() == 2; }
 
   // Throws when nothing more will come; `context` begins the message.
   void throw_if_over(const std::string& context) const;
@@ -67,7 +72,8 @@ class Meeting {
   const std::string group_;
   const int rank_;
   const int size_;
-  bool crowded_ = false;  // More ranks than cores.
+  std::function<void()> watch_;  // Until all have made theirs.
+  bool crowded_ = false;         // More ranks than cores.
   int spins_ = 0;
   int yields_ = 0;
   std::uint32_t entries_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/shm/passage.h"
 
+#include "lockstep/comm/error.h"
 #include "lockstep/comm/shm/ownership.h"
 
 namespace lockstep {
@@ -15,13 +16,19 @@ bool has_slots(Operation operation) {
          operation == Operation::all_to_all;
 }
 
+bool moves_data(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::broadcast ||
+         operation == Operation::all_gather || operation == Operation::reduce ||
+         operation == Operation::gather || has_slots(operation);
+}
+
 bool has_equal_parts(const Signature& signature) {
   return signature.layout == 0 &&
          (has_slots(signature.operation) || signature.operation == Operation::gather ||
           signature.operation == Operation::all_gather);
 }
 
-// Slots are of whole cache lines, so a chunk of many ranks' may be a little longer than usual.
+// Of whole cache lines, so that slots begin with one.
 std::size_t most_part_bytes(Operation operation, int ranks) {
   if (!has_slots(operation)) return GroupSegment::chunk_bytes;
   const std::size_t bytes = GroupSegment::chunk_bytes / static_cast<std::size_t>(ranks);
@@ -40,7 +47,7 @@ bool Passage::is_small(const Collective& collective, int ranks) {
 void Passage::begin(const Collective& collective) {
   const Operation operation = collective.signature.operation;
   chunks_ = 0;
-  if (collective.signature.count == 0) return;
+  if (!moves_data(operation) || collective.signature.count == 0) return;
   element_ = size_of(collective.signature.dtype);
   small_ = is_small(collective, size_);
   const std::size_t longest = Parts(collective, size_).longest();
@@ -55,6 +62,7 @@ void Passage::begin(const Collective& collective) {
   const std::size_t bytes =
       part_bytes * (has_slots(operation) ? static_cast<std::size_t>(size_) : 1);
   stride_ = chunks_ > 1 ? GroupSegment::chunk_bytes : bytes;
+  check(bytes <= GroupSegment::chunk_bytes, "a chunk does not fit its place in the room");
   if (chunks_ > 1)
     cursor_ = (cursor_ + stride_ - 1) / stride_ * stride_;
   else if (cursor_ % room + stride_ > room)

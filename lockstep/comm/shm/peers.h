@@ -42,6 +42,11 @@ class Peers {
   virtual SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                               const std::function<void()>& give_up) = 0;
 
+  // The same in two steps that do not block: null as long as it has not come. Of what was refused,
+  // Error(system).
+  virtual void request(const std::string& key) = 0;
+  virtual SharedMemory poll(const std::string& key, std::size_t bytes) = 0;
+
   virtual Activity& activity(int rank) = 0;
 
   // Throws Error(peer_lost) when a rank of the job was lost; `context` begins its message. For the

@@ -24,6 +24,9 @@ std::size_t Regions::bytes_for(std::size_t bytes, int ranks) {
 RegisteredMemory Regions::add(SharedMemory memory, std::size_t bytes, int rank) {
   std::erase_if(regions_, [](const Region& region) { return region.owner.expired(); });
   const std::size_t stride = stride_of(bytes);
+  check(
+      made_ + 1 < std::uint64_t{1} << (64 - offset_bits) && stride < std::size_t{1} << offset_bits,
+      "a region is too large, or one of too many, to be told to peers");
   std::byte* const all = memory.get();
   std::byte* const mine = all + static_cast<std::size_t>(rank) * stride;
   // An owner of its own: the memory itself may have others.

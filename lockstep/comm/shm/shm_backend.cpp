@@ -8,30 +8,48 @@
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {
+namespace {
+
+// Deep sub-groups have long names; what comes before the end is as good as its hash.
+std::string key_of(const std::string& group) {
+  constexpr std::size_t end = 40;
+  if (group.size() <= end + 16) return group;
+  const std::string_view tail = std::string_view(group).substr(group.size() - end);
+  return fmt::format("{:016x}{}", hash_of(group.data(), group.size()), tail);
+}
+
+}  // namespace
+
 ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
-                       std::chrono::milliseconds timeout)
+                       std::chrono::milliseconds timeout, std::function<void()> watch)
     : peers_(std::move(peers)),
       group_(std::move(group)),
+      key_(key_of(group_)),
       rank_(peers_->rank()),
       size_(peers_->size()),
-      segment_(make_segment(timeout)),
-      meeting_(peers_, segment_, group_, timeout),
+      segment_(make_segment(timeout, watch)),
+      meeting_(peers_, segment_, group_, timeout, std::move(watch)),
       reduction_(size_),
       passage_(segment_, meeting_, reduction_, rank_, size_),
       in_place_(meeting_, regions_, reduction_, rank_, size_),
-      mailbox_(peers_, segment_, meeting_, group_) {}
+      mailbox_(peers_, segment_, meeting_, group_, key_) {}
 
 // One rank makes the memory, the others get it. A failure is an Error on all of them.
-GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout) const {
-  require(size_ <= GroupSegment::most_ranks,
-          fmt::format("{} ranks on one host; {} is most", size_, GroupSegment::most_ranks));
+GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
+                                      const std::function<void()>& watch) const {
+  require(size_ <= GroupSegment::most_ranks, [&] {
+    return fmt::format("{} ranks on one host; {} is most", size_, GroupSegment::most_ranks);
+  });
   const std::size_t bytes = GroupSegment::bytes_for(size_);
-  const auto throw_if_lost = [this] { peers_->throw_if_lost("making group " + group_); };
-  if (rank_ != 0) return {peers_->obtain(group_, bytes, in(timeout), throw_if_lost), size_};
+  const auto give_up = [&] {
+    peers_->throw_if_lost("making group " + group_);
+    watch();
+  };
+  if (rank_ != 0) return {peers_->obtain(key_, bytes, in(timeout), give_up), size_};
   try {
-    return {peers_->offer(group_, bytes, size_ - 1), size_};
+    return {peers_->offer(key_, bytes, size_ - 1), size_};
   } catch (const Error& error) {
-    peers_->refuse(group_, size_ - 1, error.what());
+    peers_->refuse(key_, size_ - 1, error.what());
     throw;
   }
 }
@@ -85,13 +103,15 @@ void ShmBackend::run(const Collective& collective) {
 
 std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const std::string& group,
                                            std::chrono::milliseconds timeout) {
-  return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout);
+  return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout, [this, group] {
+    meeting_.throw_if_over("making group " + group);
+  });
 }
 
 Backend::Allocation ShmBackend::allocate(const Collective& collective) {
   const std::size_t bytes = collective.signature.count;
   const std::size_t whole = Regions::bytes_for(bytes, size_);
-  const std::string key = fmt::format("{} memory {}", group_, ++regions_made_);
+  const std::string key = fmt::format("{} memory {}", key_, ++regions_made_);
   SharedMemory memory;
   std::string failure;
   // First the one who makes it, then all who map it, say how it went.

@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +30,10 @@ namespace lockstep {
 class ShmBackend final : public Backend {
  public:
   // Collective over all of `peers`. `group` names the group, the same on all ranks.
-  ShmBackend(std::shared_ptr<Peers> peers, std::string group, std::chrono::milliseconds timeout);
+  // `watch` is called while ranks wait for each other to be made, and may throw.
+  ShmBackend(
+      std::shared_ptr<Peers> peers, std::string group, std::chrono::milliseconds timeout,
+      std::function<void()> watch = [] {});
 
   std::string_view name() const override { return "shm"; }
   bool native(Operation operation, DType dtype, ReduceOp op) const override;
@@ -38,19 +42,23 @@ class ShmBackend final : public Backend {
   void run(const Collective& collective) override;
   Allocation allocate(const Collective& collective) override;
   void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
-  bool progress() override { return mailbox_.progress(); }
-  void await_progress() override { mailbox_.await(); }
+  void progress() override { mailbox_.progress(); }
+  void drop_messages() override { mailbox_.drop(); }
   std::size_t messages_pending() const override { return mailbox_.pending(); }
+  std::uint32_t message_bell() const override { return meeting_.doorbell(); }
+  void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
   void give_up(Fault fault, std::string_view reason) override { meeting_.give_up(fault, reason); }
 
  private:
-  GroupSegment make_segment(std::chrono::milliseconds timeout) const;
+  GroupSegment make_segment(std::chrono::milliseconds timeout,
+                            const std::function<void()>& watch) const;
   std::string fail_together(const Collective& collective, const std::string& mine);
 
   const std::shared_ptr<Peers> peers_;
   const std::string group_;
+  const std::string key_;  // The group's name, short enough to share memory under it.
   const int rank_;
   const int size_;
   const GroupSegment segment_;

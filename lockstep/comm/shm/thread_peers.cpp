@@ -52,6 +52,16 @@ void ThreadTeam::offer(const std::string& key, Offer offer) {
   offered_.notify_all();
 }
 
+SharedMemory ThreadTeam::take(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = offers_.find(key);
+  if (found == offers_.end()) return nullptr;
+  const Offer offer = found->second;
+  if (--found->second.readers == 0) offers_.erase(found);
+  if (offer.memory) return offer.memory;
+  throw Error(Fault::system, fmt::format("a peer could not share {}: {}", key, offer.refusal));
+}
+
 ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank)
     : ThreadPeers(team, rank, all_of(team->size())) {}
 
@@ -68,24 +78,19 @@ void ThreadPeers::refuse(const std::string& key, int readers, std::string_view r
   team_->offer(key, {nullptr, std::string(reason), readers});
 }
 
-SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t, Deadline deadline,
+SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                                  const std::function<void()>& give_up) {
-  std::unique_lock lock(team_->mutex_);
   while (true) {
-    if (const auto found = team_->offers_.find(key); found != team_->offers_.end()) {
-      const ThreadTeam::Offer offer = found->second;
-      if (--found->second.readers == 0) team_->offers_.erase(found);
-      if (offer.memory) return offer.memory;
-      throw Error(Fault::system, fmt::format("a peer could not share {}: {}", key, offer.refusal));
-    }
-    lock.unlock();
+    if (SharedMemory memory = poll(key, bytes)) return memory;
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout, fmt::format("no rank offered {}", key));
     give_up();
-    lock.lock();
-    team_->offered_.wait_for(lock, slice);
+    std::unique_lock lock(team_->mutex_);
+    if (!team_->offers_.contains(key)) team_->offered_.wait_for(lock, slice);
   }
 }
+
+SharedMemory ThreadPeers::poll(const std::string& key, std::size_t) { return team_->take(key); }
 
 Activity& ThreadPeers::activity(int rank) {
   return team_->members_[static_cast<std::size_t>(members_[static_cast<std::size_t>(rank)])]

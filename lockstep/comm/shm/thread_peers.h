@@ -35,6 +35,7 @@ class ThreadTeam {
   };
 
   void offer(const std::string& key, Offer offer);
+  SharedMemory take(const std::string& key);  // Null when it has not been offered.
 
   std::mutex mutex_;
   std::condition_variable offered_;
@@ -53,6 +54,8 @@ class ThreadPeers final : public Peers {
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;
+  void request(const std::string&) override {}
+  SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override;
   void throw_if_lost(std::string_view context) override;
   std::string describe(int rank) override;
