@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ranges>
+#include <type_traits>
 
 #include "lockstep/comm/dtype.h"
 
@@ -12,7 +14,8 @@ namespace lockstep {
 
 enum class DeviceKind : std::uint8_t { cpu = 0, cuda = 1 };
 
-// Does not own `data`, which must stay valid until the collective is complete.
+// Does not own `data`, which must stay valid until the collective is complete. Elements are float32
+// unless `dtype` says otherwise; buffer_of() asks the type.
 // Part of the engine ABI: the layout is frozen.
 struct Buffer {
   void* data = nullptr;
@@ -24,5 +27,14 @@ struct Buffer {
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };
+
+// Of a vector, array or span: data, count and type. float16 and bfloat16 have no type in C++20.
+template <std::ranges::contiguous_range Values>
+Buffer buffer_of(Values& values) {
+  using Value = std::remove_const_t<std::ranges::range_value_t<Values>>;
+  return {.data = const_cast<Value*>(std::ranges::data(values)),
+          .count = std::ranges::size(values),
+          .dtype = dtype_of<Value>};
+}
 
 }  // namespace lockstep

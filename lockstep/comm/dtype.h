@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "lockstep/comm/api.h"
 
 namespace lockstep {
 
+// Sums and products of integers wrap, as in LibTorch.
 // Part of the engine ABI: values are frozen, new ones are added at the end.
 enum class DType : std::uint8_t {
   float32 = 0,
@@ -25,10 +27,28 @@ enum class DType : std::uint8_t {
   uint16 = 9,
   uint32 = 10,
   uint64 = 11,
-  boolean = 12,  // One byte, 0 or 1: a sum is "or", a product is "and".
+  boolean = 12,  // One byte, of which all but 0 are true: a sum is "or", a product is "and".
 };
 
 constexpr int dtype_count = 13;
+
+// Of a type of C++; does not compile for any other.
+template <class T>
+constexpr DType dtype_of = [] {
+  if constexpr (std::is_same_v<T, bool>)
+    return DType::boolean;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::float32;
+  else if constexpr (std::is_same_v<T, double>)
+    return DType::float64;
+  else {
+    static_assert(std::is_integral_v<T> && sizeof(T) <= 8, "there is no DType of this type");
+    constexpr DType of_signed[] = {DType::int8, DType::int16, DType::int32, DType::int64};
+    constexpr DType of_unsigned[] = {DType::uint8, DType::uint16, DType::uint32, DType::uint64};
+    constexpr int log2 = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return std::is_signed_v<T> ? of_signed[log2] : of_unsigned[log2];
+  }
+}();
 
 LOCKSTEP_API std::string_view name(DType dtype);
 

@@ -54,6 +54,12 @@ ProcessGroup::State::~State() {
       std::make_exception_ptr(Error(Fault::aborted, fmt::format("group {} was left", name_))));
 }
 
+std::chrono::milliseconds ProcessGroup::State::timeout_of(const CallOptions& options) const {
+  const auto timeout = options.timeout.value_or(timeout_);
+  require(timeout.count() >= 0, "a timeout is negative");
+  return timeout;
+}
+
 void ProcessGroup::State::require_usable() const {
   require(!destroyed_, [&] { return fmt::format("group {} was destroyed", name_); });
 }
@@ -210,7 +216,7 @@ void ProcessGroup::State::run(Collective&& collective, const CallOptions& option
   require_usable();
   progress_.wait_until_idle();
   collective.signature.tag = tag_of(options);
-  collective.timeout = options.timeout.value_or(timeout_);
+  collective.timeout = timeout_of(options);
   execute(collective);
 }
 
@@ -219,7 +225,7 @@ Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Co
   const std::lock_guard lock(order_);
   require_usable();
   collective.signature.tag = tag_of(options);
-  collective.timeout = options.timeout.value_or(timeout_);
+  collective.timeout = timeout_of(options);
   return progress_.submit([this, collective, owned = std::move(counts),
                            kept = options.keep_alive]() mutable { execute(collective); });
 }
@@ -230,7 +236,7 @@ RegisteredMemory ProcessGroup::State::allocate(std::size_t bytes, const CallOpti
   progress_.wait_until_idle();
   Collective collective{.signature = {.count = bytes, .operation = Operation::allocate}};
   collective.signature.tag = tag_of(options);
-  collective.timeout = options.timeout.value_or(timeout_);
+  collective.timeout = timeout_of(options);
   Backend::Allocation allocation;
   perform(collective, [&](Collective& entered) { allocation = backend_->allocate(entered); });
   if (!allocation.refusal.empty())
@@ -252,7 +258,7 @@ Source ProcessGroup::State::message(const std::shared_ptr<Message>& message,
   const auto messages = usable_messages();
   const auto done = recording(message);
   try {
-    messages->run(message, describe(*message), in(options.timeout.value_or(timeout_)));
+    messages->run(message, describe(*message), in(timeout_of(options)));
   } catch (...) {
     done(std::current_exception());
     throw;
@@ -267,7 +273,7 @@ Work ProcessGroup::State::message_async(const std::shared_ptr<Message>& message,
   const auto done = recording(message);
   try {
     return messages->start(
-        message, describe(*message), in(options.timeout.value_or(timeout_)),
+        message, describe(*message), in(timeout_of(options)),
         [done, kept = options.keep_alive](std::exception_ptr error) { done(error); });
   } catch (...) {
     done(std::current_exception());
@@ -319,7 +325,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
   Collective collective{
       .signature = {.count = ++splits_, .layout = layout, .operation = Operation::split}};
   collective.signature.tag = tag_of(options);
-  collective.timeout = options.timeout.value_or(timeout_);
+  collective.timeout = timeout_of(options);
   std::shared_ptr<State> child;
   perform(collective, [&](Collective& entered) {
     const std::int64_t mine[] = {color.has_value(), color.value_or(0), key};

@@ -86,6 +86,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
                                     const Collective& collective);
   std::string context(const Collective& collective) const;
 
+  std::chrono::milliseconds timeout_of(const CallOptions& options) const;
   void require_usable() const;
   void throw_if_broken() const;
   void break_with(std::exception_ptr error);

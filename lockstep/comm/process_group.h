@@ -47,8 +47,9 @@
 namespace lockstep {
 
 struct CallOptions {
-  std::optional<std::chrono::milliseconds> timeout = {};  // The group's own when not given;
-                                                          // milliseconds::max() for none at all.
+  // The group's own when not given; milliseconds::max() for none at all; 0 for no wait but a
+  // moment's.
+  std::optional<std::chrono::milliseconds> timeout = {};
   std::string_view tag = {};  // Ranks whose tags differ get a mismatch: a cheap order check.
   std::shared_ptr<const void> keep_alive = {};  // Dropped when an _async call is complete.
 };
@@ -126,7 +127,7 @@ class LOCKSTEP_API ProcessGroup {
 
   // Sends `data` to rank `peer`, which receives as many elements of the same type. Returns once it
   // is on its way: `data` may be used again, though nobody may have received it yet. `tag` is not
-  // negative; messages of one tag between two ranks keep their order.
+  // negative; messages of one tag between two ranks keep their order. Not to oneself.
   void send(const Buffer& data, int peer, std::int64_t tag = 0,
             const CallOptions& options = {}) const;
   Work send_async(const Buffer& data, int peer, std::int64_t tag = 0,
@@ -143,7 +144,7 @@ class LOCKSTEP_API ProcessGroup {
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks,
                                         const CallOptions& options = {}) const;
 
-  // Collective: a group of all ranks that give the same `color`, in the order of their `key` and,
+  // Collective: a group of all ranks that give the same `color`, any number, in the order of their `key` and,
   // where these are equal, of their rank here.
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 

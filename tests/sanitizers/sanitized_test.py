@@ -22,7 +22,8 @@ def arguments():
 
 def build(options):
     configure = ["cmake", "-G", "Ninja", "-S", options.source, "-B", options.build,
-                 "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DLOCKSTEP_WITH_TORCH=OFF",
+                 "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1",
+                 "-DLOCKSTEP_WITH_TORCH=OFF", "-DLOCKSTEP_BUILD_BENCHMARKS=OFF",
                  f"-DLOCKSTEP_SANITIZE={options.sanitizers}"]
     subprocess.run(configure, check=True)
     subprocess.run(["cmake", "--build", options.build, "--target", *PROGRAMS], check=True)

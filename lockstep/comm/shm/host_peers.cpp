@@ -67,6 +67,8 @@ SharedMemory HostPeers::poll(const std::string& key, std::size_t bytes) {
 
 std::string HostPeers::describe(int rank) {
   const JobPage& page = session_->page();
+  if (page.pid(slot(rank)) == 0)
+    return fmt::format("rank {}, which has not called init_process_group()", slot(rank));
   const std::string world =
       slot(rank) == rank ? "" : fmt::format(", rank {} of the job", slot(rank));
   const std::string who = fmt::format("rank {} (pid {}{})", rank, page.pid(slot(rank)), world);
