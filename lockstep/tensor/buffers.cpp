@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-std::optional<DType> dtype_of(at::ScalarType type) {
+std::optional<DType> known_dtype(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
       return DType::float32;
@@ -60,7 +60,7 @@ struct Kept {
 }  // namespace
 
 DType reducible_dtype(at::ScalarType dtype) {
-  if (const auto known = dtype_of(dtype)) return *known;
+  if (const auto known = known_dtype(dtype)) return *known;
   throw Error(Fault::unsupported,
               std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
 }
@@ -97,18 +97,18 @@ void require_reducible(at::ScalarType type, ReduceOp op, std::string_view what) 
   const bool meaningful = complex   ? op == ReduceOp::sum || op == ReduceOp::average
                           : bitwise ? integral
                                     : op != ReduceOp::average || !integral;
-  if (!meaningful || !dtype_of(c10::toRealValueType(type)))
+  if (!meaningful || !known_dtype(c10::toRealValueType(type)))
     throw Error(Fault::unsupported, std::string(what) + ": there is no " + std::string(name(op)) +
                                         " of elements of type " + c10::toString(type));
 }
 
 Buffer reducible(const at::Tensor& tensor, ReduceOp op) {
   require_reducible(tensor.scalar_type(), op, "a reduction");
-  return buffer_of(tensor, *dtype_of(c10::toRealValueType(tensor.scalar_type())));
+  return buffer_of(tensor, *known_dtype(c10::toRealValueType(tensor.scalar_type())));
 }
 
 Buffer movable(const at::Tensor& tensor) {
-  return buffer_of(tensor, dtype_of(tensor.scalar_type()).value_or(DType::uint8));
+  return buffer_of(tensor, known_dtype(tensor.scalar_type()).value_or(DType::uint8));
 }
 
 std::size_t elements_of_row(const at::Tensor& tensor, DType dtype) {
