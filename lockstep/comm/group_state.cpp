@@ -22,6 +22,15 @@ std::uint64_t tag_of(const CallOptions& options) {
   return options.tag.empty() ? 0 : hash_of(options.tag.data(), options.tag.size());
 }
 
+// What an Error says, without the fault before it and the place in our source behind it.
+std::string bare_text(const Error& error) {
+  std::string text = error.what();
+  const std::string fault = fmt::format("{}: ", name(error.fault()));
+  if (text.starts_with(fault)) text.erase(0, fault.size());
+  if (text.ends_with(']')) text.erase(std::min(text.rfind(" ["), text.size()));
+  return text;
+}
+
 Buffer words(std::span<const std::int64_t> values) {
   return {.data = const_cast<std::int64_t*>(values.data()),
           .count = values.size(),
@@ -85,7 +94,7 @@ void ProcessGroup::State::break_with(std::exception_ptr error) {
     if (must_be_told(known.fault())) {
       const bool same = known.fault() == Fault::mismatch || known.fault() == Fault::timeout;
       const Fault theirs = same ? known.fault() : Fault::aborted;
-      backend_->give_up(theirs, fmt::format("rank {}: {}", rank_, what));
+      backend_->give_up(theirs, fmt::format("rank {}: {}", rank_, bare_text(known)));
     }
   } catch (const std::exception& other) {
     what = other.what();

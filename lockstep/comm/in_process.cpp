@@ -33,6 +33,7 @@ ProcessGroup make_group(const std::shared_ptr<ThreadTeam>& team, int rank,
 void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& body,
                     std::chrono::milliseconds timeout) {
   require(world_size > 0, "run_in_process: at least one rank is needed");
+  require(body != nullptr, "run_in_process: there is nothing to run");
   const auto team = std::make_shared<ThreadTeam>(world_size);
   std::mutex mutex;
   std::exception_ptr first;

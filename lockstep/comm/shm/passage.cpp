@@ -239,13 +239,15 @@ void Passage::take(const Collective& collective, std::size_t chunk) {
   }
 }
 
+// Into lines that this rank has just put into its room: they are in its cache, whatever the size.
 void Passage::take_slices(const Collective& collective, std::size_t chunk) {
+  const auto copy = size_ == 2 ? copy_taking_over : copy_bytes;
   const Range range = in_chunk(collective.signature.count, chunk);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Range slice = slice_in(range, peer);
-    take_bytes(Bytes(collective.output).at(range.begin + slice.begin),
-               room(peer, chunk) + slice.begin * element_, slice.count() * element_, size_ == 2);
+    copy(Bytes(collective.output).at(range.begin + slice.begin),
+         room(peer, chunk) + slice.begin * element_, slice.count() * element_);
   }
 }
 
