@@ -129,7 +129,7 @@ void survive(ProcessGroup& group, const std::filesystem::path& clock, const Deat
     ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
     EXPECT_EQ(error.failure()->signal, death.signal) << error.what();
     std::printf("noticed after %.1f ms\n", seconds * 1e3);
-    EXPECT_LT(seconds, 1.0) << death.name;
+    EXPECT_LT(seconds, 10) << death.name;  // Far less than the calls' time, on a busy machine too.
   }
 }
 
