@@ -12,17 +12,9 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-// Neither input is written, though a Buffer could.
-Buffer buffer_of(std::string_view bytes) {
+// Of what is only read, too, though a Buffer could be written.
+Buffer text_buffer(std::string_view bytes) {
   return {.data = const_cast<char*>(bytes.data()), .count = bytes.size(), .dtype = DType::uint8};
-}
-
-Buffer buffer_of(std::string& bytes) {
-  return {.data = bytes.data(), .count = bytes.size(), .dtype = DType::uint8};
-}
-
-Buffer buffer_of(Lengths& lengths) {
-  return {.data = lengths.data(), .count = lengths.size(), .dtype = DType::int64};
 }
 
 void require_within_limit(std::size_t total, std::string_view what) {
@@ -80,7 +72,7 @@ std::string broadcast_bytes(std::string_view bytes, const ProcessGroup& group, i
   group.broadcast(buffer_of(length), root, options);
   const Counts counts = counts_of(length, "broadcast_bytes");
   std::string result = sends ? std::string(bytes) : std::string(counts[0], '\0');
-  group.broadcast(buffer_of(result), root, options);
+  group.broadcast(text_buffer(result), root, options);
   return result;
 }
 
@@ -88,7 +80,7 @@ std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessG
                                           const CallOptions& options) {
   const Counts counts = exchange_lengths(bytes, group, options, "all_gather_bytes");
   std::string all(total(counts), '\0');
-  group.all_gather(buffer_of(bytes), buffer_of(all), counts, options);
+  group.all_gather(text_buffer(bytes), text_buffer(all), counts, options);
   return parts_of(all, counts);
 }
 
@@ -97,7 +89,7 @@ std::vector<std::string> gather_bytes(std::string_view bytes, const ProcessGroup
   const Counts counts = exchange_lengths(bytes, group, options, "gather_bytes");
   const bool receives = group.rank() == root;
   std::string all(receives ? total(counts) : 0, '\0');
-  group.gather(buffer_of(bytes), buffer_of(all), root, counts, options);
+  group.gather(text_buffer(bytes), text_buffer(all), root, counts, options);
   return receives ? parts_of(all, counts) : std::vector<std::string>{};
 }
 
@@ -118,7 +110,7 @@ std::string scatter_bytes(const std::vector<std::string>& parts, const ProcessGr
   group.broadcast(buffer_of(lengths), root, options);
   const Counts counts = counts_of(lengths, "scatter_bytes");
   std::string result(counts[static_cast<std::size_t>(group.rank())], '\0');
-  group.scatter(buffer_of(all), buffer_of(result), root, counts, options);
+  group.scatter(text_buffer(all), text_buffer(result), root, counts, options);
   return result;
 }
 

@@ -70,12 +70,6 @@ class Composition {
     return buffer;
   }
 
-  static std::size_t begin_of(const Counts& counts, std::size_t rank) {
-    std::size_t begin = 0;
-    for (std::size_t r = 0; r < rank; ++r) begin += counts[r];
-    return begin;
-  }
-
   void native(Operation operation, const Buffer& input, const Buffer& output,
               const Counts& counts) {
     Collective inner = outer_;

@@ -35,11 +35,6 @@ std::string_view name(FlightRecorder::Phase phase) {
   return "unknown";
 }
 
-bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::reduce_scatter;
-}
-
 std::string file_name(const FlightRecordHeader& header) {
   std::string group = header.group;
   std::replace(group.begin(), group.end(), '/', '_');

@@ -31,12 +31,6 @@ std::string bare_text(const Error& error) {
   return text;
 }
 
-Buffer words(std::span<const std::int64_t> values) {
-  return {.data = const_cast<std::int64_t*>(values.data()),
-          .count = values.size(),
-          .dtype = DType::int64};
-}
-
 }  // namespace
 
 ProcessGroup::State::State(Parts parts)
@@ -67,6 +61,11 @@ std::chrono::milliseconds ProcessGroup::State::timeout_of(const CallOptions& opt
   const auto timeout = options.timeout.value_or(timeout_);
   require(timeout.count() >= 0, "a timeout is negative");
   return timeout;
+}
+
+void ProcessGroup::State::apply(const CallOptions& options, Collective& collective) const {
+  collective.signature.tag = tag_of(options);
+  collective.timeout = timeout_of(options);
 }
 
 void ProcessGroup::State::require_usable() const {
@@ -104,9 +103,8 @@ void ProcessGroup::State::break_with(std::exception_ptr error) {
   save_flight_record(header, lockstep::flight_record(header, collectives_, messages_));
 }
 
-std::string ProcessGroup::State::flight_record(const std::string& error) const {
-  return lockstep::flight_record({name_, rank_, size_, backend_name_, error}, collectives_,
-                                 messages_);
+std::string ProcessGroup::State::flight_record() const {
+  return lockstep::flight_record({name_, rank_, size_, backend_name_}, collectives_, messages_);
 }
 
 std::string ProcessGroup::State::context(const Collective& collective) const {
@@ -189,8 +187,8 @@ void ProcessGroup::State::all_gather_words(const Collective& outer,
   Collective inner = outer;
   inner.signature = {
       .count = mine.size(), .operation = Operation::all_gather, .dtype = DType::int64};
-  inner.input = words(mine);
-  inner.output = words(all);
+  inner.input = buffer_of(mine);
+  inner.output = buffer_of(all);
   inner.counts = {};
   run_native(inner);
 }
@@ -224,8 +222,7 @@ void ProcessGroup::State::run(Collective&& collective, const CallOptions& option
   const std::lock_guard lock(order_);
   require_usable();
   progress_.wait_until_idle();
-  collective.signature.tag = tag_of(options);
-  collective.timeout = timeout_of(options);
+  apply(options, collective);
   execute(collective);
 }
 
@@ -233,8 +230,7 @@ Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Co
                                  const CallOptions& options) {
   const std::lock_guard lock(order_);
   require_usable();
-  collective.signature.tag = tag_of(options);
-  collective.timeout = timeout_of(options);
+  apply(options, collective);
   return progress_.submit([this, collective, owned = std::move(counts),
                            kept = options.keep_alive]() mutable { execute(collective); });
 }
@@ -244,8 +240,7 @@ RegisteredMemory ProcessGroup::State::allocate(std::size_t bytes, const CallOpti
   require_usable();
   progress_.wait_until_idle();
   Collective collective{.signature = {.count = bytes, .operation = Operation::allocate}};
-  collective.signature.tag = tag_of(options);
-  collective.timeout = timeout_of(options);
+  apply(options, collective);
   Backend::Allocation allocation;
   perform(collective, [&](Collective& entered) { allocation = backend_->allocate(entered); });
   if (!allocation.refusal.empty())
@@ -267,7 +262,8 @@ Source ProcessGroup::State::message(const std::shared_ptr<Message>& message,
   const auto messages = usable_messages();
   const auto done = recording(message);
   try {
-    messages->run(message, describe(*message), in(timeout_of(options)));
+    messages->run(
+        message, [&] { return describe(*message); }, in(timeout_of(options)));
   } catch (...) {
     done(std::current_exception());
     throw;
@@ -333,8 +329,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
   progress_.wait_until_idle();
   Collective collective{
       .signature = {.count = ++splits_, .layout = layout, .operation = Operation::split}};
-  collective.signature.tag = tag_of(options);
-  collective.timeout = timeout_of(options);
+  apply(options, collective);
   std::shared_ptr<State> child;
   perform(collective, [&](Collective& entered) {
     const std::int64_t mine[] = {color.has_value(), color.value_or(0), key};

@@ -69,7 +69,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   void leave();
   void abort(std::string_view reason);
-  std::string flight_record(const std::string& error = {}) const;
+  std::string flight_record() const;
 
  private:
   template <class Act>
@@ -87,6 +87,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::string context(const Collective& collective) const;
 
   std::chrono::milliseconds timeout_of(const CallOptions& options) const;
+  void apply(const CallOptions& options, Collective& collective) const;
   void require_usable() const;
   void throw_if_broken() const;
   void break_with(std::exception_ptr error);

@@ -43,6 +43,12 @@ enum class ReduceOp : std::uint8_t {
 
 constexpr int reduce_op_count = 8;
 
+// Whether it combines elements: whether its ReduceOp has a meaning.
+constexpr bool reduces(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::reduce ||
+         operation == Operation::reduce_scatter;
+}
+
 LOCKSTEP_API std::string_view name(Operation operation);
 LOCKSTEP_API std::string_view name(ReduceOp op);
 

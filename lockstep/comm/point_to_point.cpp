@@ -98,8 +98,8 @@ std::size_t PointToPoint::pending() const {
   return shared_->backend->messages_pending();
 }
 
-void PointToPoint::run(const std::shared_ptr<Message>& message, const std::string& what,
-                       Deadline deadline) {
+void PointToPoint::run(const std::shared_ptr<Message>& message,
+                       const std::function<std::string()>& describe, Deadline deadline) {
   const auto shared = shared_;  // A user may end the group on another thread meanwhile.
   try {
     shared->post(message);
@@ -107,7 +107,7 @@ void PointToPoint::run(const std::shared_ptr<Message>& message, const std::strin
       const std::uint32_t seen = shared->backend->message_bell();
       shared->progress();
       if (is_complete(*message)) break;
-      if (Clock::now() >= deadline) std::rethrow_exception(timed_out(what));
+      if (Clock::now() >= deadline) std::rethrow_exception(timed_out(describe()));
       shared->backend->await_messages(seen);
     }
     if (message->error) std::rethrow_exception(message->error);

@@ -34,10 +34,11 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  // Blocks until `message` is complete. Errors: its own; timeout, which names `what`.
-  void run(const std::shared_ptr<Message>& message, const std::string& what, Deadline deadline);
+  // Blocks until `message` is complete. Errors: its own; timeout, which names what `describe` gives.
+  void run(const std::shared_ptr<Message>& message, const std::function<std::string()>& describe,
+           Deadline deadline);
 
-  // The same beside the caller; `done` is called, and dropped, once it has ended.
+  // The same of `what` beside the caller; `done` is called, and dropped, once it has ended.
   Work start(std::shared_ptr<Message> message, std::string what, Deadline deadline, Done done);
 
   // Messages that were sent to or by this rank and that nobody has received.

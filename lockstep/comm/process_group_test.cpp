@@ -23,10 +23,6 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-Buffer buffer_of(std::vector<float>& values) {
-  return {.data = values.data(), .count = values.size()};
-}
-
 const Ranks memory_outlives("memory outlives", [](const Rank& rank) {
   RegisteredMemory memory;
   {

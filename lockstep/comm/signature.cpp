@@ -6,11 +6,6 @@
 namespace lockstep {
 namespace {
 
-bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::reduce_scatter;
-}
-
 std::string what(const Signature& signature) {
   std::string text(name(signature.operation));
   switch (signature.operation) {

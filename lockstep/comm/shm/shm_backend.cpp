@@ -55,14 +55,7 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
 }
 
 bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
-  switch (operation) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-    case Operation::reduce_scatter:
-      return reduce_function(dtype, op) != nullptr;
-    default:
-      return true;
-  }
+  return !reduces(operation) || reduce_function(dtype, op) != nullptr;
 }
 
 // Ranks whose calls do not fit together may think differently, but go no further than enter().

@@ -33,16 +33,15 @@ std::vector<int> all_of(int size) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int size) : members_(static_cast<std::size_t>(size)) {}
+ThreadTeam::ThreadTeam(int size) : activities_(static_cast<std::size_t>(size)) {}
 
 void ThreadTeam::lose(int rank) {
   const std::lock_guard lock(mutex_);
-  Member& member = members_[static_cast<std::size_t>(rank)];
-  member.lost = true;
   if (failure_) return;
+  const Activity& last = activities_[static_cast<std::size_t>(rank)];
   failure_ = Failure{.rank = rank, .host = "this process", .pid = ::getpid()};
-  failure_->sequence = member.activity.sequence();
-  if (failure_->sequence > 0) failure_->operation = name(member.activity.operation());
+  failure_->sequence = last.sequence();
+  if (failure_->sequence > 0) failure_->operation = name(last.operation());
 }
 
 void ThreadTeam::offer(const std::string& key, Offer offer) {
@@ -93,8 +92,7 @@ SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t bytes, Dead
 SharedMemory ThreadPeers::poll(const std::string& key, std::size_t) { return team_->take(key); }
 
 Activity& ThreadPeers::activity(int rank) {
-  return team_->members_[static_cast<std::size_t>(members_[static_cast<std::size_t>(rank)])]
-      .activity;
+  return team_->activities_[static_cast<std::size_t>(members_[static_cast<std::size_t>(rank)])];
 }
 
 void ThreadPeers::throw_if_lost(std::string_view context) {

@@ -17,7 +17,7 @@ class ThreadTeam {
  public:
   explicit ThreadTeam(int size);
 
-  int size() const { return static_cast<int>(members_.size()); }
+  int size() const { return static_cast<int>(activities_.size()); }
 
   // `rank` will call nothing more, though others may wait for it.
   void lose(int rank);
@@ -29,10 +29,6 @@ class ThreadTeam {
     std::string refusal;
     int readers = 0;
   };
-  struct Member {
-    Activity activity = {};
-    bool lost = false;
-  };
 
   void offer(const std::string& key, Offer offer);
   SharedMemory take(const std::string& key);  // Null when it has not been offered.
@@ -40,8 +36,8 @@ class ThreadTeam {
   std::mutex mutex_;
   std::condition_variable offered_;
   std::map<std::string, Offer> offers_;
-  std::vector<Member> members_;
-  std::optional<Failure> failure_;  // The first one.
+  std::vector<Activity> activities_;  // By rank.
+  std::optional<Failure> failure_;    // The first one.
 };
 
 class ThreadPeers final : public Peers {
