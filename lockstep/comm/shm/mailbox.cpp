@@ -74,7 +74,8 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
   while (!outgoing.queue.empty()) {
     Message& message = *outgoing.queue.front();
     if (!outgoing.header_written) {
-      if (outgoing.written == 0) outgoing.channel->count_sent();
+      if (!outgoing.counted) outgoing.channel->count_sent();
+      outgoing.counted = true;
       const MessageHeader header{
           .dtype = message.buffer.dtype, .tag = message.tag, .count = message.buffer.count};
       std::byte bytes[sizeof header];
@@ -95,6 +96,7 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
     moved |= more > 0;
     if (outgoing.written < all) break;
     outgoing.written = 0;
+    outgoing.counted = false;
     outgoing.header_written = false;
     const auto sent = std::move(outgoing.queue.front());
     outgoing.queue.pop_front();

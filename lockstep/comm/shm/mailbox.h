@@ -45,6 +45,7 @@ class Mailbox {
     std::optional<Channel> channel = {};
     std::deque<std::shared_ptr<Message>> queue = {};
     std::size_t written = 0;  // Of the front message, in bytes; its header comes first.
+    bool counted = false;     // As sent: once, however often a full ring takes nothing of it.
     bool header_written = false;
   };
   // A message that came before it was asked for.
