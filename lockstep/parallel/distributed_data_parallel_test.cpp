@@ -266,12 +266,15 @@ const Ranks buffers("buffers", [](const Rank& rank) {
   const torch::Tensor tracked = all_gather(net->norm->num_batches_tracked, group);
   EXPECT_EQ(tracked[0].item<std::int64_t>(), 2);
   net->eval();
-  ddp(images);  // In evaluation nothing is synchronised: ranks may make different numbers of calls.
+  const torch::NoGradGuard no_grad;
+  ddp(images);  // They are equal from here on: ranks may make different numbers of calls.
+  const torch::Tensor means = all_gather(net->norm->running_mean, group);
+  EXPECT_TRUE(torch::equal(means[0], means[1]));
   if (rank.rank == 0) ddp(images);
   destroy_process_group(group);
 });
 
-TEST(DistributedDataParallel, BuffersFollowRankZeroInTrainingAlone) {
+TEST(DistributedDataParallel, BuffersFollowRankZeroInTrainingAndInTheFirstBatchOfAnEvaluation) {
   EXPECT_TRUE(all_succeeded(buffers.run(2)));
 }
 

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/reducer.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
+#include <sched.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <numeric>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/log.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/parallel/scaled_copy.h"
+#include "lockstep/parallel/stopwatch.h"
 
 namespace lockstep {
 namespace {
@@ -26,17 +34,80 @@ NamedTensors only_trained(NamedTensors parameters) {
     return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
   });
   require(!parameters.empty(), "the module has no parameter that requires a gradient");
+  for (const auto& [name, parameter] : parameters) require_reducible_gradient(name, parameter);
   return parameters;
+}
+
+std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& entry : named) tensors.push_back(entry.second);
+  return tensors;
+}
+
+BucketLimits limits_of(const DistributedDataParallelOptions& options) {
+  const bool whole_at_first = options.static_graph || !options.find_unused_parameters;
+  return bucket_limits(options.bucket_cap_mb, options.bucket_caps_mb, whole_at_first);
+}
+
+bool has_idle_core() {
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return false;
+  return CPU_COUNT(&cores) > at::get_num_threads();
+}
+
+std::string text_of(const DistributedDataParallelOptions& options) {
+  std::string text = "options of DistributedDataParallel:";
+  for (const int value :
+       {static_cast<int>(options.broadcast_buffers),
+        static_cast<int>(options.find_unused_parameters), static_cast<int>(options.static_graph),
+        options.overlap ? int{*options.overlap} : -1, static_cast<int>(options.mean),
+        static_cast<int>(options.non_finite)})
+    text += ' ' + std::to_string(value);
+  if (options.bucket_cap_mb) text += " cap " + std::to_string(*options.bucket_cap_mb);
+  for (const double cap : options.bucket_caps_mb) text += " of " + std::to_string(cap);
+  return text;
+}
+
+// The same on all ranks. Collective.
+bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group) {
+  const bool wanted = options.overlap.value_or(group.size() > 1 && has_idle_core());
+  const std::string tag = text_of(options);
+  const auto all = all_gather_value(static_cast<std::uint8_t>(wanted), group, {.tag = tag});
+  return std::find(all.begin(), all.end(), 0) == all.end();
+}
+
+ProcessGroup group_of_its_own(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return *group.new_group(ranks);
 }
 
 }  // namespace
 
-Reducer::Reducer(NamedTensors parameters, ProcessGroup group)
-    : group_(std::move(group)),
+Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
+                 const DistributedDataParallelOptions& options)
+    : options_(options),
       parameters_(only_trained(std::move(parameters))),
-      buckets_(parameters_, group_),
-      scale_(at::scalar_tensor(1.0 / group_.size(), at::kDouble)),
-      ready_(parameters_.size(), false) {
+      limits_(limits_of(options)),
+      overlapped_(agree_on_overlap(options, group)),
+      group_(overlapped_ ? group_of_its_own(group) : group),
+      touched_(parameters_.size(), false),
+      recording_(options.static_graph),
+      expected_(parameters_.size(), options.static_graph ? 0 : 1),
+      rebuilt_(options.find_unused_parameters && !options.static_graph) {
+  auto assignment = compute_bucket_assignment_by_size(tensors_of(parameters_), limits_.first);
+  std::reverse(assignment.begin(), assignment.end());  // Gradients tend to come from the last on.
+  make_buckets(std::move(assignment));
+  add_hooks();
+}
+
+Reducer::~Reducer() {
+  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+  if (overlapped_ && reduction_.busy())
+    group_.abort("DistributedDataParallel was destroyed during backward()");
+}
+
+void Reducer::add_hooks() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].second);
     auto hook = std::make_unique<torch::autograd::utils::LambdaPostHook>(
@@ -49,56 +120,240 @@ Reducer::Reducer(NamedTensors parameters, ProcessGroup group)
   }
 }
 
-Reducer::~Reducer() {
-  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+void Reducer::set_hook(CommunicationHook hook) {
+  require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
+  require(!reduction_.has_hook(), "register_comm_hook: there is one already");
+  require(!has_passed_, "register_comm_hook: a backward pass has been averaged already");
+  reduction_.set_hook(std::move(hook));
+  if (buckets_ == nullptr) make_buckets(assignment_);
+}
+
+// --- Buckets ------------------------------------------------------------------------------------
+
+void Reducer::make_buckets(BucketAssignment assignment) {
+  assignment_ = std::move(assignment);
+  if (group_.size() == 1 && !reduction_.has_hook()) return;
+  buckets_.reset();  // Its memory first, unless a gradient lies there still.
+  buckets_ = std::make_unique<GradientBuckets>(parameters_, assignment_, group_);
+}
+
+void Reducer::rebuild_buckets() {
+  rebuild_due_ = false;
+  rebuilt_ = true;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)  // Of a static graph, those without any.
+    if (std::find(arrival_.begin(), arrival_.end(), i) == arrival_.end()) arrival_.push_back(i);
+  group_.broadcast({.data = arrival_.data(), .count = arrival_.size(), .dtype = DType::int64}, 0,
+                   {.tag = "order of gradients"});
+  std::vector<at::Tensor> in_order;
+  for (const std::size_t i : arrival_) in_order.push_back(parameters_[i].second);
+  auto assignment = compute_bucket_assignment_by_size(in_order, limits_.rebuilt, arrival_);
+  arrival_.clear();
+  if (assignment != assignment_) make_buckets(std::move(assignment));
+}
+
+void Reducer::prepare(bool synchronize) {
+  if (rebuild_due_ && join_ == nullptr) rebuild_buckets();
+  synchronize_ = synchronize;
+}
+
+// --- A pass -------------------------------------------------------------------------------------
+
+void Reducer::watch(const at::Tensor& output) {
+  if (!synchronize_ || !output.requires_grad()) return;
+  output.register_hook([this, alive = std::weak_ptr<const bool>(alive_)](const at::Tensor&) {
+    if (!alive.expired() && synchronize_) begin_pass(/*watched=*/true);
+  });
+}
+
+// Each backward() is a graph task of its own, and so is each that it nests.
+void Reducer::begin_pass(bool watched) {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
+  reset_pass();
+  graph_task_ = task;
+  watched_ = watched;
+  auto pass = std::make_shared<const bool>(true);
+  pass_ = pass;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [this, pass = std::move(pass)] { finish_pass(); });
+}
+
+void Reducer::reset_pass() {
+  pass_.reset();
+  remaining_ = expected_;
+  taken_.assign(parameters_.size(), false);
+  report_ = {};
+  next_bucket_ = 0;
+  pending_.clear();
+  for (const auto& indices : assignment_)
+    pending_.push_back(static_cast<std::size_t>(std::count_if(
+        indices.begin(), indices.end(), [&](std::size_t i) { return expected_[i] > 0; })));
+  if (!rebuilt_) arrival_.clear();
 }
 
 // Runs on the thread that called backward(), once `.grad` of the parameter is complete.
 void Reducer::on_gradient(std::size_t index) {
+  touched_[index] = true;
   if (!synchronize_) return;
-  const auto& [name, parameter] = parameters_[index];
-  begin_backward();
-  if (!ready_[index]) ++ready_count_;
-  ready_[index] = true;
-  if (group_.size() == 1) return;
+  begin_pass(/*watched=*/false);
+  if (recording_) {
+    ++expected_[index];
+    return;
+  }
+  if (remaining_[index] == 0) {
+    report_.repeated = static_cast<std::int64_t>(index);
+    return;
+  }
+  if (--remaining_[index] > 0) return;
+  take(index);
+  if (!rebuilt_) arrival_.push_back(index);
+  if (overlaps())
+    while (next_bucket_ < pending_.size() && pending_[next_bucket_] == 0) finish_bucket();
+}
 
+void Reducer::take(std::size_t index) {
+  const Stopwatch watch(copy_time_);
+  const auto& [name, parameter] = parameters_[index];
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.mutable_grad();
-  at::Tensor view = buckets_.view(index);
+  if (gradient.defined() && gradient.layout() != at::kStrided)
+    throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
+  if (buckets_ == nullptr) {
+    if (gradient.defined() && options_.non_finite != NonFinite::ignore)
+      note_finite(index, all_finite(gradient));
+  } else if (gradient.defined()) {
+    note_finite(index, scaled_copy(buckets_->view(index), gradient, scale()));
+    gradient = buckets_->view(index);
+  } else {
+    gradient = buckets_->view(index).zero_();
+  }
+  taken_[index] = true;
+  if (buckets_ != nullptr) --pending_[buckets_->bucket_of(index)];
+}
+
+// Of a parameter whose gradient has not come in this pass: what had accumulated before, or zero.
+// `.grad` stays as it is until it is known whether another rank has one.
+void Reducer::take_left_out(std::size_t index) {
+  const auto& [name, parameter] = parameters_[index];
+  at::Tensor& gradient = parameter.mutable_grad();
+  const at::Tensor& view = buckets_->view(index);
   if (!gradient.defined()) {
     view.zero_();
-  } else if (gradient.layout() != at::kStrided) {
-    throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
-  } else {
-    at::mul_out(view, gradient, scale_);  // In place where autograd has added to the view itself.
-    if (gradient.data_ptr() == view.data_ptr()) return;
+    return;
   }
-  gradient = view;
+  if (gradient.data_ptr() == view.data_ptr()) gradient = gradient.clone();
+  note_finite(index, scaled_copy(view, gradient, scale()));
 }
 
-// Each backward() is a graph task of its own; an exception may have cut the last one short.
-void Reducer::begin_backward() {
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (task == graph_task_) return;
-  graph_task_ = task;
-  ready_.assign(ready_.size(), false);
-  ready_count_ = 0;
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
+void Reducer::note_finite(std::size_t index, bool finite) {
+  if (!finite && report_.non_finite == PassReport::none)
+    report_.non_finite = static_cast<std::int64_t>(index);
 }
 
-void Reducer::finish_backward() {
-  if (ready_count_ != parameters_.size()) throw_unused();
-  buckets_.all_reduce(group_);
+// The next bucket is complete, or will not become any more so.
+void Reducer::finish_bucket() {
+  const Stopwatch watch(copy_time_);
+  const at::NoGradGuard no_grad;
+  for (const std::size_t i : assignment_[next_bucket_])
+    if (!taken_[i]) take_left_out(i);
+  if (overlaps()) reduction_.start(buckets_->buckets()[next_bucket_]);
+  ++next_bucket_;
 }
 
-void Reducer::throw_unused() const {
-  std::string names;
+void Reducer::finish_pass() {
+  const at::NoGradGuard no_grad;
+  if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
+  while (buckets_ != nullptr && next_bucket_ < assignment_.size()) finish_bucket();
+  if (overlaps()) {
+    const Stopwatch watch(wait_time_);
+    reduction_.wait();
+  }
+  const PassReports reports = exchange_reports();
+  if (!may_go_on(reports)) return;
+  if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_, group_);
+  divide(reports);
+  adopt_left_out(reports);
+  learn();
+}
+
+void Reducer::shadow_pass() {
+  require(!recording_,
+          "join(): a rank without any input cannot tell what a static graph looks like");
+  reset_pass();
+  if (buckets_ != nullptr) buckets_->zero();
+  const std::vector<ParameterUse> uses(parameters_.size(), ParameterUse::unused);
+  const PassReports reports({}, uses, group_);
+  if (!may_go_on(reports)) return;
+  if (buckets_ != nullptr) reduction_.run(*buckets_, group_);
+  learn();
+}
+
+PassReports Reducer::exchange_reports() {
+  const Stopwatch watch(wait_time_);
+  std::vector<ParameterUse> uses(parameters_.size());
+  for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = use_of(i);
+  report_.samples = std::exchange(samples_, 0);
+  touched_.assign(touched_.size(), false);
+  pass_.reset();
+  return PassReports(report_, uses, group_);
+}
+
+ParameterUse Reducer::use_of(std::size_t index) const {
+  if (options_.static_graph && !recording_) {
+    if (remaining_[index] > 0) return ParameterUse::missing;
+    return expected_[index] > 0 ? ParameterUse::used : ParameterUse::unused;
+  }
+  if (touched_[index]) return ParameterUse::used;
+  return options_.find_unused_parameters || recording_ ? ParameterUse::unused
+                                                       : ParameterUse::missing;
+}
+
+bool Reducer::may_go_on(const PassReports& reports) {
+  reports.require_complete(parameters_);
+  non_finite_.reset();
+  if (options_.non_finite == NonFinite::ignore) return true;
+  non_finite_ = reports.non_finite(parameters_);
+  if (!non_finite_) return true;
+  const std::string text = "the gradient of " + non_finite_->parameter + " on rank " +
+                           std::to_string(non_finite_->rank) + " is infinite or NaN";
+  if (options_.non_finite == NonFinite::fail) throw Error(Fault::corrupt, text);
+  if (group_.rank() == 0) log(LogLevel::warning, text + ": all ranks skip this step");
+  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+  return false;
+}
+
+// Gradients are means over ranks now; what else they should be a mean of is known only here.
+void Reducer::divide(const PassReports& reports) const {
+  double factor = 1;
+  if (options_.mean == GradientMean::over_samples) {
+    require(reports.samples() > 0,
+            "count_samples() has counted none on any rank, though gradients "
+            "are means over samples");
+    factor = group_.size() / reports.samples();
+  } else if (join_ != nullptr && !join_->options().divide_by_initial_world_size) {
+    factor = static_cast<double>(group_.size()) / join_->active_ranks();
+  }
+  if (factor == 1) return;
+  if (buckets_ != nullptr) return buckets_->multiply(factor);
+  for (const auto& [name, parameter] : parameters_)
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+}
+
+void Reducer::adopt_left_out(const PassReports& reports) {
+  if (buckets_ == nullptr) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (!ready_[i]) names += (names.empty() ? "" : ", ") + parameters_[i].first;
-  throw Error(Fault::misuse,
-              "backward() gave no gradient to " + names +
-                  ": each parameter that requires one must have a part in the loss; set "
-                  "requires_grad_(false) on the others before DistributedDataParallel is made");
+    if (!taken_[i] && reports.used_by_any(i))
+      parameters_[i].second.mutable_grad() = buckets_->view(i);
+}
+
+void Reducer::learn() {
+  has_passed_ = true;
+  if (!recording_) rebuild_due_ = !rebuilt_;
+  recording_ = false;
+}
+
+BackwardTimes Reducer::times() const {
+  return {.copy = copy_time_, .wait = wait_time_, .reduce = reduction_.time()};
 }
 
 }  // namespace lockstep

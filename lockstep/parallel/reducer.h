@@ -1,11 +1,14 @@
 // Averages gradients over all ranks by the end of backward(): what DistributedDataParallel is
 // made of beside its forward().
 //
-// A hook on each parameter's gradient accumulator puts the gradient into its bucket, times
-// 1 / world_size, and makes `.grad` the bucket's view. The last act of backward() is then one
-// blocking all_reduce in place: with one core for each rank, which is then computing gradients,
-// a thread that reduced earlier buckets meanwhile would only take its time from it.
-// The arithmetic is PyTorch's (reducer.cpp): scaled first, then summed.
+// A hook on each parameter's gradient accumulator copies the gradient into its bucket, times
+// 1 / world_size, and makes `.grad` the bucket's view. The buckets are then summed: one by one on
+// another thread while backward() goes on, where there is a core for it, or all at once by the last
+// act of backward(), which is faster where there is none. The arithmetic is PyTorch's (c10d/
+// reducer.cpp): scaled first, then summed.
+//
+// Which parameters a pass has left out is known at its end, without a search of the graph: what
+// forward() returned does not matter, and neither does how many forward() calls there were.
 //
 // Thread safety: as backward() itself: one call at a time.
 
@@ -15,11 +18,19 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <string>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/bucket_reduction.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradient_buckets.h"
+#include "lockstep/parallel/join.h"
+#include "lockstep/parallel/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace torch::autograd {
@@ -28,40 +39,116 @@ struct Node;
 
 namespace lockstep {
 
+// Where the time of backward passes went, since the beginning.
+struct BackwardTimes {
+  std::chrono::nanoseconds copy{};    // Into buckets.
+  std::chrono::nanoseconds wait{};    // For the other ranks and, with overlap, for the thread.
+  std::chrono::nanoseconds reduce{};  // Summing; with overlap, beside backward().
+};
+
 class LOCKSTEP_API Reducer {
  public:
-  // Collective. Of `parameters`, those that require gradients are reduced. They must outlive the
-  // reducer or be kept alive by it, which it does.
-  Reducer(NamedTensors parameters, ProcessGroup group);
+  // Collective. Of `parameters`, those that require gradients are reduced.
+  Reducer(NamedTensors parameters, const ProcessGroup& group,
+          const DistributedDataParallelOptions& options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Says whether the backward() passes from now on are averaged; otherwise gradients accumulate
-  // on this rank alone. backward() throws what a collective throws, and misuse, naming the
-  // parameters, when it was to be averaged and some had no part in the loss.
-  void prepare(bool synchronize) { synchronize_ = synchronize; }
+  // Before a forward() whose gradients matter. Says whether the backward() passes from now on are
+  // averaged; otherwise gradients accumulate on this rank alone. Collective once, after the first
+  // pass: buckets are made anew, in the order in which rank 0's gradients came.
+  // backward() throws what a collective throws, and what DistributedDataParallel says.
+  void prepare(bool synchronize);
+
+  // A backward pass begins when it comes to this tensor: one that nests others is then one pass.
+  void watch(const at::Tensor& output);
+
+  // Errors: misuse after the first pass, or when there is one already.
+  void set_hook(CommunicationHook hook);
+
+  // Adds to what gradients are divided by, with GradientMean::over_samples.
+  void count_samples(double samples) { samples_ += samples; }
+
+  // While set, every pass is announced to ranks that have no input left; null ends it.
+  void set_join(Join* join) { join_ = join; }
+
+  // Takes part in the others' pass with no gradient at all.
+  void shadow_pass();
+
+  const std::optional<NonFiniteGradient>& non_finite() const { return non_finite_; }
+  const BucketAssignment& assignment() const { return assignment_; }
+  const NamedTensors& parameters() const { return parameters_; }
+  BackwardTimes times() const;
 
  private:
-  void on_gradient(std::size_t index);
-  void begin_backward();
-  void finish_backward();
-  [[noreturn]] void throw_unused() const;
-
   struct Hook {
     c10::intrusive_ptr<torch::autograd::Node> accumulator;  // Lives only as long as we hold it.
     std::uintptr_t key;
   };
 
-  const ProcessGroup group_;
+  void add_hooks();
+  void on_gradient(std::size_t index);
+  void begin_pass(bool watched);
+  void finish_pass();
+  void reset_pass();
+
+  void take(std::size_t index);
+  void take_left_out(std::size_t index);
+  void adopt_left_out(const PassReports& reports);
+  void note_finite(std::size_t index, bool finite);
+  void finish_bucket();
+  PassReports exchange_reports();
+  bool may_go_on(const PassReports& reports);
+  void divide(const PassReports& reports) const;
+  void learn();
+
+  // Of gradients on their way into buckets: a hook divides for itself.
+  double scale() const { return reduction_.has_hook() ? 1 : 1.0 / group_.size(); }
+  bool overlaps() const { return overlapped_ && join_ == nullptr && !recording_; }
+  ParameterUse use_of(std::size_t index) const;
+  void make_buckets(BucketAssignment assignment);
+  void rebuild_buckets();
+
+  const DistributedDataParallelOptions options_;
   const NamedTensors parameters_;
-  const GradientBuckets buckets_;
-  const at::Tensor scale_;  // 1 / world_size.
+  const BucketLimits limits_;
+  const bool overlapped_;
+  ProcessGroup group_;  // With overlap one of its own: its calls come from two threads.
+
+  BucketAssignment assignment_;
+  std::unique_ptr<GradientBuckets> buckets_;  // None where there is nothing to sum.
+  BucketReduction reduction_;
   std::vector<Hook> hooks_;
-  int graph_task_ = -1;          // The backward() under way, or the last one;
-  std::vector<bool> ready_;      // whose gradient has come in it,
-  std::size_t ready_count_ = 0;  // and how many.
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+  Join* join_ = nullptr;
+
+  // Since the last synchronised pass.
   bool synchronize_ = true;
+  double samples_ = 0;
+  std::vector<bool> touched_;  // Which gradients have come.
+
+  // The pass under way, or the last one.
+  int graph_task_ = -1;
+  bool watched_ = false;  // It began at an output, so nested graph tasks are a part of it.
+  std::weak_ptr<const bool> pass_;  // Expires with the pass, also when an exception cuts it short.
+  std::vector<int> remaining_;      // How often each gradient has still to come.
+  std::vector<bool> taken_;         // Whether it is in its bucket as it came.
+  std::size_t next_bucket_ = 0;     // The next one to start,
+  std::vector<std::size_t> pending_;  // and of each one, how many gradients are not in it yet.
+  PassReport report_;
+  std::optional<NonFiniteGradient> non_finite_;
+
+  // What the first passes teach.
+  bool recording_;                    // How often each gradient comes, of a static graph.
+  std::vector<int> expected_;         // How often each gradient comes in a pass.
+  std::vector<std::size_t> arrival_;  // In which order they came,
+  bool rebuild_due_ = false;          // which is known
+  bool rebuilt_;                      // and has been made use of, or never will.
+  bool has_passed_ = false;
+
+  std::chrono::nanoseconds copy_time_{};
+  std::chrono::nanoseconds wait_time_{};
 };
 
 }  // namespace lockstep

@@ -72,8 +72,12 @@ void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group
   }
 }
 
+void broadcast_from(const NamedTensors& tensors, const ProcessGroup& group, int root) {
+  for (const auto& [name, tensor] : tensors) broadcast(tensor, group, root, {.tag = name});
+}
+
 void broadcast_from_rank_zero(const NamedTensors& tensors, const ProcessGroup& group) {
-  for (const auto& [name, tensor] : tensors) broadcast(tensor, group, 0, {.tag = name});
+  broadcast_from(tensors, group, 0);
 }
 
 }  // namespace lockstep

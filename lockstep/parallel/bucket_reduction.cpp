@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/bucket_reduction.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "lockstep/comm/host/block_signals.h"
+#include "lockstep/parallel/stopwatch.h"
+#include "lockstep/tensor/collectives.h"
+
+namespace lockstep {
+
+BucketReduction::~BucketReduction() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void BucketReduction::run(const GradientBuckets& buckets, const ProcessGroup& group) {
+  const Stopwatch watch(time_);
+  if (!hook_) return buckets.all_reduce(group);
+  for (const GradientBucket& bucket : buckets.buckets()) reduce(bucket);
+}
+
+void BucketReduction::start(const GradientBucket& bucket) {
+  if (!thread_.joinable()) thread_ = start_thread([this] { work(); });
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(&bucket);
+  }
+  changed_.notify_all();
+}
+
+void BucketReduction::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty(); });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void BucketReduction::reduce(const GradientBucket& bucket) {
+  const at::NoGradGuard no_grad;
+  if (!hook_) return all_reduce(bucket.buffer, bucket.group, ReduceOp::sum, {.tag = bucket.tag});
+  GradientBucket copy = bucket;  // A hook may take its parts.
+  hook_(copy);
+}
+
+void BucketReduction::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    const GradientBucket& bucket = *queue_.front();
+    const bool go_on = !error_;  // After an Error the group is not what it was.
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      const Stopwatch watch(time_);
+      if (go_on) reduce(bucket);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error) error_ = error;
+    queue_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+// What DistributedDataParallel is whatever the type of its module.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/communication_hook.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
+#include "lockstep/parallel/join.h"
+#include "lockstep/parallel/reducer.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+class LOCKSTEP_API DataParallelBase {
+ public:
+  // While it lives, gradients accumulate on this rank alone: forward() calls made under it, and
+  // their backward(), are not synchronised.
+  class LOCKSTEP_API NoSync {
+   public:
+    explicit NoSync(bool& synchronize);
+    ~NoSync() { synchronize_ = before_; }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    bool& synchronize_;
+    const bool before_;
+  };
+
+  DataParallelBase(const DataParallelBase&) = delete;
+  DataParallelBase& operator=(const DataParallelBase&) = delete;
+
+  [[nodiscard]] NoSync no_sync() { return NoSync(synchronize_); }
+
+  // Replaces the all_reduce of gradients, on all ranks. Errors: misuse after the first backward(),
+  // or when there is a hook already.
+  void register_comm_hook(CommunicationHook hook) { reducer_.set_hook(std::move(hook)); }
+
+  // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. Zero is
+  // fine as long as another rank has some.
+  void count_samples(double samples);
+
+  // Runs `train`, in which ranks may make different numbers of passes, because they have different
+  // numbers of batches say; then gives all of them the weights and buffers of the one that trained
+  // longest, the last of these. Collective. A rank that is done takes part in the others' passes
+  // with nothing of its own; nothing else that communicates, SyncBatchNorm say, may be in `train`.
+  template <class Train>
+  void join(Train&& train, const JoinOptions& options = {}) {
+    const Joining joining(*this, options);
+    std::forward<Train>(train)();
+    follow_others();
+  }
+
+  // Of the last backward pass that was averaged, unless NonFinite::ignore. The same on all ranks.
+  const std::optional<NonFiniteGradient>& non_finite() const { return reducer_.non_finite(); }
+
+  // Indices of the parameters that are trained, in their order, by bucket. Changes after the first
+  // pass, with static_graph the second.
+  const BucketAssignment& bucket_assignment() const { return reducer_.assignment(); }
+
+  BackwardTimes backward_times() const { return reducer_.times(); }
+
+ protected:
+  // Collective. `module` outlives this.
+  DataParallelBase(const torch::nn::Module& module, const ProcessGroup& group,
+                   const DistributedDataParallelOptions& options);
+  ~DataParallelBase() = default;
+
+  void before_forward();
+  void watch(const at::Tensor& output) { reducer_.watch(output); }
+
+ private:
+  // Without a word to the other ranks when an exception ends it.
+  class LOCKSTEP_API Joining {
+   public:
+    Joining(DataParallelBase& ddp, const JoinOptions& options);
+    ~Joining();
+    Joining(const Joining&) = delete;
+    Joining& operator=(const Joining&) = delete;
+
+   private:
+    DataParallelBase& ddp_;
+  };
+
+  void follow_others();
+  void broadcast_buffers();
+
+  const torch::nn::Module& module_;
+  const ProcessGroup group_;
+  const DistributedDataParallelOptions options_;
+  Reducer reducer_;
+  std::optional<Join> join_;
+  bool synchronize_ = true;
+  bool buffers_are_due_ = true;
+};
+
+}  // namespace lockstep

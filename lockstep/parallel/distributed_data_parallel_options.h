@@ -1,0 +1,58 @@
+// How DistributedDataParallel works. Names and defaults are PyTorch's where it has the option. All
+// ranks give the same.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+namespace lockstep {
+
+// What gradients are divided by.
+enum class GradientMean {
+  // The number of ranks, as in PyTorch. Right when each rank's loss is a mean over as many samples.
+  over_ranks,
+  // The number of samples, or tokens, that DistributedDataParallel::count_samples() was told of, on
+  // all ranks and since the last synchronised pass. Each loss is a sum over its samples; ranks may
+  // have unequal numbers of them.
+  over_samples,
+};
+
+// What happens when a rank's gradient is infinite or NaN. Every rank does the same.
+enum class NonFinite {
+  fail,  // backward() throws Error(corrupt), which names parameter and rank.
+  skip,  // All gradients become undefined, so that the optimizer steps over this pass; it is logged.
+  ignore,  // It spreads to all ranks, as in PyTorch.
+};
+
+struct DistributedDataParallelOptions {
+  // Whether buffers, such as the running mean of BatchNorm, become rank 0's before forward().
+  // Without it they drift apart; with it each forward() has a broadcast.
+  bool broadcast_buffers = true;
+
+  // Whether a backward pass may leave parameters out, different ones on each rank and each time.
+  // Those that no rank has used keep their gradient; on the ranks that have not used one that
+  // another has, it counts as zero. Without it such a pass is an Error that names them.
+  bool find_unused_parameters = false;
+
+  // Promises that every pass uses the same parameters equally often: then some may be unused
+  // without find_unused_parameters, and some may be used by several nested backward() calls, as
+  // recomputation of activations does. The first pass is the model for all others.
+  bool static_graph = false;
+
+  // MiB of a bucket of gradients; 25, and 1 for the first, when not given. Matters where buckets are
+  // reduced during backward(): small ones start early, large ones have less overhead.
+  std::optional<double> bucket_cap_mb = {};
+  std::vector<double> bucket_caps_mb = {};  // Of each bucket in turn; PyTorch's bucket_cap_mb_list.
+
+  // Whether buckets are reduced on a thread of their own while backward() goes on. When not given:
+  // if every rank has a core that its intra-op threads leave idle. Without such a core the thread
+  // takes from backward() what it saves; then everything is reduced at once at the end.
+  std::optional<bool> overlap = {};
+
+  GradientMean mean = GradientMean::over_ranks;
+  NonFinite non_finite = NonFinite::fail;
+};
+
+}  // namespace lockstep

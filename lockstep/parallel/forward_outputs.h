@@ -1,0 +1,51 @@
+// Finds the tensors in what a module's forward() returns: a tensor, or tuples, pairs, ranges, maps
+// and optionals of what has tensors in it, nested as one likes.
+//
+// A type of yours takes part when for_each_tensor(value, visit), found beside it, calls
+// visit(tensor) for each of its tensors. In a value of any other type none are found.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <ranges>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace lockstep {
+namespace outputs {
+
+template <class T>
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+
+template <class T>
+concept TupleLike = requires { typename std::tuple_size<T>::type; };
+
+template <class T, class Visit>
+concept Taught = requires(const T& value, Visit& visit) { for_each_tensor(value, visit); };
+
+}  // namespace outputs
+
+template <class T, class Visit>
+void visit_tensors(const T& value, Visit& visit) {
+  if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
+    visit(static_cast<const at::Tensor&>(value));
+  } else if constexpr (outputs::Taught<T, Visit>) {
+    for_each_tensor(value, visit);
+  } else if constexpr (outputs::is_optional<T>) {
+    if (value) visit_tensors(*value, visit);
+  } else if constexpr (std::ranges::input_range<const T>) {
+    using Element = std::ranges::range_value_t<const T>;
+    if constexpr (!std::is_arithmetic_v<Element> && !std::is_same_v<Element, T>)
+      for (const auto& element : value) visit_tensors(element, visit);
+  } else if constexpr (outputs::TupleLike<T>) {
+    std::apply([&](const auto&... parts) { (visit_tensors(parts, visit), ...); }, value);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// One bucket of gradients, as a communication hook sees it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep {
+
+struct GradientBucket {
+  std::size_t index;  // Of this bucket; they are reduced in this order,
+  std::size_t count;  // of so many.
+  at::Tensor buffer =
+      {};  // All gradients side by side, [elements]. A few zeros may lie between them.
+  NamedTensors gradients =
+      {};  // Views of `buffer`, in the parameters' shapes and under their names.
+  std::vector<at::Tensor> parameters = {};
+  std::string tag = {};  // For CallOptions: ranks that reduce different buckets get a mismatch.
+  ProcessGroup group;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pass_report.h"
+
+#include <cstring>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+
+PassReports::PassReports(const PassReport& report, const std::vector<ParameterUse>& uses,
+                         const ProcessGroup& group)
+    : ranks_(group.size()),
+      row_bytes_(sizeof(PassReport) + uses.size()),
+      rows_(static_cast<std::size_t>(ranks_) * row_bytes_) {
+  std::uint8_t* own = rows_.data() + static_cast<std::size_t>(group.rank()) * row_bytes_;
+  std::memcpy(own, &report, sizeof report);
+  std::memcpy(own + sizeof report, uses.data(), uses.size());
+  if (ranks_ == 1) return;
+  group.all_gather({.data = own, .count = row_bytes_, .dtype = DType::uint8},
+                   {.data = rows_.data(), .count = rows_.size(), .dtype = DType::uint8}, {},
+                   {.tag = "reports of a backward pass"});
+}
+
+double PassReports::samples() const {
+  double sum = 0;
+  for (int rank = 0; rank < ranks_; ++rank) sum += report_of(rank).samples;
+  return sum;
+}
+
+bool PassReports::used_by_any(std::size_t parameter) const {
+  for (int rank = 0; rank < ranks_; ++rank)
+    if (use(rank, parameter) == ParameterUse::used) return true;
+  return false;
+}
+
+std::optional<NonFiniteGradient> PassReports::non_finite(const NamedTensors& parameters) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::int64_t parameter = report_of(rank).non_finite;
+    if (parameter != PassReport::none)
+      return NonFiniteGradient{rank, parameters[static_cast<std::size_t>(parameter)].first};
+  }
+  return {};
+}
+
+void PassReports::require_complete(const NamedTensors& parameters) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::int64_t repeated = report_of(rank).repeated;
+    require(repeated == PassReport::none, [&] {
+      return "on rank " + std::to_string(rank) + " the gradient of " +
+             parameters[static_cast<std::size_t>(repeated)].first +
+             " came more often in one backward pass than it should: nested backward() calls that "
+             "share a parameter, and recomputation of activations, need static_graph, and then "
+             "every pass must be as the first one was";
+    });
+    const std::string missing = missing_on(rank, parameters);
+    require(missing.empty(), [&] {
+      return "on rank " + std::to_string(rank) + " backward() gave no gradient to " + missing +
+             ": each parameter that requires one must have a part in the loss, unless "
+             "find_unused_parameters is set (with static_graph: the same part in every pass); or "
+             "set requires_grad_(false) before DistributedDataParallel is made";
+    });
+  }
+}
+
+std::string PassReports::missing_on(int rank, const NamedTensors& parameters) const {
+  std::string names;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (use(rank, i) == ParameterUse::missing)
+      names += (names.empty() ? "" : ", ") + parameters[i].first;
+  return names;
+}
+
+PassReport PassReports::report_of(int rank) const {
+  PassReport report;
+  std::memcpy(&report, rows_.data() + static_cast<std::size_t>(rank) * row_bytes_, sizeof report);
+  return report;
+}
+
+ParameterUse PassReports::use(int rank, std::size_t parameter) const {
+  const std::size_t row = static_cast<std::size_t>(rank) * row_bytes_;
+  return static_cast<ParameterUse>(rows_[row + sizeof(PassReport) + parameter]);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+// What ranks tell each other once in each backward pass: so that all of them take the same
+// decision, and whoever made it necessary is named on all.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep {
+
+// A gradient with an infinity or a NaN: where it was before any gradients were summed.
+struct NonFiniteGradient {
+  int rank;
+  std::string parameter;
+};
+
+enum class ParameterUse : std::uint8_t {
+  used,     // Has a gradient to average.
+  unused,   // Has none, and need not.
+  missing,  // Has none, but should have one.
+};
+
+// Travels as it lies in memory.
+struct PassReport {
+  static constexpr std::int64_t none = -1;
+
+  double samples = 0;              // Counted since the last synchronised pass.
+  std::int64_t non_finite = none;  // The first parameter with such a gradient.
+  std::int64_t repeated = none;    // One whose gradient came more often than it should.
+};
+
+// All ranks' reports.
+class PassReports {
+ public:
+  // Collective, unless the group has one rank. `uses` has one entry for each parameter.
+  PassReports(const PassReport& report, const std::vector<ParameterUse>& uses,
+              const ProcessGroup& group);
+
+  double samples() const;
+  bool used_by_any(std::size_t parameter) const;
+  std::optional<NonFiniteGradient> non_finite(const NamedTensors& parameters) const;
+
+  // Errors: misuse, with the parameters' names, when a rank misses a gradient or had one repeated.
+  void require_complete(const NamedTensors& parameters) const;
+
+ private:
+  PassReport report_of(int rank) const;
+  ParameterUse use(int rank, std::size_t parameter) const;
+  std::string missing_on(int rank, const NamedTensors& parameters) const;
+
+  const int ranks_;
+  const std::size_t row_bytes_;
+  std::vector<std::uint8_t> rows_;  // Of each rank: its report, then its uses.
+};
+
+}  // namespace lockstep
