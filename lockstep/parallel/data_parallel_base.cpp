@@ -19,8 +19,8 @@ NamedTensors replicated_parameters(const torch::nn::Module& module, const Proces
 
 }  // namespace
 
-DataParallelBase::NoSync::NoSync(bool& synchronize)
-    : synchronize_(synchronize), before_(std::exchange(synchronize, false)) {}
+DataParallelBase::NoSync::NoSync(bool& synchronize, bool active)
+    : synchronize_(synchronize), before_(std::exchange(synchronize, synchronize && !active)) {}
 
 DataParallelBase::DataParallelBase(const torch::nn::Module& module, const ProcessGroup& group,
                                    const DistributedDataParallelOptions& options)

@@ -25,7 +25,7 @@ class LOCKSTEP_API DataParallelBase {
   // their backward(), are not synchronised.
   class LOCKSTEP_API NoSync {
    public:
-    explicit NoSync(bool& synchronize);
+    NoSync(bool& synchronize, bool active);
     ~NoSync() { synchronize_ = before_; }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
@@ -38,7 +38,9 @@ class LOCKSTEP_API DataParallelBase {
   DataParallelBase(const DataParallelBase&) = delete;
   DataParallelBase& operator=(const DataParallelBase&) = delete;
 
-  [[nodiscard]] NoSync no_sync() { return NoSync(synchronize_); }
+  // `active`: whether it does anything, for loops such as
+  //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
+  [[nodiscard]] NoSync no_sync(bool active = true) { return {synchronize_, active}; }
 
   // Replaces the all_reduce of gradients, on all ranks. Errors: misuse after the first backward(),
   // or when there is a hook already.

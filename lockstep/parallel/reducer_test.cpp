@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/reducer.h"
+
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/comm/log.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/tensor/collectives.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using test::fault_of;
+using Options = DistributedDataParallelOptions;
+
+// Weights that one can choose from: forward() uses those whose indices it is given.
+struct Choice : torch::nn::Module {
+  Choice() {
+    for (int i = 0; i < 4; ++i)
+      weights.push_back(
+          register_parameter("w" + std::to_string(i), torch::full({300}, 1.0 + i, torch::kDouble)));
+  }
+  torch::Tensor forward(const std::vector<int>& chosen, double factor = 1) {
+    torch::Tensor sum = torch::zeros({}, torch::kDouble);
+    for (const int i : chosen)
+      sum = sum + factor * (i + 1) * weights[static_cast<std::size_t>(i)].sum();
+    return sum;
+  }
+
+  std::vector<torch::Tensor> weights;
+};
+
+double gradient(const Choice& net, std::size_t i) {
+  const torch::Tensor& all = net.weights[i].grad();
+  EXPECT_TRUE(all.defined());
+  EXPECT_TRUE(all.eq(all[0]).all().item<bool>());
+  return all[0].item<double>();
+}
+
+// For threads as ranks, with and without overlap; a bucket for each weight where `small` is set.
+void for_ranks(int ranks, Options options,
+               const std::function<void(ProcessGroup&, const Options&)>& body) {
+  for (const bool overlap : {false, true}) {
+    options.overlap = overlap;
+    run_in_process(ranks, [&](ProcessGroup& world) { body(world, options); });
+  }
+}
+
+constexpr double one_weight_mb = 300 * 8 / 1024.0 / 1024.0;
+
+TEST(Reducer, RanksMayUseDifferentParametersInEachPass) {
+  const Options options{.find_unused_parameters = true, .bucket_cap_mb = one_weight_mb};
+  for_ranks(3, options, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, given);
+    EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{3}, {2}, {1}, {0}}));
+    for (int step = 0; step < 6; ++step) {
+      net->zero_grad();
+      // Weight 0 by all, 1 by one rank, 2 in every other step, 3 never.
+      std::vector<int> chosen{0};
+      if (world.rank() == step % 3) chosen.push_back(1);
+      if (step % 2 == 0) chosen.push_back(2);
+      ddp(chosen).backward();
+      EXPECT_DOUBLE_EQ(gradient(*net, 0), 1);
+      EXPECT_DOUBLE_EQ(gradient(*net, 1), 2.0 / 3);
+      EXPECT_EQ(net->weights[2].grad().defined(), step % 2 == 0);
+      EXPECT_FALSE(net->weights[3].grad().defined());
+    }
+  });
+}
+
+TEST(Reducer, AGradientThatNoRankUsesKeepsItsValue) {
+  const Options options{.find_unused_parameters = true};
+  for_ranks(3, options, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, given);
+    ddp(std::vector<int>{0, 1, 2, 3}, 0.1).backward();
+    const torch::Tensor before = net->weights[3].grad().clone();
+    ddp(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0}, 0.1).backward();
+    EXPECT_TRUE(torch::equal(net->weights[3].grad(), before));
+    EXPECT_DOUBLE_EQ(gradient(*net, 0), 0.2);
+    EXPECT_DOUBLE_EQ(gradient(*net, 1), 0.2 + 0.2 / 3);  // To what was there comes a third.
+    ddp(std::vector<int>{3}, 0.1).backward();
+    EXPECT_DOUBLE_EQ(gradient(*net, 3), 0.8);
+  });
+}
+
+TEST(Reducer, WhatAccumulatedUnderNoSyncCountsThoughTheLastPassLeavesItOut) {
+  for_ranks(2, {}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, given);
+    for (int window = 0; window < 3; ++window) {
+      net->zero_grad();
+      {
+        const auto no_sync = ddp.no_sync();
+        ddp(std::vector<int>{0, 1}, world.rank()).backward();
+      }
+      ddp(std::vector<int>{0, 2, 3}).backward();
+      EXPECT_DOUBLE_EQ(gradient(*net, 0), 1.5);
+      EXPECT_DOUBLE_EQ(gradient(*net, 1), 1);
+      EXPECT_DOUBLE_EQ(gradient(*net, 3), 4);
+    }
+  });
+}
+
+TEST(Reducer, AMissingGradientOnOneRankIsNamedOnAll) {
+  for_ranks(3, {.bucket_cap_mb = one_weight_mb}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, given);
+    ddp(std::vector<int>{0, 1, 2, 3}).backward();
+    std::string text;
+    const auto chosen = world.rank() == 1 ? std::vector<int>{0, 3} : std::vector<int>{0, 1, 2, 3};
+    EXPECT_EQ(fault_of([&] { ddp(chosen).backward(); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("on rank 1 backward() gave no gradient to w1, w2:"), text.npos) << text;
+    net->zero_grad();
+    ddp(std::vector<int>{0, 1, 2, 3}).backward();  // The group and the next pass are unharmed.
+    EXPECT_DOUBLE_EQ(gradient(*net, 2), 3);
+  });
+}
+
+TEST(Reducer, AStaticGraphMayLeaveTheSameParametersOutOfEveryPass) {
+  for_ranks(2, {.static_graph = true, .bucket_cap_mb = one_weight_mb},
+            [](ProcessGroup& world, const Options& given) {
+              auto net = std::make_shared<Choice>();
+              DistributedDataParallel ddp(net, world, given);
+              const std::vector<int> chosen =
+                  world.rank() == 0 ? std::vector<int>{2, 0, 1} : std::vector<int>{0, 1};
+              for (int step = 0; step < 4; ++step) {
+                net->zero_grad();
+                ddp(chosen).backward();
+                EXPECT_DOUBLE_EQ(gradient(*net, 1), 2);
+                EXPECT_DOUBLE_EQ(gradient(*net, 2), 1.5);
+                EXPECT_FALSE(net->weights[3].grad().defined());
+              }
+              EXPECT_EQ(ddp.bucket_assignment().back(), (std::vector<std::size_t>{3}));
+              std::string text;
+              const auto other = [&] { ddp(std::vector<int>{0}).backward(); };
+              EXPECT_EQ(fault_of(other, &text), Fault::misuse);
+              EXPECT_NE(text.find("with static_graph: the same part in every pass"), text.npos);
+            });
+}
+
+// Computes its input anew in backward(), by a backward() of its own: what checkpointing does.
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  using Part = std::function<torch::Tensor(const torch::Tensor&)>;
+
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const Part& part) {
+    const torch::NoGradGuard no_grad;
+    context->save_for_backward({x});
+    context->saved_data["part"] = reinterpret_cast<std::int64_t>(&part);
+    return part(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto* part = reinterpret_cast<const Part*>(context->saved_data["part"].toInt());
+    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    {
+      const torch::AutoGradMode grad(true);
+      torch::autograd::backward({(*part)(x)}, {gradients[0]});
+    }
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+struct Checkpointed : torch::nn::Module {
+  Checkpointed() {
+    layer = register_module("layer", torch::nn::Linear(5, 5));
+    head = register_module("head", torch::nn::Linear(5, 1));
+    part = [this](const torch::Tensor& x) { return layer(x).tanh(); };
+    const torch::NoGradGuard no_grad;  // Not at random: threads share the generator.
+    for (auto& weights : parameters())
+      weights.copy_(torch::arange(weights.numel()).view(weights.sizes()).sin());
+  }
+  torch::Tensor forward(torch::Tensor x, bool recompute) {
+    x = head(x.new_ones({1, 5})) * x;  // So that gradients come to it from both ends.
+    for (int i = 0; i < 2; ++i) x = recompute ? Recomputed::apply(x, part) : part(x);
+    return head(x).sum();
+  }
+
+  torch::nn::Linear layer{nullptr};
+  torch::nn::Linear head{nullptr};
+  Recomputed::Part part;
+};
+
+TEST(Reducer, AStaticGraphMayRecomputeALayerTwice) {
+  for_ranks(2, {.static_graph = true}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Checkpointed>();
+    auto plain = std::make_shared<Checkpointed>();
+    DistributedDataParallel ddp(net, world, given);
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad();
+      plain->zero_grad();
+      const auto input = [&](int rank) { return torch::full({3, 5}, 0.1 * (rank + step)); };
+      ddp(input(world.rank()), true).backward();
+      for (int rank = 0; rank < 2; ++rank) (plain->forward(input(rank), false) / 2).backward();
+      for (const auto& [name, expected] : named_parameters(*plain))
+        EXPECT_TRUE(
+            torch::allclose(net->named_parameters()[name].grad(), expected.grad(), 1e-5, 1e-6))
+            << name << " in step " << step;
+    }
+  });
+}
+
+TEST(Reducer, WithoutStaticGraphALayerRecomputedTwiceIsNamed) {
+  run_in_process(2, [](ProcessGroup& world) {
+    auto net = std::make_shared<Checkpointed>();
+    DistributedDataParallel ddp(net, world);
+    std::string text;
+    const auto twice = [&] { ddp(torch::ones({3, 5}), true).backward(); };
+    EXPECT_EQ(fault_of(twice, &text), Fault::misuse);
+    EXPECT_NE(text.find("layer."), text.npos) << text;
+    EXPECT_NE(text.find("need static_graph"), text.npos) << text;
+  });
+}
+
+TEST(Reducer, SeveralForwardPassesMayShareABackward) {
+  for_ranks(2, {.bucket_cap_mb = one_weight_mb}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, given);
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      const auto first = ddp(std::vector<int>{0, 1, 2}, world.rank());
+      const auto second = ddp(std::vector<int>{1, 2, 3});
+      (first * second.detach() * 0 + first + second).backward();
+      EXPECT_DOUBLE_EQ(gradient(*net, 0), 0.5);
+      EXPECT_DOUBLE_EQ(gradient(*net, 1), 3);
+      EXPECT_DOUBLE_EQ(gradient(*net, 3), 4);
+    }
+  });
+}
+
+TEST(Reducer, BucketsAreRebuiltInTheOrderOfRankZerosGradients) {
+  for_ranks(2, {.bucket_cap_mb = 2 * one_weight_mb}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, given);
+    EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{0, 1, 2, 3}}));
+    const auto order =
+        world.rank() == 0 ? std::vector<int>{1, 3, 0, 2} : std::vector<int>{0, 1, 2, 3};
+    for (int step = 0; step < 3; ++step) {
+      if (step != 1) net->zero_grad();
+      ddp(order, 1 + world.rank()).backward();
+      EXPECT_DOUBLE_EQ(gradient(*net, 3), step == 1 ? 12 : 6);
+      net->weights[3].mutable_grad().mul_(1);  // Each rank's own to change.
+    }
+    EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{2, 0}, {3, 1}}));
+  });
+}
+
+TEST(Reducer, BucketsAreTakenByTypeToo) {
+  for_ranks(2, {}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Choice>();
+    net->weights[1].set_data(net->weights[1].to(torch::kFloat));
+    net->weights[2].set_data(net->weights[2].to(torch::kBFloat16));
+    DistributedDataParallel ddp(net, world, given);
+    EXPECT_EQ(ddp.bucket_assignment().size(), 3U);
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      ddp(std::vector<int>{0, 1, 2, 3}, world.rank()).backward();
+      for (std::size_t i = 0; i < 4; ++i)
+        EXPECT_DOUBLE_EQ(gradient(*net, i), (static_cast<double>(i) + 1) / 2);
+    }
+  });
+}
+
+TEST(Reducer, AGradientThatIsNotFiniteFailsOnAllRanksAndIsNamed) {
+  const auto poison = [](Choice& net, double value) {
+    net.weights[2].register_hook([value](const torch::Tensor& g) { return g * value; });
+  };
+  for (const double value : {std::numeric_limits<double>::infinity(), std::nan("")})
+    for_ranks(3, {}, [&](ProcessGroup& world, const Options& given) {
+      auto net = std::make_shared<Choice>();
+      DistributedDataParallel ddp(net, world, given);
+      if (world.rank() == 1) poison(*net, value);
+      std::string text;
+      EXPECT_EQ(fault_of(
+                    [&] {
+                      ddp(std::vector<int>{0, 1, 2, 3}).backward();
+                    },
+                    &text),
+                Fault::corrupt);
+      EXPECT_NE(text.find("the gradient of w2 on rank 1 is infinite or NaN"), text.npos) << text;
+      ASSERT_TRUE(ddp.non_finite());
+      EXPECT_EQ(ddp.non_finite()->rank, 1);
+    });
+}
+
+TEST(Reducer, AGradientThatIsNotFiniteMayBeSkippedByAllRanksOrSpread) {
+  set_log_sink([](LogLevel, std::string_view) {});
+  for (const NonFinite choice : {NonFinite::skip, NonFinite::ignore})
+    for (const int ranks : {1, 2})
+      for_ranks(ranks, {.non_finite = choice}, [&](ProcessGroup& world, const Options& given) {
+        auto net = std::make_shared<Choice>();
+        DistributedDataParallel ddp(net, world, given);
+        for (int step = 0; step < 3; ++step) {
+          net->zero_grad();
+          const bool bad = step == 1 && world.rank() == 0;
+          ddp(std::vector<int>{0, 1, 2, 3}, bad ? std::nan("") : 1).backward();
+          const bool skipped = step == 1 && choice == NonFinite::skip;
+          EXPECT_EQ(ddp.non_finite().has_value(), skipped);
+          for (std::size_t i = 0; i < 4; ++i) {
+            ASSERT_EQ(net->weights[i].grad().defined(), !skipped);
+            if (step != 1) {
+              EXPECT_DOUBLE_EQ(gradient(*net, i), static_cast<double>(i) + 1);
+            } else if (!skipped) {
+              EXPECT_TRUE(net->weights[i].grad().isnan().all().item<bool>());
+            }
+          }
+        }
+      });
+  set_log_sink({});
+}
+
+TEST(Reducer, OutputsOfAnyShapeAreWatched) {
+  struct Own {
+    torch::Tensor hidden;
+  };
+  std::vector<torch::Tensor> seen;
+  auto visit = [&](const torch::Tensor& tensor) { seen.push_back(tensor); };
+  const torch::Tensor a = torch::ones(1);
+  visit_tensors(std::tuple(a, std::vector{a, a}, std::optional(std::pair(a, 3))), visit);
+  EXPECT_EQ(seen.size(), 4U);
+  visit_tensors(std::map<std::string, torch::Tensor>{{"x", a}, {"y", a}}, visit);
+  EXPECT_EQ(seen.size(), 6U);
+  visit_tensors(std::optional<torch::Tensor>(), visit);
+  visit_tensors(Own{a}, visit);
+  visit_tensors(std::string("text"), visit);
+  EXPECT_EQ(seen.size(), 6U);
+}
+
+TEST(Reducer, OptionsThatDifferAreAMismatch) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const Options options{.find_unused_parameters = world.rank() == 1};
+    const auto make = [&] { DistributedDataParallel(std::make_shared<Choice>(), world, options); };
+    EXPECT_EQ(fault_of(make), Fault::mismatch);
+  });
+}
+
+TEST(Reducer, TimesAddUp) {
+  run_in_process(2, [](ProcessGroup& world) {
+    DistributedDataParallel ddp(std::make_shared<Choice>(), world, {.overlap = false});
+    ddp(std::vector<int>{0, 1, 2, 3}).backward();
+    const BackwardTimes times = ddp.backward_times();
+    EXPECT_GT(times.copy.count(), 0);
+    EXPECT_GT(times.wait.count(), 0);
+    EXPECT_GT(times.reduce.count(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
