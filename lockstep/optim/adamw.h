@@ -1,0 +1,23 @@
+// AdamW in one pass over the parameters.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/adamw.h>
+
+#include "lockstep/comm/api.h"
+
+namespace lockstep {
+
+// torch::optim::AdamW as Adam (adam.h) is torch::optim::Adam. Weights and state equal those of
+// Python's torch.optim.AdamW(fused=True), bit for bit.
+//
+// Errors: as Adam's.
+class LOCKSTEP_API AdamW : public torch::optim::AdamW {
+ public:
+  using torch::optim::AdamW::AdamW;
+
+  torch::Tensor step(LossClosure closure = nullptr) override;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/optim/fused_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <string>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep::fused {
+namespace {
+
+void require_fusible(const at::Tensor& parameter, std::string_view optimizer) {
+  const at::Tensor& gradient = parameter.grad();
+  const auto refuse = [&](Fault fault, const char* why) {
+    throw Error(fault, std::string(optimizer) + ": " + why);
+  };
+  if (gradient.layout() != at::kStrided) refuse(Fault::unsupported, "a gradient is sparse");
+  if (!at::isFloatingType(parameter.scalar_type()))
+    refuse(Fault::unsupported, "a parameter is not of a floating-point type");
+  if (!parameter.unsafeGetTensorImpl()->is_non_overlapping_and_dense())
+    refuse(Fault::unsupported, "a parameter is a view with gaps or overlaps in memory");
+  if (gradient.sizes() != parameter.sizes())
+    refuse(Fault::misuse, "a gradient has another shape than its parameter");
+}
+
+// Strides of dimensions of size 1 do not matter.
+bool laid_out_alike(const at::Tensor& a, const at::Tensor& b) {
+  for (std::int64_t dim = 0; dim < a.dim(); ++dim)
+    if (a.size(dim) != 1 && a.stride(dim) != b.stride(dim)) return false;
+  return true;
+}
+
+}  // namespace
+
+torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
+  if (closure == nullptr) return {};
+  const at::AutoGradMode enable_grad(true);
+  return closure();
+}
+
+void require_fusible(const std::vector<Group>& groups, std::string_view optimizer) {
+  for (const Group& group : groups)
+    for (const at::Tensor& parameter : group.params())
+      if (parameter.grad().defined()) require_fusible(parameter, optimizer);
+}
+
+void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {
+  require(tensor.defined() && tensor.sizes() == parameter.sizes(),
+          "an optimizer's state lacks a tensor, or one has another shape than its parameter: it is "
+          "that of other options or of another model");
+  if (!laid_out_alike(parameter, tensor))
+    tensor = at::empty_like(parameter, tensor.options(), at::MemoryFormat::Preserve).copy_(tensor);
+}
+
+bool Batch::takes(const at::Tensor& parameter, std::int64_t at_step) const {
+  return step == at_step && dtype == parameter.scalar_type() && device == parameter.device();
+}
+
+void Batch::add(const at::Tensor& parameter) {
+  parameters.push_back(parameter);
+  gradients.push_back(parameter.grad());
+  lay_out_as(parameter, gradients.back());
+}
+
+}  // namespace lockstep::fused

@@ -1,0 +1,121 @@
+// Our side of optimizers_test.py: one step for each of the given gradients, clipped first when a
+// max_norm is given.
+//   optimizer_steps INPUT RESULT ALGORITHM [OPTION=NUMBER]...
+// INPUT holds weight.N, a tensor, and gradients.N, its gradient in each step, for N from 0; RESULT
+// weight.N and its state as STATE.N, and total_norms when clipping.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/stack.h>
+#include <lockstep/checkpoint/safetensors.h>
+#include <lockstep/comm/error.h>
+#include <lockstep/optim/adam.h>
+#include <lockstep/optim/adamw.h>
+#include <lockstep/optim/clip_grad_norm.h>
+#include <lockstep/optim/sgd.h>
+
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Numbers = std::map<std::string, double>;
+using Tensors = std::map<std::string, at::Tensor>;
+
+std::string key(std::string name, std::size_t n) {
+  return name.append(".").append(std::to_string(n));
+}
+
+Numbers numbers(int count, char** arguments) {
+  Numbers result;
+  for (int i = 0; i < count; ++i) {
+    const std::string argument = arguments[i];
+    const auto equals = argument.find('=');
+    result[argument.substr(0, equals)] = std::stod(argument.substr(equals + 1));
+  }
+  return result;
+}
+
+template <class Options>
+Options adam_options(const Numbers& given) {
+  return Options(given.at("lr"))
+      .betas({given.at("beta1"), given.at("beta2")})
+      .eps(given.at("eps"))
+      .weight_decay(given.at("weight_decay"))
+      .amsgrad(given.at("amsgrad") != 0);
+}
+
+torch::optim::SGDOptions sgd_options(const Numbers& given) {
+  return torch::optim::SGDOptions(given.at("lr"))
+      .momentum(given.at("momentum"))
+      .dampening(given.at("dampening"))
+      .weight_decay(given.at("weight_decay"))
+      .nesterov(given.at("nesterov") != 0);
+}
+
+template <class AdamState>
+Tensors named(const AdamState& state) {
+  return {{"exp_avg", state.exp_avg()},
+          {"exp_avg_sq", state.exp_avg_sq()},
+          {"max_exp_avg_sq", state.max_exp_avg_sq()}};
+}
+
+Tensors named(const torch::optim::SGDParamState& state) {
+  return {{"momentum_buffer", state.momentum_buffer()}};
+}
+
+template <class Optimizer, class State, class Options>
+lockstep::NamedTensors steps(const Tensors& input, const Options& options, const Numbers& given) {
+  std::vector<at::Tensor> weights;
+  for (std::size_t n = 0; input.count(key("weight", n)) != 0; ++n)
+    weights.push_back(input.at(key("weight", n)).requires_grad_());
+
+  Optimizer optimizer(weights, options);
+  std::vector<at::Tensor> total_norms;
+  for (std::int64_t step = 0; step < input.at(key("gradients", 0)).size(0); ++step) {
+    for (std::size_t n = 0; n < weights.size(); ++n)
+      weights[n].mutable_grad() = input.at(key("gradients", n))[step];
+    if (given.count("max_norm") != 0)
+      total_norms.push_back(
+          lockstep::clip_grad_norm_(weights, given.at("max_norm"), given.at("norm_type")));
+    optimizer.step();
+  }
+
+  lockstep::NamedTensors result;
+  for (std::size_t n = 0; n < weights.size(); ++n) {
+    result.emplace_back(key("weight", n), weights[n].detach());
+    const auto state = optimizer.state().find(weights[n].unsafeGetTensorImpl());
+    if (state == optimizer.state().end()) continue;
+    for (const auto& [name, tensor] : named(static_cast<const State&>(*state->second)))
+      if (tensor.defined()) result.emplace_back(key(name, n), tensor);
+  }
+  if (!total_norms.empty()) result.emplace_back("total_norms", at::stack(total_norms));
+  return result;
+}
+
+lockstep::NamedTensors run(const std::string& algorithm, const Tensors& input,
+                           const Numbers& given) {
+  using namespace torch::optim;
+  if (algorithm == "Adam")
+    return steps<lockstep::Adam, AdamParamState>(input, adam_options<AdamOptions>(given), given);
+  if (algorithm == "AdamW")
+    return steps<lockstep::AdamW, AdamWParamState>(input, adam_options<AdamWOptions>(given), given);
+  lockstep::require(algorithm == "SGD", "no such algorithm: " + algorithm);
+  return steps<lockstep::SGD, SGDParamState>(input, sgd_options(given), given);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 64;
+  try {
+    const auto read = lockstep::load_safetensors(argv[1]).tensors;
+    const Tensors input(read.begin(), read.end());
+    lockstep::save_safetensors(argv[2], run(argv[3], input, numbers(argc - 4, argv + 4)));
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+}
