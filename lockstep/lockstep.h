@@ -13,6 +13,7 @@
 #include "lockstep/data/idx_dataset.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/drift_check.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/digest.h"

@@ -65,7 +65,7 @@ class DistributedDataParallel {
       : module_(std::move(module)), group_(group), options_(options) {
     require(module_ != nullptr, "DistributedDataParallel: there is no module");
     require_same_tensors(named_tensors(*module_), group_);
-    broadcast_from_rank_zero(named_tensors(*module_), group_);
+    broadcast_replica(named_tensors(*module_), group_);
     reducer_ = std::make_unique<Reducer>(named_parameters(*module_), group_);
     buffers_ = named_buffers(*module_);
   }
@@ -90,7 +90,7 @@ class DistributedDataParallel {
   void before_forward() {
     if (!torch::GradMode::is_enabled()) return;
     if (buffers_are_due_ && module_->is_training() && options_.broadcast_buffers)
-      broadcast_from_rank_zero(buffers_, group_);
+      broadcast_replica(buffers_, group_);
     buffers_are_due_ = synchronize_;  // As PyTorch: not for the forward after one under no_sync.
     reducer_->prepare(synchronize_);
   }
