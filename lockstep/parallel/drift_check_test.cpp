@@ -217,14 +217,9 @@ const Ranks every("drift: every", [](const Rank& rank) {
   Job job({.every = 10});
   for (int round = 0; round < 3; ++round) {
     if (rank.rank == 1) set(job.net->a->weight, 0, 9);
-    for (int step = 1; step < 10; ++step) {
-      job.drift.step();
-      if (rank.rank == 0) continue;
-      job.group.send({.data = &step, .count = 1, .dtype = DType::int32}, 0);  // In its own time.
-    }
-    if (rank.rank == 0)
-      for (int step = 1, got = 0; step < 10; ++step)
-        job.group.recv({.data = &got, .count = 1, .dtype = DType::int32}, 1);
+    if (rank.rank == 1) job.group.barrier();
+    for (int step = 1; step < 10; ++step) job.drift.step();
+    if (rank.rank == 0) job.group.barrier();  // After what rank 1 does before it.
     if (rank.rank == 1) set(job.net->a->weight, 0, 0.25f);
     job.drift.step();
   }
