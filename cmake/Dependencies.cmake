@@ -16,6 +16,11 @@ if(LOCKSTEP_WITH_TORCH)
                         "LibTorch ${Torch_VERSION}. Name another with -DTorch_DIR=DIR.")
   endif()
   find_package(ZLIB REQUIRED)
+
+  # Of xxHash the header alone: it is compiled into the one unit that hashes, nothing is linked.
+  find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)
+  add_library(xxhash::header INTERFACE IMPORTED)
+  target_include_directories(xxhash::header INTERFACE ${LOCKSTEP_XXHASH_DIR})
 endif()
 
 if(LOCKSTEP_BUILD_TESTS)

@@ -16,6 +16,7 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/drift_check.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/digest.h"

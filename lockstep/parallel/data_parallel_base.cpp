@@ -3,17 +3,21 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <memory>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/parallel/join.h"
+#include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/replicas.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 namespace {
 
 NamedTensors replicated_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
   require_same_tensors(named_tensors(module), group);
-  broadcast_from_rank_zero(named_tensors(module), group);
+  broadcast_replica(named_tensors(module), group);
   return named_parameters(module);
 }
 
@@ -27,20 +31,38 @@ DataParallelBase::DataParallelBase(const torch::nn::Module& module, const Proces
     : module_(module),
       group_(group),
       options_(options),
-      reducer_(replicated_parameters(module, group), group, options) {}
+      reducer_(std::make_unique<Reducer>(replicated_parameters(module, group), group, options)) {}
+
+DataParallelBase::~DataParallelBase() = default;
+
+void DataParallelBase::register_comm_hook(CommunicationHook hook) {
+  reducer_->set_hook(std::move(hook));
+}
+
+void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
+
+const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
+  return reducer_->non_finite();
+}
+
+const BucketAssignment& DataParallelBase::bucket_assignment() const {
+  return reducer_->assignment();
+}
+
+BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
 
 void DataParallelBase::count_samples(double samples) {
   require(options_.mean == GradientMean::over_samples,
           "count_samples: gradients are means over ranks; set GradientMean::over_samples");
   require(samples >= 0, "count_samples: their number is negative");
-  reducer_.count_samples(samples);
+  reducer_->count_samples(samples);
 }
 
 // As PyTorch: buffers are not synchronised in the first forward() after one under no_sync or
 // without gradients, so that of an evaluation no more than the first batch is collective.
 void DataParallelBase::before_forward() {
   const bool with_gradients = at::GradMode::is_enabled();
-  if (with_gradients) reducer_.prepare(synchronize_);
+  if (with_gradients) reducer_->prepare(synchronize_);
   if (std::exchange(buffers_are_due_, with_gradients && synchronize_) && options_.broadcast_buffers)
     broadcast_buffers();
 }
@@ -48,30 +70,30 @@ void DataParallelBase::before_forward() {
 void DataParallelBase::broadcast_buffers() {
   const NamedTensors buffers = named_buffers(module_);  // A user may have exchanged them.
   if (buffers.empty()) return;
-  if (!join_) return broadcast_from_rank_zero(buffers, group_);
+  if (!join_) return broadcast_replica(buffers, group_);
   join_->exchange(Join::Step::broadcast_buffers);
-  broadcast_from(buffers, group_, join_->largest_active_rank());
+  broadcast_replica(buffers, group_, join_->largest_active_rank());
 }
 
 DataParallelBase::Joining::Joining(DataParallelBase& ddp, const JoinOptions& options) : ddp_(ddp) {
   require(!ddp.join_, "join() is under way already");
-  ddp.join_.emplace(ddp.group_, options);
-  ddp.reducer_.set_join(&*ddp.join_);
+  ddp.join_ = std::make_unique<Join>(ddp.group_, options);
+  ddp.reducer_->set_join(ddp.join_.get());
 }
 
 DataParallelBase::Joining::~Joining() {
-  ddp_.reducer_.set_join(nullptr);
+  ddp_.reducer_->set_join(nullptr);
   ddp_.join_.reset();
 }
 
 void DataParallelBase::follow_others() {
   while (const auto step = join_->exchange(Join::Step::joined)) {
     if (*step == Join::Step::average_gradients)
-      reducer_.shadow_pass();
+      reducer_->shadow_pass();
     else
-      broadcast_from(named_buffers(module_), group_, join_->largest_active_rank());
+      broadcast_replica(named_buffers(module_), group_, join_->largest_active_rank());
   }
-  broadcast_from(named_tensors(module_), group_, join_->largest_active_rank());
+  broadcast_replica(named_tensors(module_), group_, join_->largest_active_rank());
 }
 
 }  // namespace lockstep

@@ -5,19 +5,22 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/backward_report.h"
+#include "lockstep/parallel/bucket_assignment.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
-#include "lockstep/parallel/join.h"
-#include "lockstep/parallel/reducer.h"
-#include "lockstep/tensor/named_tensors.h"
 
 namespace torch::nn {
 class Module;
 }
 
 namespace lockstep {
+
+class Join;
+class Reducer;
 
 class LOCKSTEP_API DataParallelBase {
  public:
@@ -44,7 +47,7 @@ class LOCKSTEP_API DataParallelBase {
 
   // Replaces the all_reduce of gradients, on all ranks. Errors: misuse after the first backward(),
   // or when there is a hook already.
-  void register_comm_hook(CommunicationHook hook) { reducer_.set_hook(std::move(hook)); }
+  void register_comm_hook(CommunicationHook hook);
 
   // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. Zero is
   // fine as long as another rank has some.
@@ -62,22 +65,22 @@ class LOCKSTEP_API DataParallelBase {
   }
 
   // Of the last backward pass that was averaged, unless NonFinite::ignore. The same on all ranks.
-  const std::optional<NonFiniteGradient>& non_finite() const { return reducer_.non_finite(); }
+  const std::optional<NonFiniteGradient>& non_finite() const;
 
   // Indices of the parameters that are trained, in their order, by bucket. Changes after the first
   // pass, with static_graph the second.
-  const BucketAssignment& bucket_assignment() const { return reducer_.assignment(); }
+  const BucketAssignment& bucket_assignment() const;
 
-  BackwardTimes backward_times() const { return reducer_.times(); }
+  BackwardTimes backward_times() const;
 
  protected:
   // Collective. `module` outlives this.
   DataParallelBase(const torch::nn::Module& module, const ProcessGroup& group,
                    const DistributedDataParallelOptions& options);
-  ~DataParallelBase() = default;
+  ~DataParallelBase();
 
   void before_forward();
-  void watch(const at::Tensor& output) { reducer_.watch(output); }
+  void watch(const at::Tensor& output);
 
  private:
   // Without a word to the other ranks when an exception ends it.
@@ -98,8 +101,8 @@ class LOCKSTEP_API DataParallelBase {
   const torch::nn::Module& module_;
   const ProcessGroup group_;
   const DistributedDataParallelOptions options_;
-  Reducer reducer_;
-  std::optional<Join> join_;
+  const std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<Join> join_;
   bool synchronize_ = true;
   bool buffers_are_due_ = true;
 };

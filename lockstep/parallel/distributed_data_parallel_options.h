@@ -55,4 +55,15 @@ struct DistributedDataParallelOptions {
   NonFinite non_finite = NonFinite::fail;
 };
 
+// Of DistributedDataParallel::join(), for ranks whose inputs end at different times. Names and defaults are those of PyTorch's Join.
+struct JoinOptions {
+  // Whether gradients are still divided by the number of all ranks when some have joined: then
+  // every sample weighs the same. Otherwise by the number of ranks that are active.
+  // GradientMean::over_samples divides by the samples there were, in either case.
+  bool divide_by_initial_world_size = true;
+
+  // Whether all ranks throw Error(aborted) as soon as one has joined.
+  bool throw_on_early_termination = false;
+};
+
 }  // namespace lockstep

@@ -12,19 +12,9 @@
 #include <optional>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
 
 namespace lockstep {
-
-// Names and defaults are those of PyTorch's Join.
-struct JoinOptions {
-  // Whether gradients are still divided by the number of all ranks when some have joined: then
-  // every sample weighs the same. Otherwise by the number of ranks that are active.
-  // GradientMean::over_samples divides by the samples there were, in either case.
-  bool divide_by_initial_world_size = true;
-
-  // Whether all ranks throw Error(aborted) as soon as one has joined.
-  bool throw_on_early_termination = false;
-};
 
 class Join {
  public:

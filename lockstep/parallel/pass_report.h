@@ -11,15 +11,10 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/backward_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
-
-// A gradient with an infinity or a NaN: where it was before any gradients were summed.
-struct NonFiniteGradient {
-  int rank;
-  std::string parameter;
-};
 
 enum class ParameterUse : std::uint8_t {
   used,     // Has a gradient to average.

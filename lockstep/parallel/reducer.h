@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/backward_report.h"
 #include "lockstep/parallel/bucket_reduction.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradient_buckets.h"
@@ -39,14 +40,7 @@ struct Node;
 
 namespace lockstep {
 
-// Where the time of backward passes went, since the beginning.
-struct BackwardTimes {
-  std::chrono::nanoseconds copy{};    // Into buckets.
-  std::chrono::nanoseconds wait{};    // For the other ranks and, with overlap, for the thread.
-  std::chrono::nanoseconds reduce{};  // Summing; with overlap, beside backward().
-};
-
-class LOCKSTEP_API Reducer {
+class Reducer {
  public:
   // Collective. Of `parameters`, those that require gradients are reduced.
   Reducer(NamedTensors parameters, const ProcessGroup& group,

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/replicas.h"
 
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
-#include <cstring>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/error.h"
-#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/coalesced.h"
 
 namespace lockstep {
 namespace {
@@ -34,20 +31,6 @@ std::string layout_of(const NamedTensors& tensors) {
   return text.str();
 }
 
-// Every rank's text, by rank.
-std::vector<std::string> gather(const std::string& text, const ProcessGroup& group) {
-  const at::Tensor lengths =
-      all_gather(at::tensor(static_cast<std::int64_t>(text.size()), at::kLong), group);
-  at::Tensor padded = at::zeros({lengths.max().item<std::int64_t>()}, at::kByte);
-  std::copy(text.begin(), text.end(), padded.data_ptr<std::uint8_t>());
-  const at::Tensor all = all_gather(padded, group);
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < group.size(); ++rank)
-    texts.emplace_back(reinterpret_cast<const char*>(all[rank].data_ptr()),
-                       static_cast<std::size_t>(lengths[rank].item<std::int64_t>()));
-  return texts;
-}
-
 std::string first_difference(const std::string& ours, const std::string& theirs, int rank) {
   std::istringstream a(ours);
   std::istringstream b(theirs);
@@ -64,7 +47,8 @@ std::string first_difference(const std::string& ours, const std::string& theirs,
 }  // namespace
 
 void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
-  const std::vector<std::string> layouts = gather(layout_of(tensors), group);
+  const std::vector<std::string> layouts =
+      all_gather_bytes(layout_of(tensors), group, {.tag = "layouts of replicas"});
   for (int rank = 1; rank < group.size(); ++rank) {
     const std::string& theirs = layouts[static_cast<std::size_t>(rank)];
     if (theirs != layouts[0])
@@ -72,12 +56,14 @@ void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group
   }
 }
 
-void broadcast_from(const NamedTensors& tensors, const ProcessGroup& group, int root) {
-  for (const auto& [name, tensor] : tensors) broadcast(tensor, group, root, {.tag = name});
-}
-
-void broadcast_from_rank_zero(const NamedTensors& tensors, const ProcessGroup& group) {
-  broadcast_from(tensors, group, 0);
+void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group, int root) {
+  std::string tag = "broadcast_replica";
+  std::vector<at::Tensor> values;
+  for (const auto& [name, tensor] : tensors) {
+    tag += ' ' + name;
+    values.push_back(tensor);
+  }
+  broadcast_coalesced(values, group, root, {.tag = tag});
 }
 
 }  // namespace lockstep

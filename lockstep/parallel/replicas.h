@@ -12,8 +12,9 @@ namespace lockstep {
 // what requires a gradient differ from rank 0's; it names the first tensor that does and its rank.
 LOCKSTEP_API void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group);
 
-// Collective. Every tensor becomes rank `root`'s, or rank 0's.
-LOCKSTEP_API void broadcast_from(const NamedTensors& tensors, const ProcessGroup& group, int root);
-LOCKSTEP_API void broadcast_from_rank_zero(const NamedTensors& tensors, const ProcessGroup& group);
+// Collective. Every tensor becomes rank `root`'s, in one broadcast for each element type and 32 MiB.
+// Errors: as broadcast_coalesced(); mismatch when names or their order differ between ranks.
+LOCKSTEP_API void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group,
+                                    int root = 0);
 
 }  // namespace lockstep

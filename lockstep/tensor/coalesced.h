@@ -6,7 +6,7 @@
 // buffers of at most 32 MiB; one that fills such a buffer alone, and a type's only one, are worked
 // on where they lie, if contiguous.
 // Shapes and types of all tensors, in their order, must be the same on all ranks. No two tensors
-// may share memory. An empty list, and one of empty tensors, communicates nothing.
+// that are reduced may share memory. An empty list, and one of empty tensors, communicates nothing.
 // Types, Autograd, Blocking, Errors: as in collectives.h. Nothing is sent before every tensor of the
 // list was found fit.
 
