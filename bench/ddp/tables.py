@@ -14,7 +14,7 @@ alone       as many copies of the bare model at once as there are ranks, summed
 efficiency  Lockstep / alone: what is left of what the machine can give
 """
 
-HEADER = (f"{'model':<17}{'batch a rank':>12}{'ranks':>7}{'Lockstep':>10}{'PyTorch':>10}{'ratio':>7}"
+HEADER = (f"{'model':<25}{'batch a rank':>12}{'ranks':>7}{'Lockstep':>10}{'PyTorch':>10}{'ratio':>7}"
           f"  {'low - high':<13}{'alone':>9}{'efficiency':>12}  low - high")
 
 PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce")
@@ -38,7 +38,7 @@ def row(result):
 
 
 def label(result):
-    return f"{name_of(result):<17}{result['batch']:>12}{result['ranks']:>7}"
+    return f"{name_of(result):<25}{result['batch']:>12}{result['ranks']:>7}"
 
 
 def medians(rounds, side):
@@ -50,10 +50,10 @@ def medians(rounds, side):
 def print_parts(results):
     print("\nWhere a step's time goes, in ms: on rank 0; alone the mean of all copies. Copying gradients, "
           "waiting\nfor other ranks and reducing are parts of backward, which has the loss in it.\n"
-          f"{'model':<17}{'batch a rank':>12}{'ranks':>7}  {'':<10}{'forward':>9}{'backward':>10}"
+          f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<10}{'forward':>9}{'backward':>10}"
           f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}")
     for result in results:
         for number, side in enumerate(SIDES):
             parts = [short(result[side][part]) if part in result[side] else "-" for part in PARTS]
-            print(f"{label(result) if number == 0 else '':<36}  {side:<10}{parts[0]:>9}{parts[1]:>10}"
+            print(f"{label(result) if number == 0 else '':<44}  {side:<10}{parts[0]:>9}{parts[1]:>10}"
                   f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}")
