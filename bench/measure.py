@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: their options, one run of a program, the order of a round, ratios."""
+"""What the benchmarks share: their options, one run of a program, the order of a round, ratios, and a
+line that tells who waits how far it is."""
 
 import argparse
 import os
@@ -7,6 +8,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 RELEASE = pathlib.Path(__file__).resolve().parent.parent / "build" / "release"
 
@@ -55,3 +57,11 @@ def in_turn(number, sides):
 def spread(ratios):
     """Of the ratios of all rounds: the median, and the range."""
     return {"ratio": statistics.median(ratios), "ratio_low": min(ratios), "ratio_high": max(ratios)}
+
+
+def progress(started, text):
+    """Says on standard error what is being run; with an empty text, nothing any more."""
+    end = "" if sys.stderr.isatty() else "\n"
+    begin = "\r\033[K" if sys.stderr.isatty() else ""
+    line = f"{begin}{time.monotonic() - started:4.0f} s  {text}" if text else begin
+    print(line, end=end if text else "", file=sys.stderr, flush=True)

@@ -132,13 +132,6 @@ def figures_of(output, ranks):
             for operation, memory, size, microseconds in found}
 
 
-def progress(started, text):
-    end = "" if sys.stderr.isatty() else "\n"
-    begin = "\r\033[K" if sys.stderr.isatty() else ""
-    line = f"{begin}{time.monotonic() - started:4.0f} s  {text}" if text else begin
-    print(line, end=end if text else "", file=sys.stderr, flush=True)
-
-
 def run_round(number, sides, options, started):
     """The microseconds of each case, by side."""
     figures = {side: {} for side in sides}
@@ -146,7 +139,8 @@ def run_round(number, sides, options, started):
         for side in measure.in_turn(number, sides):
             command = command_of(side, ranks, options)
             if command:
-                progress(started, f"round {number + 1} of {options.rounds}: {side}, {ranks} ranks")
+                measure.progress(started, f"round {number + 1} of {options.rounds}: {side}, "
+                                          f"{ranks} ranks")
                 figures[side] |= figures_of(measure.run(command), ranks)
     return figures
 
@@ -301,7 +295,7 @@ def main():
                    for case in cases_of(ranks, options.only)]
         if options.json:
             write_json(options.json, options, rounds, results, absent, load)
-    progress(started, "")
+    measure.progress(started, "")
     print_legend(options, absent)
     print_table(results)
     print_host(host_figures(rounds))

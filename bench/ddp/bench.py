@@ -1,71 +1,121 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the training step of a CNN (8.7 MB of gradients) under Lockstep and under PyTorch's
-DistributedDataParallel with Gloo and torchrun: one thread a rank, Adam fused, on this host.
+"""Compares training steps under Lockstep with those under PyTorch's DistributedDataParallel with Gloo
+and torchrun, and with what the machine can give: copies of the bare model, one a rank, all at once.
+One thread a rank, Adam fused, on this host; PyTorch with gradient_as_bucket_view and static_graph.
 
-Both run in turn, several rounds; what counts is the ratio of the two in one round, of which the
+By default the model is a CNN with 8.7 MB of gradients, on 3x32x32 images, at several batches.
+--models measures any of these, at one batch, on 1, 2 and 4 ranks, with buffers synchronised, and
+on 2 ranks with find_unused_parameters too:
+
+  cnn              3x32x32 images, 10 classes
+  resnet18         3x64x64 images, 100 classes
+  efficientnet_b0  3x64x64 images, 100 classes
+  gpt              6 layers of width 384, 6 heads; sequences of 128 tokens of 8192
+
+All sides run in turn, several rounds; what counts are ratios of figures of one round, of which the
 median and the range are printed.
 """
 
 import json
-import pathlib
-import re
-import statistics
+import os
 import sys
+import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-import measure  # noqa: E402, from the folder above
+import sides
+import tables
+from sides import Case, measure
 
-STEPS = {4: (40, 200), 32: (10, 60), 128: (4, 20)}  # Of each batch size: to warm up, to time.
+EXAMPLES = """examples:
+  ./dev bench ddp
+  ./dev bench ddp --quick --batches 32
+  ./dev bench ddp --models cnn resnet18 efficientnet_b0 gpt --json ddp.json
+  ./dev bench ddp --models gpt --ranks 2 --rounds 5
+"""
 
+# Of the CNN's batch sizes: steps to warm up, and to time.
+CNN_STEPS = {4: (40, 200), 32: (10, 60), 128: (4, 20)}
 
-# What `lockstep run` sets: memory that a step frees stays with the process for the next one.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-
-
-def samples_per_second(command, **variables):
-    output = measure.run(command, **variables)
-    found = re.search(r"samples_per_second ([\d.e+]+)", output)
-    return float(found[1]) if found else sys.exit(f"no samples_per_second in: {output}")
-
-
-def compare(options, batch):
-    warmup, steps = STEPS.get(batch, (10, 50))
-    work = ["--batch", str(batch), "--warmup", str(warmup), "--steps", str(steps)]
-    ours = measure.lockstep_run(options.build, options.ranks, "bench_ddp", *work)
-    peer = measure.torchrun(options.python, options.ranks, HERE / "train_pytorch.py", *work)
-    malloc = MALLOC if options.same_malloc else {}
-    rounds = [{name: samples_per_second(command, **malloc)
-               for name, command in measure.in_turn(number, [("ours", ours), ("peer", peer)])}
-              for number in range(options.rounds)]
-    return {"batch": batch, "ranks": options.ranks, "rounds": rounds,
-            "ours": statistics.median(entry["ours"] for entry in rounds),
-            "peer": statistics.median(entry["peer"] for entry in rounds),
-            **measure.spread([entry["ours"] / entry["peer"] for entry in rounds])}
+# Of each of --models: samples a rank and step, so that a step takes 50 to 500 ms of one core; steps.
+MODELS = {"cnn": (32, 10, 60), "resnet18": (8, 5, 30), "efficientnet_b0": (8, 5, 30),
+          "gpt": (2, 4, 15)}
 
 
-def main():
-    parser = measure.arguments(__doc__)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, nargs="+", default=list(STEPS))
+def cases_of(options):
+    def case(model, batch, ranks, find_unused, warmup, steps):
+        if options.quick:
+            warmup, steps = max(1, warmup // 3), max(3, steps // 3)
+        return Case(model, batch, ranks, find_unused, warmup, steps)
+
+    if not options.models:
+        return [case("cnn", batch, ranks, False, *CNN_STEPS.get(batch, (10, 50)))
+                for ranks in options.ranks for batch in options.batches]
+    kinds = [(ranks, False) for ranks in options.ranks] + [(2, True)] * (2 in options.ranks)
+    return [case(model, batch, *kind, warmup, steps)
+            for model in options.models for batch, warmup, steps in [MODELS[model]] for kind in kinds]
+
+
+def measured(case, options, say):
+    """What all rounds of a case found."""
+    rounds = []
+    for number in range(options.rounds):
+        rounds.append({})
+        for side in measure.in_turn(number, sides.SIDES):
+            say(f"round {number + 1} of {options.rounds}: {side}")
+            rounds[-1][side] = sides.run(side, case, options)
+
+    def ratio(side):
+        return measure.spread([entry["Lockstep"]["samples_per_second"]
+                               / entry[side]["samples_per_second"] for entry in rounds])
+
+    return {**case._asdict(), "rounds": rounds, "ratio": ratio("PyTorch"),
+            "efficiency": ratio("alone"),
+            **{side: tables.medians(rounds, side) for side in sides.SIDES}}
+
+
+def parse_options():
+    parser = measure.arguments(__doc__, EXAMPLES)
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="measure these, not the CNN alone")
+    parser.add_argument("--batches", type=int, nargs="+",
+                        help="of the CNN without --models: 4 32 128 samples a rank and step")
+    parser.add_argument("--ranks", type=int, nargs="+", help="2, with --models 1 2 4")
+    parser.add_argument("--rounds", type=int,
+                        help="how often each side runs: 5, with --models 3, with --quick 2")
+    parser.add_argument("--quick", action="store_true",
+                        help="a third of the steps: for a first look")
     parser.add_argument("--same-malloc", action="store_true",
                         help="give PyTorch's ranks the settings of malloc that lockstep run gives ours")
     options = parser.parse_args()
+    if options.models and options.batches:
+        parser.error("--batches is for the CNN without --models")
+    options.batches = options.batches or list(CNN_STEPS)
+    options.ranks = options.ranks or ([1, 2, 4] if options.models else [2])
+    if options.rounds is None:
+        options.rounds = 2 if options.quick else 3 if options.models else 5
+    if min(options.rounds, *options.ranks, *options.batches) < 1:
+        parser.error("rounds, ranks and batches must be positive")
+    if not (options.build / "bin" / "bench_ddp").exists():
+        parser.error(f"no bench_ddp in {options.build}/bin; ./dev bench builds it")
+    return options
 
-    print(f"samples/s of {options.ranks} ranks, medians of {options.rounds} rounds")
-    print(f"{'batch a rank':>12} {'Lockstep':>10} {'PyTorch':>10} {'ratio':>7}  lowest - highest",
-          flush=True)
-    results = []
-    for batch in options.batches:
-        result = compare(options, batch)
-        results.append(result)
-        print(f"{batch:>12} {result['ours']:>10.0f} {result['peer']:>10.0f} "
-              f"{result['ratio']:>7.2f}  {result['ratio_low']:.2f} - {result['ratio_high']:.2f}",
-              flush=True)
+
+def main():
+    options = parse_options()
+    load, started = os.getloadavg()[0], time.monotonic()
+    if load > 0.5:
+        print(f"this host is busy (load {load:.1f}): the figures will be, too", file=sys.stderr)
+    print(tables.LEGEND.format(rounds=options.rounds, quick=" of few steps" if options.quick else ""))
+    print(tables.HEADER, flush=True)
+    cases, results = cases_of(options), []
+    for number, case in enumerate(cases, 1):
+        what = f"case {number} of {len(cases)}: {case.model}, batch {case.batch}, {case.ranks} ranks"
+        results.append(measured(case, options,
+                                lambda text, what=what: measure.progress(started, f"{what}, {text}")))
+        measure.progress(started, "")
+        print(tables.row(results[-1]), flush=True)
         if options.json:
             options.json.write_text(json.dumps(results, indent=2) + "\n")
+    tables.print_parts(results)
 
 
 if __name__ == "__main__":

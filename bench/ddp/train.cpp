@@ -1,59 +1,143 @@
-// One side of the comparison in bench.py: training steps of the CNN under Lockstep, on random data
-// that is there already. train_pytorch.py is the other side, step for step.
+// One side of the comparison in bench.py: training steps under Lockstep, on random data that is there
+// already. train_pytorch.py is the other side, step for step.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/comm/process_group.h>
+#include <lockstep/optim/adam.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/utils.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <string>
 
-#include "examples/models/cnn.h"
+#include "bench/ddp/options.h"
+#include "bench/ddp/workload.h"
 
 namespace {
 
-struct Options {
-  std::int64_t batch = 32;
-  int warmup = 10;
-  int steps = 50;
+using Clock = std::chrono::steady_clock;
+
+// Of all timed steps, on this rank.
+struct Times {
+  Clock::duration whole{};
+  Clock::duration forward{};
+  Clock::duration backward{};  // With the loss.
+  Clock::duration optimizer{};
+  std::optional<BackwardParts> parts;
 };
 
-double seconds_of(const Options& options, const lockstep::ProcessGroup& world) {
-  torch::manual_seed(0);
-  auto net = std::make_shared<Cnn>(/*channels=*/3, /*size=*/32, /*classes=*/10);
-  lockstep::DistributedDataParallel ddp(net, world);
-  lockstep::Adam adam(net->parameters(), 1e-4);
-  const auto images = torch::randn({options.batch, 3, 32, 32});
-  const auto targets = torch::randint(10, {options.batch}, torch::kLong);
+void wait_for_start(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
+  if (world) world->barrier();
+  if (!options.on_cue) return;
+  std::cout << "ready" << std::endl;
+  std::string line;
+  if (!std::getline(std::cin, line)) throw std::runtime_error("no cue came");
+}
 
-  auto started = std::chrono::steady_clock::now();
-  for (int step = 0; step < options.warmup + options.steps; ++step) {
-    if (step == options.warmup) {
-      world.barrier();
-      started = std::chrono::steady_clock::now();
-    }
-    adam.zero_grad();
-    torch::nn::functional::cross_entropy(ddp(images), targets).backward();
-    adam.step();
+void step(const Workload& work, lockstep::Adam& adam, Times& times) {
+  const auto begun = Clock::now();
+  const torch::Tensor logits = work.forward(work.inputs);
+  const auto forwarded = Clock::now();
+  // Of images [N, classes] and [N], of tokens [N, T, vocabulary] and [N, T].
+  torch::nn::functional::cross_entropy(logits.flatten(0, -2), work.targets.flatten()).backward();
+  const auto differentiated = Clock::now();
+  adam.step();
+  adam.zero_grad();
+  times.forward += forwarded - begun;
+  times.backward += differentiated - forwarded;
+  times.optimizer += Clock::now() - differentiated;
+}
+
+Times train(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
+  const Workload work = make_workload(options, world);
+  lockstep::Adam adam(work.parameters, 1e-4);
+  Times warmup;
+  for (int i = 0; i < options.warmup; ++i) step(work, adam, warmup);
+
+  wait_for_start(options, world);
+  const auto before = work.backward_parts();
+  const auto started = Clock::now();
+  Times times;
+  for (int i = 0; i < options.steps; ++i) step(work, adam, times);
+  if (world) world->barrier();
+  times.whole = Clock::now() - started;
+  if ((times.parts = work.backward_parts())) {
+    times.parts->copy -= before->copy;
+    times.parts->wait -= before->wait;
+    times.parts->reduce -= before->reduce;
   }
-  world.barrier();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return times;
+}
+
+// bench.py reads this.
+void print(const Options& options, int ranks, const Times& times) {
+  const std::chrono::duration<double> seconds = times.whole;
+  const auto samples = static_cast<double>(options.batch * options.steps * ranks);
+  std::cout << "samples_per_second " << samples / seconds.count() << "\nstep_ms";
+  const auto part = [&](const char* name, Clock::duration time) {
+    const std::chrono::duration<double, std::milli> milliseconds = time;
+    std::cout << ' ' << name << ' ' << milliseconds.count() / options.steps;
+  };
+  part("forward", times.forward);
+  part("backward", times.backward);
+  part("optimizer", times.optimizer);
+  if (times.parts) {
+    part("copy", times.parts->copy);
+    part("wait", times.parts->wait);
+    part("reduce", times.parts->reduce);
+  }
+  std::cout << std::endl;
+}
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("--model", options.model, "What is trained")
+      ->check(CLI::IsMember({"cnn", "resnet18", "efficientnet_b0", "gpt"}))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "Samples in a step, on each rank")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--warmup", options.warmup, "Steps before the clock starts")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Steps that are timed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  auto* alone = app.add_flag("--alone", options.alone,
+                             "The bare model, in no group and without DistributedDataParallel");
+  app.add_flag("--on-cue", options.on_cue,
+               "With --alone: print `ready` after the warm-up, and go on at a line of input")
+      ->needs(alone);
+  app.add_flag("--find-unused", options.find_unused, "Set find_unused_parameters")->excludes(alone);
+  app.add_flag("--broadcast-buffers,!--no-broadcast-buffers", options.broadcast_buffers,
+               "Whether buffers become rank 0's before each forward; they do by default")
+      ->excludes(alone);
+}
+
+void run(const Options& options) {
+  torch::set_num_threads(1);
+  std::optional<lockstep::ProcessGroup> world;
+  if (!options.alone) world = lockstep::init_process_group();
+  const Times times = train(options, world);
+  if (!world || world->rank() == 0) print(options, world ? world->size() : 1, times);
+  if (world) lockstep::destroy_process_group(*world);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Prints the samples/s of all ranks.");
-  app.add_option("--batch", options.batch, "Samples in a step, on each rank");
-  app.add_option("--warmup", options.warmup, "Steps before the clock starts");
-  app.add_option("--steps", options.steps, "Steps that are timed");
+  CLI::App app("Prints the samples/s of all ranks, and where a step's time went on rank 0, in ms.");
+  add_options(app, options);
   CLI11_PARSE(app, argc, argv);
-
-  torch::set_num_threads(1);
-  auto world = lockstep::init_process_group();
-  const double seconds = seconds_of(options, world);
-  const auto samples = static_cast<double>(options.batch * options.steps * world.size());
-  if (world.rank() == 0) std::cout << "samples_per_second " << samples / seconds << std::endl;
-  lockstep::destroy_process_group(world);
+  try {
+    run(options);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
 }

@@ -9,43 +9,70 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-
-def cnn():
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * 8 * 8, 512), nn.ReLU(), nn.Linear(512, 10))
+import models
 
 
-def main():
+def parse_options():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=models.WORKLOADS, default="cnn")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--steps", type=int, default=50)
-    options = parser.parse_args()
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--find-unused", action="store_true")
+    parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
+    return parser.parse_args()
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+
+def distributed(net, options):
+    return nn.parallel.DistributedDataParallel(
+        net, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
+        find_unused_parameters=options.find_unused, static_graph=not options.find_unused)
+
+
+def step(net, adam, inputs, targets):
+    """The seconds of forward, loss and backward, and optimizer."""
+    begun = time.perf_counter()
+    logits = net(inputs)
+    forwarded = time.perf_counter()
+    nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten()).backward()
+    differentiated = time.perf_counter()
+    adam.step()
+    adam.zero_grad()
+    return forwarded - begun, differentiated - forwarded, time.perf_counter() - differentiated
+
+
+def train(options):
+    """The seconds of all timed steps, and of their parts on this rank."""
     torch.manual_seed(0)
-    ddp = nn.parallel.DistributedDataParallel(
-        cnn(), gradient_as_bucket_view=True, static_graph=True)
-    adam = torch.optim.Adam(ddp.parameters(), 1e-4, fused=True)
-    images = torch.randn(options.batch, 3, 32, 32)
-    targets = torch.randint(10, (options.batch,))
+    net, inputs, targets = models.WORKLOADS[options.model](options.batch)
+    if not options.alone:
+        net = distributed(net, options)
+    adam = torch.optim.Adam(net.parameters(), 1e-4, fused=True)
+    for _ in range(options.warmup):
+        step(net, adam, inputs, targets)
+    if not options.alone:
+        dist.barrier()
+    started = time.perf_counter()
+    times = [step(net, adam, inputs, targets) for _ in range(options.steps)]
+    if not options.alone:
+        dist.barrier()
+    return time.perf_counter() - started, [sum(part) for part in zip(*times)]
 
-    for step in range(options.warmup + options.steps):
-        if step == options.warmup:
-            dist.barrier()
-            started = time.perf_counter()
-        adam.zero_grad()
-        nn.functional.cross_entropy(ddp(images), targets).backward()
-        adam.step()
-    dist.barrier()
-    seconds = time.perf_counter() - started
-    if dist.get_rank() == 0:
-        samples = options.batch * options.steps * dist.get_world_size()
-        print("samples_per_second", samples / seconds, flush=True)
-    dist.destroy_process_group()
+
+def main():
+    options = parse_options()
+    torch.set_num_threads(1)
+    if not options.alone:
+        dist.init_process_group("gloo")
+    rank, ranks = (0, 1) if options.alone else (dist.get_rank(), dist.get_world_size())
+    seconds, parts = train(options)
+    if rank == 0:
+        print("samples_per_second", options.batch * options.steps * ranks / seconds)
+        forward, backward, optimizer = (1e3 * part / options.steps for part in parts)
+        print("step_ms forward", forward, "backward", backward, "optimizer", optimizer, flush=True)
+    if not options.alone:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of each side of bench.py: Lockstep, PyTorch, and as many copies of the bare model as there are
+ranks, each alone but all at once. That is what the machine can give, so efficiency is a share of it."""
+
+import collections
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import measure  # noqa: E402, from the folder above
+
+SIDES = ("Lockstep", "PyTorch", "alone")
+
+# What `lockstep run` sets, unless anything of malloc's is set: memory that a step frees stays with the
+# process for the next one.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+    MALLOC = {}
+
+Case = collections.namedtuple("Case", "model batch ranks find_unused warmup steps")
+
+
+def run(side, case, options):
+    """The figures of one run by name: samples_per_second, and the parts of a step in ms."""
+    work = ["--model", case.model, "--batch", case.batch, "--warmup", case.warmup,
+            "--steps", case.steps]
+    if side == "alone":
+        return copies([options.build / "bin" / "bench_ddp", *work, "--alone", "--on-cue"], case.ranks)
+    if case.find_unused:
+        work.append("--find-unused")
+    if side == "Lockstep":
+        command = measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work)
+    else:
+        command = measure.torchrun(options.python, case.ranks, HERE / "train_pytorch.py", *work)
+    return figures_of(measure.run(command, **(MALLOC if options.same_malloc else {})))
+
+
+def figures_of(output):
+    names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce"
+    found = {name: float(value) for name, value in re.findall(rf"\b({names}) ([\d.e+-]+)", output)}
+    return found if "samples_per_second" in found else sys.exit(f"no samples_per_second in: {output}")
+
+
+# --- The bare model -----------------------------------------------------------------------------
+
+def copies(command, count):
+    """The samples/s of all copies together, and the parts of a step as their means. Each has the
+    cores, the thread and the malloc of a rank, and they start their clocks at once. When one fails,
+    the others find no cue and end."""
+    started = [start(command, cpus) for cpus in divide_cpus(sorted(os.sched_getaffinity(0)), count)]
+    for process, errors in started:
+        if process.stdout.readline() != "ready\n":
+            fail(command, process, errors)
+    for process, _ in started:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    figures = [finish(command, process, errors) for process, errors in started]
+    return {name: sum(entry[name] for entry in figures) / (1 if name == "samples_per_second" else count)
+            for name in figures[0]}
+
+
+def start(command, cpus):
+    errors = tempfile.TemporaryFile("w+")
+    bind = (lambda: os.sched_setaffinity(0, cpus)) if cpus else None
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | MALLOC
+    return subprocess.Popen([str(word) for word in command], env=environment, text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                            preexec_fn=bind), errors
+
+
+def finish(command, process, errors):
+    output = process.communicate()[0]
+    return figures_of(output) if process.returncode == 0 else fail(command, process, errors)
+
+
+def fail(command, process, errors):
+    process.kill()
+    process.wait()
+    errors.seek(0)
+    sys.exit(f"{' '.join(map(str, command))}\n{errors.read()}exit code {process.returncode}")
+
+
+def divide_cpus(cpus, ranks):
+    """The CPUs of each rank, as `lockstep run` binds them; with more ranks than CPUs, none."""
+    if ranks > len(cpus):
+        return [[]] * ranks
+    return [cpus[len(cpus) * i // ranks:len(cpus) * (i + 1) // ranks] for i in range(ranks)]

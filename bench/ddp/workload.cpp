@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/ddp/workload.h"
+
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "examples/models/cnn.h"
+#include "examples/models/efficientnet.h"
+#include "examples/models/gpt.h"
+#include "examples/models/resnet.h"
+
+namespace {
+
+using World = std::optional<lockstep::ProcessGroup>;
+
+template <class Module>
+Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tensor targets,
+                  const Options& options, const World& world) {
+  Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, {}};
+  if (!world) {
+    work.forward = [net](const torch::Tensor& x) { return net->forward(x); };
+    work.backward_parts = [] { return std::nullopt; };
+    return work;
+  }
+  const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
+      net, *world, ddp_options(options));
+  work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
+  work.backward_parts = [ddp] { return backward_parts(*ddp); };
+  return work;
+}
+
+template <class Module>
+Workload of_images(std::shared_ptr<Module> net, std::int64_t size, std::int64_t classes,
+                   const Options& options, const World& world) {
+  return workload(std::move(net), torch::randn({options.batch, 3, size, size}),
+                  torch::randint(classes, {options.batch}, torch::kLong), options, world);
+}
+
+Workload of_tokens(const Options& options, const World& world) {
+  const GptOptions gpt{
+      .vocabulary = 8192, .block_size = 128, .layers = 6, .heads = 6, .width = 384};
+  const auto tokens =
+      torch::randint(gpt.vocabulary, {options.batch, gpt.block_size + 1}, torch::kLong);
+  return workload(std::make_shared<Gpt>(gpt), tokens.slice(1, 0, gpt.block_size).contiguous(),
+                  tokens.slice(1, 1).contiguous(), options, world);
+}
+
+}  // namespace
+
+Workload make_workload(const Options& options, const World& world) {
+  torch::manual_seed(0);
+  if (options.model == "cnn")
+    return of_images(std::make_shared<Cnn>(/*channels=*/3, /*size=*/32, /*classes=*/10), 32, 10,
+                     options, world);
+  if (options.model == "resnet18")
+    return of_images(resnet18(/*classes=*/100).ptr(), 64, 100, options, world);
+  if (options.model == "efficientnet_b0")
+    return of_images(efficientnet_b(0, /*classes=*/100).ptr(), 64, 100, options, world);
+  if (options.model == "gpt") return of_tokens(options, world);
+  throw std::runtime_error("there is no model " + options.model);
+}

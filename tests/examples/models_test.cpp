@@ -1,0 +1,163 @@
+// The models of examples/: as large as published, named as in Python, and able to learn.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <algorithm>
+#include <string>
+
+#include "examples/models/efficientnet.h"
+#include "examples/models/gpt.h"
+#include "examples/models/resnet.h"
+
+namespace {
+
+std::int64_t parameters_of(const torch::nn::Module& module) {
+  std::int64_t count = 0;
+  for (const auto& parameter : module.parameters()) count += parameter.numel();
+  return count;
+}
+
+// Every parameter gets a gradient; it is finite, and that of a matrix is not zero.
+void expect_gradients(const torch::nn::Module& module, const torch::Tensor& logits,
+                      const torch::Tensor& targets) {
+  ASSERT_TRUE(logits.isfinite().all().item<bool>());
+  torch::nn::functional::cross_entropy(logits, targets).backward();
+  for (const auto& item : module.named_parameters()) {
+    const torch::Tensor& gradient = item.value().grad();
+    ASSERT_TRUE(gradient.defined()) << item.key();
+    EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << item.key();
+    EXPECT_TRUE(item.value().dim() < 2 || gradient.any().item<bool>()) << item.key();
+  }
+}
+
+template <class Model>
+void expect_to_learn_images(Model net) {
+  const torch::Tensor logits = net->forward(torch::randn({4, 3, 64, 64}));
+  ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{4, 10}));
+  expect_gradients(*net, logits, torch::tensor({1, 7, 7, 9}));
+}
+
+bool has(const torch::nn::Module& module, const std::string& parameter,
+         std::vector<std::int64_t> sizes) {
+  const auto* found = module.named_parameters().find(parameter);
+  return found != nullptr && found->sizes() == sizes;
+}
+
+TEST(ResNet, HasTheParametersThatAreKnown) {
+  EXPECT_EQ(parameters_of(*resnet18()), 11'689'512);
+  EXPECT_EQ(parameters_of(*resnet34()), 21'797'672);
+}
+
+TEST(ResNet, NamesThemAsTorchvisionDoes) {
+  const ResNet net = resnet18();
+  EXPECT_EQ(net->named_parameters().size(), 62u);
+  EXPECT_EQ(net->named_buffers().size(), 60u);
+  EXPECT_TRUE(has(*net, "conv1.weight", {64, 3, 7, 7}));
+  EXPECT_TRUE(has(*net, "bn1.bias", {64}));
+  EXPECT_TRUE(has(*net, "layer1.1.bn2.weight", {64}));
+  EXPECT_TRUE(has(*net, "layer2.0.downsample.0.weight", {128, 64, 1, 1}));
+  EXPECT_TRUE(has(*net, "layer4.0.downsample.1.bias", {512}));
+  EXPECT_TRUE(has(*net, "fc.weight", {1000, 512}));
+}
+
+TEST(ResNet, Learns) { expect_to_learn_images(resnet18(10)); }
+
+TEST(ResNet, TakesAnotherNorm) {
+  const MakeNorm group_norm = [](std::int64_t channels) {
+    return torch::nn::AnyModule(torch::nn::GroupNorm(torch::nn::GroupNormOptions(8, channels)));
+  };
+  const ResNet net = resnet18(10, group_norm);
+  EXPECT_EQ(net->named_buffers().size(), 0u);
+  expect_to_learn_images(net);
+}
+
+// What converts batch norms looks for them there; as typed members they could not be replaced.
+template <class Model>
+void expect_norms_in_sequentials(const Model& net) {
+  std::size_t norms = 0;
+  std::size_t replaceable = 0;
+  for (const auto& module : net->modules()) {
+    norms += module->template as<torch::nn::BatchNorm2d>() != nullptr;
+    if (auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(module.get()))
+      replaceable += std::count_if(sequential->begin(), sequential->end(), [](const auto& layer) {
+        return layer.ptr()->template as<torch::nn::BatchNorm2d>() != nullptr;
+      });
+  }
+  EXPECT_GT(norms, 0u);
+  EXPECT_EQ(replaceable, norms);
+}
+
+TEST(ResNet, EveryBatchNormCanBeReplaced) { expect_norms_in_sequentials(resnet18(10)); }
+
+TEST(EfficientNet, HasTheParametersThatAreKnown) {
+  EXPECT_EQ(parameters_of(*efficientnet_b(0)), 5'288'548);
+  EXPECT_EQ(parameters_of(*efficientnet_b(7)), 66'347'960);
+  EXPECT_THROW(efficientnet_b(8), c10::Error);
+}
+
+TEST(EfficientNet, NamesThemAsTorchvisionDoes) {
+  const EfficientNet net = efficientnet_b(0);
+  EXPECT_EQ(net->named_parameters().size(), 213u);
+  EXPECT_EQ(net->named_buffers().size(), 147u);
+  EXPECT_TRUE(has(*net, "features.0.0.weight", {32, 3, 3, 3}));
+  EXPECT_TRUE(has(*net, "features.1.0.block.1.fc1.weight", {8, 32, 1, 1}));
+  EXPECT_TRUE(has(*net, "features.2.0.block.1.0.weight", {96, 1, 3, 3}));
+  EXPECT_TRUE(has(*net, "features.7.0.block.3.1.bias", {320}));
+  EXPECT_TRUE(has(*net, "features.8.0.weight", {1280, 320, 1, 1}));
+  EXPECT_TRUE(has(*net, "classifier.1.weight", {1000, 1280}));
+}
+
+TEST(EfficientNet, Learns) {
+  torch::manual_seed(0);  // Else stochastic depth might leave a block out for every sample.
+  expect_to_learn_images(efficientnet_b(0, 10));
+}
+
+TEST(EfficientNet, ABlockIsLeftOutForSomeSamplesInTrainingOnly) {
+  torch::manual_seed(0);
+  MBConv block(MBConvOptions{.expand = 1, .kernel = 3, .stride = 1, .in = 8, .out = 8},
+               /*drop=*/0.5, batch_norm);
+  const torch::Tensor x = torch::randn({100, 8, 4, 4});
+  const auto left_out = [&] {
+    return (block->forward(x) == x).flatten(1).all(1).sum().item<std::int64_t>();
+  };
+  EXPECT_NEAR(static_cast<double>(left_out()), 50, 20);
+  block->eval();
+  EXPECT_EQ(left_out(), 0);
+}
+
+TEST(EfficientNet, EveryBatchNormCanBeReplaced) {
+  expect_norms_in_sequentials(efficientnet_b(0, 10));
+}
+
+TEST(Gpt, HasTheParametersOfGpt2Small) { EXPECT_EQ(parameters_of(Gpt({})), 124'439'808); }
+
+const GptOptions small{.vocabulary = 50, .block_size = 12, .layers = 2, .heads = 2, .width = 16};
+
+TEST(Gpt, Learns) {
+  const auto net = std::make_shared<Gpt>(small);
+  EXPECT_TRUE(has(*net, "transformer.h.1.attn.c_attn.weight", {48, 16}));
+  const torch::Tensor tokens = torch::randint(50, {3, 13});
+  const torch::Tensor logits = net->forward(tokens.slice(1, 0, 12));
+  ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 12, 50}));
+  expect_gradients(*net, logits.flatten(0, 1), tokens.slice(1, 1).flatten());
+}
+
+TEST(Gpt, ATokenSeesOnlyThoseBeforeIt) {
+  Gpt net(small);
+  const torch::Tensor tokens = torch::randint(49, {1, 12});
+  const torch::Tensor before = net.forward(tokens);
+  tokens[0][6] = 49;
+  const torch::Tensor differences = (net.forward(tokens) - before).abs().amax(2)[0];
+  EXPECT_EQ(differences.slice(0, 0, 6).max().item<float>(), 0);
+  EXPECT_GT(differences.slice(0, 6).min().item<float>(), 0);
+}
+
+TEST(Gpt, RefusesWhatItHasNoPositionsFor) {
+  EXPECT_THROW(Gpt(small).forward(torch::zeros({1, 13}, torch::kLong)), c10::Error);
+  EXPECT_THROW(Gpt({.heads = 7}), c10::Error);
+}
+
+}  // namespace
