@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 struct Options {
@@ -15,4 +16,5 @@ struct Options {
   bool on_cue = false;      // Whether the clock waits for a line from bench.py.
   bool find_unused = false;
   bool broadcast_buffers = true;
+  std::optional<bool> overlap = {};  // As DistributedDataParallelOptions has it.
 };

@@ -27,7 +27,7 @@ struct Times {
   Clock::duration forward{};
   Clock::duration backward{};  // With the loss.
   Clock::duration optimizer{};
-  std::optional<BackwardParts> parts;
+  std::optional<lockstep::BackwardTimes> parts;
 };
 
 void wait_for_start(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
@@ -59,13 +59,13 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   for (int i = 0; i < options.warmup; ++i) step(work, adam, warmup);
 
   wait_for_start(options, world);
-  const auto before = work.backward_parts();
+  const auto before = work.backward_times();
   const auto started = Clock::now();
   Times times;
   for (int i = 0; i < options.steps; ++i) step(work, adam, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
-  if ((times.parts = work.backward_parts())) {
+  if ((times.parts = work.backward_times())) {
     times.parts->copy -= before->copy;
     times.parts->wait -= before->wait;
     times.parts->reduce -= before->reduce;
@@ -114,6 +114,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--find-unused", options.find_unused, "Set find_unused_parameters")->excludes(alone);
   app.add_flag("--broadcast-buffers,!--no-broadcast-buffers", options.broadcast_buffers,
                "Whether buffers become rank 0's before each forward; they do by default")
+      ->excludes(alone);
+  app.add_option("--overlap", options.overlap,
+                 "Whether gradients are reduced during backward(); by default as the cores allow")
       ->excludes(alone);
 }
 

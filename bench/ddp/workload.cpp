@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/ddp/workload.h"
 
+#include <lockstep/parallel/distributed_data_parallel.h>
+
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -14,19 +16,25 @@ namespace {
 
 using World = std::optional<lockstep::ProcessGroup>;
 
+lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
+  return {.broadcast_buffers = options.broadcast_buffers,
+          .find_unused_parameters = options.find_unused,
+          .overlap = options.overlap};
+}
+
 template <class Module>
 Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tensor targets,
                   const Options& options, const World& world) {
   Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, {}};
   if (!world) {
     work.forward = [net](const torch::Tensor& x) { return net->forward(x); };
-    work.backward_parts = [] { return std::nullopt; };
+    work.backward_times = [] { return std::nullopt; };
     return work;
   }
   const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
       net, *world, ddp_options(options));
   work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
-  work.backward_parts = [ddp] { return backward_parts(*ddp); };
+  work.backward_times = [ddp] { return ddp->backward_times(); };
   return work;
 }
 

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <lockstep/comm/process_group.h>
+#include <lockstep/parallel/backward_report.h>
 #include <torch/types.h>
 
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "bench/ddp/backward_parts.h"
 #include "bench/ddp/options.h"
 
 struct Workload {
@@ -18,7 +18,8 @@ struct Workload {
   torch::Tensor targets;
   std::vector<torch::Tensor> parameters;
   std::function<torch::Tensor(const torch::Tensor& inputs)> forward;
-  std::function<std::optional<BackwardParts>()> backward_parts;  // So far; nothing when alone.
+  std::function<std::optional<lockstep::BackwardTimes>()>
+      backward_times;  // So far; nothing when alone.
 };
 
 // Of the model that `options` name. Without `world` it is bare, else a DistributedDataParallel.
