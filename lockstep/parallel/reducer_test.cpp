@@ -342,11 +342,11 @@ TEST(Reducer, OutputsOfAnyShapeAreWatched) {
 }
 
 TEST(Reducer, OptionsThatDifferAreAMismatch) {
-  run_in_process(2, [](ProcessGroup& world) {
+  const auto differ = [](ProcessGroup& world) {
     const Options options{.find_unused_parameters = world.rank() == 1};
-    const auto make = [&] { DistributedDataParallel(std::make_shared<Choice>(), world, options); };
-    EXPECT_EQ(fault_of(make), Fault::mismatch);
-  });
+    DistributedDataParallel(std::make_shared<Choice>(), world, options);
+  };
+  EXPECT_EQ(fault_of([&] { run_in_process(2, differ); }), Fault::mismatch);
 }
 
 TEST(Reducer, TimesAddUp) {
