@@ -93,7 +93,8 @@ void DataParallelBase::follow_others() {
     else
       broadcast_replica(named_buffers(module_), group_, join_->largest_active_rank());
   }
-  broadcast_replica(named_tensors(module_), group_, join_->largest_active_rank());
+  broadcast_replica(options_.broadcast_buffers ? named_tensors(module_) : named_parameters(module_),
+                    group_, join_->largest_active_rank());
 }
 
 }  // namespace lockstep

@@ -54,9 +54,10 @@ class LOCKSTEP_API DataParallelBase {
   void count_samples(double samples);
 
   // Runs `train`, in which ranks may make different numbers of passes, because they have different
-  // numbers of batches say; then gives all of them the weights and buffers of the one that trained
-  // longest, the last of these. Collective. A rank that is done takes part in the others' passes
-  // with nothing of its own; nothing else that communicates, SyncBatchNorm say, may be in `train`.
+  // numbers of batches say; then gives all of them the weights, and with broadcast_buffers the
+  // buffers, of the one that trained longest, the last of these. Collective. A rank that is done
+  // takes part in the others' passes with nothing of its own, and its gradients are theirs; nothing
+  // else that communicates, SyncBatchNorm say, may be in `train`.
   template <class Train>
   void join(Train&& train, const JoinOptions& options = {}) {
     const Joining joining(*this, options);

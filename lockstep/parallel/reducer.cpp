@@ -170,6 +170,7 @@ void Reducer::begin_pass(bool watched) {
   const int task = torch::autograd::get_current_graph_task_id();
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
   reset_pass();
+  if (!rebuilt_) arrival_.clear();
   graph_task_ = task;
   watched_ = watched;
   auto pass = std::make_shared<const bool>(true);
@@ -188,7 +189,6 @@ void Reducer::reset_pass() {
   for (const auto& indices : assignment_)
     pending_.push_back(static_cast<std::size_t>(std::count_if(
         indices.begin(), indices.end(), [&](std::size_t i) { return expected_[i] > 0; })));
-  if (!rebuilt_) arrival_.clear();
 }
 
 // Runs on the thread that called backward(), once `.grad` of the parameter is complete.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same weights, data and order give the same losses and weights under Lockstep and under
-PyTorch's DistributedDataParallel with Gloo, on one and on two ranks.
+"""The same weights, data and order give the same losses, weights, gradients and buckets under
+Lockstep, with overlap and without, and under PyTorch's DistributedDataParallel with Gloo: in every
+scenario of ddp_scenarios.py, and on every rank.
 
 ddp_test.py DDP_TRAIN --lockstep LOCKSTEP
 """
@@ -12,12 +13,16 @@ import subprocess
 import sys
 import tempfile
 
+from ddp_models import MODELS
+from ddp_rig import STEPS
+from ddp_scenarios import SCENARIOS
 from plain_safetensors import read, write
 from torch_or_skip import torch
 
 HERE = pathlib.Path(__file__).resolve().parent
-STEPS, BATCH = 5, 6
+RANKS = (1, 2, 3)
 TOLERANCE = 1e-6
+TOLERANCES = {"fp16_hook": 1e-3, "bf16_hook": 2e-2}  # Sums of three have 11 or 8 bits.
 
 
 def run(*command):
@@ -25,43 +30,92 @@ def run(*command):
                    env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL)
 
 
-def write_inputs(weights, data):
+def write_inputs(folder):
     torch.manual_seed(11)
-    shapes = {"conv1": (32, 1, 3, 3), "conv2": (64, 32, 3, 3), "linear1": (512, 256),
-              "linear2": (10, 512)}
-    start = {}
-    for name, shape in shapes.items():
-        start[f"{name}.weight"] = torch.randn(shape) * 0.05
-        start[f"{name}.bias"] = torch.randn(shape[0]) * 0.05
-    write(weights, start, {})
-    samples = 2 * STEPS * BATCH + 1  # Odd, so that the sampler has to pad.
-    write(data, {"images": torch.randn(samples, 1, 8, 8),
-                 "targets": torch.randint(10, (samples,))}, {})
+    for name, model in MODELS.items():
+        write(folder / name, model().state_dict(), {})
+    images = 241  # Divisible by no number of ranks, so that the sampler has to pad.
+    write(folder / "inputs", {"x": torch.randn(STEPS, max(RANKS), 6, 12),
+                              "y": torch.randint(4, (STEPS, max(RANKS), 6)),
+                              "images": torch.randn(images, 1, 8, 8),
+                              "targets": torch.randint(10, (images,))}, {})
 
 
-def compare(ours, theirs, ranks):
-    assert ours.keys() == theirs.keys(), f"{list(ours)} are not {list(theirs)}"
-    assert ours["losses"].shape == (STEPS, ranks)
+def results_of(folder, name, *command):
+    """Runs the command, which is given a folder of that name for its results."""
+    results = folder / name
+    results.mkdir()
+    run(*command, results)
+    return results
+
+
+def difference_of(ours, theirs):
+    """The largest one of two files, and the name of the tensor that has it."""
+    assert ours.keys() == theirs.keys(), f"not in both: {sorted(ours.keys() ^ theirs.keys())}"
+    if "losses" in theirs:
+        assert theirs["losses"][0] != theirs["losses"][-1], "nothing was trained"
+    largest, where = 0.0, "all"
     for name, expected in theirs.items():
-        difference = (ours[name] - expected).abs().max().item()
-        print(f"{ranks} rank(s), {name}: largest difference {difference:.3g}")
-        assert difference <= TOLERANCE, f"{name} differs"
-    first, last = theirs["losses"][0].mean(), theirs["losses"][-1].mean()
-    assert last != first, "nothing was trained"
+        assert ours[name].dtype == expected.dtype and ours[name].shape == expected.shape, name
+        difference = (ours[name].double() - expected.double()).abs().max().item()
+        assert difference == difference, f"{name} has a NaN"
+        if difference > largest:
+            largest, where = difference, name
+    return largest, where
+
+
+def compare(ours, theirs, scenario, ranks, tolerance):
+    differences = []
+    for rank in range(ranks):
+        file = f"{scenario}.{rank}"
+        try:
+            differences.append(difference_of(read(ours / file, {}), read(theirs / file, {})))
+        except AssertionError as failure:
+            return f"{file}: {failure}"
+    largest, where = max(differences)
+    print(f"{ranks} rank(s), {scenario}, {ours.name} and {theirs.name}: "
+          f"largest difference {largest:.3g} ({where})")
+    return None if largest <= tolerance else f"{scenario} differs by {largest:.3g} in {where}"
+
+
+def equal_bits_expected(ours, theirs, ranks):
+    """Where both have the same kernels; and sums of two do not depend on their order."""
+    return ranks <= 2 and (ours / "config.0").read_text() == (theirs / "config.0").read_text()
+
+
+def names_in(results):
+    return sorted(file.name for file in results.iterdir())
+
+
+def check(program, lockstep, inputs, folder, ranks):
+    """What differs, in words."""
+    ours, overlapped = (
+        results_of(folder, name, lockstep, "run", "-n", ranks, program, overlap, inputs)
+        for name, overlap in (("lockstep", 0), ("overlap", 1)))
+    theirs = results_of(folder, "pytorch", sys.executable, "-m", "torch.distributed.run",
+                        "--standalone", "--nproc-per-node", ranks, HERE / "ddp_pytorch.py", inputs)
+    assert names_in(ours) == names_in(overlapped) == names_in(theirs)
+    equal_bits = equal_bits_expected(ours, theirs, ranks)
+    print(f"{ranks} rank(s): PyTorch's bits are {'' if equal_bits else 'not '}expected")
+    for scenario in (function.__name__ for function in SCENARIOS):
+        tolerance = 0 if equal_bits else TOLERANCES.get(scenario, TOLERANCE)
+        yield compare(ours, theirs, scenario, ranks, tolerance)
+        yield compare(overlapped, ours, scenario, ranks, 0)
 
 
 def main():
     program, lockstep = sys.argv[1], sys.argv[3]
+    failures = []
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        weights, data = folder / "weights", folder / "data"
-        write_inputs(weights, data)
-        for ranks in (1, 2):
-            ours, theirs = folder / f"ours{ranks}", folder / f"theirs{ranks}"
-            run(lockstep, "run", "-n", ranks, program, weights, data, STEPS, BATCH, ours)
-            run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-                ranks, HERE / "ddp_pytorch.py", weights, data, STEPS, BATCH, theirs)
-            compare(read(ours, {}), read(theirs, {}), ranks)
+        inputs = pathlib.Path(name)
+        write_inputs(inputs)
+        for ranks in RANKS:
+            folder = inputs / str(ranks)
+            folder.mkdir()
+            found = check(program, lockstep, inputs, folder, ranks)
+            failures += [f"{ranks} rank(s): {failure}" for failure in found if failure]
+    if failures:
+        sys.exit("\n".join(failures))
 
 
 if __name__ == "__main__":

@@ -1,64 +1,49 @@
-// Our side of ddp_test.py: a few steps of SGD with momentum from given weights on given data.
-//   ddp_train WEIGHTS DATA STEPS BATCH RESULT, under a launcher
+// Our side of ddp_test.py: every scenario, one after the other.
+//   ddp_train OVERLAP FOLDER RESULTS, under a launcher
+// FOLDER holds inputs and the weights of each model; RESULTS gets SCENARIO.RANK.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <ATen/Version.h>
 
-#include <cstdlib>
+#include <fstream>
 #include <iostream>
 
-#include "examples/models/cnn.h"
+#include "tests/python/ddp_scenarios.h"
 
 namespace {
 
-// The loss of each step on each rank, [steps, world_size].
-torch::Tensor train(Cnn& net, const lockstep::NamedTensors& data, std::size_t steps,
-                    std::size_t batch_size, const lockstep::ProcessGroup& world) {
-  const torch::Tensor& images = data.at(0).second;
-  const torch::Tensor& targets = data.at(1).second;
-  lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),
-                                        world);
-  torch::optim::SGD sgd(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  lockstep::DistributedSampler sampler(static_cast<std::size_t>(images.size(0)), world,
-                                       {.seed = 5});
-  sampler.reset();
-  std::vector<torch::Tensor> losses;
-  for (std::size_t step = 0; step < steps; ++step) {
-    const auto drawn = sampler.next(batch_size).value();
-    const auto indices =
-        torch::tensor(std::vector<std::int64_t>(drawn.begin(), drawn.end()), torch::kLong);
-    sgd.zero_grad();
-    const auto loss = torch::nn::functional::cross_entropy(ddp(images.index_select(0, indices)),
-                                                           targets.index_select(0, indices));
-    loss.backward();
-    sgd.step();
-    losses.push_back(lockstep::all_gather(loss.detach(), world));
+void run(void (*scenario)(Rig&), const char* name, Rig& rig) {
+  try {
+    scenario(rig);
+  } catch (const std::exception& error) {
+    throw std::runtime_error(std::string(name) + ": " + error.what());
   }
-  return torch::stack(losses);
 }
 
-void run(char** arguments) {
+void run_all(const std::filesystem::path& folder, const std::filesystem::path& results,
+             bool overlap) {
   torch::set_num_threads(1);
   auto world = lockstep::init_process_group();
-  auto net = std::make_shared<Cnn>(/*channels=*/1, /*size=*/8, /*classes=*/10);
-  if (world.rank() == 0) lockstep::load_weights(*net, arguments[1]);  // The others get them by DDP.
-  const auto data = lockstep::load_safetensors(arguments[2]).tensors;
-  const auto losses = train(*net, data, std::strtoul(arguments[3], nullptr, 10),
-                            std::strtoul(arguments[4], nullptr, 10), world);
-  if (world.rank() == 0) {
-    lockstep::NamedTensors result = lockstep::named_parameters(*net);
-    result.emplace_back("losses", losses);
-    lockstep::save_safetensors(arguments[5], result);
-  }
+  Rig::Inputs inputs;
+  for (auto& [name, tensor] : lockstep::load_safetensors(folder / "inputs").tensors)
+    inputs.emplace(name, tensor);
+  const std::string rank = std::to_string(world.rank());
+  for (const auto& scenarios : {gradient_scenarios(), unused_scenarios(), buffer_scenarios()})
+    for (const auto& [name, scenario] : scenarios) {
+      Rig rig(world, folder, inputs, overlap);
+      run(scenario, name, rig);
+      lockstep::save_safetensors(results / (std::string(name) + "." + rank), rig.take_result());
+    }
+  std::ofstream(results / ("config." + rank)) << at::show_config();
   lockstep::destroy_process_group(world);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 64;
+  if (argc != 4) return 64;
   try {
-    run(argv);
+    run_all(argv[2], argv[3], std::string(argv[1]) == "1");
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of safetensors, written and read by the specification alone."""
 
+import ctypes
 import json
 import struct
 
@@ -21,7 +22,8 @@ TYPES = {
 }
 
 def bytes_of(tensor):
-    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
+    tensor = tensor.detach().contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
 def write(file, tensors, metadata):
@@ -44,7 +46,8 @@ def read(file, metadata):
     tensors = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        values = torch.tensor(list(content[8 + length :][begin:end]), dtype=torch.uint8)
+        data = bytearray(content[8 + length + begin : 8 + length + end])
+        values = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0).byte()
         assert begin % TYPES[entry["dtype"]].itemsize == 0, f"{name} is not aligned"
         tensors[name] = values.view(TYPES[entry["dtype"]]).reshape(entry["shape"])
     return tensors

@@ -1,0 +1,153 @@
+// Which gradients there are, and how they travel.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/models/cnn.h"
+#include "tests/python/ddp_scenarios.h"
+#include "tests/python/ddp_training.h"
+
+namespace {
+
+using lockstep::DistributedDataParallel;
+
+void small_buckets(Rig& rig) { train_with_sgd(rig, mlp(rig), rig.options()); }
+
+void default_buckets(Rig& rig) {
+  auto options = rig.options();
+  options.bucket_cap_mb.reset();
+  train_with_sgd(rig, mlp(rig), options);
+}
+
+void bucket_list(Rig& rig) {
+  auto options = rig.options();
+  options.bucket_cap_mb.reset();
+  options.bucket_caps_mb = {0.0005, 0.004, 0.001};
+  train_with_sgd(rig, mlp(rig), options);
+}
+
+void in_double(Rig& rig) {
+  const auto net = mlp(rig);
+  net->to(torch::kDouble);
+  train_with_sgd(rig, net, rig.options());
+}
+
+void sampled_cnn(Rig& rig) {
+  constexpr std::size_t batch = 4;
+  const torch::Tensor& images = rig.input("images");
+  const auto net = rig.load("Cnn", std::make_shared<Cnn>(1, 8, 10));
+  auto options = rig.options();
+  options.bucket_cap_mb.reset();
+  DistributedDataParallel ddp(net, rig.world(), options);
+  auto optimizer = sgd(*net);
+  lockstep::DistributedSampler sampler(static_cast<std::size_t>(images.size(0)), rig.world(),
+                                       {.seed = 5});
+  sampler.reset();
+  for (std::size_t step = 0; step < steps; ++step) {
+    const auto drawn = sampler.next(batch).value();
+    const auto indices =
+        torch::tensor(std::vector<std::int64_t>(drawn.begin(), drawn.end()), torch::kLong);
+    optimizer.zero_grad();
+    rig.loss(ddp(images.index_select(0, indices)), rig.input("targets").index_select(0, indices))
+        .backward();
+    optimizer.step();
+  }
+  rig.record_all(ddp);
+}
+
+// No weights are compared, only buckets of the default size.
+void large_mlp(Rig& rig) {
+  auto options = rig.options();
+  options.bucket_cap_mb.reset();
+  DistributedDataParallel ddp(std::make_shared<Mlp>(784, 512, 10), rig.world(), options);
+  for (int step = 0; step < 3; ++step) ddp(torch::ones({2, 784})).sum().backward();
+  rig.record_buckets(ddp);
+}
+
+void accumulate(Rig& rig, bool set_to_none) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  auto optimizer = sgd(*net);
+  for (std::size_t step = 0; step < steps; ++step) {
+    const auto xs = rig.x(step).chunk(3);
+    const auto ys = rig.y(step).chunk(3);
+    optimizer.zero_grad(set_to_none);
+    {
+      const auto alone = ddp.no_sync();
+      for (std::size_t i : {0, 1}) rig.loss(ddp(xs[i]), ys[i]).backward();
+    }
+    rig.loss(ddp(xs[2]), ys[2]).backward();
+    optimizer.step();
+  }
+  rig.record_all(ddp);
+}
+
+void accumulation(Rig& rig) { accumulate(rig, /*set_to_none=*/true); }
+void accumulation_onto_zeros(Rig& rig) { accumulate(rig, /*set_to_none=*/false); }
+
+void adam(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  lockstep::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01).weight_decay(0.1));
+  train(rig, ddp, optimizer);
+  rig.record_all(ddp);
+}
+
+void tied(Rig& rig) {
+  train_with_sgd(rig, rig.load("Tied", std::make_shared<Tied>()), rig.options());
+}
+
+void mixed_types(Rig& rig) {
+  train_with_sgd(rig, rig.load("Mixed", std::make_shared<Mixed>()), rig.options());
+}
+
+void frozen(Rig& rig) {
+  const auto net = mlp(rig);
+  net->linear1->bias.requires_grad_(false);
+  net->linear2->weight.requires_grad_(false);
+  train_with_sgd(rig, net, rig.options());
+}
+
+void several_forwards(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  auto optimizer = sgd(*net);
+  for (std::size_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    const auto first = rig.loss(ddp(rig.x(step)), step);
+    const auto second = rig.loss(ddp(rig.x(steps - 1 - step)), steps - 1 - step);
+    (first + second).backward();
+    optimizer.step();
+  }
+  rig.record_all(ddp);
+}
+
+void train_with_hook(Rig& rig, lockstep::CommunicationHook hook) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  ddp.register_comm_hook(std::move(hook));
+  auto optimizer = sgd(*net);
+  train(rig, ddp, optimizer);
+  rig.record_all(ddp);
+}
+
+void fp16_hook(Rig& rig) { train_with_hook(rig, lockstep::fp16_compress_hook()); }
+void bf16_hook(Rig& rig) { train_with_hook(rig, lockstep::bf16_compress_hook()); }
+
+}  // namespace
+
+Scenarios gradient_scenarios() {
+  return {{"small_buckets", small_buckets},
+          {"default_buckets", default_buckets},
+          {"bucket_list", bucket_list},
+          {"in_double", in_double},
+          {"sampled_cnn", sampled_cnn},
+          {"large_mlp", large_mlp},
+          {"accumulation", accumulation},
+          {"accumulation_onto_zeros", accumulation_onto_zeros},
+          {"adam", adam},
+          {"tied", tied},
+          {"mixed_types", mixed_types},
+          {"frozen", frozen},
+          {"several_forwards", several_forwards},
+          {"fp16_hook", fp16_hook},
+          {"bf16_hook", bf16_hook}};
+}

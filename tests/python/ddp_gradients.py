@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other side of ddp_gradients.cpp: the same names, the same steps."""
+
+import torch
+from ddp_models import Mlp
+from ddp_rig import STEPS, fused_adam, sgd, train, train_with_sgd
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+
+def small_buckets(rig):
+    train_with_sgd(rig, rig.load("Mlp"))
+
+
+def default_buckets(rig):
+    train_with_sgd(rig, rig.load("Mlp"), bucket_cap_mb=None)
+
+
+def bucket_list(rig):
+    caps = [0.0005, 0.004, 0.001]
+    train_with_sgd(rig, rig.load("Mlp"), bucket_cap_mb=None, bucket_cap_mb_list=caps)
+
+
+def in_double(rig):
+    train_with_sgd(rig, rig.load("Mlp").double())
+
+
+def sampled_cnn(rig):
+    batch = 4
+    images, targets = rig.inputs["images"], rig.inputs["targets"]
+    net = rig.load("Cnn")
+    ddp = rig.wrap(net, bucket_cap_mb=None)
+    optimizer = sgd(net)
+    order = list(torch.utils.data.DistributedSampler(images, seed=5))
+    for step in range(STEPS):
+        drawn = order[step * batch : (step + 1) * batch]
+        optimizer.zero_grad()
+        rig.loss(ddp(images[drawn]), targets[drawn]).backward()
+        optimizer.step()
+    rig.record_all(ddp)
+
+
+def large_mlp(rig):
+    ddp = rig.wrap(Mlp(784, 512, 10), bucket_cap_mb=None)
+    for _ in range(3):
+        ddp(torch.ones(2, 784)).sum().backward()
+    rig.record_buckets(ddp)
+
+
+def accumulate(rig, set_to_none):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net)
+    optimizer = sgd(net)
+    for step in range(STEPS):
+        xs, ys = rig.x(step).chunk(3), rig.y(step).chunk(3)
+        optimizer.zero_grad(set_to_none)
+        with ddp.no_sync():
+            for i in (0, 1):
+                rig.loss(ddp(xs[i]), ys[i]).backward()
+        rig.loss(ddp(xs[2]), ys[2]).backward()
+        optimizer.step()
+    rig.record_all(ddp)
+
+
+def accumulation(rig):
+    accumulate(rig, True)
+
+
+def accumulation_onto_zeros(rig):
+    accumulate(rig, False)
+
+
+def adam(rig):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net)
+    train(rig, ddp, fused_adam(net))
+    rig.record_all(ddp)
+
+
+def tied(rig):
+    train_with_sgd(rig, rig.load("Tied"))
+
+
+def mixed_types(rig):
+    train_with_sgd(rig, rig.load("Mixed"))
+
+
+def frozen(rig):
+    net = rig.load("Mlp")
+    net.linear1.bias.requires_grad_(False)
+    net.linear2.weight.requires_grad_(False)
+    train_with_sgd(rig, net)
+
+
+def several_forwards(rig):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net)
+    optimizer = sgd(net)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        first = rig.loss(ddp(rig.x(step)), step)
+        second = rig.loss(ddp(rig.x(STEPS - 1 - step)), STEPS - 1 - step)
+        (first + second).backward()
+        optimizer.step()
+    rig.record_all(ddp)
+
+
+def train_with_hook(rig, hook):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net)
+    ddp.register_comm_hook(None, hook)
+    train(rig, ddp, sgd(net))
+    rig.record_all(ddp)
+
+
+def fp16_hook(rig):
+    train_with_hook(rig, default_hooks.fp16_compress_hook)
+
+
+def bf16_hook(rig):
+    # Under a name of our own: DistributedDataParallel knows that one, and allows it on GPUs only.
+    train_with_hook(rig, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
+
+
+SCENARIOS = (
+    small_buckets, default_buckets, bucket_list, in_double, sampled_cnn, large_mlp, accumulation,
+    accumulation_onto_zeros, adam, tied, mixed_types, frozen, several_forwards, fp16_hook,
+    bf16_hook,
+)

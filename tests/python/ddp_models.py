@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other side of ddp_models.h and examples/models/cnn.h."""
+
+from torch_or_skip import torch
+
+nn = torch.nn
+
+
+class Mlp(nn.Module):
+    def __init__(self, inputs=12, hidden=32, outputs=4):
+        super().__init__()
+        self.linear1 = nn.Linear(inputs, hidden)
+        self.linear2 = nn.Linear(hidden, hidden)
+        self.linear3 = nn.Linear(hidden, outputs)
+
+    def forward(self, x):
+        x = torch.relu(self.linear1(x.to(self.linear1.weight.dtype)))
+        return self.linear3(torch.relu(self.linear2(x)))
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(12, 16)
+        self.head, self.a, self.b, self.never = (nn.Linear(16, 4) for _ in range(4))
+
+    def forward(self, x, branch):
+        x = torch.relu(self.trunk(x))
+        if branch == 0:
+            return self.head(x) + self.a(x)
+        if branch == 1:
+            return self.head(x) + self.b(x)
+        return self.head(x)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(12, 12)
+        self.second = self.first
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear1 = nn.Linear(12, 16)
+        self.linear2 = nn.Linear(16, 16).double()
+        self.linear3 = nn.Linear(16, 16)
+        self.linear4 = nn.Linear(16, 4).double()
+
+    def forward(self, x):
+        x = torch.relu(self.linear2(torch.relu(self.linear1(x)).double()))
+        return self.linear4(torch.relu(self.linear3(x.float())).double())
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear1 = nn.Linear(12, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.linear2 = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.linear2(torch.relu(self.norm(self.linear1(x))))
+
+
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.linear1 = nn.Linear(64 * 2 * 2, 512)
+        self.linear2 = nn.Linear(512, 10)
+
+    def forward(self, x):
+        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
+        return self.linear2(torch.relu(self.linear1(x.flatten(1))))
+
+
+MODELS = {model.__name__: model for model in (Mlp, Branches, Tied, Mixed, Norm, Cnn)}

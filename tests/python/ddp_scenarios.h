@@ -1,0 +1,16 @@
+// What is done under Lockstep and under PyTorch's DistributedDataParallel alike.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "tests/python/ddp_rig.h"
+
+// Under the names that the functions of ddp_gradients.py, ddp_unused.py and ddp_buffers.py have.
+using Scenarios = std::vector<std::pair<const char*, void (*)(Rig&)>>;
+
+Scenarios gradient_scenarios();
+Scenarios unused_scenarios();
+Scenarios buffer_scenarios();

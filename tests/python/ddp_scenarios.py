@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is done under Lockstep and under PyTorch's DistributedDataParallel alike."""
+
+import ddp_buffers
+import ddp_gradients
+import ddp_unused
+
+SCENARIOS = (*ddp_gradients.SCENARIOS, *ddp_unused.SCENARIOS, *ddp_buffers.SCENARIOS)
