@@ -7,7 +7,6 @@
 
 #include "lockstep/comm/host/block_signals.h"
 #include "lockstep/parallel/stopwatch.h"
-#include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
 
@@ -21,17 +20,17 @@ BucketReduction::~BucketReduction() {
   thread_.join();
 }
 
-void BucketReduction::run(const GradientBuckets& buckets, const ProcessGroup& group) {
+void BucketReduction::run(const GradientBuckets& buckets) {
   const Stopwatch watch(time_);
-  if (!hook_) return buckets.all_reduce(group);
-  for (const GradientBucket& bucket : buckets.buckets()) reduce(bucket);
+  if (!hook_) return buckets.average_all();
+  for (std::size_t b = 0; b < buckets.buckets().size(); ++b) reduce({&buckets, b});
 }
 
-void BucketReduction::start(const GradientBucket& bucket) {
+void BucketReduction::start(const GradientBuckets& buckets, std::size_t bucket) {
   if (!thread_.joinable()) thread_ = start_thread([this] { work(); });
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(&bucket);
+    queue_.push_back({&buckets, bucket});
   }
   changed_.notify_all();
 }
@@ -42,11 +41,11 @@ void BucketReduction::wait() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void BucketReduction::reduce(const GradientBucket& bucket) {
+void BucketReduction::reduce(const Job& job) {
   const at::NoGradGuard no_grad;
-  if (!hook_) return all_reduce(bucket.buffer, bucket.group, ReduceOp::sum, {.tag = bucket.tag});
-  GradientBucket copy = bucket;  // A hook may take its parts.
-  hook_(copy);
+  if (!hook_) return job.buckets->average(job.bucket);
+  GradientBucket bucket = job.buckets->buckets()[job.bucket];  // A hook may take its parts.
+  hook_(bucket);
 }
 
 void BucketReduction::work() {
@@ -54,13 +53,13 @@ void BucketReduction::work() {
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     if (stop_) return;
-    const GradientBucket& bucket = *queue_.front();
+    const Job job = queue_.front();
     const bool go_on = !error_;  // After an Error the group is not what it was.
     lock.unlock();
     std::exception_ptr error;
     try {
       const Stopwatch watch(time_);
-      if (go_on) reduce(bucket);
+      if (go_on) reduce(job);
     } catch (...) {
       error = std::current_exception();
     }

@@ -8,12 +8,12 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 
-#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/gradient_buckets.h"
 
@@ -30,10 +30,10 @@ class BucketReduction {
   bool has_hook() const { return static_cast<bool>(hook_); }
 
   // Blocking: all buckets.
-  void run(const GradientBuckets& buckets, const ProcessGroup& group);
+  void run(const GradientBuckets& buckets);
 
-  // One bucket, on the thread, after those started before. It must live until wait() has returned.
-  void start(const GradientBucket& bucket);
+  // One bucket, on the thread, after those started before. All must live until wait() has returned.
+  void start(const GradientBuckets& buckets, std::size_t bucket);
 
   // Returns once all that was started is done. Errors: the first that one of them threw.
   void wait();
@@ -48,7 +48,12 @@ class BucketReduction {
   std::chrono::nanoseconds time() const { return time_; }
 
  private:
-  void reduce(const GradientBucket& bucket);
+  struct Job {
+    const GradientBuckets* buckets;
+    std::size_t bucket;
+  };
+
+  void reduce(const Job& job);
   void work();
 
   CommunicationHook hook_;
@@ -57,7 +62,7 @@ class BucketReduction {
   std::thread thread_;  // Runs from the first start() on.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<const GradientBucket*> queue_;  // The first one may be under way.
+  std::deque<Job> queue_;  // The first one may be under way.
   std::exception_ptr error_;
   bool stop_ = false;
 };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradient_buckets.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
@@ -15,13 +16,11 @@ namespace {
 
 constexpr std::size_t cache_line = 64;
 
-std::size_t padded(std::size_t bytes) { return (bytes + cache_line - 1) / cache_line * cache_line; }
+// From here on an all_reduce of any memory takes less than a copy into registered memory and an
+// all_reduce there: what counts is how many bytes are read and written.
+constexpr std::size_t in_place_bytes = std::size_t{256} << 10;
 
-std::size_t padded_bytes(const NamedTensors& parameters, const std::vector<std::size_t>& indices) {
-  std::size_t bytes = 0;
-  for (const std::size_t i : indices) bytes += padded(parameters[i].second.nbytes());
-  return bytes;
-}
+std::size_t padded(std::size_t bytes) { return (bytes + cache_line - 1) / cache_line * cache_line; }
 
 at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::size_t>& indices) {
   return parameters[indices.front()].second.scalar_type();
@@ -37,6 +36,11 @@ std::vector<std::int64_t> contiguous_strides(at::IntArrayRef sizes) {
 std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
                                                   : contiguous_strides(parameter.sizes());
+}
+
+at::Tensor like_gradient(const at::Tensor& parameter) {
+  return at::empty_strided(parameter.sizes(), gradient_strides(parameter),
+                           parameter.options().requires_grad(false));
 }
 
 at::Tensor flat_view(const RegisteredMemory& memory, std::size_t begin, std::size_t bytes,
@@ -58,70 +62,152 @@ void require_reducible_gradient(const std::string& name, const at::Tensor& param
 }
 
 GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
-                                 const ProcessGroup& group)
-    : views_(parameters.size()), bucket_of_(parameters.size()) {
+                                 const ProcessGroup& group, bool for_hook)
+    : parameters_(parameters),
+      group_(group),
+      for_hook_(for_hook),
+      scale_(for_hook ? 1 : 1.0 / group.size()),
+      in_place_(assignment.size()),
+      places_(parameters.size()),
+      bucket_of_(parameters.size()) {
   for (std::size_t b = 0; b < assignment.size(); ++b)
     buckets_.push_back({.index = b, .count = assignment.size(), .group = group});
   std::vector<at::ScalarType> done;
   for (const auto& indices : assignment) {
     const at::ScalarType dtype = type_of(parameters, indices);
     if (std::find(done.begin(), done.end(), dtype) != done.end()) continue;
-    fill_region(dtype, parameters, assignment, group);
+    fill_region(dtype, assignment);
     done.push_back(dtype);
   }
+  std::vector<std::size_t> large;
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) large.push_back(parameters[i].second.nbytes());
+  if (!large.empty()) pool_ = GradientPool::make(large, group);
 }
 
-void GradientBuckets::fill_region(at::ScalarType dtype, const NamedTensors& parameters,
-                                  const BucketAssignment& assignment, const ProcessGroup& group) {
+bool GradientBuckets::is_copied(std::size_t index) const {
+  return for_hook_ || parameters_[index].second.nbytes() < in_place_bytes;
+}
+
+std::size_t GradientBuckets::copied_bytes(const std::vector<std::size_t>& indices) const {
+  std::size_t bytes = 0;
+  for (const std::size_t i : indices)
+    if (is_copied(i)) bytes += padded(parameters_[i].second.nbytes());
+  return bytes;
+}
+
+void GradientBuckets::fill_region(at::ScalarType dtype, const BucketAssignment& assignment) {
   std::vector<std::size_t> members;
   std::size_t bytes = 0;
   for (std::size_t b = 0; b < assignment.size(); ++b) {
-    if (type_of(parameters, assignment[b]) != dtype) continue;
+    if (type_of(parameters_, assignment[b]) != dtype) continue;
     members.push_back(b);
-    bytes += padded_bytes(parameters, assignment[b]);
+    bytes += copied_bytes(assignment[b]);
   }
-  const RegisteredMemory memory = group.allocate(bytes);
+  const RegisteredMemory memory = group_.allocate(bytes);
   Region region{flat_view(memory, 0, bytes, dtype), "gradients:"};
   std::size_t begin = 0;
   for (const std::size_t b : members) {
-    fill_bucket(b, memory, begin, parameters, assignment[b]);
-    begin += padded_bytes(parameters, assignment[b]);
+    fill_bucket(b, memory, begin, assignment[b]);
+    begin += copied_bytes(assignment[b]);
     region.tag += ' ' + buckets_[b].tag;
   }
   regions_.push_back(std::move(region));
 }
 
 void GradientBuckets::fill_bucket(std::size_t b, const RegisteredMemory& memory, std::size_t begin,
-                                  const NamedTensors& parameters,
                                   const std::vector<std::size_t>& indices) {
   GradientBucket& bucket = buckets_[b];
-  const at::ScalarType dtype = type_of(parameters, indices);
-  bucket.buffer = flat_view(memory, begin, padded_bytes(parameters, indices), dtype);
+  const at::ScalarType dtype = type_of(parameters_, indices);
+  bucket.buffer = flat_view(memory, begin, copied_bytes(indices), dtype);
   bucket.tag = "bucket " + std::to_string(b) + " of " + std::to_string(bucket.count) + " (" +
                c10::toString(dtype) + "):";
   for (const std::size_t i : indices) {
-    const auto& [name, parameter] = parameters[i];
-    views_[i] = view_of(memory, begin, parameter.sizes(), gradient_strides(parameter), dtype);
+    const auto& [name, parameter] = parameters_[i];
     bucket_of_[i] = b;
-    bucket.gradients.emplace_back(name, views_[i]);
-    bucket.parameters.push_back(parameter);
     bucket.tag += ' ' + name;
+    if (!is_copied(i)) {
+      in_place_[b].push_back(i);
+      continue;
+    }
+    places_[i] = view_of(memory, begin, parameter.sizes(), gradient_strides(parameter), dtype);
     begin += padded(parameter.nbytes());
+    bucket.gradients.emplace_back(name, places_[i]);
+    bucket.parameters.push_back(parameter);
   }
 }
 
-void GradientBuckets::all_reduce(const ProcessGroup& group) const {
+// --- Taking -------------------------------------------------------------------------------------
+
+bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, bool check_finite) {
+  const at::Tensor& parameter = parameters_[index].second;
+  at::Tensor& place = places_[index];
+  if (is_copied(index)) {
+    const bool finite = !gradient.defined() || scaled_copy(place, gradient, scale_);
+    gradient = gradient.defined() ? place : place.zero_();
+    return finite;
+  }
+  if (!gradient.defined()) {
+    gradient = like_gradient(parameter).zero_();
+  } else if (gradient.strides() != at::IntArrayRef(gradient_strides(parameter))) {
+    gradient = like_gradient(parameter).copy_(gradient);  // So that all ranks' are laid out alike.
+  }
+  place = gradient;
+  return !check_finite || all_finite(gradient);
+}
+
+bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite) {
+  at::Tensor& place = places_[index];
+  if (!is_copied(index)) place = like_gradient(parameters_[index].second);
+  if (!gradient.defined()) {
+    place.zero_();
+    return true;
+  }
+  if (!is_copied(index)) {
+    place.copy_(gradient);
+    return !check_finite || all_finite(gradient);
+  }
+  if (gradient.data_ptr() == place.data_ptr()) gradient = gradient.clone();
+  return scaled_copy(place, gradient, scale_);
+}
+
+void GradientBuckets::take_zeros() {
+  for (const Region& region : regions_) region.flat.zero_();
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    if (!is_copied(i)) places_[i] = like_gradient(parameters_[i].second).zero_();
+}
+
+void GradientBuckets::end_pass() {
+  GradientPool::disarm();
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) places_[i].reset();
+}
+
+// --- Averaging ----------------------------------------------------------------------------------
+
+void GradientBuckets::average(std::size_t b) const {
+  const GradientBucket& bucket = buckets_[b];
+  if (bucket.buffer.numel() > 0)
+    all_reduce(bucket.buffer, group_, ReduceOp::sum, {.tag = bucket.tag});
+  for (const std::size_t i : in_place_[b]) average_in_place(i);
+}
+
+void GradientBuckets::average_all() const {
   for (const Region& region : regions_)
-    lockstep::all_reduce(region.flat, group, ReduceOp::sum, {.tag = region.tag});
+    if (region.flat.numel() > 0)
+      all_reduce(region.flat, group_, ReduceOp::sum, {.tag = region.tag});
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) average_in_place(i);
+}
+
+void GradientBuckets::average_in_place(std::size_t index) const {
+  all_reduce(places_[index], group_, ReduceOp::average, {.tag = parameters_[index].first});
 }
 
 void GradientBuckets::multiply(double factor) const {
-  const at::NoGradGuard no_grad;
   for (const Region& region : regions_) region.flat.mul_(factor);
-}
-
-void GradientBuckets::zero() const {
-  for (const Region& region : regions_) region.flat.zero_();
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) places_[i].mul_(factor);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,10 @@
-// Gradients of all parameters, bucket by bucket, in memory that every rank of the host has mapped,
-// so that summing them copies nothing. Buckets of one element type lie side by side: where all of
-// them are summed at once, one all_reduce does it.
+// Gradients on their way from autograd to their mean over all ranks, bucket by bucket.
+//
+// Small ones are copied, scaled by 1 / world_size, into memory that every rank of the host has
+// mapped, where summing them copies nothing. Those of one element type lie side by side: where all
+// are summed at once, one all_reduce does it. A large gradient is averaged where autograd has made
+// it, and is never in memory or cache twice: half of it goes through the ranks' rooms
+// (docs/algorithms.md), where a copy into registered memory would be of all of it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,12 +12,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/bucket_assignment.h"
 #include "lockstep/parallel/gradient_bucket.h"
+#include "lockstep/parallel/gradient_pool.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
@@ -21,24 +27,41 @@ namespace lockstep {
 class GradientBuckets {
  public:
   // Collective. `parameters` and `assignment` are the same on all ranks; types can be reduced.
+  // `for_hook`: all gradients, whatever their size and not scaled, lie in the buckets.
+  // `parameters` outlive this.
   GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
-                  const ProcessGroup& group);
+                  const ProcessGroup& group, bool for_hook);
 
-  // Where the gradient of parameter `index` lies: of its shape, and of its strides when it is
-  // dense, which is what AccumulateGrad and the optimizers' kernels want.
-  const at::Tensor& view(std::size_t index) const { return views_[index]; }
-
-  // The bucket in which it lies.
+  // The bucket of parameter `index`.
   std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
 
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
-  // Blocking: every gradient becomes its sum over all ranks.
-  void all_reduce(const ProcessGroup& group) const;
+  // From begin_pass() to end_pass(), large gradients that this thread makes lie in registered memory.
+  void begin_pass() const {
+    if (pool_ != nullptr) pool_->arm();
+  }
+  // Forgets what was taken, but for what lies in the buckets.
+  void end_pass();
 
-  // Of every gradient.
+  // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient` the
+  // tensor that will be the mean. Returns false if `check_finite` found that it is not.
+  bool take(std::size_t index, at::Tensor& gradient, bool check_finite);
+
+  // The same for a rank whose pass has left the parameter out: `gradient` keeps its value until
+  // adopt() makes it the mean, if it ever does.
+  bool take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite);
+  void adopt(std::size_t index, at::Tensor& gradient) const { gradient = places_[index]; }
+
+  // Takes zeros for every parameter.
+  void take_zeros();
+
+  // Blocking: what was taken becomes its mean; of one bucket, or of all.
+  void average(std::size_t bucket) const;
+  void average_all() const;
+
+  // Of every gradient that was taken.
   void multiply(double factor) const;
-  void zero() const;
 
  private:
   // All buckets of one type.
@@ -47,14 +70,22 @@ class GradientBuckets {
     std::string tag;
   };
 
-  void fill_region(at::ScalarType dtype, const NamedTensors& parameters,
-                   const BucketAssignment& assignment, const ProcessGroup& group);
+  bool is_copied(std::size_t index) const;
+  std::size_t copied_bytes(const std::vector<std::size_t>& indices) const;
+  void fill_region(at::ScalarType dtype, const BucketAssignment& assignment);
   void fill_bucket(std::size_t bucket, const RegisteredMemory& memory, std::size_t begin,
-                   const NamedTensors& parameters, const std::vector<std::size_t>& indices);
+                   const std::vector<std::size_t>& indices);
+  void average_in_place(std::size_t index) const;
 
+  const NamedTensors& parameters_;
+  const ProcessGroup group_;
+  const bool for_hook_;
+  const double scale_;  // Of what is copied.
   std::vector<Region> regions_;
   std::vector<GradientBucket> buckets_;
-  std::vector<at::Tensor> views_;
+  std::vector<std::vector<std::size_t>> in_place_;  // By bucket: whose gradients are not copied.
+  std::shared_ptr<GradientPool> pool_;
+  std::vector<at::Tensor> places_;  // By parameter; of those not copied, what was taken.
   std::vector<std::size_t> bucket_of_;
 };
 

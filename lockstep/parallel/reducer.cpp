@@ -125,7 +125,7 @@ void Reducer::set_hook(CommunicationHook hook) {
   require(!reduction_.has_hook(), "register_comm_hook: there is one already");
   require(!has_passed_, "register_comm_hook: a backward pass has been averaged already");
   reduction_.set_hook(std::move(hook));
-  if (buckets_ == nullptr) make_buckets(assignment_);
+  make_buckets(assignment_);  // Laid out for it.
 }
 
 // --- Buckets ------------------------------------------------------------------------------------
@@ -134,7 +134,8 @@ void Reducer::make_buckets(BucketAssignment assignment) {
   assignment_ = std::move(assignment);
   if (group_.size() == 1 && !reduction_.has_hook()) return;
   buckets_.reset();  // Its memory first, unless a gradient lies there still.
-  buckets_ = std::make_unique<GradientBuckets>(parameters_, assignment_, group_);
+  buckets_ =
+      std::make_unique<GradientBuckets>(parameters_, assignment_, group_, reduction_.has_hook());
 }
 
 void Reducer::rebuild_buckets() {
@@ -171,6 +172,7 @@ void Reducer::begin_pass(bool watched) {
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
   reset_pass();
   if (!rebuilt_) arrival_.clear();
+  if (buckets_ != nullptr) buckets_->begin_pass();
   graph_task_ = task;
   watched_ = watched;
   auto pass = std::make_shared<const bool>(true);
@@ -218,31 +220,13 @@ void Reducer::take(std::size_t index) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined() && gradient.layout() != at::kStrided)
     throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
-  if (buckets_ == nullptr) {
-    if (gradient.defined() && options_.non_finite != NonFinite::ignore)
-      note_finite(index, all_finite(gradient));
-  } else if (gradient.defined()) {
-    note_finite(index, scaled_copy(buckets_->view(index), gradient, scale()));
-    gradient = buckets_->view(index);
-  } else {
-    gradient = buckets_->view(index).zero_();
+  if (buckets_ != nullptr) {
+    note_finite(index, buckets_->take(index, gradient, checks_finite()));
+    --pending_[buckets_->bucket_of(index)];
+  } else if (gradient.defined() && checks_finite()) {
+    note_finite(index, all_finite(gradient));
   }
   taken_[index] = true;
-  if (buckets_ != nullptr) --pending_[buckets_->bucket_of(index)];
-}
-
-// Of a parameter whose gradient has not come in this pass: what had accumulated before, or zero.
-// `.grad` stays as it is until it is known whether another rank has one.
-void Reducer::take_left_out(std::size_t index) {
-  const auto& [name, parameter] = parameters_[index];
-  at::Tensor& gradient = parameter.mutable_grad();
-  const at::Tensor& view = buckets_->view(index);
-  if (!gradient.defined()) {
-    view.zero_();
-    return;
-  }
-  if (gradient.data_ptr() == view.data_ptr()) gradient = gradient.clone();
-  note_finite(index, scaled_copy(view, gradient, scale()));
 }
 
 void Reducer::note_finite(std::size_t index, bool finite) {
@@ -250,13 +234,17 @@ void Reducer::note_finite(std::size_t index, bool finite) {
     report_.non_finite = static_cast<std::int64_t>(index);
 }
 
-// The next bucket is complete, or will not become any more so.
+// The next bucket is complete, or will not become more so: what has not come in this pass is what
+// had accumulated before, or zero, and stays what it is unless another rank turns out to have one.
 void Reducer::finish_bucket() {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;
-  for (const std::size_t i : assignment_[next_bucket_])
-    if (!taken_[i]) take_left_out(i);
-  if (overlaps()) reduction_.start(buckets_->buckets()[next_bucket_]);
+  for (const std::size_t i : assignment_[next_bucket_]) {
+    if (taken_[i]) continue;
+    at::Tensor& gradient = parameters_[i].second.mutable_grad();
+    note_finite(i, buckets_->take_left_out(i, gradient, checks_finite()));
+  }
+  if (overlaps()) reduction_.start(*buckets_, next_bucket_);
   ++next_bucket_;
 }
 
@@ -270,7 +258,7 @@ void Reducer::finish_pass() {
   }
   const PassReports reports = exchange_reports();
   if (!may_go_on(reports)) return;
-  if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_, group_);
+  if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_);
   divide(reports);
   adopt_left_out(reports);
   learn();
@@ -280,11 +268,11 @@ void Reducer::shadow_pass() {
   require(!recording_,
           "join(): a rank without any input cannot tell what a static graph looks like");
   reset_pass();
-  if (buckets_ != nullptr) buckets_->zero();
+  if (buckets_ != nullptr) buckets_->take_zeros();
   const std::vector<ParameterUse> uses(parameters_.size(), ParameterUse::unused);
   const PassReports reports({}, uses, group_);
   if (!may_go_on(reports)) return;
-  if (buckets_ != nullptr) reduction_.run(*buckets_, group_);
+  if (buckets_ != nullptr) reduction_.run(*buckets_);
   learn();
 }
 
@@ -343,10 +331,11 @@ void Reducer::adopt_left_out(const PassReports& reports) {
   if (buckets_ == nullptr) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (!taken_[i] && reports.used_by_any(i))
-      parameters_[i].second.mutable_grad() = buckets_->view(i);
+      buckets_->adopt(i, parameters_[i].second.mutable_grad());
 }
 
 void Reducer::learn() {
+  if (buckets_ != nullptr) buckets_->end_pass();
   has_passed_ = true;
   if (!recording_) rebuild_due_ = !rebuilt_;
   recording_ = false;

@@ -88,7 +88,6 @@ class Reducer {
   void reset_pass();
 
   void take(std::size_t index);
-  void take_left_out(std::size_t index);
   void adopt_left_out(const PassReports& reports);
   void note_finite(std::size_t index, bool finite);
   void finish_bucket();
@@ -97,8 +96,7 @@ class Reducer {
   void divide(const PassReports& reports) const;
   void learn();
 
-  // Of gradients on their way into buckets: a hook divides for itself.
-  double scale() const { return reduction_.has_hook() ? 1 : 1.0 / group_.size(); }
+  bool checks_finite() const { return options_.non_finite != NonFinite::ignore; }
   bool overlaps() const { return overlapped_ && join_ == nullptr && !recording_; }
   ParameterUse use_of(std::size_t index) const;
   void make_buckets(BucketAssignment assignment);

@@ -1,0 +1,55 @@
+// Registered memory in which autograd itself makes large gradients, so that nothing is copied to be
+// summed.
+//
+// While a pool is armed on a thread, tensors that the thread makes, and that are exactly as large
+// as a gradient which the pool has room for, get their memory from it. Which tensors these are does
+// not matter to anybody: one that is no gradient after all is a tensor like any other, and a
+// gradient that finds no room is summed by way of the ranks' rooms instead.
+//
+// Thread safety: tensors may be freed on any thread.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+class GradientPool : public std::enable_shared_from_this<GradientPool> {
+ public:
+  // Collective. Room for one tensor of each of these sizes.
+  static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
+                                            const ProcessGroup& group);
+
+  // From here on, on the calling thread, until disarm() or the next arm().
+  void arm();
+  static void disarm();
+
+  // Null when there is no room of exactly that size. Keeps the pool alive.
+  c10::DataPtr take(std::size_t bytes);
+
+ private:
+  GradientPool() = default;
+  static void give_back(void* room);
+
+  struct Room {
+    std::shared_ptr<GradientPool> pool;  // While it is taken.
+    std::byte* data;
+    std::size_t bytes;
+  };
+
+  RegisteredMemory memory_;
+  std::vector<Room> rooms_;
+  std::mutex mutex_;
+  std::multimap<std::size_t, Room*> free_;
+};
+
+}  // namespace lockstep
