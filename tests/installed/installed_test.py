@@ -71,6 +71,12 @@ def readme(args):
     run(prefix / "bin" / "lockstep", "run", "-n", "2", binary, LOCKSTEP_DATA=str(images.parent),
         OMP_NUM_THREADS="1")
 
+    # Its second program for LibTorch, on ranks with unequal inputs.
+    programs = re.findall(r"```cpp\n(.*?)```", text, re.DOTALL)
+    (project / "my_program.cpp").write_text(next(p for p in programs if "ddp.join" in p))
+    binary = compile_program(project, prefix, args.scratch / "build")
+    run(prefix / "bin" / "lockstep", "run", "-n", "3", binary, OMP_NUM_THREADS="1")
+
 
 def comm(args):
     prefix = args.scratch / "prefix"
