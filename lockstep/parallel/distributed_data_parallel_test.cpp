@@ -10,6 +10,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <chrono>
+#include <csignal>
 #include <stdexcept>
 #include <utility>
 
@@ -250,6 +252,43 @@ const Ranks interrupted("interrupted", [](const Rank& rank) {
 
 TEST(DistributedDataParallel, ABackwardThatThrewLeavesNothingToTheNext) {
   EXPECT_TRUE(all_succeeded(interrupted.run(2)));
+}
+
+// Of a layer large enough to be averaged in place, by threads where `overlap` is set.
+void survive_a_kill(const Rank& rank, bool overlap) {
+  ProcessGroup group = init_process_group();
+  torch::nn::Sequential net;
+  for (int i = 0; i < 3; ++i) net->push_back(torch::nn::Linear(400, 400));
+  DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.1, .overlap = overlap});
+  const auto pass = [&] { ddp(torch::ones({2, 400})).sum().backward(); };
+  for (int i = 0; i < 3; ++i) pass();
+  if (rank.rank == 1)
+    net->parameters()[2].register_hook([](const torch::Tensor& gradient) {
+      ::raise(SIGKILL);  // With half of the gradients in their buckets.
+      return gradient;
+    });
+  try {
+    pass();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::peer_lost) << error.what();
+    ASSERT_TRUE(error.failure()) << error.what();
+    EXPECT_EQ(error.failure()->rank, 1);
+    EXPECT_EQ(error.failure()->signal, SIGKILL);
+  }
+}
+
+const Ranks killed_at_end("killed, at the end", [](const Rank& r) { survive_a_kill(r, false); });
+const Ranks killed_during("killed, during", [](const Rank& r) { survive_a_kill(r, true); });
+
+TEST(DistributedDataParallel, ARankThatIsKilledInBackwardIsNamedByTheOthersBackward) {
+  for (const Ranks* ranks : {&killed_at_end, &killed_during}) {
+    const auto exits = ranks->run(3, std::chrono::seconds(20));  // Far less than any deadline.
+    EXPECT_EQ(exits[1].signal, SIGKILL);
+    for (const int survivor : {0, 2})
+      EXPECT_EQ(exits[static_cast<std::size_t>(survivor)].code, 0)
+          << exits[static_cast<std::size_t>(survivor)].output;
+  }
 }
 
 const Ranks buffers("buffers", [](const Rank& rank) {

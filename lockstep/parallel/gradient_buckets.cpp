@@ -177,8 +177,7 @@ void GradientBuckets::take_zeros() {
     if (!is_copied(i)) places_[i] = like_gradient(parameters_[i].second).zero_();
 }
 
-void GradientBuckets::end_pass() {
-  GradientPool::disarm();
+void GradientBuckets::release() {
   for (const auto& indices : in_place_)
     for (const std::size_t i : indices) places_[i].reset();
 }

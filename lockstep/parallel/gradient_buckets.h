@@ -37,12 +37,8 @@ class GradientBuckets {
 
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
-  // From begin_pass() to end_pass(), large gradients that this thread makes lie in registered memory.
-  void begin_pass() const {
-    if (pool_ != nullptr) pool_->arm();
-  }
-  // Forgets what was taken, but for what lies in the buckets.
-  void end_pass();
+  // For large gradients; null where there are none.
+  const std::shared_ptr<GradientPool>& pool() const { return pool_; }
 
   // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient` the
   // tensor that will be the mean. Returns false if `check_finite` found that it is not.
@@ -62,6 +58,9 @@ class GradientBuckets {
 
   // Of every gradient that was taken.
   void multiply(double factor) const;
+
+  // Forgets what was taken, but for what lies in the buckets.
+  void release();
 
  private:
   // All buckets of one type.

@@ -61,8 +61,8 @@ std::shared_ptr<GradientPool> GradientPool::make(const std::vector<std::size_t>&
   return pool;
 }
 
-void GradientPool::arm() { armed = shared_from_this(); }
-void GradientPool::disarm() { armed.reset(); }
+GradientPool::Arming::Arming(std::shared_ptr<GradientPool> pool) { armed = std::move(pool); }
+GradientPool::Arming::~Arming() { armed.reset(); }
 
 c10::DataPtr GradientPool::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);

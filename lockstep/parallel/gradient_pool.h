@@ -29,9 +29,14 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
   static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
                                             const ProcessGroup& group);
 
-  // From here on, on the calling thread, until disarm() or the next arm().
-  void arm();
-  static void disarm();
+  // While one lives its pool is armed on the thread that made it, instead of the one before.
+  class Arming {
+   public:
+    explicit Arming(std::shared_ptr<GradientPool> pool);
+    ~Arming();
+    Arming(const Arming&) = delete;
+    Arming& operator=(const Arming&) = delete;
+  };
 
   // Null when there is no room of exactly that size. Keeps the pool alive.
   c10::DataPtr take(std::size_t bytes);

@@ -5,6 +5,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "lockstep/comm/in_process.h"
@@ -23,7 +25,7 @@ TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
   run_in_process(2, [](ProcessGroup& world) {
     const auto pool = GradientPool::make({room, room}, world);
     const torch::Tensor before = large();
-    pool->arm();
+    std::optional<GradientPool::Arming> arming(pool);
     const torch::Tensor other = torch::ones({rows + 1, 1024});
     torch::Tensor first = large();
     const torch::Tensor second = large();
@@ -35,7 +37,7 @@ TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
     EXPECT_EQ(pool.use_count(), 4);  // Ours, the thread's, and those of two tensors.
     first.reset();
     EXPECT_EQ(large().data_ptr(), place);
-    GradientPool::disarm();
+    arming.reset();
     EXPECT_NE(large().data_ptr(), place);
     EXPECT_TRUE(torch::equal(second, third));
     EXPECT_TRUE(torch::equal(second, before));
@@ -45,9 +47,8 @@ TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
 TEST(GradientPool, ItsTensorsOutliveItAndTheGroupAndAreFreedOnAnyThread) {
   torch::Tensor kept[2];
   run_in_process(2, [&](ProcessGroup& world) {
-    GradientPool::make({room}, world)->arm();
+    const GradientPool::Arming arming(GradientPool::make({room}, world));
     kept[world.rank()] = large();
-    GradientPool::disarm();
   });
   EXPECT_EQ(kept[0].sum().item<float>(), rows * 1024);
   std::thread([&] { kept[0].reset(); }).join();

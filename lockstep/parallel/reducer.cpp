@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/reducer.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <sched.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -17,7 +15,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/log.h"
-#include "lockstep/comm/values.h"
+#include "lockstep/parallel/overlap.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/parallel/stopwatch.h"
 
@@ -47,33 +45,6 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
 BucketLimits limits_of(const DistributedDataParallelOptions& options) {
   const bool whole_at_first = options.static_graph || !options.find_unused_parameters;
   return bucket_limits(options.bucket_cap_mb, options.bucket_caps_mb, whole_at_first);
-}
-
-bool has_idle_core() {
-  cpu_set_t cores;
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return false;
-  return CPU_COUNT(&cores) > at::get_num_threads();
-}
-
-std::string text_of(const DistributedDataParallelOptions& options) {
-  std::string text = "options of DistributedDataParallel:";
-  for (const int value :
-       {static_cast<int>(options.broadcast_buffers),
-        static_cast<int>(options.find_unused_parameters), static_cast<int>(options.static_graph),
-        options.overlap ? int{*options.overlap} : -1, static_cast<int>(options.mean),
-        static_cast<int>(options.non_finite)})
-    text += ' ' + std::to_string(value);
-  if (options.bucket_cap_mb) text += " cap " + std::to_string(*options.bucket_cap_mb);
-  for (const double cap : options.bucket_caps_mb) text += " of " + std::to_string(cap);
-  return text;
-}
-
-// The same on all ranks. Collective.
-bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group) {
-  const bool wanted = options.overlap.value_or(group.size() > 1 && has_idle_core());
-  const std::string tag = text_of(options);
-  const auto all = all_gather_value(static_cast<std::uint8_t>(wanted), group, {.tag = tag});
-  return std::find(all.begin(), all.end(), 0) == all.end();
 }
 
 ProcessGroup group_of_its_own(const ProcessGroup& group) {
@@ -172,10 +143,10 @@ void Reducer::begin_pass(bool watched) {
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
   reset_pass();
   if (!rebuilt_) arrival_.clear();
-  if (buckets_ != nullptr) buckets_->begin_pass();
   graph_task_ = task;
   watched_ = watched;
-  auto pass = std::make_shared<const bool>(true);
+  auto pass = std::make_shared<const GradientPool::Arming>(buckets_ != nullptr ? buckets_->pool()
+                                                                               : nullptr);
   pass_ = pass;
   torch::autograd::Engine::get_default_engine().queue_callback(
       [this, pass = std::move(pass)] { finish_pass(); });
@@ -183,6 +154,7 @@ void Reducer::begin_pass(bool watched) {
 
 void Reducer::reset_pass() {
   pass_.reset();
+  if (recording_) expected_.assign(expected_.size(), 0);  // An Error may have ended the last try.
   remaining_ = expected_;
   taken_.assign(parameters_.size(), false);
   report_ = {};
@@ -335,7 +307,7 @@ void Reducer::adopt_left_out(const PassReports& reports) {
 }
 
 void Reducer::learn() {
-  if (buckets_ != nullptr) buckets_->end_pass();
+  if (buckets_ != nullptr) buckets_->release();
   has_passed_ = true;
   if (!recording_) rebuild_due_ = !rebuilt_;
   recording_ = false;

@@ -30,6 +30,7 @@
 #include "lockstep/parallel/bucket_reduction.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradient_buckets.h"
+#include "lockstep/parallel/gradient_pool.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -123,10 +124,11 @@ class Reducer {
   // The pass under way, or the last one.
   int graph_task_ = -1;
   bool watched_ = false;  // It began at an output, so nested graph tasks are a part of it.
-  std::weak_ptr<const bool> pass_;  // Expires with the pass, also when an exception cuts it short.
-  std::vector<int> remaining_;      // How often each gradient has still to come.
-  std::vector<bool> taken_;         // Whether it is in its bucket as it came.
-  std::size_t next_bucket_ = 0;     // The next one to start,
+  // Expires with the pass, also when an exception cuts it short.
+  std::weak_ptr<const GradientPool::Arming> pass_;
+  std::vector<int> remaining_;        // How often each gradient has still to come.
+  std::vector<bool> taken_;           // Whether it is in its bucket as it came.
+  std::size_t next_bucket_ = 0;       // The next one to start,
   std::vector<std::size_t> pending_;  // and of each one, how many gradients are not in it yet.
   PassReport report_;
   std::optional<NonFiniteGradient> non_finite_;

@@ -1,0 +1,16 @@
+// Whether gradients are reduced while backward() goes on.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
+
+namespace lockstep {
+
+// Collective: the same on all ranks. What `options` say or, where they say nothing, whether every
+// rank has a core that its intra-op threads leave idle.
+// Errors: mismatch when the ranks' options differ, in this or in anything else.
+bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group);
+
+}  // namespace lockstep
