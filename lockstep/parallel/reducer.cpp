@@ -141,6 +141,7 @@ void Reducer::watch(const at::Tensor& output) {
 void Reducer::begin_pass(bool watched) {
   const int task = torch::autograd::get_current_graph_task_id();
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
+  reduction_.wait();  // For what a pass that an exception cut short has left under way.
   reset_pass();
   if (!rebuilt_) arrival_.clear();
   graph_task_ = task;
@@ -279,6 +280,7 @@ bool Reducer::may_go_on(const PassReports& reports) {
   if (options_.non_finite == NonFinite::fail) throw Error(Fault::corrupt, text);
   if (group_.rank() == 0) log(LogLevel::warning, text + ": all ranks skip this step");
   for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+  if (buckets_ != nullptr) buckets_->release();
   return false;
 }
 

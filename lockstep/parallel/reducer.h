@@ -98,7 +98,9 @@ class Reducer {
   void learn();
 
   bool checks_finite() const { return options_.non_finite != NonFinite::ignore; }
-  bool overlaps() const { return overlapped_ && join_ == nullptr && !recording_; }
+  bool overlaps() const {
+    return overlapped_ && buckets_ != nullptr && join_ == nullptr && !recording_;
+  }
   ParameterUse use_of(std::size_t index) const;
   void make_buckets(BucketAssignment assignment);
   void rebuild_buckets();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
@@ -322,6 +323,17 @@ TEST(Reducer, AGradientThatIsNotFiniteMayBeSkippedByAllRanksOrSpread) {
         }
       });
   set_log_sink({});
+}
+
+TEST(Reducer, SparseGradientsAreRefusedByName) {
+  for_ranks(2, {}, [](ProcessGroup& world, const Options& given) {
+    torch::nn::Embedding net(torch::nn::EmbeddingOptions(10, 3).sparse(true));
+    DistributedDataParallel ddp(net, world, given);
+    std::string text;
+    const auto pass = [&] { ddp(torch::tensor({1, 2})).sum().backward(); };
+    EXPECT_EQ(fault_of(pass, &text), Fault::unsupported);
+    EXPECT_NE(text.find("the gradient of parameter weight is sparse"), text.npos) << text;
+  });
 }
 
 TEST(Reducer, OutputsOfAnyShapeAreWatched) {
