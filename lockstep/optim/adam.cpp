@@ -12,6 +12,8 @@ torch::Tensor Adam::step(LossClosure closure) {
   torch::Tensor loss = fused::loss_of(closure);
   const at::NoGradGuard no_grad;
   fused::require_fusible(param_groups_, "Adam");
+  fused::require_adam_states<torch::optim::AdamOptions, torch::optim::AdamParamState>(param_groups_,
+                                                                                      state_);
   for (const auto& group : param_groups_)
     fused::adam_step<torch::optim::AdamOptions, torch::optim::AdamParamState>(group, state_,
                                                                               at::_fused_adam_);

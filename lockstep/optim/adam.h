@@ -15,9 +15,8 @@ namespace lockstep {
 // than its parameter, which Python's pairs with the wrong weights, this takes a copy of it.
 //
 // Errors: unsupported for sparse gradients, and for parameters that are not floating-point or are
-// views with gaps in memory; misuse for a gradient of another shape. All parameters are looked at
-// before the first is stepped. Misuse for state of another shape, and without what the options
-// need; parameters may be stepped then.
+// views with gaps in memory; misuse for a gradient of another shape, and for state of another
+// shape or without what the options need. All are looked at before the first is stepped.
 class LOCKSTEP_API Adam : public torch::optim::Adam {
  public:
   using torch::optim::Adam::Adam;

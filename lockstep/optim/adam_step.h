@@ -50,6 +50,21 @@ void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
          options.eps(), options.amsgrad(), /*maximize=*/false, /*grad_scale=*/{}, /*found_inf=*/{});
 }
 
+// Of every group, before the first one is stepped.
+template <class Options, class ParamState>
+void require_adam_states(const std::vector<Group>& groups, const States& states) {
+  for (const Group& group : groups)
+    for (const at::Tensor& parameter : group.params()) {
+      const auto slot = states.find(parameter.unsafeGetTensorImpl());
+      if (!parameter.grad().defined() || slot == states.end() || !slot->second) continue;
+      const auto& state = static_cast<const ParamState&>(*slot->second);
+      require_state(parameter, state.exp_avg());
+      require_state(parameter, state.exp_avg_sq());
+      if (static_cast<const Options&>(group.options()).amsgrad())
+        require_state(parameter, state.max_exp_avg_sq());
+    }
+}
+
 template <class Options, class ParamState>
 void adam_step(const Group& group, States& states, AdamKernel kernel) {
   const auto& options = static_cast<const Options&>(group.options());

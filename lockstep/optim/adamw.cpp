@@ -12,6 +12,8 @@ torch::Tensor AdamW::step(LossClosure closure) {
   torch::Tensor loss = fused::loss_of(closure);
   const at::NoGradGuard no_grad;
   fused::require_fusible(param_groups_, "AdamW");
+  fused::require_adam_states<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
+      param_groups_, state_);
   for (const auto& group : param_groups_)
     fused::adam_step<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(group, state_,
                                                                                 at::_fused_adamw_);

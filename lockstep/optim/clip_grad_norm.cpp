@@ -76,6 +76,7 @@ void require_finite(const at::Tensor& total, at::TensorList parameters) {
 
 at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double norm_type,
                            bool error_if_nonfinite) {
+  require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   if (gradients.empty()) return at::zeros({});

@@ -46,10 +46,13 @@ void require_fusible(const std::vector<Group>& groups, std::string_view optimize
       if (parameter.grad().defined()) require_fusible(parameter, optimizer);
 }
 
-void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {
+void require_state(const at::Tensor& parameter, const at::Tensor& tensor) {
   require(tensor.defined() && tensor.sizes() == parameter.sizes(),
           "an optimizer's state lacks a tensor, or one has another shape than its parameter: it is "
           "that of other options or of another model");
+}
+
+void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {
   if (!laid_out_alike(parameter, tensor))
     tensor = at::empty_like(parameter, tensor.options(), at::MemoryFormat::Preserve).copy_(tensor);
 }

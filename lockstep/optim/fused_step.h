@@ -28,9 +28,12 @@ torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 // memory; misuse when a gradient has another shape than its parameter.
 void require_fusible(const std::vector<Group>& groups, std::string_view optimizer);
 
+// Errors: misuse when `tensor`, the state of `parameter`, is undefined or has another shape.
+void require_state(const at::Tensor& parameter, const at::Tensor& tensor);
+
 // Makes `tensor`, the gradient or state of `parameter`, a copy with the parameter's strides when it
 // has others: the kernels walk the memory of both side by side and heed neither strides nor sizes.
-// Errors: misuse when it is undefined or has another shape.
+// It has the parameter's shape.
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor);
 
 // What one call of a kernel works on; optimizers add the state. All of a batch have one type, device

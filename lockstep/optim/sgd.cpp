@@ -31,6 +31,15 @@ void require_full_precision(const fused::Group& group) {
       throw Error(Fault::unsupported, "SGD: a parameter is of half precision");
 }
 
+void require_momentum(const fused::Group& group, const fused::States& states) {
+  if (static_cast<const Options&>(group.options()).momentum() == 0) return;
+  for (const at::Tensor& parameter : group.params()) {
+    const auto slot = states.find(parameter.unsafeGetTensorImpl());
+    if (parameter.grad().defined() && slot != states.end() && slot->second)
+      fused::require_state(parameter, static_cast<const State&>(*slot->second).momentum_buffer());
+  }
+}
+
 void add_with_momentum(std::vector<SgdBatch>& batches, const at::Tensor& parameter,
                        fused::States& states) {
   auto& slot = states[parameter.unsafeGetTensorImpl()];
@@ -68,7 +77,10 @@ torch::Tensor SGD::step(LossClosure closure) {
   torch::Tensor loss = fused::loss_of(closure);
   const at::NoGradGuard no_grad;
   fused::require_fusible(param_groups_, "SGD");
-  for (const auto& group : param_groups_) require_full_precision(group);
+  for (const auto& group : param_groups_) {
+    require_full_precision(group);
+    require_momentum(group, state_);
+  }
   for (const auto& group : param_groups_) lockstep::step(group, state_);
   return loss;
 }

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "lockstep/comm/error.h"
 #include "lockstep/comm/host/block_signals.h"
 #include "lockstep/parallel/stopwatch.h"
 
@@ -41,11 +42,21 @@ void BucketReduction::wait() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
+void BucketReduction::drain() noexcept {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty(); });
+  error_ = nullptr;
+}
+
 void BucketReduction::reduce(const Job& job) {
   const at::NoGradGuard no_grad;
   if (!hook_) return job.buckets->average(job.bucket);
-  GradientBucket bucket = job.buckets->buckets()[job.bucket];  // A hook may take its parts.
+  const at::Tensor& place = job.buckets->buckets()[job.bucket].buffer;
+  GradientBucket bucket = job.buckets->buckets()[job.bucket];  // A hook may exchange its parts.
   hook_(bucket);
+  require(bucket.buffer.defined() && bucket.buffer.sizes() == place.sizes(),
+          "a communication hook has exchanged the bucket's buffer for one of another shape");
+  if (!bucket.buffer.is_same(place)) place.copy_(bucket.buffer);
 }
 
 void BucketReduction::work() {

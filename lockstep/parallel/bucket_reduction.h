@@ -38,6 +38,9 @@ class BucketReduction {
   // Returns once all that was started is done. Errors: the first that one of them threw.
   void wait();
 
+  // As wait(), but for the Error.
+  void drain() noexcept;
+
   // Whether start()ed buckets are not done.
   bool busy() const {
     const std::lock_guard lock(mutex_);

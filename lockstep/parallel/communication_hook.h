@@ -17,9 +17,12 @@
 namespace lockstep {
 
 // Called for each bucket, in the same order on all ranks. The bucket holds this rank's gradients,
-// not divided by anything; when the hook returns, it holds their mean over all ranks. It may block
+// not divided by anything; when the hook returns, it holds their mean over all ranks, in `buffer` or in
+// what the hook has put in its place. It may block
 // and communicate through `bucket.group`, but no other group. With overlap it runs on a thread of
-// its own, while backward() computes other buckets. What it throws comes out of backward().
+// its own, while backward() computes other buckets. What it throws comes out of
+// backward(), on this rank: where it throws on all, all may go on; otherwise the others wait for
+// this one as for any that has fallen behind, until it ends or calls something else.
 using CommunicationHook = std::function<void(GradientBucket& bucket)>;
 
 // Gradients travel as float16 or bfloat16: half the bytes, and a mean of numbers with 11 or 8 bits.

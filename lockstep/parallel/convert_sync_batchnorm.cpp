@@ -79,7 +79,7 @@ class Conversion {
 
   void apply(const ProcessGroup& group) {
     for (auto& [sync, path] : named_)
-      sync->synchronize(sync->group().value_or(group), std::move(path));
+      sync->synchronize(sync->has_own_group() ? *sync->group() : group, std::move(path));
     for (Exchange& exchange : exchanges_) {
       exchange.sequential->replace_module(exchange.name, std::move(exchange.module));
       for (auto& [element, replacement] : exchange.elements) *element = std::move(replacement);

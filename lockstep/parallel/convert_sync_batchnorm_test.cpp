@@ -117,12 +117,12 @@ TEST(ConvertSyncBatchnorm, OneThatIsHeldTwiceRemainsOne) {
   });
 }
 
-TEST(ConvertSyncBatchnorm, OneWithAGroupOfItsOwnKeepsIt) {
+TEST(ConvertSyncBatchnorm, OneMadeWithAGroupKeepsItAndOthersGetThatOfTheLastConversion) {
   in_a_group([](const ProcessGroup& group) {
     const ProcessGroup other = group.split(group.rank());
     Sequential net(SyncBatchNorm(3, other), SyncBatchNorm(3));
-    convert_sync_batchnorm(*net, group);
     convert_sync_batchnorm(*net, other);
+    convert_sync_batchnorm(*net, group);
     EXPECT_EQ(net->at<SyncBatchNormImpl>(0).group()->size(), 1);
     EXPECT_EQ(net->at<SyncBatchNormImpl>(1).group()->size(), 2);
   });

@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -15,10 +16,14 @@
 namespace lockstep {
 namespace {
 
-NamedTensors replicated_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
-  require_same_tensors(named_tensors(module), group);
-  broadcast_replica(named_tensors(module), group);
-  return named_parameters(module);
+NamedTensors replicated_parameters(const std::shared_ptr<torch::nn::Module>& module,
+                                   const ProcessGroup& group,
+                                   const DistributedDataParallelOptions& options) {
+  require(module != nullptr, "DistributedDataParallel: there is no module");
+  require_same_options(options, group);
+  require_same_tensors(named_tensors(*module), group);
+  broadcast_replica(named_tensors(*module), group);
+  return named_parameters(*module);
 }
 
 }  // namespace
@@ -26,12 +31,14 @@ NamedTensors replicated_parameters(const torch::nn::Module& module, const Proces
 DataParallelBase::NoSync::NoSync(bool& synchronize, bool active)
     : synchronize_(synchronize), before_(std::exchange(synchronize, synchronize && !active)) {}
 
-DataParallelBase::DataParallelBase(const torch::nn::Module& module, const ProcessGroup& group,
+DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
+                                   const ProcessGroup& group,
                                    const DistributedDataParallelOptions& options)
-    : module_(module),
+    : replica_(std::move(module)),
       group_(group),
       options_(options),
-      reducer_(std::make_unique<Reducer>(replicated_parameters(module, group), group, options)) {}
+      reducer_(std::make_unique<Reducer>(replicated_parameters(replica_, group, options), group,
+                                         options)) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
@@ -51,10 +58,13 @@ const BucketAssignment& DataParallelBase::bucket_assignment() const {
 
 BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
 
+bool DataParallelBase::is_overlapped() const { return reducer_->is_overlapped(); }
+
 void DataParallelBase::count_samples(double samples) {
   require(options_.mean == GradientMean::over_samples,
           "count_samples: gradients are means over ranks; set GradientMean::over_samples");
-  require(samples >= 0, "count_samples: their number is negative");
+  require(samples >= 0 && std::isfinite(samples),
+          "count_samples: their number is negative or not finite");
   reducer_->count_samples(samples);
 }
 
@@ -68,7 +78,7 @@ void DataParallelBase::before_forward() {
 }
 
 void DataParallelBase::broadcast_buffers() {
-  const NamedTensors buffers = named_buffers(module_);  // A user may have exchanged them.
+  const NamedTensors buffers = named_buffers(*replica_);  // A user may have exchanged them.
   if (buffers.empty()) return;
   if (!join_) return broadcast_replica(buffers, group_);
   join_->exchange(Join::Step::broadcast_buffers);
@@ -91,10 +101,13 @@ void DataParallelBase::follow_others() {
     if (*step == Join::Step::average_gradients)
       reducer_->shadow_pass();
     else
-      broadcast_replica(named_buffers(module_), group_, join_->largest_active_rank());
+      broadcast_replica(named_buffers(*replica_), group_, join_->largest_active_rank());
   }
-  broadcast_replica(options_.broadcast_buffers ? named_tensors(module_) : named_parameters(module_),
-                    group_, join_->largest_active_rank());
+  broadcast_replica(
+      options_.broadcast_buffers ? named_tensors(*replica_) : named_parameters(*replica_), group_,
+      join_->largest_active_rank());
+  reducer_->forget_window();  // The others' last pass may have been under no_sync, ours not.
+  buffers_are_due_ = true;
 }
 
 }  // namespace lockstep

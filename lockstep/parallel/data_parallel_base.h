@@ -1,4 +1,6 @@
 // What DistributedDataParallel is whatever the type of its module.
+//
+// Thread safety, Errors: as DistributedDataParallel's.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,19 +47,21 @@ class LOCKSTEP_API DataParallelBase {
   //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
   [[nodiscard]] NoSync no_sync(bool active = true) { return {synchronize_, active}; }
 
-  // Replaces the all_reduce of gradients, on all ranks. Errors: misuse after the first backward(),
-  // or when there is a hook already.
+  // Replaces the all_reduce of gradients. Collective. Errors: misuse after the first backward() that
+  // was averaged, or when there is a hook already.
   void register_comm_hook(CommunicationHook hook);
 
   // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. Zero is
-  // fine as long as another rank has some.
+  // fine as long as another rank has some. What was counted for a backward() that threw is forgotten.
   void count_samples(double samples);
 
   // Runs `train`, in which ranks may make different numbers of passes, because they have different
   // numbers of batches say; then gives all of them the weights, and with broadcast_buffers the
   // buffers, of the one that trained longest, the last of these. Collective. A rank that is done
-  // takes part in the others' passes with nothing of its own, and its gradients are theirs; nothing
-  // else that communicates, SyncBatchNorm say, may be in `train`.
+  // takes part in the others' passes with nothing of its own, and has no gradients afterwards.
+  // Nothing else that communicates, SyncBatchNorm say, may be in `train`.
+  // Optimizers are the program's: that of a rank that was done early has made fewer steps. What it
+  // remembers, momentum say, must be made equal before training goes on, or replicas drift apart.
   template <class Train>
   void join(Train&& train, const JoinOptions& options = {}) {
     const Joining joining(*this, options);
@@ -74,9 +78,12 @@ class LOCKSTEP_API DataParallelBase {
 
   BackwardTimes backward_times() const;
 
+  // Whether gradients are reduced during backward(), on a thread of their own.
+  bool is_overlapped() const;
+
  protected:
-  // Collective. `module` outlives this.
-  DataParallelBase(const torch::nn::Module& module, const ProcessGroup& group,
+  // Collective.
+  DataParallelBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
                    const DistributedDataParallelOptions& options);
   ~DataParallelBase();
 
@@ -99,7 +106,7 @@ class LOCKSTEP_API DataParallelBase {
   void follow_others();
   void broadcast_buffers();
 
-  const torch::nn::Module& module_;
+  const std::shared_ptr<torch::nn::Module> replica_;
   const ProcessGroup group_;
   const DistributedDataParallelOptions options_;
   const std::unique_ptr<Reducer> reducer_;

@@ -6,21 +6,24 @@
 //   loss.backward();                                        // gradients are averages over ranks
 //
 // Semantics are those of torch.nn.parallel.DistributedDataParallel 2.13: parameters and buffers
-// are broadcast from rank 0 when it is made, buffers again before forward(), gradients are
-// scaled by 1 / world_size before all are summed, and buckets are PyTorch's. Parameter names gain
+// are broadcast from rank 0 when it is made, buffers again before forward(), gradients become their
+// mean over the ranks, and buckets are PyTorch's. Parameter names gain
 // no prefix: the module stays the user's own, and may be called directly when nothing is to be
-// synchronised, in an evaluation say. After backward() `.grad` lies in memory of this class, which
-// lives as long as the tensor does.
+// synchronised, in an evaluation say. After backward() `.grad` may lie in memory of this class, which
+// lives as long as the tensor does; large gradients are made there by an allocator that stands
+// before LibTorch's own in the whole process (lockstep/parallel/gradient_pool.h in the sources).
 //
 // Every backward() that reaches the module's parameters, after a forward() that was not under
-// no_sync(), is averaged: on all ranks the same number of times. Every parameter that requires a
+// no_sync(), is averaged: on all ranks the same number of times. autograd::grad() with respect to
+// other tensors is none, nor is one while all of them are frozen, as a GAN's discriminator in its
+// generator's step. Every parameter that requires a
 // gradient must take part in it, unless the options allow otherwise.
 //
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch when the ranks' modules or options differ; unsupported for sparse gradients and
 // for types that cannot be averaged; those of ProcessGroup. backward() throws on all ranks: misuse,
 // with the parameters' names, when some had no part in the loss; corrupt for gradients that are not
-// finite, see NonFinite.
+// finite, see NonFinite. All gradients are undefined then.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,7 +35,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/comm/error.h"
 #include "lockstep/parallel/data_parallel_base.h"
 #include "lockstep/parallel/forward_outputs.h"
 
@@ -44,7 +46,7 @@ class DistributedDataParallel : public DataParallelBase {
   // Collective.
   DistributedDataParallel(std::shared_ptr<Module> module, const ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})
-      : DataParallelBase(checked(module), group, options), module_(std::move(module)) {}
+      : DataParallelBase(module, group, options), module_(std::move(module)) {}
 
   // Takes what TORCH_MODULE makes, torch::nn::Sequential among them.
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder, const ProcessGroup& group,
@@ -69,12 +71,7 @@ class DistributedDataParallel : public DataParallelBase {
   const std::shared_ptr<Module>& module() const { return module_; }
 
  private:
-  static const Module& checked(const std::shared_ptr<Module>& module) {
-    require(module != nullptr, "DistributedDataParallel: there is no module");
-    return *module;
-  }
-
-  std::shared_ptr<Module> module_;
+  const std::shared_ptr<Module> module_;
 };
 
 }  // namespace lockstep

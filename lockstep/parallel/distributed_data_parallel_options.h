@@ -19,11 +19,16 @@ enum class GradientMean {
   over_samples,
 };
 
-// What happens when a rank's gradient is infinite or NaN. Every rank does the same.
+// What happens when a rank's gradient is infinite or NaN. Every rank does the same. What is looked at
+// are the gradients before they are summed: not what overflows in the sum, or in the type in which a
+// communication hook compresses them.
 enum class NonFinite {
-  fail,  // backward() throws Error(corrupt), which names parameter and rank.
-  skip,  // All gradients become undefined, so that the optimizer steps over this pass; it is logged.
-  ignore,  // It spreads to all ranks, as in PyTorch.
+  // backward() throws Error(corrupt), which names parameter and rank.
+  fail,
+  // All gradients become undefined, so that the optimizer steps over this pass; it is logged.
+  skip,
+  // It spreads to all ranks, as in PyTorch.
+  ignore,
 };
 
 struct DistributedDataParallelOptions {
@@ -47,7 +52,7 @@ struct DistributedDataParallelOptions {
   std::vector<double> bucket_caps_mb = {};  // Of each bucket in turn; PyTorch's bucket_cap_mb_list.
 
   // Whether buckets are reduced on a thread of their own while backward() goes on. When not given:
-  // if every rank has a core that its intra-op threads leave idle. Without such a core the thread
+  // if there is a core for each rank that no rank's intra-op threads need. Without it the thread
   // takes from backward() what it saves; then everything is reduced at once at the end.
   std::optional<bool> overlap = {};
 
@@ -55,7 +60,8 @@ struct DistributedDataParallelOptions {
   NonFinite non_finite = NonFinite::fail;
 };
 
-// Of DistributedDataParallel::join(), for ranks whose inputs end at different times. Names and defaults are those of PyTorch's Join.
+// Of DistributedDataParallel::join(), for ranks whose inputs end at different times. Names and
+// defaults are those of PyTorch's Join.
 struct JoinOptions {
   // Whether gradients are still divided by the number of all ranks when some have joined: then
   // every sample weighs the same. Otherwise by the number of ranks that are active.

@@ -8,19 +8,16 @@
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/parallel/padded.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::size_t cache_line = 64;
-
 // From here on an all_reduce of any memory takes less than a copy into registered memory and an
 // all_reduce there: what counts is how many bytes are read and written.
 constexpr std::size_t in_place_bytes = std::size_t{256} << 10;
-
-std::size_t padded(std::size_t bytes) { return (bytes + cache_line - 1) / cache_line * cache_line; }
 
 at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::size_t>& indices) {
   return parameters[indices.front()].second.scalar_type();
@@ -37,6 +34,17 @@ std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
                                                   : contiguous_strides(parameter.sizes());
 }
+
+bool is_laid_out_as(const at::Tensor& gradient, at::IntArrayRef strides) {
+  for (std::int64_t dim = 0; dim < gradient.dim(); ++dim)
+    if (gradient.size(dim) != 1 && gradient.stride(dim) != strides[static_cast<std::size_t>(dim)])
+      return false;
+  return true;
+}
+
+// Whether another tensor lies in its memory: a view of the gradient of something else, which
+// backward() may still read. Autograd itself holds one more until the hook returns.
+bool is_shared(const at::Tensor& gradient) { return gradient.storage().use_count() > 2; }
 
 at::Tensor like_gradient(const at::Tensor& parameter) {
   return at::empty_strided(parameter.sizes(), gradient_strides(parameter),
@@ -149,8 +157,8 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, bool check_f
   }
   if (!gradient.defined()) {
     gradient = like_gradient(parameter).zero_();
-  } else if (gradient.strides() != at::IntArrayRef(gradient_strides(parameter))) {
-    gradient = like_gradient(parameter).copy_(gradient);  // So that all ranks' are laid out alike.
+  } else if (!is_laid_out_as(gradient, gradient_strides(parameter)) || is_shared(gradient)) {
+    gradient = like_gradient(parameter).copy_(gradient);
   }
   place = gradient;
   return !check_finite || all_finite(gradient);
@@ -200,7 +208,9 @@ void GradientBuckets::average_all() const {
 }
 
 void GradientBuckets::average_in_place(std::size_t index) const {
-  all_reduce(places_[index], group_, ReduceOp::average, {.tag = parameters_[index].first});
+  // Dense, and laid out alike on all ranks: the order of its elements does not matter.
+  const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
+  all_reduce(flat, group_, ReduceOp::average, {.tag = parameters_[index].first});
 }
 
 void GradientBuckets::multiply(double factor) const {

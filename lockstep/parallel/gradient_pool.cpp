@@ -5,12 +5,10 @@
 
 #include <utility>
 
+#include "lockstep/parallel/padded.h"
+
 namespace lockstep {
 namespace {
-
-constexpr std::size_t cache_line = 64;
-
-std::size_t padded(std::size_t bytes) { return (bytes + cache_line - 1) / cache_line * cache_line; }
 
 thread_local std::shared_ptr<GradientPool> armed;
 
@@ -24,6 +22,7 @@ class PoolAllocator final : public c10::Allocator {
       if (c10::DataPtr data = armed->take(bytes)) return data;
     return next_->allocate(bytes);
   }
+  // Holds for what raw_allocate() gives where no pool is armed: elsewhere it must not be used.
   c10::DeleterFnPtr raw_deleter() const override { return next_->raw_deleter(); }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
@@ -61,8 +60,12 @@ std::shared_ptr<GradientPool> GradientPool::make(const std::vector<std::size_t>&
   return pool;
 }
 
-GradientPool::Arming::Arming(std::shared_ptr<GradientPool> pool) { armed = std::move(pool); }
-GradientPool::Arming::~Arming() { armed.reset(); }
+GradientPool::Arming::Arming(std::shared_ptr<GradientPool> pool)
+    : before_(std::exchange(armed, std::move(pool))) {}
+
+GradientPool::Arming::~Arming() {
+  if (thread_ == std::this_thread::get_id()) armed = before_;
+}
 
 c10::DataPtr GradientPool::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);

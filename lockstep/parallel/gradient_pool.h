@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -29,13 +30,17 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
   static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
                                             const ProcessGroup& group);
 
-  // While one lives its pool is armed on the thread that made it, instead of the one before.
+  // While one lives its pool is armed on the thread that made it, then the one before again.
   class Arming {
    public:
     explicit Arming(std::shared_ptr<GradientPool> pool);
     ~Arming();
     Arming(const Arming&) = delete;
     Arming& operator=(const Arming&) = delete;
+
+   private:
+    const std::shared_ptr<GradientPool> before_;
+    const std::thread::id thread_ = std::this_thread::get_id();
   };
 
   // Null when there is no room of exactly that size. Keeps the pool alive.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 
 #include "lockstep/comm/error.h"
@@ -61,7 +62,9 @@ std::optional<OutputArchive> archive_of(const OptimizerOptions& options) {
     OutputArchive archive;
     options.serialize(archive);
     return archive;
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
+    if (std::string_view(error.what()).find("has not been implemented") == std::string_view::npos)
+      throw;
     return std::nullopt;
   }
 }

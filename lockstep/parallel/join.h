@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
@@ -37,6 +38,7 @@ class Join {
  private:
   const ProcessGroup group_;
   const JoinOptions options_;
+  const std::string tag_;  // Ranks whose options differ get a mismatch.
   int active_ranks_;
   int largest_active_rank_;
 };

@@ -167,6 +167,47 @@ TEST(Join, AccumulatesAndAveragesOverTheSamplesThereWere) {
   });
 }
 
+TEST(Join, AWindowThatIsNotCompleteIsForgotten) {
+  run_in_process(2, [](ProcessGroup& world) {
+    torch::nn::Sequential net;
+    net->push_back(torch::nn::Linear(6, 4));
+    net->push_back(torch::nn::BatchNorm1d(4));
+    net->to(torch::kDouble);
+    DistributedDataParallel ddp(net, world, {.mean = GradientMean::over_samples});
+    for (int epoch = 0; epoch < 2; ++epoch)
+      ddp.join([&] {
+        for (int part = 0; part < 3 + world.rank(); ++part) {  // Windows of two parts.
+          const auto no_sync = ddp.no_sync(part % 2 == 0);
+          ddp.count_samples(4);
+          ddp(inputs(part, part + 4)).sum().backward();
+        }
+      });
+    ddp.count_samples(4);
+    net->zero_grad();
+    ddp(inputs(0, 4)).sum().backward();
+    const torch::Tensor all = all_gather(net->parameters()[3].grad(), world);
+    EXPECT_TRUE(torch::allclose(all, torch::ones_like(all)));  // The sum of 4 samples, over 4.
+  });
+}
+
+TEST(Join, WithoutAnySampleEveryRankLearnsOfIt) {
+  const auto none_counted = [](ProcessGroup& world) {
+    DistributedDataParallel ddp(linear(), world, {.mean = GradientMean::over_samples});
+    ddp.join([&] {
+      if (world.rank() == 0) loss_of(ddp(inputs(0, 2))).backward();
+    });
+  };
+  EXPECT_EQ(fault_of([&] { run_in_process(2, none_counted); }), Fault::misuse);
+}
+
+TEST(Join, OptionsThatDifferAreAMismatch) {
+  const auto differ = [](ProcessGroup& world) {
+    DistributedDataParallel ddp(linear(), world);
+    ddp.join([] {}, {.divide_by_initial_world_size = world.rank() == 0});
+  };
+  EXPECT_EQ(fault_of([&] { run_in_process(2, differ); }), Fault::mismatch);
+}
+
 TEST(Join, OfRanksWithAnEqualNumberOfStepsChangesNothing) {
   run_in_process(2, [](ProcessGroup& world) {
     DistributedDataParallel ddp(linear(), world);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/pass_report.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "lockstep/comm/error.h"
@@ -27,6 +28,25 @@ double PassReports::samples() const {
   return sum;
 }
 
+std::int64_t PassReports::last_pass() const {
+  std::int64_t last = 0;
+  for (int rank = 0; rank < ranks_; ++rank) last = std::max(last, report_of(rank).pass);
+  return last;
+}
+
+void PassReports::require_same_pass() const {
+  const std::int64_t expected = report_of(0).pass;
+  for (int rank = 1; rank < ranks_; ++rank) {
+    const std::int64_t pass = report_of(rank).pass;
+    if (pass == expected) continue;
+    throw Error(
+        Fault::mismatch,
+        "rank 0 is in backward pass " + std::to_string(expected) + " and rank " +
+            std::to_string(rank) + " in pass " + std::to_string(pass) +
+            ": an exception has cut a pass of one of them short. All have dropped this one");
+  }
+}
+
 bool PassReports::used_by_any(std::size_t parameter) const {
   for (int rank = 0; rank < ranks_; ++rank)
     if (use(rank, parameter) == ParameterUse::used) return true;
@@ -50,7 +70,8 @@ void PassReports::require_complete(const NamedTensors& parameters) const {
              parameters[static_cast<std::size_t>(repeated)].first +
              " came more often in one backward pass than it should: nested backward() calls that "
              "share a parameter, and recomputation of activations, need static_graph, and then "
-             "every pass must be as the first one was";
+             "every pass must be as the first one was; nested calls also need outputs of forward() "
+             "in which tensors are found (lockstep/parallel/forward_outputs.h)";
     });
     const std::string missing = missing_on(rank, parameters);
     require(missing.empty(), [&] {

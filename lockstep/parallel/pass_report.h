@@ -26,6 +26,7 @@ enum class ParameterUse : std::uint8_t {
 struct PassReport {
   static constexpr std::int64_t none = -1;
 
+  std::int64_t pass = 0;           // Its number: all ranks' are the same.
   double samples = 0;              // Counted since the last synchronised pass.
   std::int64_t non_finite = none;  // The first parameter with such a gradient.
   std::int64_t repeated = none;    // One whose gradient came more often than it should.
@@ -39,8 +40,12 @@ class PassReports {
               const ProcessGroup& group);
 
   double samples() const;
+  std::int64_t last_pass() const;
   bool used_by_any(std::size_t parameter) const;
   std::optional<NonFiniteGradient> non_finite(const NamedTensors& parameters) const;
+
+  // Errors: mismatch when ranks average different passes with each other.
+  void require_same_pass() const;
 
   // Errors: misuse, with the parameters' names, when a rank misses a gradient or had one repeated.
   void require_complete(const NamedTensors& parameters) const;

@@ -72,6 +72,8 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
   add_hooks();
 }
 
+// Gives a group of our own up where a collective would otherwise keep the thread: the one case in
+// which a destructor tells the other ranks something.
 Reducer::~Reducer() {
   for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
   if (overlapped_ && reduction_.busy())
@@ -102,11 +104,15 @@ void Reducer::set_hook(CommunicationHook hook) {
 // --- Buckets ------------------------------------------------------------------------------------
 
 void Reducer::make_buckets(BucketAssignment assignment) {
+  if (group_.size() == 1 && !reduction_.has_hook()) {
+    assignment_ = std::move(assignment);
+    return;
+  }
+  reduction_.drain();
+  auto made =
+      std::make_unique<GradientBuckets>(parameters_, assignment, group_, reduction_.has_hook());
   assignment_ = std::move(assignment);
-  if (group_.size() == 1 && !reduction_.has_hook()) return;
-  buckets_.reset();  // Its memory first, unless a gradient lies there still.
-  buckets_ =
-      std::make_unique<GradientBuckets>(parameters_, assignment_, group_, reduction_.has_hook());
+  buckets_ = std::move(made);
 }
 
 void Reducer::rebuild_buckets() {
@@ -133,24 +139,55 @@ void Reducer::prepare(bool synchronize) {
 void Reducer::watch(const at::Tensor& output) {
   if (!synchronize_ || !output.requires_grad()) return;
   output.register_hook([this, alive = std::weak_ptr<const bool>(alive_)](const at::Tensor&) {
-    if (!alive.expired() && synchronize_) begin_pass(/*watched=*/true);
+    if (!alive.expired() && synchronize_ && reaches_parameters()) begin_pass(/*watched=*/true);
   });
+}
+
+// Not so where all are frozen for the time being, and for autograd::grad() with respect to other
+// tensors: a GAN's discriminator in its generator's step, and a gradient penalty.
+bool Reducer::reaches_parameters() const {
+  if (std::none_of(parameters_.begin(), parameters_.end(),
+                   [](const auto& entry) { return entry.second.requires_grad(); }))
+    return false;
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return true;  // backward(): everything.
+  return std::any_of(hooks_.begin(), hooks_.end(), [&](const Hook& hook) {
+    const auto found = wanted->find(hook.accumulator.get());
+    return found != wanted->end() && found->second.should_execute();
+  });
+}
+
+Reducer::Pass::Pass(Reducer& reducer)
+    : arming_(reducer.buckets_ != nullptr ? reducer.buckets_->pool() : nullptr),
+      reducer_(reducer),
+      alive_(reducer.alive_) {}
+
+Reducer::Pass::~Pass() {
+  if (is_complete || alive_.expired()) return;
+  reducer_.forget_window();
+  ++reducer_.passes_;  // Other ranks may have gone on with theirs.
+}
+
+void Reducer::forget_window() {
+  samples_ = 0;
+  touched_.assign(touched_.size(), false);
 }
 
 // Each backward() is a graph task of its own, and so is each that it nests.
 void Reducer::begin_pass(bool watched) {
   const int task = torch::autograd::get_current_graph_task_id();
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
-  reduction_.wait();  // For what a pass that an exception cut short has left under way.
+  reduction_.drain();  // Of what a pass that an exception cut short has left under way.
   reset_pass();
   if (!rebuilt_) arrival_.clear();
   graph_task_ = task;
   watched_ = watched;
-  auto pass = std::make_shared<const GradientPool::Arming>(buckets_ != nullptr ? buckets_->pool()
-                                                                               : nullptr);
+  auto pass = std::make_shared<Pass>(*this);
   pass_ = pass;
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [this, pass = std::move(pass)] { finish_pass(); });
+  torch::autograd::Engine::get_default_engine().queue_callback([this, pass = std::move(pass)] {
+    pass->is_complete = true;
+    finish_pass();
+  });
 }
 
 void Reducer::reset_pass() {
@@ -225,6 +262,7 @@ void Reducer::finish_pass() {
   const at::NoGradGuard no_grad;
   if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
   while (buckets_ != nullptr && next_bucket_ < assignment_.size()) finish_bucket();
+  if (buckets_ == nullptr && recording_) check_recorded();
   if (overlaps()) {
     const Stopwatch watch(wait_time_);
     reduction_.wait();
@@ -237,13 +275,22 @@ void Reducer::finish_pass() {
   learn();
 }
 
+// Of one rank without buckets, the gradients that came in the pass that is recorded.
+void Reducer::check_recorded() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (expected_[i] > 0 && checks_finite())
+      note_finite(i, all_finite(parameters_[i].second.grad()));
+}
+
 void Reducer::shadow_pass() {
   require(!recording_,
           "join(): a rank without any input cannot tell what a static graph looks like");
   reset_pass();
+  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
   if (buckets_ != nullptr) buckets_->take_zeros();
   const std::vector<ParameterUse> uses(parameters_.size(), ParameterUse::unused);
-  const PassReports reports({}, uses, group_);
+  report_.pass = ++passes_;
+  const PassReports reports(report_, uses, group_);
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr) reduction_.run(*buckets_);
   learn();
@@ -253,8 +300,9 @@ PassReports Reducer::exchange_reports() {
   const Stopwatch watch(wait_time_);
   std::vector<ParameterUse> uses(parameters_.size());
   for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = use_of(i);
-  report_.samples = std::exchange(samples_, 0);
-  touched_.assign(touched_.size(), false);
+  report_.pass = ++passes_;
+  report_.samples = samples_;
+  forget_window();
   pass_.reset();
   return PassReports(report_, uses, group_);
 }
@@ -265,12 +313,33 @@ ParameterUse Reducer::use_of(std::size_t index) const {
     return expected_[index] > 0 ? ParameterUse::used : ParameterUse::unused;
   }
   if (touched_[index]) return ParameterUse::used;
+  if (!parameters_[index].second.requires_grad()) return ParameterUse::unused;  // Frozen meanwhile.
   return options_.find_unused_parameters || recording_ ? ParameterUse::unused
                                                        : ParameterUse::missing;
 }
 
 bool Reducer::may_go_on(const PassReports& reports) {
+  try {
+    if (may_average(reports)) return true;
+  } catch (...) {
+    drop_gradients();
+    throw;
+  }
+  drop_gradients();
+  return false;
+}
+
+void Reducer::drop_gradients() {
+  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+  if (buckets_ != nullptr) buckets_->release();
+}
+
+bool Reducer::may_average(const PassReports& reports) {
+  passes_ = reports.last_pass();
+  reports.require_same_pass();
   reports.require_complete(parameters_);
+  require(options_.mean == GradientMean::over_ranks || reports.samples() > 0,
+          "count_samples() has counted none on any rank, though gradients are means over samples");
   non_finite_.reset();
   if (options_.non_finite == NonFinite::ignore) return true;
   non_finite_ = reports.non_finite(parameters_);
@@ -279,8 +348,6 @@ bool Reducer::may_go_on(const PassReports& reports) {
                            std::to_string(non_finite_->rank) + " is infinite or NaN";
   if (options_.non_finite == NonFinite::fail) throw Error(Fault::corrupt, text);
   if (group_.rank() == 0) log(LogLevel::warning, text + ": all ranks skip this step");
-  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
-  if (buckets_ != nullptr) buckets_->release();
   return false;
 }
 
@@ -288,17 +355,14 @@ bool Reducer::may_go_on(const PassReports& reports) {
 void Reducer::divide(const PassReports& reports) const {
   double factor = 1;
   if (options_.mean == GradientMean::over_samples) {
-    require(reports.samples() > 0,
-            "count_samples() has counted none on any rank, though gradients "
-            "are means over samples");
     factor = group_.size() / reports.samples();
   } else if (join_ != nullptr && !join_->options().divide_by_initial_world_size) {
     factor = static_cast<double>(group_.size()) / join_->active_ranks();
   }
   if (factor == 1) return;
   if (buckets_ != nullptr) return buckets_->multiply(factor);
-  for (const auto& [name, parameter] : parameters_)
-    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (reports.used_by_any(i)) parameters_[i].second.mutable_grad().mul_(factor);
 }
 
 void Reducer::adopt_left_out(const PassReports& reports) {

@@ -1,11 +1,9 @@
 // Averages gradients over all ranks by the end of backward(): what DistributedDataParallel is
 // made of beside its forward().
 //
-// A hook on each parameter's gradient accumulator copies the gradient into its bucket, times
-// 1 / world_size, and makes `.grad` the bucket's view. The buckets are then summed: one by one on
-// another thread while backward() goes on, where there is a core for it, or all at once by the last
-// act of backward(), which is faster where there is none. The arithmetic is PyTorch's (c10d/
-// reducer.cpp): scaled first, then summed.
+// A hook on each parameter's gradient accumulator hands the gradient to its bucket. Buckets are then
+// averaged: one after the other on another thread while backward() goes on, where there is a core
+// for it, or all at once by the last act of backward(), which is faster where there is none.
 //
 // Which parameters a pass has left out is known at its end, without a search of the graph: what
 // forward() returned does not matter, and neither does how many forward() calls there were.
@@ -68,13 +66,19 @@ class Reducer {
   // While set, every pass is announced to ranks that have no input left; null ends it.
   void set_join(Join* join) { join_ = join; }
 
-  // Takes part in the others' pass with no gradient at all.
+  // Takes part in the others' pass with no gradient at all: `.grad` is undefined afterwards.
   void shadow_pass();
+
+  // Of passes that were not synchronised and samples that were counted since the last one that was.
+  void forget_window();
 
   const std::optional<NonFiniteGradient>& non_finite() const { return non_finite_; }
   const BucketAssignment& assignment() const { return assignment_; }
   const NamedTensors& parameters() const { return parameters_; }
   BackwardTimes times() const;
+
+  // Whether buckets are reduced during backward().
+  bool is_overlapped() const { return overlapped_; }
 
  private:
   struct Hook {
@@ -82,7 +86,24 @@ class Reducer {
     std::uintptr_t key;
   };
 
+  // Lives as long as LibTorch's graph task: until the pass is complete or an exception ends it.
+  class Pass {
+   public:
+    explicit Pass(Reducer& reducer);
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+    bool is_complete = false;  // Otherwise its gradients and samples are forgotten.
+
+   private:
+    const GradientPool::Arming arming_;
+    Reducer& reducer_;
+    const std::weak_ptr<const bool> alive_;
+  };
+
   void add_hooks();
+  bool reaches_parameters() const;
   void on_gradient(std::size_t index);
   void begin_pass(bool watched);
   void finish_pass();
@@ -94,6 +115,9 @@ class Reducer {
   void finish_bucket();
   PassReports exchange_reports();
   bool may_go_on(const PassReports& reports);
+  bool may_average(const PassReports& reports);
+  void drop_gradients();
+  void check_recorded();
   void divide(const PassReports& reports) const;
   void learn();
 
@@ -126,14 +150,15 @@ class Reducer {
   // The pass under way, or the last one.
   int graph_task_ = -1;
   bool watched_ = false;  // It began at an output, so nested graph tasks are a part of it.
-  // Expires with the pass, also when an exception cuts it short.
-  std::weak_ptr<const GradientPool::Arming> pass_;
+  std::weak_ptr<Pass> pass_;
   std::vector<int> remaining_;        // How often each gradient has still to come.
   std::vector<bool> taken_;           // Whether it is in its bucket as it came.
   std::size_t next_bucket_ = 0;       // The next one to start,
   std::vector<std::size_t> pending_;  // and of each one, how many gradients are not in it yet.
   PassReport report_;
   std::optional<NonFiniteGradient> non_finite_;
+
+  std::int64_t passes_ = 0;  // So far, also those that an exception cut short.
 
   // What the first passes teach.
   bool recording_;                    // How often each gradient comes, of a static graph.

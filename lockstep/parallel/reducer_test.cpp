@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 
@@ -51,7 +52,7 @@ double gradient(const Choice& net, std::size_t i) {
   return all[0].item<double>();
 }
 
-// For threads as ranks, with and without overlap; a bucket for each weight where `small` is set.
+// For threads as ranks, with and without overlap.
 void for_ranks(int ranks, Options options,
                const std::function<void(ProcessGroup&, const Options&)>& body) {
   for (const bool overlap : {false, true}) {
@@ -186,9 +187,9 @@ struct Checkpointed : torch::nn::Module {
     for (auto& weights : parameters())
       weights.copy_(torch::arange(weights.numel()).view(weights.sizes()).sin());
   }
-  torch::Tensor forward(torch::Tensor x, bool recompute) {
+  torch::Tensor forward(torch::Tensor x, bool recompute, int times = 2) {
     x = head(x.new_ones({1, 5})) * x;  // So that gradients come to it from both ends.
-    for (int i = 0; i < 2; ++i) x = recompute ? Recomputed::apply(x, part) : part(x);
+    for (int i = 0; i < times; ++i) x = recompute ? Recomputed::apply(x, part) : part(x);
     return head(x).sum();
   }
 
@@ -336,6 +337,122 @@ TEST(Reducer, SparseGradientsAreRefusedByName) {
   });
 }
 
+TEST(Reducer, ALayerThatIsRecomputedOnceNeedsNoStaticGraph) {
+  for_ranks(2, {}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Checkpointed>();
+    auto plain = std::make_shared<Checkpointed>();
+    DistributedDataParallel ddp(net, world, given);
+    const auto input = [](int rank) { return torch::full({3, 5}, 0.1 * (1 + rank)); };
+    ddp(input(world.rank()), true, 1).backward();
+    for (int rank = 0; rank < 2; ++rank) (plain->forward(input(rank), false, 1) / 2).backward();
+    for (const auto& [name, expected] : named_parameters(*plain))
+      EXPECT_TRUE(
+          torch::allclose(net->named_parameters()[name].grad(), expected.grad(), 1e-5, 1e-6));
+  });
+}
+
+// Activations to which parameters are added through views: their gradients lie in the memory of
+// gradients that backward() still reads.
+struct Added : torch::nn::Module {
+  Added() {
+    for (int i = 0; i < 3; ++i) {
+      const auto numbers = torch::arange(600 * 300).view({600, 300});
+      weights.push_back(
+          register_parameter("w" + std::to_string(i), (numbers * (i + 1)).sin() * 0.02));
+      added.push_back(register_parameter("p" + std::to_string(i), (numbers + i).cos() * 0.1));
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) {  // [1, 600, 300]
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const torch::Tensor h = torch::tanh(torch::matmul(x, weights[i].slice(0, 0, 300)));
+      x = x + h;
+      x = x + added[i].unsqueeze(0);
+    }
+    return x;
+  }
+
+  std::vector<torch::Tensor> weights;
+  std::vector<torch::Tensor> added;
+};
+
+TEST(Reducer, AGradientThatSharesItsMemoryIsNotAveragedThere) {
+  for_ranks(2, {.bucket_cap_mb = 0.5}, [](ProcessGroup& world, const Options& given) {
+    const auto input = [](int rank) {
+      return (torch::arange(600 * 300).view({1, 600, 300}) * (rank + 1)).sin();
+    };
+    auto net = std::make_shared<Added>();
+    auto plain = std::make_shared<Added>();
+    DistributedDataParallel ddp(net, world, given);
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      ddp(input(world.rank())).pow(2).sum().backward();
+    }
+    for (int rank = 0; rank < 2; ++rank) (plain->forward(input(rank)).pow(2).sum() / 2).backward();
+    for (const auto& [name, expected] : named_parameters(*plain)) {
+      const torch::Tensor& ours = net->named_parameters()[name].grad();
+      EXPECT_LE((ours - expected.grad()).norm().item<double>(),
+                1e-4 * expected.grad().norm().item<double>())
+          << name;
+    }
+  });
+}
+
+TEST(Reducer, AGradientOfSomethingElseIsNoPass) {
+  for_ranks(2, {}, [](ProcessGroup& world, const Options& given) {
+    auto net = std::make_shared<Checkpointed>();
+    DistributedDataParallel ddp(net, world, given);
+    const torch::Tensor x = torch::full({3, 5}, 0.1 * (1 + world.rank())).requires_grad_();
+    const torch::Tensor out = ddp(x, false, 1);
+    const auto slope = torch::autograd::grad({out}, {x}, {}, true, /*create_graph=*/true)[0];
+    EXPECT_FALSE(net->head->weight.grad().defined());
+    (out + slope.pow(2).sum()).backward();  // A gradient penalty.
+    const torch::Tensor all = all_gather(net->head->weight.grad(), world);
+    EXPECT_TRUE(torch::equal(all[0], all[1]));
+  });
+}
+
+TEST(Reducer, AFrozenDiscriminatorLetsGradientsThroughToItsGenerator) {
+  for_ranks(2, {}, [](ProcessGroup& world, const Options& given) {
+    auto generator = std::make_shared<Checkpointed>();
+    auto discriminator = std::make_shared<Checkpointed>();
+    DistributedDataParallel g(generator, world, given);
+    DistributedDataParallel d(discriminator, world, given);
+    for (int step = 0; step < 3; ++step) {
+      const torch::Tensor noise = torch::full({3, 5}, 0.1 * (1 + world.rank()));
+      for (auto& parameter : discriminator->parameters()) parameter.set_requires_grad(false);
+      d(g(noise, false, 1) * torch::ones({3, 5}), false, 1).backward();
+      EXPECT_FALSE(discriminator->head->weight.grad().defined());
+      for (auto& parameter : discriminator->parameters()) parameter.set_requires_grad(true);
+      generator->zero_grad();
+      d(g(noise, false, 1).detach() * torch::ones({3, 5}), false, 1).backward();
+      EXPECT_TRUE(discriminator->head->weight.grad().defined());
+      discriminator->zero_grad();
+    }
+  });
+}
+
+TEST(Reducer, APassThatAnExceptionCutShortOnOneRankIsNotAveragedWithTheNext) {
+  run_in_process(2, [](ProcessGroup& world) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, {.overlap = false});
+    const auto pass = [&] { ddp(std::vector<int>{0, 1, 2, 3}).backward(); };
+    pass();
+    if (world.rank() == 1) {
+      const auto armed = std::make_shared<bool>(true);
+      net->weights[1].register_hook([armed](const torch::Tensor& gradient) {
+        if (std::exchange(*armed, false)) throw std::runtime_error("the user's own");
+        return gradient;
+      });
+      EXPECT_THROW(pass(), std::runtime_error);
+    }
+    std::string text;
+    EXPECT_EQ(fault_of(pass, &text), Fault::mismatch);
+    EXPECT_NE(text.find("rank 0 is in backward pass 2 and rank 1 in pass 3"), text.npos) << text;
+    pass();  // All at one again.
+    EXPECT_DOUBLE_EQ(gradient(*net, 3), 4);
+  });
+}
+
 TEST(Reducer, OutputsOfAnyShapeAreWatched) {
   struct Own {
     torch::Tensor hidden;
@@ -358,7 +475,9 @@ TEST(Reducer, OptionsThatDifferAreAMismatch) {
     const Options options{.find_unused_parameters = world.rank() == 1};
     DistributedDataParallel(std::make_shared<Choice>(), world, options);
   };
-  EXPECT_EQ(fault_of([&] { run_in_process(2, differ); }), Fault::mismatch);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { run_in_process(2, differ); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("rank 0 has find_unused_parameters false, rank 1 has"), text.npos) << text;
 }
 
 TEST(Reducer, TimesAddUp) {

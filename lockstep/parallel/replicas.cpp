@@ -40,20 +40,56 @@ std::string first_difference(const std::string& ours, const std::string& theirs,
     if (!std::getline(a, line_a)) line_a = "nothing more";
     if (!std::getline(b, line_b)) line_b = "nothing more";
   } while (line_a == line_b);
-  return "the modules differ: rank 0 has " + line_a + ", rank " + std::to_string(rank) + " has " +
-         line_b;
+  return "rank 0 has " + line_a + ", rank " + std::to_string(rank) + " has " + line_b;
+}
+
+const char* name_of(NonFinite choice) {
+  switch (choice) {
+    case NonFinite::fail:
+      return "fail";
+    case NonFinite::skip:
+      return "skip";
+    case NonFinite::ignore:
+      return "ignore";
+  }
+  return "unknown";
+}
+
+// A line for each option, as "overlap automatic".
+std::string text_of(const DistributedDataParallelOptions& options) {
+  std::ostringstream text;
+  text << std::boolalpha << "broadcast_buffers " << options.broadcast_buffers
+       << "\nfind_unused_parameters " << options.find_unused_parameters << "\nstatic_graph "
+       << options.static_graph << "\nbucket_cap_mb";
+  if (options.bucket_cap_mb) text << ' ' << *options.bucket_cap_mb;
+  text << "\nbucket_caps_mb";
+  for (const double cap : options.bucket_caps_mb) text << ' ' << cap;
+  text << "\noverlap ";
+  options.overlap ? text << *options.overlap : text << "automatic";
+  text << "\nmean " << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
+       << "\nnon_finite " << name_of(options.non_finite) << '\n';
+  return text.str();
+}
+
+void require_same_lines(const std::string& lines, const std::string& of_what,
+                        const ProcessGroup& group) {
+  const auto all = all_gather_bytes(lines, group, {.tag = of_what});
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::string& theirs = all[static_cast<std::size_t>(rank)];
+    if (theirs != all[0])
+      throw Error(Fault::mismatch, of_what + " differ: " + first_difference(all[0], theirs, rank));
+  }
 }
 
 }  // namespace
 
 void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
-  const std::vector<std::string> layouts =
-      all_gather_bytes(layout_of(tensors), group, {.tag = "layouts of replicas"});
-  for (int rank = 1; rank < group.size(); ++rank) {
-    const std::string& theirs = layouts[static_cast<std::size_t>(rank)];
-    if (theirs != layouts[0])
-      throw Error(Fault::mismatch, first_difference(layouts[0], theirs, rank));
-  }
+  require_same_lines(layout_of(tensors), "the modules", group);
+}
+
+void require_same_options(const DistributedDataParallelOptions& options,
+                          const ProcessGroup& group) {
+  require_same_lines(text_of(options), "the options of DistributedDataParallel", group);
 }
 
 void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group, int root) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
@@ -11,6 +12,9 @@ namespace lockstep {
 // Collective. Errors: mismatch, on every rank, when names, types, shapes, strides or
 // what requires a gradient differ from rank 0's; it names the first tensor that does and its rank.
 LOCKSTEP_API void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group);
+
+// Collective. Errors: mismatch, on every rank, when an option differs; it names the first that does.
+void require_same_options(const DistributedDataParallelOptions& options, const ProcessGroup& group);
 
 // Collective. Every tensor becomes rank `root`'s, in one broadcast for each element type and 32 MiB.
 // Errors: as broadcast_coalesced(); mismatch when names or their order differ between ranks.

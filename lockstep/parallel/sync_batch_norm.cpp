@@ -178,7 +178,7 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& batch_norm,
                                      std::optional<ProcessGroup> group)
-    : NormImplBase(batch_norm), group_(std::move(group)) {}
+    : NormImplBase(batch_norm), group_(std::move(group)), has_own_group_(group_.has_value()) {}
 
 void SyncBatchNormImpl::synchronize(const ProcessGroup& group, std::string name) {
   group_ = group;

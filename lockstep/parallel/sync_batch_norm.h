@@ -48,6 +48,9 @@ class LOCKSTEP_API SyncBatchNormImpl
 
   const std::optional<ProcessGroup>& group() const { return group_; }
 
+  // Whether it was made with a group, which convert_sync_batchnorm() then leaves alone.
+  bool has_own_group() const { return has_own_group_; }
+
   // From now on training is synchronised over `group`. `name` tells this layer's collectives from
   // other layers': it goes into their tags, and into messages.
   void synchronize(const ProcessGroup& group, std::string name);
@@ -70,6 +73,7 @@ class LOCKSTEP_API SyncBatchNormImpl
   torch::Tensor synchronized(const torch::Tensor& input);
 
   std::optional<ProcessGroup> group_;
+  bool has_own_group_;
   std::string name_ = "SyncBatchNorm";
 };
 
