@@ -3,6 +3,7 @@
 line that tells who waits how far it is."""
 
 import argparse
+import json
 import os
 import pathlib
 import statistics
@@ -23,8 +24,27 @@ def arguments(description, examples=None):
                         help="build folder; given by ./dev bench")
     parser.add_argument("--python", default=sys.executable,
                         help="a Python that has torch; given by ./dev bench")
-    parser.add_argument("--json", type=pathlib.Path, help="also write every figure there")
+    parser.add_argument("--json", type=writable, help="also write every figure there")
     return parser
+
+
+def writable(name):
+    """The path of a file that may be written: found out before anything is measured."""
+    path = pathlib.Path(name)
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path.parent} is no folder in which a file may be written")
+    return path
+
+
+def save(path, figures):
+    """Replaces the file as a whole, or leaves it as it was and says why."""
+    new = path.with_name(path.name + ".new")
+    try:
+        new.write_text(json.dumps(figures, indent=2) + "\n")
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        print(f"{path} is not written: {error.strerror}", file=sys.stderr)
 
 
 def run(command, **variables):

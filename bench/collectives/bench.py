@@ -13,7 +13,6 @@ those of the larger buffer of a rank: all_gather's output, reduce_scatter's inpu
 """
 
 import collections
-import json
 import os
 import pathlib
 import platform
@@ -250,11 +249,11 @@ def print_host(figures):
 
 
 def write_json(path, options, rounds, results, absent, load):
-    path.write_text(json.dumps({
+    measure.save(path, {
         "host": {"processor": processor(), "cpus": len(os.sched_getaffinity(0)),
                  "kernel": platform.release(), "load_before": load},
         "rounds": len(rounds), "quick": options.quick, "absent": absent,
-        **host_figures(rounds), "cases": results}, indent=2) + "\n")
+        **host_figures(rounds), "cases": results})
 
 
 def processor():

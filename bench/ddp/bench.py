@@ -17,7 +17,6 @@ All sides run in turn, several rounds; what counts are ratios of figures of one 
 median and the range are printed.
 """
 
-import json
 import os
 import sys
 import time
@@ -114,7 +113,7 @@ def main():
         measure.progress(started, "")
         print(tables.row(results[-1]), flush=True)
         if options.json:
-            options.json.write_text(json.dumps(results, indent=2) + "\n")
+            measure.save(options.json, results)
     tables.print_parts(results)
 
 

@@ -42,9 +42,14 @@ bool is_laid_out_as(const at::Tensor& gradient, at::IntArrayRef strides) {
   return true;
 }
 
-// Whether another tensor lies in its memory: a view of the gradient of something else, which
-// backward() may still read. Autograd itself holds one more until the hook returns.
-bool is_shared(const at::Tensor& gradient) { return gradient.storage().use_count() > 2; }
+// Whether somebody else's tensor lies in the memory of `gradient`: that of another gradient, say, of
+// which `incoming` is a view and which backward() has still to read. Two are accounted for, and the
+// one that `incoming` is a view of if nobody else holds it.
+bool is_shared(const at::Tensor& gradient, const at::Tensor& incoming) {
+  const std::size_t tensors = gradient.storage().use_count();
+  if (!gradient.is_alias_of(incoming) || !incoming.is_view()) return tensors > 2;
+  return tensors > 3 || incoming._base().use_count() > 1;
+}
 
 at::Tensor like_gradient(const at::Tensor& parameter) {
   return at::empty_strided(parameter.sizes(), gradient_strides(parameter),
@@ -147,7 +152,8 @@ void GradientBuckets::fill_bucket(std::size_t b, const RegisteredMemory& memory,
 
 // --- Taking -------------------------------------------------------------------------------------
 
-bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, bool check_finite) {
+bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming,
+                           bool check_finite) {
   const at::Tensor& parameter = parameters_[index].second;
   at::Tensor& place = places_[index];
   if (is_copied(index)) {
@@ -157,7 +163,8 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, bool check_f
   }
   if (!gradient.defined()) {
     gradient = like_gradient(parameter).zero_();
-  } else if (!is_laid_out_as(gradient, gradient_strides(parameter)) || is_shared(gradient)) {
+  } else if (!is_laid_out_as(gradient, gradient_strides(parameter)) ||
+             is_shared(gradient, incoming)) {
     gradient = like_gradient(parameter).copy_(gradient);
   }
   place = gradient;

@@ -41,8 +41,9 @@ class GradientBuckets {
   const std::shared_ptr<GradientPool>& pool() const { return pool_; }
 
   // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient` the
-  // tensor that will be the mean. Returns false if `check_finite` found that it is not.
-  bool take(std::size_t index, at::Tensor& gradient, bool check_finite);
+  // tensor that will be the mean. `incoming` is what autograd has made, in whose memory it may lie.
+  // Returns false if `check_finite` found that it is not finite.
+  bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
 
   // The same for a rank whose pass has left the parameter out: `gradient` keeps its value until
   // adopt() makes it the mean, if it ever does.

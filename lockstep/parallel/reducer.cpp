@@ -84,8 +84,8 @@ void Reducer::add_hooks() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].second);
     auto hook = std::make_unique<torch::autograd::utils::LambdaPostHook>(
-        [this, i](const variable_list& outputs, const variable_list&) {
-          on_gradient(i);
+        [this, i](const variable_list& outputs, const variable_list& incoming) {
+          on_gradient(i, incoming[0]);
           return outputs;
         });
     const std::uintptr_t key = accumulator->add_post_hook(std::move(hook));
@@ -203,8 +203,9 @@ void Reducer::reset_pass() {
         indices.begin(), indices.end(), [&](std::size_t i) { return expected_[i] > 0; })));
 }
 
-// Runs on the thread that called backward(), once `.grad` of the parameter is complete.
-void Reducer::on_gradient(std::size_t index) {
+// Runs on the thread that called backward(), once `.grad` of the parameter is complete: `incoming`,
+// or the sum of it and what there was before.
+void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   touched_[index] = true;
   if (!synchronize_) return;
   begin_pass(/*watched=*/false);
@@ -217,13 +218,13 @@ void Reducer::on_gradient(std::size_t index) {
     return;
   }
   if (--remaining_[index] > 0) return;
-  take(index);
+  take(index, incoming);
   if (!rebuilt_) arrival_.push_back(index);
   if (overlaps())
     while (next_bucket_ < pending_.size() && pending_[next_bucket_] == 0) finish_bucket();
 }
 
-void Reducer::take(std::size_t index) {
+void Reducer::take(std::size_t index, const at::Tensor& incoming) {
   const Stopwatch watch(copy_time_);
   const auto& [name, parameter] = parameters_[index];
   const at::NoGradGuard no_grad;
@@ -231,7 +232,7 @@ void Reducer::take(std::size_t index) {
   if (gradient.defined() && gradient.layout() != at::kStrided)
     throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
   if (buckets_ != nullptr) {
-    note_finite(index, buckets_->take(index, gradient, checks_finite()));
+    note_finite(index, buckets_->take(index, gradient, incoming, checks_finite()));
     --pending_[buckets_->bucket_of(index)];
   } else if (gradient.defined() && checks_finite()) {
     note_finite(index, all_finite(gradient));

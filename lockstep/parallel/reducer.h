@@ -104,12 +104,12 @@ class Reducer {
 
   void add_hooks();
   bool reaches_parameters() const;
-  void on_gradient(std::size_t index);
+  void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_pass(bool watched);
   void finish_pass();
   void reset_pass();
 
-  void take(std::size_t index);
+  void take(std::size_t index, const at::Tensor& incoming);
   void adopt_left_out(const PassReports& reports);
   void note_finite(std::size_t index, bool finite);
   void finish_bucket();
