@@ -76,8 +76,12 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
 // which a destructor tells the other ranks something.
 Reducer::~Reducer() {
   for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
-  if (overlapped_ && reduction_.busy())
+  if (!overlapped_ || !reduction_.busy()) return;
+  try {
     group_.abort("DistributedDataParallel was destroyed during backward()");
+  } catch (const Error&) {
+    // It has been given up already, which ends the collective as well.
+  }
 }
 
 void Reducer::add_hooks() {
