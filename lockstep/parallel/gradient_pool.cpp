@@ -3,6 +3,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <unordered_map>
 #include <utility>
 
 #include "lockstep/parallel/padded.h"
@@ -12,30 +13,68 @@ namespace {
 
 thread_local std::shared_ptr<GradientPool> armed;
 
-// Stands before LibTorch's own allocator, to which all goes that no pool has room for.
-class PoolAllocator final : public c10::Allocator {
+// Rooms that are in use, by address: whoever frees memory may have no more than that.
+class TakenRooms {
  public:
-  explicit PoolAllocator(c10::Allocator* next) : next_(next) {}
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    if (armed != nullptr)
-      if (c10::DataPtr data = armed->take(bytes)) return data;
-    return next_->allocate(bytes);
+  void add(void* room, std::shared_ptr<GradientPool> pool, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    rooms_[room] = {std::move(pool), bytes};
   }
-  // Holds for what raw_allocate() gives where no pool is armed: elsewhere it must not be used.
-  c10::DeleterFnPtr raw_deleter() const override { return next_->raw_deleter(); }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    default_copy_data(to, from, bytes);
+
+  // False for memory that is no pool's.
+  bool give_back(void* room) {
+    std::unique_lock lock(mutex_);
+    const auto found = rooms_.find(room);
+    if (found == rooms_.end()) return false;
+    const Room taken = std::move(found->second);
+    rooms_.erase(found);
+    lock.unlock();
+    taken.pool->give_back(room, taken.bytes);
+    return true;
   }
 
  private:
-  c10::Allocator* const next_;
+  struct Room {
+    std::shared_ptr<GradientPool> pool;
+    std::size_t bytes;
+  };
+
+  std::mutex mutex_;
+  std::unordered_map<void*, Room> rooms_;
 };
 
-// Tensors that it has made may outlive everything else, so it is never destroyed.
+// Never destroyed, as tensors may outlive everything else.
+TakenRooms& taken_rooms() {
+  static auto* const rooms = new TakenRooms;
+  return *rooms;
+}
+
+c10::Allocator* next_allocator = nullptr;  // LibTorch's own; set once.
+
+void free_memory(void* data) {
+  if (data != nullptr && !taken_rooms().give_back(data)) next_allocator->raw_deleter()(data);
+}
+
+// Stands before LibTorch's own allocator, to which all goes that no pool has room for. Memory of
+// either is freed by its address alone: oneDNN takes and frees raw memory here.
+class PoolAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (armed != nullptr)
+      if (void* const room = armed->take(bytes))
+        return {room, room, &free_memory, c10::Device(c10::DeviceType::CPU)};
+    return next_allocator->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
 void install_allocator() {
   static const bool installed = [] {
-    c10::SetCPUAllocator(new PoolAllocator(c10::GetCPUAllocator()), /*priority=*/1);
+    next_allocator = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(new PoolAllocator, /*priority=*/1);
     return true;
   }();
   static_cast<void>(installed);
@@ -50,10 +89,8 @@ std::shared_ptr<GradientPool> GradientPool::make(const std::vector<std::size_t>&
   for (const std::size_t bytes : sizes) total += padded(bytes);
   pool->memory_ = group.allocate(total);
   auto* data = static_cast<std::byte*>(pool->memory_.data());
-  pool->rooms_.reserve(sizes.size());
   for (const std::size_t bytes : sizes) {
-    Room& room = pool->rooms_.emplace_back(Room{nullptr, data, bytes});
-    pool->free_.emplace(bytes, &room);
+    pool->free_.emplace(bytes, data);
     data += padded(bytes);
   }
   install_allocator();
@@ -67,21 +104,20 @@ GradientPool::Arming::~Arming() {
   if (thread_ == std::this_thread::get_id()) armed = before_;
 }
 
-c10::DataPtr GradientPool::take(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+void* GradientPool::take(std::size_t bytes) {
+  std::unique_lock lock(mutex_);
   const auto found = free_.find(bytes);
-  if (found == free_.end()) return {};
-  Room* room = found->second;
+  if (found == free_.end()) return nullptr;
+  void* const room = found->second;
   free_.erase(found);
-  room->pool = shared_from_this();
-  return {room->data, room, &give_back, c10::Device(c10::DeviceType::CPU)};
+  lock.unlock();
+  taken_rooms().add(room, shared_from_this(), bytes);
+  return room;
 }
 
-void GradientPool::give_back(void* taken) {
-  auto* room = static_cast<Room*>(taken);
-  const std::shared_ptr<GradientPool> pool = std::move(room->pool);
-  const std::lock_guard lock(pool->mutex_);
-  pool->free_.emplace(room->bytes, room);
+void GradientPool::give_back(void* room, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  free_.emplace(bytes, room);
 }
 
 }  // namespace lockstep

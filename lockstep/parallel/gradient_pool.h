@@ -11,8 +11,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <c10/core/Allocator.h>
-
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -43,23 +41,16 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
     const std::thread::id thread_ = std::this_thread::get_id();
   };
 
-  // Null when there is no room of exactly that size. Keeps the pool alive.
-  c10::DataPtr take(std::size_t bytes);
+  // Null when there is no room of exactly that size. Keeps the pool alive until it is freed.
+  void* take(std::size_t bytes);
+  void give_back(void* room, std::size_t bytes);
 
  private:
   GradientPool() = default;
-  static void give_back(void* room);
-
-  struct Room {
-    std::shared_ptr<GradientPool> pool;  // While it is taken.
-    std::byte* data;
-    std::size_t bytes;
-  };
 
   RegisteredMemory memory_;
-  std::vector<Room> rooms_;
   std::mutex mutex_;
-  std::multimap<std::size_t, Room*> free_;
+  std::multimap<std::size_t, void*> free_;
 };
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradient_pool.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -41,6 +42,23 @@ TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
     EXPECT_NE(large().data_ptr(), place);
     EXPECT_TRUE(torch::equal(second, third));
     EXPECT_TRUE(torch::equal(second, before));
+  });
+}
+
+TEST(GradientPool, RawMemoryIsFreedByItsAddressWhoeverGaveIt) {
+  run_in_process(1, [](ProcessGroup& world) {
+    void* const before = c10::GetCPUAllocator()->raw_allocate(room);
+    const auto pool = GradientPool::make({room}, world);
+    std::optional<GradientPool::Arming> arming(pool);
+    c10::Allocator* const allocator = c10::GetCPUAllocator();
+    allocator->raw_deallocate(before);
+    void* const first = allocator->raw_allocate(room);
+    void* const second = allocator->raw_allocate(room);  // There is no room left.
+    arming.reset();
+    allocator->raw_deallocate(second);
+    allocator->raw_deallocate(first);
+    EXPECT_EQ(pool->take(room), first);  // It was the pool's, and is free again.
+    pool->give_back(first, room);
   });
 }
 
