@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/tensor/strides.h"
 
 namespace lockstep::fused {
 namespace {
@@ -23,13 +24,6 @@ void require_fusible(const at::Tensor& parameter, std::string_view optimizer) {
     refuse(Fault::unsupported, "a parameter is a view with gaps or overlaps in memory");
   if (gradient.sizes() != parameter.sizes())
     refuse(Fault::misuse, "a gradient has another shape than its parameter");
-}
-
-// Strides of dimensions of size 1 do not matter.
-bool laid_out_alike(const at::Tensor& a, const at::Tensor& b) {
-  for (std::int64_t dim = 0; dim < a.dim(); ++dim)
-    if (a.size(dim) != 1 && a.stride(dim) != b.stride(dim)) return false;
-  return true;
 }
 
 }  // namespace
@@ -53,7 +47,7 @@ void require_state(const at::Tensor& parameter, const at::Tensor& tensor) {
 }
 
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {
-  if (!laid_out_alike(parameter, tensor))
+  if (!has_strides(tensor, parameter.strides()))
     tensor = at::empty_like(parameter, tensor.options(), at::MemoryFormat::Preserve).copy_(tensor);
 }
 

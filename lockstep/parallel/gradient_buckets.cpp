@@ -11,6 +11,7 @@
 #include "lockstep/parallel/padded.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/strides.h"
 
 namespace lockstep {
 namespace {
@@ -33,13 +34,6 @@ std::vector<std::int64_t> contiguous_strides(at::IntArrayRef sizes) {
 std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
                                                   : contiguous_strides(parameter.sizes());
-}
-
-bool is_laid_out_as(const at::Tensor& gradient, at::IntArrayRef strides) {
-  for (std::int64_t dim = 0; dim < gradient.dim(); ++dim)
-    if (gradient.size(dim) != 1 && gradient.stride(dim) != strides[static_cast<std::size_t>(dim)])
-      return false;
-  return true;
 }
 
 // Whether somebody else's tensor lies in the memory of `gradient`: that of another gradient, say, of
@@ -163,8 +157,7 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Te
   }
   if (!gradient.defined()) {
     gradient = like_gradient(parameter).zero_();
-  } else if (!is_laid_out_as(gradient, gradient_strides(parameter)) ||
-             is_shared(gradient, incoming)) {
+  } else if (!has_strides(gradient, gradient_strides(parameter)) || is_shared(gradient, incoming)) {
     gradient = like_gradient(parameter).copy_(gradient);
   }
   place = gradient;

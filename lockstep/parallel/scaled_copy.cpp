@@ -8,6 +8,8 @@
 
 #include <cstddef>
 
+#include "lockstep/tensor/strides.h"
+
 namespace lockstep {
 namespace {
 
@@ -50,17 +52,10 @@ bool elements_are_finite(const at::Tensor& tensor) {
                           [=](std::size_t i) { return in[i]; });
 }
 
-// The stride of a dimension of size 1 does not matter.
-bool elements_lie_alike(const at::Tensor& a, const at::Tensor& b) {
-  for (std::int64_t dim = 0; dim < a.dim(); ++dim)
-    if (a.size(dim) != 1 && a.stride(dim) != b.stride(dim)) return false;
-  return a.is_non_overlapping_and_dense();
-}
-
 }  // namespace
 
 bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale) {
-  if (elements_lie_alike(to, from)) {
+  if (has_strides(from, to.strides()) && to.is_non_overlapping_and_dense()) {
     if (from.scalar_type() == at::kFloat) return copy_elements<float>(to, from, scale);
     if (from.scalar_type() == at::kDouble) return copy_elements<double>(to, from, scale);
   }
