@@ -70,7 +70,8 @@ class Backend {
   // Completes the collective that was entered last.
   virtual void run(const Collective& collective) = 0;
 
-  // Memory of signature.count bytes for every rank, after enter(). When there is too little, no
+  // Memory of signature.count bytes after enter(): of allocate for every rank, of allocate_shared
+  // for all ranks of the host together. When there is too little, no
   // rank gets any, all get the same `refusal`, and the group can still be used.
   struct Allocation {
     RegisteredMemory memory;

@@ -235,11 +235,12 @@ Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Co
                            kept = options.keep_alive]() mutable { execute(collective); });
 }
 
-RegisteredMemory ProcessGroup::State::allocate(std::size_t bytes, const CallOptions& options) {
+RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t bytes,
+                                               const CallOptions& options) {
   const std::lock_guard lock(order_);
   require_usable();
   progress_.wait_until_idle();
-  Collective collective{.signature = {.count = bytes, .operation = Operation::allocate}};
+  Collective collective{.signature = {.count = bytes, .operation = operation}};
   apply(options, collective);
   Backend::Allocation allocation;
   perform(collective, [&](Collective& entered) { allocation = backend_->allocate(entered); });

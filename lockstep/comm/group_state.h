@@ -57,7 +57,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   // receive_counts, in one list.
   static constexpr std::uint64_t uneven_pairs = 1;
 
-  RegisteredMemory allocate(std::size_t bytes, const CallOptions& options);
+  RegisteredMemory allocate(Operation operation, std::size_t bytes, const CallOptions& options);
 
   Source message(const std::shared_ptr<Message>& message, const CallOptions& options);
   Work message_async(const std::shared_ptr<Message>& message, const CallOptions& options);

@@ -75,6 +75,11 @@ const Mismatch mismatches[] = {
     {"bytes to allocate",
      [](ProcessGroup& group, bool odd, Values&) { group.allocate(odd ? 200 : 100); },
      "allocate of 100 bytes", "allocate of 200 bytes"},
+    {"whose memory to allocate",
+     [](ProcessGroup& group, bool odd, Values&) {
+       odd ? group.allocate_shared(100) : group.allocate(100);
+     },
+     "allocate of 100 bytes", "allocate_shared of 100 bytes"},
     {"counts of uneven parts",
      [](ProcessGroup& group, bool, Values& values) {
        Counts counts(static_cast<std::size_t>(group.size()), 4);

@@ -37,6 +37,8 @@ std::string_view name(Operation operation) {
       return "split";
     case Operation::destroy:
       return "destroy_process_group";
+    case Operation::allocate_shared:
+      return "allocate_shared";
   }
   return "unknown";
 }

@@ -28,6 +28,7 @@ enum class Operation : std::uint8_t {
   monitored_barrier = 13,
   split = 14,    // Making sub-groups.
   destroy = 15,  // destroy_process_group().
+  allocate_shared = 16,
 };
 
 enum class ReduceOp : std::uint8_t {

@@ -418,7 +418,14 @@ ProcessGroup ProcessGroup::split(int color, int key, const CallOptions& options)
 RegisteredMemory ProcessGroup::allocate(std::size_t bytes, const CallOptions& options) const {
   require(bytes <= std::numeric_limits<std::size_t>::max() / 2 / static_cast<std::size_t>(size()),
           [&] { return fmt::format("allocate: {} bytes for each of {} ranks", bytes, size()); });
-  return state().allocate(bytes, options);
+  return state().allocate(Operation::allocate, bytes, options);
+}
+
+RegisteredMemory ProcessGroup::allocate_shared(std::size_t bytes,
+                                               const CallOptions& options) const {
+  require(bytes <= std::numeric_limits<std::size_t>::max() / 2,
+          [&] { return fmt::format("allocate_shared: {} bytes", bytes); });
+  return state().allocate(Operation::allocate_shared, bytes, options);
 }
 
 void ProcessGroup::abort(std::string_view reason) const { state().abort(reason); }

@@ -153,6 +153,11 @@ class LOCKSTEP_API ProcessGroup {
   // group stays usable.
   RegisteredMemory allocate(std::size_t bytes, const CallOptions& options = {}) const;
 
+  // Collective: `bytes`, the same on all ranks, of memory that is one and the same for all ranks of
+  // the host: what one writes there the others read, once a barrier() or another collective lies
+  // between. Errors: as allocate()'s.
+  RegisteredMemory allocate_shared(std::size_t bytes, const CallOptions& options = {}) const;
+
   // Ends the group from any thread: calls that are under way or still to come throw
   // Error(aborted) with `reason`, on all ranks, within some 20 ms.
   void abort(std::string_view reason = "abort() was called") const;

@@ -38,6 +38,28 @@ TEST(ProcessGroup, RegisteredMemoryOutlivesItsGroup) {
   EXPECT_TRUE(all_succeeded(memory_outlives.run(2)));
 }
 
+const Ranks one_block("one block", [](const Rank& rank) {
+  RegisteredMemory memory;
+  {
+    ProcessGroup group = init_process_group();
+    EXPECT_EQ(fault_of([&] { group.allocate_shared(std::size_t{1} << 44); }), Fault::system);
+    memory = group.allocate_shared(100);
+    EXPECT_EQ(memory.bytes(), 100U);
+    auto* const words = static_cast<int*>(memory.data());
+    EXPECT_EQ(words[rank.rank], 0);
+    words[rank.rank] = rank.rank + 7;
+    group.barrier();
+    for (int peer = 0; peer < rank.world_size; ++peer) EXPECT_EQ(words[peer], peer + 7);
+    destroy_process_group(group);
+  }
+  EXPECT_EQ(static_cast<int*>(memory.data())[rank.rank], rank.rank + 7);
+});
+
+TEST(ProcessGroup, SharedMemoryIsOneBlockForAllRanksAndOutlivesItsGroup) {
+  EXPECT_TRUE(all_succeeded(one_block.run(1)));
+  EXPECT_TRUE(all_succeeded(one_block.run(3)));
+}
+
 std::size_t open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));

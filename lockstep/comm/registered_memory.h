@@ -1,6 +1,6 @@
 // Memory that all ranks of a host have mapped: collectives on it copy nothing.
 //
-// Made by ProcessGroup::allocate(). A copyable handle; the memory stays mapped until its last
+// Made by ProcessGroup::allocate(), or one block for all ranks by allocate_shared(). A copyable handle; the memory stays mapped until its last
 // handle is gone, also after the group was destroyed, and is zero at first.
 //
 // Thread safety: as a shared_ptr's.
@@ -22,7 +22,8 @@ class RegisteredMemory {
   RegisteredMemory(std::shared_ptr<const void> owner, void* data, std::size_t bytes)
       : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
 
-  // This rank's own part; 64-byte aligned. Peers write into it during collectives only.
+  // This rank's own part; 64-byte aligned. Peers write into it during collectives only. Of
+  // allocate_shared() the one block.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

@@ -14,7 +14,8 @@ std::string what(const Signature& signature) {
     case Operation::none:
       return text;
     case Operation::allocate:
-      return fmt::format("allocate of {} bytes", signature.count);
+    case Operation::allocate_shared:
+      return fmt::format("{} of {} bytes", text, signature.count);
     case Operation::split:
       return fmt::format("split #{} into sub-groups", signature.count);
     case Operation::destroy:

@@ -13,7 +13,7 @@
 namespace lockstep {
 
 struct Signature {
-  std::uint64_t count = 0;   // Elements, of one rank or of all; bytes for allocate.
+  std::uint64_t count = 0;   // Elements, of one rank or of all; bytes to allocate.
   std::uint64_t tag = 0;     // A hash of the tag that the caller gave; 0 without one.
   std::uint64_t layout = 0;  // A hash of uneven counts; 0 when all ranks' are equal.
   std::int32_t root = 0;

@@ -103,7 +103,8 @@ std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const 
 
 Backend::Allocation ShmBackend::allocate(const Collective& collective) {
   const std::size_t bytes = collective.signature.count;
-  const std::size_t whole = Regions::bytes_for(bytes, size_);
+  const bool shared = collective.signature.operation == Operation::allocate_shared;
+  const std::size_t whole = Regions::bytes_for(bytes, shared ? 1 : size_);
   const std::string key = fmt::format("{} memory {}", key_, ++regions_made_);
   SharedMemory memory;
   std::string failure;
@@ -126,6 +127,7 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
                             [&] { meeting_.throw_if_over("allocate"); });
     });
   if (!refusal.empty()) return {{}, refusal};
+  if (shared) return {RegisteredMemory(memory, memory.get(), bytes), {}};
   return {regions_.add(std::move(memory), bytes, rank_), {}};
 }
 
