@@ -48,6 +48,7 @@ void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
   kernel(batch.parameters, batch.gradients, batch.exp_avgs, batch.exp_avg_sqs,
          batch.max_exp_avg_sqs, steps, options.lr(), beta1, beta2, options.weight_decay(),
          options.eps(), options.amsgrad(), /*maximize=*/false, /*grad_scale=*/{}, /*found_inf=*/{});
+  batch.note_written();
 }
 
 // Of every group, before the first one is stepped.

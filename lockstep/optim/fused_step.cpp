@@ -61,4 +61,8 @@ void Batch::add(const at::Tensor& parameter) {
   lay_out_as(parameter, gradients.back());
 }
 
+void Batch::note_written() const {
+  for (const at::Tensor& parameter : parameters) parameter.unsafeGetTensorImpl()->bump_version();
+}
+
 }  // namespace lockstep::fused

@@ -47,6 +47,9 @@ struct Batch {
 
   bool takes(const at::Tensor& parameter, std::int64_t at_step) const;
   void add(const at::Tensor& parameter);
+
+  // To be called after the kernel, which does not tell autograd that it has written to them.
+  void note_written() const;
 };
 
 // The batch for `parameter`, with the parameter and its gradient added. There are few: one for each

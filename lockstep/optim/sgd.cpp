@@ -65,10 +65,12 @@ void step(const fused::Group& group, fused::States& states) {
     else
       add_with_momentum(batches, parameter, states);
   }
-  for (const SgdBatch& batch : batches)
+  for (const SgdBatch& batch : batches) {
     at::_fused_sgd_(batch.parameters, batch.gradients, batch.momentum_buffers,
                     options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
                     options.nesterov(), /*maximize=*/false, batch.step == first_step);
+    batch.note_written();
+  }
 }
 
 }  // namespace

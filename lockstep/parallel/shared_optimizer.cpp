@@ -54,7 +54,8 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          Make make, bool elementwise)
     : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group_),
       parameters_(require_usable(ddp.shared_, elementwise)),
-      slices_(std::make_unique<const GradientSlices>(all_parameters(), group())) {
+      slices_(std::make_unique<const GradientSlices>(parameters_->require_shared(all_parameters()),
+                                                     group())) {
   std::vector<at::Tensor> fragments;
   for (const auto& [parameter, begin, end, owner] : slices_->shards())
     if (owner == group().rank())
@@ -70,6 +71,8 @@ void SharedOptimizerBase::average() {
     const auto& all = all_parameters();
     require(std::none_of(all.begin(), all.end(), [](const auto& p) { return p.grad().defined(); }),
             "there are new gradients since clip_grad_norm_(): step(), or zero_grad(), comes first");
+    const Stopwatch watch(times_.wait);
+    group().barrier({.tag = "step of shared parameters"});  // Others may still read them.
     return;
   }
   std::vector<bool> used;

@@ -18,17 +18,13 @@ namespace {
 
 constexpr std::size_t counter_bytes = padded(sizeof(std::uint64_t));
 
-bool is_same(const at::Tensor& a, const at::Tensor& b) {
-  return a.unsafeGetTensorImpl() == b.unsafeGetTensorImpl();
-}
-
 }  // namespace
 
 SharedParameters::SharedParameters(const NamedTensors& parameters, const ProcessGroup& group)
     : group_(group) {
   std::size_t offset = counter_bytes * static_cast<std::size_t>(group.size());
   for (const auto& [name, parameter] : parameters) {
-    const auto is_this = [&](const Place& place) { return is_same(place.parameter, parameter); };
+    const auto is_this = [&](const Place& place) { return place.parameter.is_same(parameter); };
     if (std::any_of(places_.begin(), places_.end(), is_this)) continue;
     if (!parameter.is_cpu())
       throw Error(Fault::unsupported, "share_parameters: " + name + " is not in CPU memory");
@@ -137,14 +133,26 @@ void SharedParameters::change_here(const std::function<void()>& change) {
   if (error) std::rethrow_exception(error);
 }
 
+const SharedParameters::Place& SharedParameters::place_of(const at::Tensor& parameter) const {
+  const auto found = std::find_if(places_.begin(), places_.end(), [&](const Place& place) {
+    return place.parameter.is_same(parameter);
+  });
+  require(found != places_.end(),
+          "a parameter of the optimizer is none of those that DistributedDataParallel shares");
+  return *found;
+}
+
+const std::vector<at::Tensor>& SharedParameters::require_shared(
+    const std::vector<at::Tensor>& tensors) const {
+  for (const at::Tensor& tensor : tensors) place_of(tensor);
+  return tensors;
+}
+
 at::Tensor SharedParameters::fragment(const at::Tensor& parameter, std::int64_t begin,
                                       std::int64_t end) const {
-  for (const Place& place : places_) {
-    if (!is_same(place.parameter, parameter)) continue;
-    const std::size_t skipped = static_cast<std::size_t>(begin) * parameter.element_size();
-    return view_of(memory_, place.offset + skipped, {end - begin}, {1}, parameter.scalar_type());
-  }
-  throw Error(Fault::misuse, "a parameter of the optimizer is none of DistributedDataParallel's");
+  const Place& place = place_of(parameter);
+  const std::size_t skipped = static_cast<std::size_t>(begin) * parameter.element_size();
+  return view_of(memory_, place.offset + skipped, {end - begin}, {1}, place.dtype);
 }
 
 }  // namespace lockstep

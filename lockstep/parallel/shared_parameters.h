@@ -47,8 +47,11 @@ class SharedParameters {
   // Errors: what `change` throws, on rank 0; aborted on the others then.
   void edit(const std::function<void()>& change);
 
+  // Returns `tensors`. Errors: misuse when one of them is none of the parameters.
+  const std::vector<at::Tensor>& require_shared(const std::vector<at::Tensor>& tensors) const;
+
   // Elements [begin, end) of `parameter`, in the order in which they lie in memory: a tensor of one
-  // dimension with a version counter of its own. Errors: misuse for a tensor that is not shared.
+  // dimension with a version counter of its own.
   at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin, std::int64_t end) const;
 
   // Of this rank: its fragments are complete.
@@ -73,6 +76,7 @@ class SharedParameters {
   };
 
   std::uint64_t& steps_of(int rank) const;
+  const Place& place_of(const at::Tensor& parameter) const;
   at::Tensor view(const Place& place) const;
   static bool is_laid_out(const Place& place);
   void change_here(const std::function<void()>& change);
