@@ -60,7 +60,7 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
       limits_(limits_of(options)),
-      overlapped_(agree_on_overlap(options, group)),
+      overlapped_(options.deterministic == 0 && agree_on_overlap(options, group)),
       group_(overlapped_ ? group_of_its_own(group) : group),
       touched_(parameters_.size(), false),
       recording_(options.static_graph),
@@ -108,7 +108,7 @@ void Reducer::set_hook(CommunicationHook hook) {
 // --- Buckets ------------------------------------------------------------------------------------
 
 void Reducer::make_buckets(BucketAssignment assignment) {
-  if (group_.size() == 1 && !reduction_.has_hook()) {
+  if (options_.deterministic > 0 || (group_.size() == 1 && !reduction_.has_hook())) {
     assignment_ = std::move(assignment);
     return;
   }
@@ -179,6 +179,8 @@ void Reducer::forget_window() {
 
 // Each backward() is a graph task of its own, and so is each that it nests.
 void Reducer::begin_pass(bool watched) {
+  require(options_.deterministic == 0,
+          "backward(): with deterministic, it runs within train_pieces() only");
   const int task = torch::autograd::get_current_graph_task_id();
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
   reduction_.drain();  // Of what a pass that an exception cut short has left under way.
@@ -299,6 +301,19 @@ void Reducer::shadow_pass() {
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr) reduction_.run(*buckets_);
   learn();
+}
+
+std::optional<PassReports> Reducer::agree(PassReport report,
+                                          const std::vector<ParameterUse>& uses) {
+  report.pass = ++passes_;
+  const PassReports reports(report, uses, group_);
+  if (!may_go_on(reports)) return {};
+  return reports;
+}
+
+void Reducer::abandon_pass() {
+  drop_gradients();
+  ++passes_;  // Other ranks may have gone on with theirs.
 }
 
 PassReports Reducer::exchange_reports() {
