@@ -16,5 +16,6 @@ struct Options {
   bool on_cue = false;      // Whether the clock waits for a line from bench.py.
   bool find_unused = false;
   bool broadcast_buffers = true;
+  int deterministic = 0;             // Pieces; 0 for the usual passes.
   std::optional<bool> overlap = {};  // As DistributedDataParallelOptions has it.
 };

@@ -38,12 +38,23 @@ void wait_for_start(const Options& options, const std::optional<lockstep::Proces
   if (!std::getline(std::cin, line)) throw std::runtime_error("no cue came");
 }
 
-void step(const Workload& work, lockstep::Adam& adam, Times& times) {
+// Of images [N, classes] and [N], of tokens [N, T, vocabulary] and [N, T].
+torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(logits.flatten(0, -2), targets.flatten());
+}
+
+void step(const Workload& work, bool in_pieces, lockstep::Adam& adam, Times& times) {
   const auto begun = Clock::now();
-  const torch::Tensor logits = work.forward(work.inputs);
-  const auto forwarded = Clock::now();
-  // Of images [N, classes] and [N], of tokens [N, T, vocabulary] and [N, T].
-  torch::nn::functional::cross_entropy(logits.flatten(0, -2), work.targets.flatten()).backward();
+  auto forwarded = begun;  // In pieces forward and backward passes alternate.
+  if (in_pieces) {
+    work.train_pieces(0, [&](const lockstep::Piece& piece) {
+      return loss_of(work.forward(piece.of(work.inputs)), piece.of(work.targets));
+    });
+  } else {
+    const torch::Tensor logits = work.forward(work.inputs);
+    forwarded = Clock::now();
+    loss_of(logits, work.targets).backward();
+  }
   const auto differentiated = Clock::now();
   adam.step();
   adam.zero_grad();
@@ -56,13 +67,13 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   const Workload work = make_workload(options, world);
   lockstep::Adam adam(work.parameters, 1e-4);
   Times warmup;
-  for (int i = 0; i < options.warmup; ++i) step(work, adam, warmup);
+  for (int i = 0; i < options.warmup; ++i) step(work, options.deterministic > 0, adam, warmup);
 
   wait_for_start(options, world);
   const auto before = work.backward_times();
   const auto started = Clock::now();
   Times times;
-  for (int i = 0; i < options.steps; ++i) step(work, adam, times);
+  for (int i = 0; i < options.steps; ++i) step(work, options.deterministic > 0, adam, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
   if ((times.parts = work.backward_times())) {
@@ -114,6 +125,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--find-unused", options.find_unused, "Set find_unused_parameters")->excludes(alone);
   app.add_flag("--broadcast-buffers,!--no-broadcast-buffers", options.broadcast_buffers,
                "Whether buffers become rank 0's before each forward; they do by default")
+      ->excludes(alone);
+  app.add_option("--deterministic", options.deterministic,
+                 "Cut each step into so many pieces, for the same bits on every number of ranks")
+      ->check(CLI::PositiveNumber)
       ->excludes(alone);
   app.add_option("--overlap", options.overlap,
                  "Whether gradients are reduced during backward(); by default as the cores allow")

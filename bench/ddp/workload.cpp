@@ -19,13 +19,14 @@ using World = std::optional<lockstep::ProcessGroup>;
 lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
   return {.broadcast_buffers = options.broadcast_buffers,
           .find_unused_parameters = options.find_unused,
-          .overlap = options.overlap};
+          .overlap = options.overlap,
+          .deterministic = options.deterministic};
 }
 
 template <class Module>
 Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tensor targets,
                   const Options& options, const World& world) {
-  Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, {}};
+  Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, {}, {}};
   if (!world) {
     work.forward = [net](const torch::Tensor& x) { return net->forward(x); };
     work.backward_times = [] { return std::nullopt; };
@@ -34,6 +35,9 @@ Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tens
   const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
       net, *world, ddp_options(options));
   work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
+  work.train_pieces = [ddp](std::int64_t step, const lockstep::PieceLoss& loss_of) {
+    return ddp->train_pieces(step, loss_of);
+  };
   work.backward_times = [ddp] { return ddp->backward_times(); };
   return work;
 }

@@ -5,6 +5,7 @@
 
 #include <lockstep/comm/process_group.h>
 #include <lockstep/parallel/backward_report.h>
+#include <lockstep/parallel/piece.h>
 #include <torch/types.h>
 
 #include <functional>
@@ -18,6 +19,7 @@ struct Workload {
   torch::Tensor targets;
   std::vector<torch::Tensor> parameters;
   std::function<torch::Tensor(const torch::Tensor& inputs)> forward;
+  std::function<double(std::int64_t step, const lockstep::PieceLoss& loss_of)> train_pieces;
   std::function<std::optional<lockstep::BackwardTimes>()>
       backward_times;  // So far; nothing when alone.
 };

@@ -5,9 +5,11 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/parallel/deterministic_pass.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/on_rank_0.h"
 #include "lockstep/parallel/reducer.h"
@@ -24,6 +26,7 @@ std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Mod
                                             const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
   require_same_options(options, group);
+  if (options.deterministic != 0) require_deterministic(options, group);
   require_same_tensors(named_tensors(*module), group);
   require(!options.share_parameters || !options.overlap.value_or(false),
           "share_parameters: gradients are not averaged during backward(), but by SharedOptimizer");
@@ -47,11 +50,29 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
       group_(group),
       options_(options),
       shared_(replicate(replica_, group, options)),
-      reducer_(std::make_unique<Reducer>(named_parameters(*replica_), group, options)) {}
+      reducer_(std::make_unique<Reducer>(named_parameters(*replica_), group, options)),
+      pieces_(options.deterministic > 0
+                  ? std::make_unique<DeterministicPass>(*replica_, *reducer_, group, options)
+                  : nullptr) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
+void DataParallelBase::require_pass_of_its_own(const char* call) const {
+  require(!is_deterministic(), [call] {
+    return std::string(call) + ": with deterministic, train_pieces() is how gradients are summed";
+  });
+}
+
+double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_of) {
+  require(is_deterministic(), "train_pieces: set the option deterministic, the number of pieces");
+  require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
+  require(synchronize_, "train_pieces: one is under way");
+  const NoSync alone(synchronize_, /*active=*/true);  // Until all pieces' gradients are summed.
+  return pieces_->run(step, loss_of);
+}
+
 void DataParallelBase::register_comm_hook(CommunicationHook hook) {
+  require_pass_of_its_own("register_comm_hook()");
   reducer_->set_hook(std::move(hook));
 }
 
@@ -88,7 +109,7 @@ void DataParallelBase::count_samples(double samples) {
           "count_samples: gradients are means over ranks; set GradientMean::over_samples");
   require(samples >= 0 && std::isfinite(samples),
           "count_samples: their number is negative or not finite");
-  reducer_->count_samples(samples);
+  pieces_ ? pieces_->count_samples(samples) : reducer_->count_samples(samples);
 }
 
 // As PyTorch: buffers are not synchronised in the first forward() after one under no_sync or
@@ -97,6 +118,7 @@ void DataParallelBase::before_forward() {
   if (shared_ != nullptr) shared_->require_intact();
   const bool with_gradients = at::GradMode::is_enabled();
   if (with_gradients) reducer_->prepare(synchronize_);
+  if (is_deterministic()) return;
   if (std::exchange(buffers_are_due_, with_gradients && synchronize_) && options_.broadcast_buffers)
     broadcast_buffers();
 }
@@ -110,6 +132,7 @@ void DataParallelBase::broadcast_buffers() {
 }
 
 DataParallelBase::Joining::Joining(DataParallelBase& ddp, const JoinOptions& options) : ddp_(ddp) {
+  ddp.require_pass_of_its_own("join()");
   require(!ddp.join_, "join() is under way already");
   if (ddp.shared_ != nullptr)
     throw Error(Fault::unsupported,

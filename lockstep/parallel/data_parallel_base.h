@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "lockstep/parallel/bucket_assignment.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
+#include "lockstep/parallel/piece.h"
 
 namespace torch::nn {
 class Module;
@@ -22,6 +24,7 @@ class Module;
 
 namespace lockstep {
 
+class DeterministicPass;
 class Join;
 class Reducer;
 class SharedOptimizerBase;
@@ -48,7 +51,10 @@ class LOCKSTEP_API DataParallelBase {
 
   // `active`: whether it does anything, for loops such as
   //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
-  [[nodiscard]] NoSync no_sync(bool active = true) { return {synchronize_, active}; }
+  [[nodiscard]] NoSync no_sync(bool active = true) {
+    require_pass_of_its_own("no_sync()");
+    return {synchronize_, active};
+  }
 
   // Replaces the all_reduce of gradients. Collective. Errors: misuse after the first backward() that
   // was averaged, or when there is a hook already.
@@ -81,6 +87,25 @@ class LOCKSTEP_API DataParallelBase {
   // Whether a rank was lost while shared parameters were stepped: some of them are a step ahead of
   // others then, and every forward() throws Error(corrupt). Load a checkpoint.
   bool has_torn_parameters() const;
+
+  // One step's forward and backward passes, with the option `deterministic`: calls `loss_of` for each
+  // piece of the global batch that is this rank's, runs backward() on what it returns, and makes
+  // every `.grad` the mean over all pieces of all ranks; what `.grad` was before is dropped. Returns
+  // the mean of all losses. Both are the same bits on all ranks, and on every number of ranks.
+  //   const double loss = ddp.train_pieces(step, [&](const lockstep::Piece& piece) {
+  //     return torch::nll_loss(ddp(piece.of(batch.data)), piece.of(batch.target));
+  //   });
+  // `step` is the number of the step in the whole training, which goes on where it was resumed: random
+  // numbers follow from it. With GradientMean::over_samples losses are sums, and `loss_of` calls
+  // count_samples(). Collective.
+  // Errors: unsupported, naming it, for a BatchNorm that would update running statistics, for
+  // SyncBatchNorm in training mode, and for any buffer that `loss_of` changes; misuse when
+  // the number of intra-op threads is not the promised one; mismatch when ranks are in different
+  // steps; as backward(). All gradients are undefined then.
+  double train_pieces(std::int64_t step, const PieceLoss& loss_of);
+
+  // Whether train_pieces() is how it trains. Buffers are not broadcast then: nothing may change them.
+  bool is_deterministic() const { return options_.deterministic > 0; }
 
   // Of the last backward pass that was averaged, unless NonFinite::ignore. The same on all ranks.
   const std::optional<NonFiniteGradient>& non_finite() const;
@@ -120,12 +145,14 @@ class LOCKSTEP_API DataParallelBase {
 
   void follow_others();
   void broadcast_buffers();
+  void require_pass_of_its_own(const char* call) const;
 
   const std::shared_ptr<torch::nn::Module> replica_;
   const ProcessGroup group_;
   const DistributedDataParallelOptions options_;
   const std::shared_ptr<SharedParameters> shared_;  // Null without share_parameters.
   const std::unique_ptr<Reducer> reducer_;
+  const std::unique_ptr<DeterministicPass> pieces_;  // None unless deterministic.
   std::unique_ptr<Join> join_;
   bool synchronize_ = true;
   bool buffers_are_due_ = true;

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -65,6 +66,18 @@ struct DistributedDataParallelOptions {
 
   GradientMean mean = GradientMean::over_ranks;
   NonFinite non_finite = NonFinite::fail;
+
+  // Into how many pieces the global batch of a step is cut, for train_pieces(), which gives the same
+  // bits on every number of ranks that divides it; 0 for none of that. More pieces allow more ranks
+  // and are smaller, so each step takes longer.
+  int deterministic = 0;
+
+  // The intra-op threads that every rank computes with, by torch::set_num_threads(): the bits depend
+  // on their number, so it is part of what is promised.
+  int deterministic_threads = 1;
+
+  // Of the random numbers that are drawn in train_pieces(), by dropout say.
+  std::uint64_t deterministic_seed = 0;
 };
 
 // Of DistributedDataParallel::join(), for ranks whose inputs end at different times. Names and

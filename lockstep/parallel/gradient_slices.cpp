@@ -42,12 +42,14 @@ at::Tensor like(const at::Tensor& parameter) {
                            parameter.options().requires_grad(false));
 }
 
-// The gradient as a tensor laid out as its parameter, that nobody else has a share of.
-at::Tensor exclusive(const at::Tensor& parameter) {
+// The gradient as a tensor laid out as its parameter; if it is to be `written` to, one in whose
+// memory no other tensor lies.
+at::Tensor laid_out(const at::Tensor& parameter, bool written) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined()) return like(parameter).zero_();
-  const bool fits = has_strides(gradient, parameter.strides());
-  return fits && gradient.storage().use_count() == 1 ? gradient : like(parameter).copy_(gradient);
+  const bool usable = !written || gradient.storage().use_count() == 1;
+  return usable && has_strides(gradient, parameter.strides()) ? gradient
+                                                              : like(parameter).copy_(gradient);
 }
 
 Buffer buffer_of(const at::Tensor& tensor) {
@@ -120,10 +122,11 @@ std::vector<bool> GradientSlices::used() const {
 }
 
 // What this rank has for a region: the gradients of the used parameters.
-at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>& used) const {
+at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>& used,
+                                   bool written) const {
   if (!region.flat.defined()) {
     const std::size_t only = region.parameters.front();
-    return used[only] ? flat(exclusive(parameters_[only])) : at::Tensor();
+    return used[only] ? flat(laid_out(parameters_[only], written)) : at::Tensor();
   }
   for (const std::size_t i : region.parameters) {
     const at::Tensor& parameter = parameters_[i];
@@ -135,9 +138,10 @@ at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>
   return region.flat;
 }
 
-std::vector<at::Tensor> GradientSlices::collect_all(const std::vector<bool>& used) const {
+std::vector<at::Tensor> GradientSlices::collect_all(const std::vector<bool>& used,
+                                                    bool written) const {
   std::vector<at::Tensor> flats;
-  for (const Region& region : regions_) flats.push_back(collect(region, used));
+  for (const Region& region : regions_) flats.push_back(collect(region, used, written));
   return flats;
 }
 
@@ -150,7 +154,7 @@ void GradientSlices::average(const Region& region, const at::Tensor& flat) const
 
 std::vector<at::Tensor> GradientSlices::average(const std::vector<bool>& used) const {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> flats = collect_all(used);
+  const std::vector<at::Tensor> flats = collect_all(used, /*written=*/true);
   for (std::size_t r = 0; r < regions_.size(); ++r)
     if (flats[r].defined() && group_.size() > 1) average(regions_[r], flats[r]);
   return own_parts(flats, used);
@@ -158,7 +162,7 @@ std::vector<at::Tensor> GradientSlices::average(const std::vector<bool>& used) c
 
 std::vector<at::Tensor> GradientSlices::cut(const std::vector<bool>& used) const {
   const at::NoGradGuard no_grad;
-  return own_parts(collect_all(used), used);
+  return own_parts(collect_all(used, /*written=*/false), used);
 }
 
 std::vector<at::Tensor> GradientSlices::own_parts(const std::vector<at::Tensor>& flats,

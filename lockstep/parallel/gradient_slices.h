@@ -63,8 +63,8 @@ class GradientSlices {
 
   void add_region(std::vector<std::size_t> parameters);
   void add_shards(std::size_t parameter);
-  at::Tensor collect(const Region& region, const std::vector<bool>& used) const;
-  std::vector<at::Tensor> collect_all(const std::vector<bool>& used) const;
+  at::Tensor collect(const Region& region, const std::vector<bool>& used, bool written) const;
+  std::vector<at::Tensor> collect_all(const std::vector<bool>& used, bool written) const;
   void average(const Region& region, const at::Tensor& flat) const;
   std::vector<at::Tensor> own_parts(const std::vector<at::Tensor>& flats,
                                     const std::vector<bool>& used) const;

@@ -55,6 +55,11 @@ std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters, const Pro
   return large.empty() ? nullptr : GradientPool::make(large, group);
 }
 
+// Otherwise SharedOptimizer does it, or train_pieces().
+bool averages_in_backward(const DistributedDataParallelOptions& options) {
+  return !options.share_parameters && options.deterministic == 0;
+}
+
 ProcessGroup group_of_its_own(const ProcessGroup& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -68,7 +73,7 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
       limits_(limits_of(options)),
-      overlapped_(!options.share_parameters && agree_on_overlap(options, group)),
+      overlapped_(averages_in_backward(options) && agree_on_overlap(options, group)),
       group_(overlapped_ ? group_of_its_own(group) : group),
       touched_(parameters_.size(), false),
       recording_(options.static_graph),
@@ -79,7 +84,7 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
   std::reverse(assignment.begin(), assignment.end());  // Gradients tend to come from the last on.
   make_buckets(std::move(assignment));
   if (options.share_parameters && group.size() > 1) pool_ = pool_for(parameters_, group);
-  add_hooks();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) hooks_.push_back(hook_on(i));
 }
 
 // Gives a group of our own up where a collective would otherwise keep the thread: the one case in
@@ -94,16 +99,25 @@ Reducer::~Reducer() {
   }
 }
 
-void Reducer::add_hooks() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].second);
-    auto hook = std::make_unique<torch::autograd::utils::LambdaPostHook>(
-        [this, i](const variable_list& outputs, const variable_list& incoming) {
-          on_gradient(i, incoming[0]);
-          return outputs;
-        });
-    const std::uintptr_t key = accumulator->add_post_hook(std::move(hook));
-    hooks_.push_back({std::move(accumulator), key});
+Reducer::Hook Reducer::hook_on(std::size_t index) {
+  auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[index].second);
+  auto hook = std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [this, index](const variable_list& outputs, const variable_list& incoming) {
+        on_gradient(index, incoming[0]);
+        return outputs;
+      });
+  const std::uintptr_t key = accumulator->add_post_hook(std::move(hook));
+  return {std::move(accumulator), key};
+}
+
+// torch::load() gives a parameter another accumulator.
+void Reducer::renew_hooks() {
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    Hook& hook = hooks_[i];
+    if (torch::autograd::impl::grad_accumulator(parameters_[i].second) == hook.accumulator)
+      continue;
+    hook.accumulator->del_post_hook(hook.key);
+    hook = hook_on(i);
   }
 }
 
@@ -122,8 +136,8 @@ void Reducer::set_hook(CommunicationHook hook) {
 // --- Buckets ------------------------------------------------------------------------------------
 
 void Reducer::make_buckets(BucketAssignment assignment) {
-  const bool nothing_to_sum = group_.size() == 1 && !reduction_.has_hook();
-  if (nothing_to_sum || options_.share_parameters) {
+  const bool has_something_to_sum = group_.size() > 1 || reduction_.has_hook();
+  if (!averages_in_backward(options_) || !has_something_to_sum) {
     assignment_ = std::move(assignment);
     return;
   }
@@ -149,6 +163,7 @@ void Reducer::rebuild_buckets() {
 }
 
 void Reducer::prepare(bool synchronize) {
+  renew_hooks();
   if (rebuild_due_ && join_ == nullptr) rebuild_buckets();
   synchronize_ = synchronize;
 }
@@ -192,6 +207,8 @@ void Reducer::forget_window() {
 
 // Each backward() is a graph task of its own, and so is each that it nests.
 void Reducer::begin_pass(bool watched) {
+  require(options_.deterministic == 0,
+          "backward(): with deterministic, it runs within train_pieces() only");
   const int task = torch::autograd::get_current_graph_task_id();
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
   reduction_.drain();  // Of what a pass that an exception cut short has left under way.
@@ -312,6 +329,19 @@ void Reducer::shadow_pass() {
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr) reduction_.run(*buckets_);
   learn();
+}
+
+std::optional<PassReports> Reducer::agree(PassReport report,
+                                          const std::vector<ParameterUse>& uses) {
+  report.pass = ++passes_;
+  const PassReports reports(report, uses, group_);
+  if (!may_go_on(reports)) return {};
+  return reports;
+}
+
+void Reducer::abandon_pass() {
+  drop_gradients();
+  ++passes_;  // Other ranks may have gone on with theirs.
 }
 
 PassReports Reducer::exchange_reports() {

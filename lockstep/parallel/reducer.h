@@ -69,6 +69,14 @@ class Reducer {
   // While set, every pass is announced to ranks that have no input left; null ends it.
   void set_join(Join* join) { join_ = join; }
 
+  // Of a pass whose gradients were kept apart, with the option `deterministic`: tells all ranks of it
+  // and returns what they said, or nothing when all of them skip it. Then, and with an Error, which
+  // is as backward()'s, all gradients are undefined.
+  std::optional<PassReports> agree(PassReport report, const std::vector<ParameterUse>& uses);
+
+  // Such a pass has ended in an exception here, and its gradients are dropped.
+  void abandon_pass();
+
   // Takes part in the others' pass with no gradient at all: `.grad` is undefined afterwards.
   void shadow_pass();
 
@@ -105,7 +113,8 @@ class Reducer {
     const std::weak_ptr<const bool> alive_;
   };
 
-  void add_hooks();
+  Hook hook_on(std::size_t index);
+  void renew_hooks();
   bool reaches_parameters() const;
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_pass(bool watched);

@@ -68,7 +68,9 @@ std::string text_of(const DistributedDataParallelOptions& options) {
   options.overlap ? text << *options.overlap : text << "automatic";
   text << "\nshare_parameters " << options.share_parameters << "\nmean "
        << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
-       << "\nnon_finite " << name_of(options.non_finite) << '\n';
+       << "\nnon_finite " << name_of(options.non_finite) << "\ndeterministic "
+       << options.deterministic << "\ndeterministic_threads " << options.deterministic_threads
+       << "\ndeterministic_seed " << options.deterministic_seed << '\n';
   return text.str();
 }
 

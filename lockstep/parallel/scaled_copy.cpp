@@ -46,6 +46,17 @@ bool copy_elements(const at::Tensor& to, const at::Tensor& from, double scale) {
 }
 
 template <class T>
+bool add_elements(const at::Tensor& to, const at::Tensor& from) {
+  auto* const out = to.mutable_data_ptr<T>();
+  const auto* const in = from.const_data_ptr<T>();
+  return all_finite_in<T>(static_cast<std::size_t>(from.numel()), [=](std::size_t i) {
+    const T value = in[i];
+    out[i] += value;
+    return value;
+  });
+}
+
+template <class T>
 bool elements_are_finite(const at::Tensor& tensor) {
   const auto* const in = tensor.const_data_ptr<T>();
   return all_finite_in<T>(static_cast<std::size_t>(tensor.numel()),
@@ -63,6 +74,15 @@ bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale) {
   at::Tensor out = to;
   at::mul_out(out, from, at::scalar_tensor(scale, at::kDouble));
   return finite;
+}
+
+bool checked_add(const at::Tensor& to, const at::Tensor& from) {
+  if (has_strides(from, to.strides()) && to.is_non_overlapping_and_dense()) {
+    if (from.scalar_type() == at::kFloat) return add_elements<float>(to, from);
+    if (from.scalar_type() == at::kDouble) return add_elements<double>(to, from);
+  }
+  to.add_(from);
+  return all_finite(from);
 }
 
 bool all_finite(const at::Tensor& tensor) {

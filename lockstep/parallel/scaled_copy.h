@@ -12,6 +12,9 @@ namespace lockstep {
 // Both are strided, in CPU memory and of one shape and type.
 bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale);
 
+// To `to` is added `from`, likewise.
+bool checked_add(const at::Tensor& to, const at::Tensor& from);
+
 bool all_finite(const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -53,6 +53,7 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                          Make make, bool elementwise)
     : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group_),
+      are_means_(ddp.is_deterministic()),
       parameters_(require_usable(ddp.shared_, elementwise)),
       slices_(std::make_unique<const GradientSlices>(parameters_->require_shared(all_parameters()),
                                                      group())) {
@@ -81,7 +82,7 @@ void SharedOptimizerBase::average() {
     used = slices_->used();
   }
   const Stopwatch watch(times_.reduce);
-  const auto parts = slices_->average(used);
+  const auto parts = are_means_ ? slices_->cut(used) : slices_->average(used);
   for (std::size_t i = 0; i < parts.size(); ++i) stepped()[i].mutable_grad() = parts[i];
   averaged_ = true;
 }

@@ -80,6 +80,7 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   void forget();
   std::vector<at::Tensor> gradients() const;
 
+  const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
   const std::shared_ptr<SharedParameters> parameters_;
   const std::unique_ptr<const GradientSlices> slices_;
   bool averaged_ = false;  // Since the last step: the fragments have their gradients.

@@ -78,6 +78,23 @@ class Examples(unittest.TestCase):
         self.train(2, PROGRAMS.cifar10, "--epochs", 4, "--batch-size", 25, "--json", result)
         self.assertGreater(json.loads(result.read_text())["accuracy"], 0.8)
 
+    def test_deterministic_gives_the_same_weights_on_every_number_of_ranks(self):
+        write_fashion_mnist(self.data)
+        lines = []
+        for ranks in (1, 2, 4):
+            done = self.train(ranks, PROGRAMS.deterministic, "--epochs", 1, "--batch-size", 64, "--steps", 4)
+            lines.append(re.search(r"loss \S+, sha256 [0-9a-f]{64}", done.stdout)[0])
+        self.assertEqual(lines[1:], lines[:1] * 2)
+
+    def test_deterministic_goes_on_with_the_same_bits_on_another_number_of_ranks(self):
+        write_fashion_mnist(self.data)
+        state = self.folder / "state"
+        sha256 = re.compile(r"sha256 [0-9a-f]{64}")
+        whole = self.train(1, PROGRAMS.deterministic, "--steps", 4)
+        self.train(2, PROGRAMS.deterministic, "--steps", 2, "--save", state)
+        resumed = self.train(4, PROGRAMS.deterministic, "--steps", 4, "--load", state)
+        self.assertEqual(sha256.search(resumed.stdout)[0], sha256.search(whole.stdout)[0])
+
     def test_wrong_arguments_are_refused_before_training(self):
         program = PROGRAMS.fashion_mnist
         self.refuses(program, "--batch-size", 0, code=64, text="--batch-size")
@@ -95,7 +112,7 @@ class Examples(unittest.TestCase):
         self.refuses(program, "--data", self.data, code=1, text="train-images-idx3-ubyte")
 
     def test_help_has_an_example(self):
-        for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10):
+        for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic):
             done = subprocess.run([program, "--help"], text=True, stdout=subprocess.PIPE, check=True)
             self.assertIn("lockstep run -n 2", done.stdout)
 
@@ -109,7 +126,7 @@ class Examples(unittest.TestCase):
 def main():
     global PROGRAMS
     parser = argparse.ArgumentParser(description=__doc__)
-    for program in ("lockstep", "fashion-mnist", "cifar10"):
+    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic"):
         parser.add_argument(f"--{program}", type=pathlib.Path, required=True)
     PROGRAMS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
