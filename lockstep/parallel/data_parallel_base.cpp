@@ -6,8 +6,10 @@
 #include <cmath>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/replicas.h"
@@ -44,6 +46,15 @@ DataParallelBase::~DataParallelBase() = default;
 
 void DataParallelBase::register_comm_hook(CommunicationHook hook) {
   reducer_->set_hook(std::move(hook));
+}
+
+void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer) {
+  require(optimizer.partition().size() == static_cast<std::size_t>(group_.size()),
+          "shard_gradients: the optimizer was made for another number of ranks");
+  std::vector<int> owners;
+  for (const auto& [name, parameter] : reducer_->parameters())
+    owners.push_back(optimizer.owner(parameter));
+  reducer_->set_owners(std::move(owners));
 }
 
 void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
@@ -87,8 +98,9 @@ void DataParallelBase::broadcast_buffers() {
 
 DataParallelBase::Joining::Joining(DataParallelBase& ddp, const JoinOptions& options) : ddp_(ddp) {
   require(!ddp.join_, "join() is under way already");
-  ddp.join_ = std::make_unique<Join>(ddp.group_, options);
-  ddp.reducer_->set_join(ddp.join_.get());
+  auto join = std::make_unique<Join>(ddp.group_, options);
+  ddp.reducer_->set_join(join.get());
+  ddp.join_ = std::move(join);
 }
 
 DataParallelBase::Joining::~Joining() {

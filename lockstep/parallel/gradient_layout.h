@@ -1,0 +1,24 @@
+// Where in memory a gradient lies: as its parameter does, and alone.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace lockstep {
+
+// Those of `parameter`, or of a contiguous tensor where it has gaps.
+std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter);
+
+// Uninitialised.
+at::Tensor like_gradient(const at::Tensor& parameter);
+
+// Makes `gradient` a tensor that may be written to: laid out by gradient_strides(), and with memory in
+// which nobody else's tensor lies. A copy where it has to be; zeros when it is undefined. For a hook of the
+// parameter's accumulator: `incoming` is what autograd has made, in whose memory `gradient` may lie.
+void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming);
+
+}  // namespace lockstep
