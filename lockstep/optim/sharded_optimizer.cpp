@@ -5,6 +5,8 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
 #include <span>
 #include <string>
 #include <unordered_set>

@@ -24,14 +24,18 @@ BucketReduction::~BucketReduction() {
 void BucketReduction::run(const GradientBuckets& buckets) {
   const Stopwatch watch(time_);
   if (!hook_) return buckets.average_all();
-  for (std::size_t b = 0; b < buckets.buckets().size(); ++b) reduce({&buckets, b});
+  for (std::size_t b = 0; b < buckets.buckets().size(); ++b) reduce(buckets, b);
 }
 
 void BucketReduction::start(const GradientBuckets& buckets, std::size_t bucket) {
+  start([this, &buckets, bucket] { reduce(buckets, bucket); });
+}
+
+void BucketReduction::start(std::function<void()> job) {
   if (!thread_.joinable()) thread_ = start_thread([this] { work(); });
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back({&buckets, bucket});
+    queue_.push_back(std::move(job));
   }
   changed_.notify_all();
 }
@@ -48,11 +52,11 @@ void BucketReduction::drain() noexcept {
   error_ = nullptr;
 }
 
-void BucketReduction::reduce(const Job& job) {
+void BucketReduction::reduce(const GradientBuckets& buckets, std::size_t index) {
   const at::NoGradGuard no_grad;
-  if (!hook_) return job.buckets->average(job.bucket);
-  const at::Tensor& place = job.buckets->buckets()[job.bucket].buffer;
-  GradientBucket bucket = job.buckets->buckets()[job.bucket];  // A hook may exchange its parts.
+  if (!hook_) return buckets.average(index);
+  const at::Tensor& place = buckets.buckets()[index].buffer;
+  GradientBucket bucket = buckets.buckets()[index];  // A hook may exchange its parts.
   hook_(bucket);
   require(bucket.buffer.defined() && bucket.buffer.sizes() == place.sizes(),
           "a communication hook has exchanged the bucket's buffer for one of another shape");
@@ -64,13 +68,13 @@ void BucketReduction::work() {
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     if (stop_) return;
-    const Job job = queue_.front();
+    const auto job = queue_.front();
     const bool go_on = !error_;  // After an Error the group is not what it was.
     lock.unlock();
     std::exception_ptr error;
     try {
       const Stopwatch watch(time_);
-      if (go_on) reduce(job);
+      if (go_on) job();
     } catch (...) {
       error = std::current_exception();
     }

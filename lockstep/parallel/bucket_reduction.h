@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -35,6 +36,9 @@ class BucketReduction {
   // One bucket, on the thread, after those started before. All must live until wait() has returned.
   void start(const GradientBuckets& buckets, std::size_t bucket);
 
+  // Anything else in its place.
+  void start(std::function<void()> job);
+
   // Returns once all that was started is done. Errors: the first that one of them threw.
   void wait();
 
@@ -51,12 +55,7 @@ class BucketReduction {
   std::chrono::nanoseconds time() const { return time_; }
 
  private:
-  struct Job {
-    const GradientBuckets* buckets;
-    std::size_t bucket;
-  };
-
-  void reduce(const Job& job);
+  void reduce(const GradientBuckets& buckets, std::size_t bucket);
   void work();
 
   CommunicationHook hook_;
@@ -65,7 +64,7 @@ class BucketReduction {
   std::thread thread_;  // Runs from the first start() on.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> queue_;  // The first one may be under way.
+  std::deque<std::function<void()>> queue_;  // The first one may be under way.
   std::exception_ptr error_;
   bool stop_ = false;
 };

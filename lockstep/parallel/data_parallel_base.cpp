@@ -7,8 +7,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/deterministic_pass.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/on_rank_0.h"
@@ -90,6 +92,15 @@ bool DataParallelBase::has_torn_parameters() const {
   return shared_ != nullptr && shared_->is_torn();
 }
 
+void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer) {
+  require(optimizer.partition().size() == static_cast<std::size_t>(group_.size()),
+          "shard_gradients: the optimizer was made for another number of ranks");
+  std::vector<int> owners;
+  for (const auto& [name, parameter] : reducer_->parameters())
+    owners.push_back(optimizer.owner(parameter));
+  reducer_->set_owners(std::move(owners));
+}
+
 void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
 
 const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
@@ -138,8 +149,9 @@ DataParallelBase::Joining::Joining(DataParallelBase& ddp, const JoinOptions& opt
     throw Error(Fault::unsupported,
                 "join(): every rank steps its slice of shared parameters, so "
                 "that all must make the same number of passes");
-  ddp.join_ = std::make_unique<Join>(ddp.group_, options);
-  ddp.reducer_->set_join(ddp.join_.get());
+  auto join = std::make_unique<Join>(ddp.group_, options);
+  ddp.reducer_->set_join(join.get());
+  ddp.join_ = std::move(join);
 }
 
 DataParallelBase::Joining::~Joining() {

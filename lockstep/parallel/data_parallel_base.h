@@ -29,6 +29,7 @@ class Join;
 class Reducer;
 class SharedOptimizerBase;
 class SharedParameters;
+class WholeParameterOptimizer;
 
 class LOCKSTEP_API DataParallelBase {
  public:
@@ -59,6 +60,16 @@ class LOCKSTEP_API DataParallelBase {
   // Replaces the all_reduce of gradients. Collective. Errors: misuse after the first backward() that
   // was averaged, or when there is a hook already.
   void register_comm_hook(CommunicationHook hook);
+
+  // Stage 2 of ZeRO: from the first backward() on, a gradient is averaged on the rank alone that steps
+  // its parameter, as `optimizer` has it, and freed on the others, where `.grad` is undefined after
+  // backward(). Buckets are reduced during backward(), on a thread of their own. Collective; the
+  // optimizer was made with the same ranks.
+  // Gradients must be undefined, zero_grad()'s default, before each pass that is averaged, but for what passes
+  // under no_sync() left there. What looks at all gradients, clip_grad_norm_() say, sees its rank's.
+  // Errors: misuse after the first backward() that was averaged, and for parameters that the
+  // optimizer does not step; unsupported with a communication hook; join() is then unsupported.
+  void shard_gradients(const WholeParameterOptimizer& optimizer);
 
   // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. Zero is
   // fine as long as another rank has some. What was counted for a backward() that threw is forgotten.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradient_buckets.h"
 
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/parallel/gradient_layout.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/padded.h"
 #include "lockstep/parallel/scaled_copy.h"
@@ -19,20 +19,6 @@ namespace {
 
 at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::size_t>& indices) {
   return parameters[indices.front()].second.scalar_type();
-}
-
-// Whether somebody else's tensor lies in the memory of `gradient`: that of another gradient, say, of
-// which `incoming` is a view and which backward() has still to read. Two are accounted for, and the
-// one that `incoming` is a view of if nobody else holds it.
-bool is_shared(const at::Tensor& gradient, const at::Tensor& incoming) {
-  const std::size_t tensors = gradient.storage().use_count();
-  if (!gradient.is_alias_of(incoming) || !incoming.is_view()) return tensors > 2;
-  return tensors > 3 || incoming._base().use_count() > 1;
-}
-
-at::Tensor like_gradient(const at::Tensor& parameter) {
-  return at::empty_strided(parameter.sizes(), dense_strides(parameter),
-                           parameter.options().requires_grad(false));
 }
 
 at::Tensor flat_view(const RegisteredMemory& memory, std::size_t begin, std::size_t bytes,
@@ -140,11 +126,7 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Te
     gradient = gradient.defined() ? place : place.zero_();
     return finite;
   }
-  if (!gradient.defined()) {
-    gradient = like_gradient(parameter).zero_();
-  } else if (!has_strides(gradient, dense_strides(parameter)) || is_shared(gradient, incoming)) {
-    gradient = like_gradient(parameter).copy_(gradient);
-  }
+  make_writable(gradient, parameter, incoming);
   place = gradient;
   return !check_finite || all_finite(gradient);
 }

@@ -2,13 +2,13 @@
 #include "lockstep/parallel/gradient_slices.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/parallel/gradient_layout.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/padded.h"
 #include "lockstep/tensor/collectives.h"
@@ -37,19 +37,15 @@ std::vector<std::int64_t> bounds_of(std::int64_t elements, std::int64_t line, in
 // All elements of a dense tensor in the order in which they lie in memory.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
 
-at::Tensor like(const at::Tensor& parameter) {
-  return at::empty_strided(parameter.sizes(), parameter.strides(),
-                           parameter.options().requires_grad(false));
-}
-
 // The gradient as a tensor laid out as its parameter; if it is to be `written` to, one in whose
 // memory no other tensor lies.
 at::Tensor laid_out(const at::Tensor& parameter, bool written) {
   const at::Tensor& gradient = parameter.grad();
-  if (!gradient.defined()) return like(parameter).zero_();
+  if (!gradient.defined()) return like_gradient(parameter).zero_();
   const bool usable = !written || gradient.storage().use_count() == 1;
-  return usable && has_strides(gradient, parameter.strides()) ? gradient
-                                                              : like(parameter).copy_(gradient);
+  return usable && has_strides(gradient, parameter.strides())
+             ? gradient
+             : like_gradient(parameter).copy_(gradient);
 }
 
 Buffer buffer_of(const at::Tensor& tensor) {

@@ -73,6 +73,14 @@ void PassReports::require_complete(const NamedTensors& parameters) const {
              "every pass must be as the first one was; nested calls also need outputs of forward() "
              "in which tensors are found (lockstep/parallel/forward_outputs.h)";
     });
+    const std::int64_t kept = report_of(rank).kept_mean;
+    require(kept == PassReport::none, [&] {
+      return "on rank " + std::to_string(rank) + " the gradient of " +
+             parameters[static_cast<std::size_t>(kept)].first +
+             " was still the mean of an earlier pass, which with shard_gradients() no other rank "
+             "has: call zero_grad() before each pass that is averaged, so that gradients are "
+             "undefined";
+    });
     const std::string missing = missing_on(rank, parameters);
     require(missing.empty(), [&] {
       return "on rank " + std::to_string(rank) + " backward() gave no gradient to " + missing +

@@ -30,6 +30,7 @@ struct PassReport {
   double samples = 0;              // Counted since the last synchronised pass.
   std::int64_t non_finite = none;  // The first parameter with such a gradient.
   std::int64_t repeated = none;    // One whose gradient came more often than it should.
+  std::int64_t kept_mean = none;  // One that an earlier pass's mean, which others lack, is part of.
 };
 
 // All ranks' reports.
@@ -47,7 +48,8 @@ class PassReports {
   // Errors: mismatch when ranks average different passes with each other.
   void require_same_pass() const;
 
-  // Errors: misuse, with the parameters' names, when a rank misses a gradient or had one repeated.
+  // Errors: misuse, with the parameters' names, when a rank misses a gradient, had one repeated or added
+  // one to a mean that it alone has.
   void require_complete(const NamedTensors& parameters) const;
 
  private:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/piece_sums.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
 #include <set>
@@ -10,6 +9,7 @@
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/strides.h"
 
 namespace lockstep {
 namespace {
@@ -21,12 +21,6 @@ std::size_t slice_bytes(at::ScalarType dtype, const NamedTensors& parameters, in
     if (parameter.scalar_type() == dtype) bytes += padded(parameter.nbytes());
   const auto parts = static_cast<std::size_t>(ranks);
   return padded((bytes + parts - 1) / parts);
-}
-
-std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
-  return parameter.is_non_overlapping_and_dense()
-             ? parameter.strides().vec()
-             : at::empty(parameter.sizes(), at::kByte).strides().vec();
 }
 
 }  // namespace
@@ -69,7 +63,7 @@ void PieceSums::place(at::ScalarType dtype, const NamedTensors& parameters, std:
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i].second;
     if (parameter.scalar_type() != dtype) continue;
-    const at::Tensor view = flat.as_strided(parameter.sizes(), gradient_strides(parameter), begin);
+    const at::Tensor view = flat.as_strided(parameter.sizes(), dense_strides(parameter), begin);
     places_[slot][i] =
         view.variable_data();  // Optimizers detach_() what they set to zero: no view.
     begin += static_cast<std::int64_t>(padded(parameter.nbytes()) / parameter.element_size());

@@ -91,9 +91,12 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
 // which a destructor tells the other ranks something.
 Reducer::~Reducer() {
   for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
-  if (!overlapped_ || !reduction_.busy()) return;
+  if (!reduction_.busy()) return;
   try {
-    group_.abort("DistributedDataParallel was destroyed during backward()");
+    if (owned_)
+      owned_->abort();
+    else
+      group_.abort("DistributedDataParallel was destroyed during backward()");
   } catch (const Error&) {
     // It has been given up already, which ends the collective as well.
   }
@@ -124,24 +127,50 @@ void Reducer::renew_hooks() {
 void Reducer::set_hook(CommunicationHook hook) {
   require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
   require(!reduction_.has_hook(), "register_comm_hook: there is one already");
-  if (options_.share_parameters)
-    throw Error(Fault::unsupported,
-                "register_comm_hook: gradients of shared parameters are averaged "
-                "where they lie, by SharedOptimizer");
+  if (!averages_in_backward(options_) || owned_)
+    throw Error(
+        Fault::unsupported,
+        "register_comm_hook: gradients that are shared, sharded or of pieces lie in no bucket");
   require(!has_passed_, "register_comm_hook: a backward pass has been averaged already");
   reduction_.set_hook(std::move(hook));
   make_buckets(assignment_);  // Laid out for it.
 }
 
+void Reducer::set_owners(std::vector<int> owners) {
+  require(!owned_, "shard_gradients: they are sharded already");
+  require(!has_passed_, "shard_gradients: a backward pass has been averaged already");
+  if (reduction_.has_hook())
+    throw Error(Fault::unsupported, "shard_gradients: a communication hook takes whole buckets");
+  if (!averages_in_backward(options_))
+    throw Error(
+        Fault::unsupported,
+        "shard_gradients: gradients are shared or of pieces, and not averaged in backward()");
+  if (group_.size() == 1) return;  // This rank owns all.
+  buckets_.reset();
+  owned_ =
+      std::make_unique<OwnedGradients>(parameters_, std::move(owners), group_of_its_own(group_));
+  owned_->assign(assignment_);
+}
+
+void Reducer::set_join(Join* join) {
+  if (join != nullptr && owned_)
+    throw Error(
+        Fault::unsupported,
+        "join(): with shard_gradients() a rank that is done would have to go on stepping the "
+        "parameters that it owns");
+  join_ = join;
+}
+
 // --- Buckets ------------------------------------------------------------------------------------
 
 void Reducer::make_buckets(BucketAssignment assignment) {
+  reduction_.drain();
+  if (owned_) owned_->assign(assignment);
   const bool has_something_to_sum = group_.size() > 1 || reduction_.has_hook();
-  if (!averages_in_backward(options_) || !has_something_to_sum) {
+  if (!averages_in_backward(options_) || owned_ || !has_something_to_sum) {
     assignment_ = std::move(assignment);
     return;
   }
-  reduction_.drain();
   auto made =
       std::make_unique<GradientBuckets>(parameters_, assignment, group_, reduction_.has_hook());
   assignment_ = std::move(assignment);
@@ -254,7 +283,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (--remaining_[index] > 0) return;
   take(index, incoming);
   if (!rebuilt_) arrival_.push_back(index);
-  if (overlaps())
+  if (starts_early())
     while (next_bucket_ < pending_.size() && pending_[next_bucket_] == 0) finish_bucket();
 }
 
@@ -265,13 +294,27 @@ void Reducer::take(std::size_t index, const at::Tensor& incoming) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined() && gradient.layout() != at::kStrided)
     throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
-  if (buckets_ != nullptr) {
+  if (owned_) {
+    take_owned(index, incoming);
+  } else if (buckets_ != nullptr) {
     note_finite(index, buckets_->take(index, gradient, incoming, checks_finite()));
     --pending_[buckets_->bucket_of(index)];
   } else if (gradient.defined() && checks_finite()) {
     note_finite(index, all_finite(gradient));
   }
   taken_[index] = true;
+}
+
+void Reducer::take_owned(std::size_t index, const at::Tensor& incoming) {
+  note_mean(index);
+  note_finite(index, owned_->take(index, parameters_[index].second.mutable_grad(), incoming,
+                                  checks_finite()));
+  --pending_[owned_->bucket_of(index)];
+}
+
+void Reducer::note_mean(std::size_t index) {
+  if (owned_->is_mean(index, parameters_[index].second.grad()))
+    report_.kept_mean = static_cast<std::int64_t>(index);
 }
 
 void Reducer::note_finite(std::size_t index, bool finite) {
@@ -285,20 +328,28 @@ void Reducer::finish_bucket() {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;
   for (const std::size_t i : assignment_[next_bucket_]) {
-    if (taken_[i]) continue;
-    at::Tensor& gradient = parameters_[i].second.mutable_grad();
-    note_finite(i, buckets_->take_left_out(i, gradient, checks_finite()));
+    if (!taken_[i]) note_finite(i, take_left_out(i));
   }
-  if (overlaps()) reduction_.start(*buckets_, next_bucket_);
+  if (owned_)
+    reduction_.start([this, bucket = next_bucket_] { owned_->reduce(bucket); });
+  else if (overlaps())
+    reduction_.start(*buckets_, next_bucket_);
   ++next_bucket_;
+}
+
+bool Reducer::take_left_out(std::size_t index) {
+  at::Tensor& gradient = parameters_[index].second.mutable_grad();
+  if (!owned_) return buckets_->take_left_out(index, gradient, checks_finite());
+  note_mean(index);
+  return owned_->take_left_out(index, gradient, checks_finite());
 }
 
 void Reducer::finish_pass() {
   const at::NoGradGuard no_grad;
   if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
-  while (buckets_ != nullptr && next_bucket_ < assignment_.size()) finish_bucket();
-  if (buckets_ == nullptr && recording_) check_recorded();
-  if (overlaps()) {
+  while ((buckets_ || owned_) && next_bucket_ < assignment_.size()) finish_bucket();
+  if (!buckets_ && !owned_ && recording_) check_recorded();
+  if (overlaps() || owned_) {
     const Stopwatch watch(wait_time_);
     reduction_.wait();
   }
@@ -380,6 +431,7 @@ bool Reducer::may_go_on(const PassReports& reports) {
 void Reducer::drop_gradients() {
   for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
   if (buckets_ != nullptr) buckets_->release();
+  if (owned_) owned_->release(/*means=*/false);
 }
 
 bool Reducer::may_average(const PassReports& reports) {
@@ -409,19 +461,23 @@ void Reducer::divide(const PassReports& reports) const {
   }
   if (factor == 1) return;
   if (buckets_ != nullptr) return buckets_->multiply(factor);
+  if (owned_) return owned_->multiply(factor);
   for (const auto& [name, parameter] : parameters_)
     if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
 }
 
 void Reducer::adopt_left_out(const PassReports& reports) {
-  if (buckets_ == nullptr) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (!taken_[i] && reports.used_by_any(i))
-      buckets_->adopt(i, parameters_[i].second.mutable_grad());
+  if (!buckets_ && !owned_) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (taken_[i] || !reports.used_by_any(i)) continue;
+    at::Tensor& gradient = parameters_[i].second.mutable_grad();
+    owned_ ? owned_->adopt(i, gradient) : buckets_->adopt(i, gradient);
+  }
 }
 
 void Reducer::learn() {
   if (buckets_ != nullptr) buckets_->release();
+  if (owned_) owned_->release(/*means=*/true);
   has_passed_ = true;
   if (!recording_) rebuild_due_ = !rebuilt_;
   recording_ = false;

@@ -33,6 +33,7 @@
 #include "lockstep/parallel/gradient_buckets.h"
 #include "lockstep/parallel/gradient_pool.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/owned_gradients.h"
 #include "lockstep/parallel/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
@@ -63,11 +64,16 @@ class Reducer {
   // Errors: misuse after the first pass, or when there is one already.
   void set_hook(CommunicationHook hook);
 
+  // From now on gradients are averaged on one rank each, `owners` by parameter, and undefined on the
+  // others. Collective. Errors: as set_hook(); unsupported when there is a hook.
+  void set_owners(std::vector<int> owners);
+
   // Adds to what gradients are divided by, with GradientMean::over_samples.
   void count_samples(double samples) { samples_ += samples; }
 
   // While set, every pass is announced to ranks that have no input left; null ends it.
-  void set_join(Join* join) { join_ = join; }
+  // Errors: unsupported with set_owners().
+  void set_join(Join* join);
 
   // Of a pass whose gradients were kept apart, with the option `deterministic`: tells all ranks of it
   // and returns what they said, or nothing when all of them skip it. Then, and with an Error, which
@@ -123,8 +129,11 @@ class Reducer {
 
   void take(std::size_t index, const at::Tensor& incoming);
   void adopt_left_out(const PassReports& reports);
+  void take_owned(std::size_t index, const at::Tensor& incoming);
   void note_finite(std::size_t index, bool finite);
+  void note_mean(std::size_t index);
   void finish_bucket();
+  bool take_left_out(std::size_t index);
   PassReports exchange_reports();
   bool may_go_on(const PassReports& reports);
   bool may_average(const PassReports& reports);
@@ -137,6 +146,7 @@ class Reducer {
   bool overlaps() const {
     return overlapped_ && buckets_ != nullptr && join_ == nullptr && !recording_;
   }
+  bool starts_early() const { return overlaps() || (owned_ != nullptr && !recording_); }
   ParameterUse use_of(std::size_t index) const;
   const std::shared_ptr<GradientPool>& pool() const {
     return buckets_ != nullptr ? buckets_->pool() : pool_;
@@ -153,6 +163,7 @@ class Reducer {
   BucketAssignment assignment_;
   std::unique_ptr<GradientBuckets> buckets_;  // None where there is nothing to sum in backward().
   std::shared_ptr<GradientPool> pool_;        // For large gradients that lie in no bucket's pool.
+  std::unique_ptr<OwnedGradients> owned_;     // In place of the buckets.
   BucketReduction reduction_;
   std::vector<Hook> hooks_;
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

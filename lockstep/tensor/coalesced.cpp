@@ -83,6 +83,20 @@ void all_reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, Red
              [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, tagged); });
 }
 
+void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int root, ReduceOp op,
+                      const CallOptions& options) {
+  const bool receives = group.rank() == root;
+  for (const at::Tensor& tensor : tensors) {
+    receives ? require_writable(tensor, "reduce_coalesced")
+             : require_dense_cpu(tensor, "reduce_coalesced");
+    require_reducible(tensor.scalar_type(), op, "reduce_coalesced");
+  }
+  const Tagged tagged(options, shapes_text(tensors));
+  for (const Piece& piece : pieces_of(tensors))
+    together(piece, true, receives,
+             [&](const at::Tensor& data) { group.reduce(reducible(data, op), root, op, tagged); });
+}
+
 void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group, int root,
                          const CallOptions& options) {
   const bool sends = group.rank() == root;

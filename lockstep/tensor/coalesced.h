@@ -24,6 +24,10 @@ LOCKSTEP_API void all_reduce_coalesced(at::TensorList tensors, const ProcessGrou
                                        ReduceOp op = ReduceOp::sum,
                                        const CallOptions& options = {});
 
+// As all_reduce_coalesced(), but only rank `root`'s tensors are written.
+LOCKSTEP_API void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int root = 0,
+                                   ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+
 // The tensors become those of rank `root`.
 LOCKSTEP_API void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group,
                                       int root = 0, const CallOptions& options = {});

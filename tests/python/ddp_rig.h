@@ -73,8 +73,10 @@ class Rig {
       record(name, tensor);
       if (tensor.grad().defined()) record("grad." + name, tensor.grad());
     }
-    record("losses", torch::stack(losses_));
+    record_losses();
   }
+
+  void record_losses() { record("losses", torch::stack(losses_)); }
 
   lockstep::NamedTensors take_result() { return std::move(result_); }
 

@@ -50,6 +50,9 @@ class Rig:
             self.record(name, tensor)
             if tensor.grad is not None:
                 self.record(f"grad.{name}", tensor.grad)
+        self.record_losses()
+
+    def record_losses(self):
         self.record("losses", torch.stack(self.losses))
 
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/owned_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "lockstep/parallel/gradient_layout.h"
+#include "lockstep/parallel/scaled_copy.h"
+#include "lockstep/tensor/coalesced.h"
+
+namespace lockstep {
+
+OwnedGradients::OwnedGradients(const NamedTensors& parameters, std::vector<int> owners,
+                               const ProcessGroup& group)
+    : parameters_(parameters),
+      owners_(std::move(owners)),
+      group_(group),
+      bucket_of_(parameters.size()),
+      places_(parameters.size()) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    means_.emplace_back(at::Tensor().getIntrusivePtr());
+}
+
+void OwnedGradients::assign(const BucketAssignment& assignment) {
+  assignment_ = assignment;
+  for (std::size_t b = 0; b < assignment.size(); ++b)
+    for (const std::size_t i : assignment[b]) bucket_of_[i] = b;
+}
+
+bool OwnedGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming,
+                          bool check_finite) {
+  make_writable(gradient, parameters_[index].second, incoming);
+  places_[index] = gradient;
+  const bool finite = !check_finite || all_finite(gradient);
+  if (!is_owned(index)) gradient.reset();
+  return finite;
+}
+
+bool OwnedGradients::take_left_out(std::size_t index, const at::Tensor& gradient,
+                                   bool check_finite) {
+  at::Tensor& place = places_[index];
+  place = like_gradient(parameters_[index].second);
+  if (gradient.defined())
+    place.copy_(gradient);
+  else
+    place.zero_();
+  return !check_finite || !gradient.defined() || all_finite(gradient);
+}
+
+void OwnedGradients::adopt(std::size_t index, at::Tensor& gradient) const {
+  gradient = is_owned(index) ? places_[index] : at::Tensor();
+}
+
+bool OwnedGradients::is_mean(std::size_t index, const at::Tensor& gradient) const {
+  const auto mean = means_[index].lock();
+  return gradient.defined() && mean.get() == gradient.unsafeGetTensorImpl();
+}
+
+void OwnedGradients::reduce(std::size_t bucket) {
+  const at::NoGradGuard no_grad;
+  for (int owner = 0; owner < group_.size(); ++owner) {
+    std::vector<at::Tensor> gradients;
+    for (const std::size_t i : assignment_[bucket]) {
+      if (owners_[i] != owner) continue;
+      gradients.push_back(places_[i]);
+      if (!is_owned(i)) places_[i].reset();
+    }
+    reduce_coalesced(gradients, group_, owner, ReduceOp::average, {.tag = "owned gradients"});
+  }
+}
+
+void OwnedGradients::multiply(double factor) const {
+  for (const at::Tensor& place : places_)
+    if (place.defined()) place.mul_(factor);
+}
+
+void OwnedGradients::release(bool means) {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (means && places_[i].defined()) means_[i] = places_[i].getIntrusivePtr();
+    places_[i].reset();
+  }
+}
+
+void OwnedGradients::abort() const {
+  group_.abort("DistributedDataParallel was destroyed during backward()");
+}
+
+}  // namespace lockstep

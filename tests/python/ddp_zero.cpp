@@ -1,0 +1,67 @@
+// Optimizers whose state is spread over the ranks; and gradients, which Python's does not spread.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/python/ddp_scenarios.h"
+#include "tests/python/ddp_training.h"
+
+namespace {
+
+using lockstep::DistributedDataParallel;
+using lockstep::ZeroRedundancyOptimizer;
+
+template <class Net>
+void record(Rig& rig, const Net& net, const lockstep::WholeParameterOptimizer& optimizer) {
+  std::vector<std::int64_t> flat;
+  for (const auto& indices : optimizer.partition()) {
+    flat.insert(flat.end(), indices.begin(), indices.end());
+    flat.push_back(-1);
+  }
+  rig.record("partition", torch::tensor(flat, torch::kLong));
+  for (const auto& [name, tensor] : lockstep::named_parameters(net)) rig.record(name, tensor);
+  rig.record_losses();
+}
+
+ZeroRedundancyOptimizer<lockstep::Adam> adam(const Rig& rig, const Mlp& net) {
+  return {net.parameters(), rig.world(), torch::optim::AdamOptions(0.01).weight_decay(0.1)};
+}
+
+void zero_adam(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  auto optimizer = adam(rig, *net);
+  train(rig, ddp, optimizer);
+  record(rig, *net, optimizer);
+}
+
+void zero_sharded_gradients(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  auto optimizer = adam(rig, *net);
+  ddp.shard_gradients(optimizer);
+  train(rig, ddp, optimizer);
+  record(rig, *net, optimizer);
+}
+
+void zero_param_groups(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net->linear1->parameters());
+  auto rest = net->linear2->parameters();
+  for (const auto& parameter : net->linear3->parameters()) rest.push_back(parameter);
+  auto slower = options;
+  slower.lr(0.01);
+  groups.emplace_back(rest, std::make_unique<torch::optim::SGDOptions>(slower));
+  ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(groups, rig.world(), options);
+  train(rig, ddp, optimizer);
+  record(rig, *net, optimizer);
+}
+
+}  // namespace
+
+Scenarios zero_scenarios() {
+  return {{"zero_adam", zero_adam},
+          {"zero_sharded_gradients", zero_sharded_gradients},
+          {"zero_param_groups", zero_param_groups}};
+}

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other side of ddp_zero.cpp: PyTorch's ZeroRedundancyOptimizer."""
+
+import torch
+from ddp_rig import train
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+def partition_of(optimizer):
+    """Of each rank, the indices of its parameters, ended by -1."""
+    indices = {id(p): i for i, p in enumerate(optimizer._all_params)}
+    return [i for groups in optimizer._partition_parameters()
+            for i in (*(indices[id(p)] for group in groups for p in group["params"]), -1)]
+
+
+def train_and_record(rig, net, optimizer):
+    train(rig, rig.wrap(net), optimizer)
+    rig.record("partition", torch.tensor(partition_of(optimizer)))
+    for name, parameter in net.named_parameters():
+        rig.record(name, parameter)
+    rig.record_losses()
+
+
+def zero_adam(rig):
+    net = rig.load("Mlp")
+    train_and_record(rig, net, ZeroRedundancyOptimizer(
+        net.parameters(), torch.optim.Adam, lr=0.01, weight_decay=0.1, fused=True))
+
+
+def zero_sharded_gradients(rig):
+    zero_adam(rig)
+
+
+def zero_param_groups(rig):
+    net = rig.load("Mlp")
+    groups = [{"params": [*net.linear1.parameters()]},
+              {"params": [*net.linear2.parameters(), *net.linear3.parameters()], "lr": 0.01}]
+    train_and_record(rig, net, ZeroRedundancyOptimizer(groups, torch.optim.SGD, lr=0.1,
+                                                       momentum=0.9))
+
+
+SCENARIOS = (zero_adam, zero_sharded_gradients, zero_param_groups)
