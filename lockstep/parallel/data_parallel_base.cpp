@@ -58,6 +58,10 @@ const BucketAssignment& DataParallelBase::bucket_assignment() const {
 
 BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
 
+std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
+  return reducer_->gradient_memory();
+}
+
 bool DataParallelBase::is_overlapped() const { return reducer_->is_overlapped(); }
 
 void DataParallelBase::count_samples(double samples) {

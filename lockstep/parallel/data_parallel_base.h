@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_report.h"
@@ -77,6 +78,13 @@ class LOCKSTEP_API DataParallelBase {
   const BucketAssignment& bucket_assignment() const;
 
   BackwardTimes backward_times() const;
+
+  // Registered memory in which gradients may lie after backward(): that of the buckets, and of the
+  // pool for large ones. None with one rank, which has nothing to sum.
+  std::vector<RegisteredMemory> gradient_memory() const;
+
+  const torch::nn::Module& replica() const { return *replica_; }
+  const ProcessGroup& group() const { return group_; }
 
   // Whether gradients are reduced during backward(), on a thread of their own.
   bool is_overlapped() const;

@@ -77,6 +77,11 @@ class Reducer {
   const NamedTensors& parameters() const { return parameters_; }
   BackwardTimes times() const;
 
+  // In which gradients may lie; none where there is nothing to sum.
+  std::vector<RegisteredMemory> gradient_memory() const {
+    return buckets_ ? buckets_->memory() : std::vector<RegisteredMemory>{};
+  }
+
   // Whether buckets are reduced during backward().
   bool is_overlapped() const { return overlapped_; }
 
