@@ -17,4 +17,6 @@ struct Options {
   bool find_unused = false;
   bool broadcast_buffers = true;
   std::optional<bool> overlap = {};  // As DistributedDataParallelOptions has it.
+  std::string optimizer = "adam";    // As make_optimizer() knows it.
+  bool memory = false;               // Whether a memory_report() follows the steps.
 };

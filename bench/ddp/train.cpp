@@ -3,8 +3,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
-#include <lockstep/optim/adam.h>
-#include <torch/nn/functional/loss.h>
+#include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +13,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "bench/ddp/memory.h"
+#include "bench/ddp/optimizer.h"
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
 
@@ -38,38 +39,40 @@ void wait_for_start(const Options& options, const std::optional<lockstep::Proces
   if (!std::getline(std::cin, line)) throw std::runtime_error("no cue came");
 }
 
-void step(const Workload& work, lockstep::Adam& adam, Times& times) {
+void step(const Workload& work, torch::optim::Optimizer& optimizer, Times& times) {
   const auto begun = Clock::now();
   const torch::Tensor logits = work.forward(work.inputs);
   const auto forwarded = Clock::now();
-  // Of images [N, classes] and [N], of tokens [N, T, vocabulary] and [N, T].
-  torch::nn::functional::cross_entropy(logits.flatten(0, -2), work.targets.flatten()).backward();
+  work.loss(logits).backward();
   const auto differentiated = Clock::now();
-  adam.step();
-  adam.zero_grad();
+  optimizer.step();
+  optimizer.zero_grad();
   times.forward += forwarded - begun;
   times.backward += differentiated - forwarded;
   times.optimizer += Clock::now() - differentiated;
 }
 
+lockstep::BackwardTimes since(const lockstep::BackwardTimes& before,
+                              const lockstep::DataParallelBase& ddp) {
+  const lockstep::BackwardTimes now = ddp.backward_times();
+  return {now.copy - before.copy, now.wait - before.wait, now.reduce - before.reduce};
+}
+
 Times train(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
   const Workload work = make_workload(options, world);
-  lockstep::Adam adam(work.parameters, 1e-4);
+  const auto optimizer = make_optimizer(work, options, world);
   Times warmup;
-  for (int i = 0; i < options.warmup; ++i) step(work, adam, warmup);
+  for (int i = 0; i < options.warmup; ++i) step(work, *optimizer, warmup);
 
   wait_for_start(options, world);
-  const auto before = work.backward_times();
+  const auto before = work.ddp ? work.ddp->backward_times() : lockstep::BackwardTimes{};
   const auto started = Clock::now();
   Times times;
-  for (int i = 0; i < options.steps; ++i) step(work, adam, times);
+  for (int i = 0; i < options.steps; ++i) step(work, *optimizer, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
-  if ((times.parts = work.backward_times())) {
-    times.parts->copy -= before->copy;
-    times.parts->wait -= before->wait;
-    times.parts->reduce -= before->reduce;
-  }
+  if (work.ddp) times.parts = since(before, *work.ddp);
+  if (options.memory) report_memory(work, *optimizer);
   return times;
 }
 
@@ -117,6 +120,12 @@ void add_options(CLI::App& app, Options& options) {
       ->excludes(alone);
   app.add_option("--overlap", options.overlap,
                  "Whether gradients are reduced during backward(); by default as the cores allow")
+      ->excludes(alone);
+  app.add_option("--optimizer", options.optimizer, "Which optimizer steps, and what ranks share")
+      ->check(CLI::IsMember(optimizer_names()))
+      ->capture_default_str()
+      ->excludes(alone);
+  app.add_flag("--memory", options.memory, "Also make a step more and print where memory goes")
       ->excludes(alone);
 }
 

@@ -2,6 +2,7 @@
 #include "bench/ddp/workload.h"
 
 #include <lockstep/parallel/distributed_data_parallel.h>
+#include <torch/nn/functional/loss.h>
 
 #include <memory>
 #include <stdexcept>
@@ -25,16 +26,15 @@ lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
 template <class Module>
 Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tensor targets,
                   const Options& options, const World& world) {
-  Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, {}};
+  Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, nullptr};
   if (!world) {
     work.forward = [net](const torch::Tensor& x) { return net->forward(x); };
-    work.backward_times = [] { return std::nullopt; };
     return work;
   }
   const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
       net, *world, ddp_options(options));
   work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
-  work.backward_times = [ddp] { return ddp->backward_times(); };
+  work.ddp = ddp;
   return work;
 }
 
@@ -55,6 +55,11 @@ Workload of_tokens(const Options& options, const World& world) {
 }
 
 }  // namespace
+
+// Of images [N, classes] and [N], of tokens [N, T, vocabulary] and [N, T].
+torch::Tensor Workload::loss(const torch::Tensor& outputs) const {
+  return torch::nn::functional::cross_entropy(outputs.flatten(0, -2), targets.flatten());
+}
 
 Workload make_workload(const Options& options, const World& world) {
   torch::manual_seed(0);

@@ -4,10 +4,11 @@
 #pragma once
 
 #include <lockstep/comm/process_group.h>
-#include <lockstep/parallel/backward_report.h>
+#include <lockstep/parallel/data_parallel_base.h>
 #include <torch/types.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -18,8 +19,9 @@ struct Workload {
   torch::Tensor targets;
   std::vector<torch::Tensor> parameters;
   std::function<torch::Tensor(const torch::Tensor& inputs)> forward;
-  std::function<std::optional<lockstep::BackwardTimes>()>
-      backward_times;  // So far; nothing when alone.
+  std::shared_ptr<lockstep::DataParallelBase> ddp;  // Null when alone.
+
+  torch::Tensor loss(const torch::Tensor& outputs) const;
 };
 
 // Of the model that `options` name. Without `world` it is bare, else a DistributedDataParallel.
