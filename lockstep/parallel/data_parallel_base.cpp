@@ -9,21 +9,30 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/on_rank_0.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/replicas.h"
+#include "lockstep/parallel/shared_parameters.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 namespace {
 
-NamedTensors replicated_parameters(const std::shared_ptr<torch::nn::Module>& module,
-                                   const ProcessGroup& group,
-                                   const DistributedDataParallelOptions& options) {
+// Makes the replicas equal, and shares what is to be shared.
+std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Module>& module,
+                                            const ProcessGroup& group,
+                                            const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
   require_same_options(options, group);
   require_same_tensors(named_tensors(*module), group);
-  broadcast_replica(named_tensors(*module), group);
-  return named_parameters(*module);
+  require(!options.share_parameters || !options.overlap.value_or(false),
+          "share_parameters: gradients are not averaged during backward(), but by SharedOptimizer");
+  if (!options.share_parameters) {
+    broadcast_replica(named_tensors(*module), group);
+    return nullptr;
+  }
+  broadcast_replica(named_buffers(*module), group);
+  return std::make_shared<SharedParameters>(named_parameters(*module), group);
 }
 
 }  // namespace
@@ -37,13 +46,27 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
     : replica_(std::move(module)),
       group_(group),
       options_(options),
-      reducer_(std::make_unique<Reducer>(replicated_parameters(replica_, group, options), group,
-                                         options)) {}
+      shared_(replicate(replica_, group, options)),
+      reducer_(std::make_unique<Reducer>(named_parameters(*replica_), group, options)) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
 void DataParallelBase::register_comm_hook(CommunicationHook hook) {
   reducer_->set_hook(std::move(hook));
+}
+
+void DataParallelBase::edit_parameters(const std::function<void()>& change) {
+  if (shared_ != nullptr) {
+    shared_->edit(change);
+    return broadcast_replica(named_buffers(*replica_), group_);
+  }
+  if (const auto error = attempt_on_rank_0(group_, "edit_parameters()", change))
+    std::rethrow_exception(error);
+  broadcast_replica(named_tensors(*replica_), group_);
+}
+
+bool DataParallelBase::has_torn_parameters() const {
+  return shared_ != nullptr && shared_->is_torn();
 }
 
 void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
@@ -75,6 +98,7 @@ void DataParallelBase::count_samples(double samples) {
 // As PyTorch: buffers are not synchronised in the first forward() after one under no_sync or
 // without gradients, so that of an evaluation no more than the first batch is collective.
 void DataParallelBase::before_forward() {
+  if (shared_ != nullptr) shared_->require_intact();
   const bool with_gradients = at::GradMode::is_enabled();
   if (with_gradients) reducer_->prepare(synchronize_);
   if (std::exchange(buffers_are_due_, with_gradients && synchronize_) && options_.broadcast_buffers)
@@ -91,6 +115,10 @@ void DataParallelBase::broadcast_buffers() {
 
 DataParallelBase::Joining::Joining(DataParallelBase& ddp, const JoinOptions& options) : ddp_(ddp) {
   require(!ddp.join_, "join() is under way already");
+  if (ddp.shared_ != nullptr)
+    throw Error(Fault::unsupported,
+                "join(): every rank steps its slice of shared parameters, so "
+                "that all must make the same number of passes");
   ddp.join_ = std::make_unique<Join>(ddp.group_, options);
   ddp.reducer_->set_join(ddp.join_.get());
 }

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,6 +25,8 @@ namespace lockstep {
 
 class Join;
 class Reducer;
+class SharedOptimizerBase;
+class SharedParameters;
 
 class LOCKSTEP_API DataParallelBase {
  public:
@@ -70,6 +73,16 @@ class LOCKSTEP_API DataParallelBase {
     follow_others();
   }
 
+  // Runs `change` on rank 0, which may write to the module's parameters and buffers or load them,
+  // while the others wait; all ranks have its values afterwards. The one way to change shared
+  // parameters. Collective.
+  // Errors: what `change` throws, on rank 0; aborted on the others then.
+  void edit_parameters(const std::function<void()>& change);
+
+  // Whether a rank was lost while shared parameters were stepped: some of them are a step ahead of
+  // others then, and every forward() throws Error(corrupt). Load a checkpoint.
+  bool has_torn_parameters() const;
+
   // Of the last backward pass that was averaged, unless NonFinite::ignore. The same on all ranks.
   const std::optional<NonFiniteGradient>& non_finite() const;
 
@@ -99,6 +112,8 @@ class LOCKSTEP_API DataParallelBase {
   void watch(const at::Tensor& output);
 
  private:
+  friend class SharedOptimizerBase;
+
   // Without a word to the other ranks when an exception ends it.
   class LOCKSTEP_API Joining {
    public:
@@ -117,6 +132,7 @@ class LOCKSTEP_API DataParallelBase {
   const std::shared_ptr<torch::nn::Module> replica_;
   const ProcessGroup group_;
   const DistributedDataParallelOptions options_;
+  const std::shared_ptr<SharedParameters> shared_;  // Null without share_parameters.
   const std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Join> join_;
   bool synchronize_ = true;

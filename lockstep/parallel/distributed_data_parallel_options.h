@@ -56,6 +56,13 @@ struct DistributedDataParallelOptions {
   // takes from backward() what it saves; then everything is reduced at once at the end.
   std::optional<bool> overlap = {};
 
+  // Whether the parameters lie once in the memory of the host, for all its ranks, instead of once
+  // for each rank. SharedOptimizer (shared_optimizer.h) steps them: each rank sums and steps its
+  // slice, and nothing is gathered afterwards. What else writes to them, loading weights say, is
+  // for DistributedDataParallel::edit_parameters(); to() and set_data() are an Error. All ranks must
+  // be on one host; there is no hook, overlap or join() then.
+  bool share_parameters = false;
+
   GradientMean mean = GradientMean::over_ranks;
   NonFinite non_finite = NonFinite::fail;
 };

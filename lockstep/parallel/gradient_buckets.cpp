@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/padded.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/tensor/collectives.h"
@@ -16,24 +17,8 @@
 namespace lockstep {
 namespace {
 
-// From here on an all_reduce of any memory takes less than a copy into registered memory and an
-// all_reduce there: what counts is how many bytes are read and written.
-constexpr std::size_t in_place_bytes = std::size_t{256} << 10;
-
 at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::size_t>& indices) {
   return parameters[indices.front()].second.scalar_type();
-}
-
-std::vector<std::int64_t> contiguous_strides(at::IntArrayRef sizes) {
-  std::vector<std::int64_t> strides(sizes.size(), 1);
-  for (std::size_t dim = sizes.size(); dim > 1; --dim)
-    strides[dim - 2] = strides[dim - 1] * sizes[dim - 1];
-  return strides;
-}
-
-std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
-  return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
-                                                  : contiguous_strides(parameter.sizes());
 }
 
 // Whether somebody else's tensor lies in the memory of `gradient`: that of another gradient, say, of
@@ -46,7 +31,7 @@ bool is_shared(const at::Tensor& gradient, const at::Tensor& incoming) {
 }
 
 at::Tensor like_gradient(const at::Tensor& parameter) {
-  return at::empty_strided(parameter.sizes(), gradient_strides(parameter),
+  return at::empty_strided(parameter.sizes(), dense_strides(parameter),
                            parameter.options().requires_grad(false));
 }
 
@@ -95,7 +80,7 @@ GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAss
 }
 
 bool GradientBuckets::is_copied(std::size_t index) const {
-  return for_hook_ || parameters_[index].second.nbytes() < in_place_bytes;
+  return for_hook_ || !is_large_gradient(parameters_[index].second.nbytes());
 }
 
 std::size_t GradientBuckets::copied_bytes(const std::vector<std::size_t>& indices) const {
@@ -140,7 +125,7 @@ void GradientBuckets::fill_bucket(std::size_t b, const RegisteredMemory& memory,
       in_place_[b].push_back(i);
       continue;
     }
-    places_[i] = view_of(memory, begin, parameter.sizes(), gradient_strides(parameter), dtype);
+    places_[i] = view_of(memory, begin, parameter.sizes(), dense_strides(parameter), dtype);
     begin += padded(parameter.nbytes());
     bucket.gradients.emplace_back(name, places_[i]);
     bucket.parameters.push_back(parameter);
@@ -160,7 +145,7 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Te
   }
   if (!gradient.defined()) {
     gradient = like_gradient(parameter).zero_();
-  } else if (!has_strides(gradient, gradient_strides(parameter)) || is_shared(gradient, incoming)) {
+  } else if (!has_strides(gradient, dense_strides(parameter)) || is_shared(gradient, incoming)) {
     gradient = like_gradient(parameter).copy_(gradient);
   }
   place = gradient;

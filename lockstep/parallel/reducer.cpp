@@ -15,6 +15,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/overlap.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/parallel/stopwatch.h"
@@ -47,6 +48,13 @@ BucketLimits limits_of(const DistributedDataParallelOptions& options) {
   return bucket_limits(options.bucket_cap_mb, options.bucket_caps_mb, whole_at_first);
 }
 
+std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters, const ProcessGroup& group) {
+  std::vector<std::size_t> large;
+  for (const auto& [name, parameter] : parameters)
+    if (is_large_gradient(parameter.nbytes())) large.push_back(parameter.nbytes());
+  return large.empty() ? nullptr : GradientPool::make(large, group);
+}
+
 ProcessGroup group_of_its_own(const ProcessGroup& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -60,15 +68,17 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
       limits_(limits_of(options)),
-      overlapped_(agree_on_overlap(options, group)),
+      overlapped_(!options.share_parameters && agree_on_overlap(options, group)),
       group_(overlapped_ ? group_of_its_own(group) : group),
       touched_(parameters_.size(), false),
       recording_(options.static_graph),
       expected_(parameters_.size(), options.static_graph ? 0 : 1),
-      rebuilt_(options.find_unused_parameters && !options.static_graph) {
+      rebuilt_(options.share_parameters ||
+               (options.find_unused_parameters && !options.static_graph)) {
   auto assignment = compute_bucket_assignment_by_size(tensors_of(parameters_), limits_.first);
   std::reverse(assignment.begin(), assignment.end());  // Gradients tend to come from the last on.
   make_buckets(std::move(assignment));
+  if (options.share_parameters && group.size() > 1) pool_ = pool_for(parameters_, group);
   add_hooks();
 }
 
@@ -100,6 +110,10 @@ void Reducer::add_hooks() {
 void Reducer::set_hook(CommunicationHook hook) {
   require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
   require(!reduction_.has_hook(), "register_comm_hook: there is one already");
+  if (options_.share_parameters)
+    throw Error(Fault::unsupported,
+                "register_comm_hook: gradients of shared parameters are averaged "
+                "where they lie, by SharedOptimizer");
   require(!has_passed_, "register_comm_hook: a backward pass has been averaged already");
   reduction_.set_hook(std::move(hook));
   make_buckets(assignment_);  // Laid out for it.
@@ -108,7 +122,8 @@ void Reducer::set_hook(CommunicationHook hook) {
 // --- Buckets ------------------------------------------------------------------------------------
 
 void Reducer::make_buckets(BucketAssignment assignment) {
-  if (group_.size() == 1 && !reduction_.has_hook()) {
+  const bool nothing_to_sum = group_.size() == 1 && !reduction_.has_hook();
+  if (nothing_to_sum || options_.share_parameters) {
     assignment_ = std::move(assignment);
     return;
   }
@@ -162,9 +177,7 @@ bool Reducer::reaches_parameters() const {
 }
 
 Reducer::Pass::Pass(Reducer& reducer)
-    : arming_(reducer.buckets_ != nullptr ? reducer.buckets_->pool() : nullptr),
-      reducer_(reducer),
-      alive_(reducer.alive_) {}
+    : arming_(reducer.pool()), reducer_(reducer), alive_(reducer.alive_) {}
 
 Reducer::Pass::~Pass() {
   if (is_complete || alive_.expired()) return;
@@ -366,8 +379,8 @@ void Reducer::divide(const PassReports& reports) const {
   }
   if (factor == 1) return;
   if (buckets_ != nullptr) return buckets_->multiply(factor);
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (reports.used_by_any(i)) parameters_[i].second.mutable_grad().mul_(factor);
+  for (const auto& [name, parameter] : parameters_)
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
 }
 
 void Reducer::adopt_left_out(const PassReports& reports) {

@@ -8,6 +8,9 @@
 // Which parameters a pass has left out is known at its end, without a search of the graph: what
 // forward() returned does not matter, and neither does how many forward() calls there were.
 //
+// Gradients of shared parameters stay this rank's own here: SharedOptimizer averages them, each rank
+// what it steps. All else holds for them too.
+//
 // Thread safety: as backward() itself: one call at a time.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -131,6 +134,9 @@ class Reducer {
     return overlapped_ && buckets_ != nullptr && join_ == nullptr && !recording_;
   }
   ParameterUse use_of(std::size_t index) const;
+  const std::shared_ptr<GradientPool>& pool() const {
+    return buckets_ != nullptr ? buckets_->pool() : pool_;
+  }
   void make_buckets(BucketAssignment assignment);
   void rebuild_buckets();
 
@@ -141,7 +147,8 @@ class Reducer {
   ProcessGroup group_;  // With overlap one of its own: its calls come from two threads.
 
   BucketAssignment assignment_;
-  std::unique_ptr<GradientBuckets> buckets_;  // None where there is nothing to sum.
+  std::unique_ptr<GradientBuckets> buckets_;  // None where there is nothing to sum in backward().
+  std::shared_ptr<GradientPool> pool_;        // For large gradients that lie in no bucket's pool.
   BucketReduction reduction_;
   std::vector<Hook> hooks_;
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

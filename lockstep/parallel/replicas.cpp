@@ -66,7 +66,8 @@ std::string text_of(const DistributedDataParallelOptions& options) {
   for (const double cap : options.bucket_caps_mb) text << ' ' << cap;
   text << "\noverlap ";
   options.overlap ? text << *options.overlap : text << "automatic";
-  text << "\nmean " << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
+  text << "\nshare_parameters " << options.share_parameters << "\nmean "
+       << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
        << "\nnon_finite " << name_of(options.non_finite) << '\n';
   return text.str();
 }

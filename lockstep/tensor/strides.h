@@ -1,9 +1,12 @@
-// Whether tensors are laid out alike in memory.
+// How tensors are laid out in memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
 
 namespace lockstep {
 
@@ -13,6 +16,16 @@ inline bool has_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
     if (tensor.size(dim) != 1 && tensor.stride(dim) != strides[static_cast<std::size_t>(dim)])
       return false;
   return true;
+}
+
+// The strides of `tensor` when its elements fill its memory, such as those of channels_last; those
+// of a contiguous tensor otherwise.
+inline std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), 1);
+  for (std::size_t dim = strides.size(); dim > 1; --dim)
+    strides[dim - 2] = strides[dim - 1] * tensor.size(static_cast<std::int64_t>(dim) - 1);
+  return strides;
 }
 
 }  // namespace lockstep

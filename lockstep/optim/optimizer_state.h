@@ -1,0 +1,50 @@
+// What LibTorch's optimizers remember of a parameter, whatever their type.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/api.h"
+
+namespace lockstep {
+
+// Whether an optimizer steps each element of a parameter by itself, so that it may be given a
+// parameter in fragments. A type of your own says so by a specialisation:
+//   template <> inline constexpr bool lockstep::is_elementwise<Lion> = true;
+template <class Optimizer>
+inline constexpr bool is_elementwise = std::derived_from<Optimizer, torch::optim::SGD> ||
+                                       std::derived_from<Optimizer, torch::optim::Adam> ||
+                                       std::derived_from<Optimizer, torch::optim::AdamW> ||
+                                       std::derived_from<Optimizer, torch::optim::Adagrad> ||
+                                       std::derived_from<Optimizer, torch::optim::RMSprop>;
+
+// The members of one state, under the names that archives have for them: to read and to set. Tensors
+// are shaped as the parameter; those that the optimizer's options do without are undefined.
+struct OptimizerStateParts {
+  std::vector<std::pair<std::string_view, at::Tensor*>> tensors;
+  std::vector<std::pair<std::string_view, std::int64_t*>> integers;
+};
+
+// Lifetime: the result points into `state`.
+// Errors: unsupported, with its name, for a state that is not of SGD, Adam, AdamW, Adagrad or RMSprop.
+LOCKSTEP_API OptimizerStateParts parts_of(torch::optim::OptimizerParamState& state);
+
+// An empty state, of the type that `optimizer` has.
+// Errors: unsupported, with its name, for an optimizer that is none of these five.
+LOCKSTEP_API std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
+    const torch::optim::Optimizer& optimizer);
+
+}  // namespace lockstep

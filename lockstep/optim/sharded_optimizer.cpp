@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/optim/sharded_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/lbfgs.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "lockstep/comm/bytes.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/tensor_lists.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamState;
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+std::unique_ptr<OptimizerOptions> require_shardable(std::unique_ptr<OptimizerOptions> options) {
+  if (dynamic_cast<const torch::optim::LBFGSOptions*>(options.get()) != nullptr)
+    throw Error(Fault::unsupported, "LBFGS needs all parameters at once: it cannot be sharded");
+  return options;
+}
+
+void require_distinct(const std::vector<at::Tensor>& parameters) {
+  require(!parameters.empty(), "a sharded optimizer was given no parameters");
+  std::unordered_set<const void*> seen;
+  for (const at::Tensor& parameter : parameters)
+    require(parameter.defined() && seen.insert(parameter.unsafeGetTensorImpl()).second,
+            "a sharded optimizer was given a parameter twice, or an undefined one");
+}
+
+std::string line_of(const at::Tensor& parameter, std::size_t group) {
+  return "group " + std::to_string(group) + shape_text(parameter) + '\n';
+}
+
+// Every rank sees the same, so that all throw.
+void require_same_on_all_ranks(const std::string& description, const ProcessGroup& group) {
+  const auto all = all_gather_bytes(description, group, {.tag = "parameters of an optimizer"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const auto [ours, theirs] =
+        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
+    if (ours == all[0].end() && theirs == all[rank].end()) continue;
+    throw Error(Fault::mismatch, "a sharded optimizer has other parameters on rank " +
+                                     std::to_string(rank) + " than on rank 0, from parameter " +
+                                     std::to_string(std::count(all[0].begin(), ours, '\n')) +
+                                     " on");
+  }
+}
+
+void copy_options(const Groups& from, Groups& to) {
+  require(from.size() == to.size(),
+          "param groups were added to a sharded optimizer after it was made");
+  for (std::size_t i = 0; i < to.size(); ++i) to[i].set_options(from[i].options().clone());
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(const Groups& groups, std::unique_ptr<OptimizerOptions> defaults,
+                                   Make make, const ProcessGroup& group)
+    : Optimizer(groups, require_shardable(std::move(defaults))),
+      make_(std::move(make)),
+      group_(group) {
+  std::string description;
+  for (std::size_t i = 0; i < param_groups_.size(); ++i)
+    for (const at::Tensor& parameter : param_groups_[i].params()) {
+      all_parameters_.push_back(parameter);
+      group_of_.push_back(i);
+    }
+  require_distinct(all_parameters_);
+  for (std::size_t i = 0; i < all_parameters_.size(); ++i)
+    description += line_of(all_parameters_[i], group_of_[i]);
+  require_same_on_all_ranks(description, group_);
+}
+
+void ShardedOptimizer::set_shards(std::vector<Shard> shards,
+                                  const std::vector<at::Tensor>& stepped) {
+  shards_ = std::move(shards);
+  std::copy_if(shards_.begin(), shards_.end(), std::back_inserter(own_shards_),
+               [&](const Shard& shard) { return shard.owner == group_.rank(); });
+  check(own_shards_.size() == stepped.size(), "a shard has no tensor that stands for it");
+  stepped_ = stepped;
+  Groups groups;
+  for (const auto& group : param_groups_)
+    groups.emplace_back(std::vector<at::Tensor>{}, group.options().clone());
+  for (std::size_t i = 0; i < stepped_.size(); ++i)
+    groups[group_of_[own_shards_[i].parameter]].params().push_back(stepped_[i]);
+  local_ = make_(groups);
+}
+
+// --- Stepping -----------------------------------------------------------------------------------
+
+torch::Tensor ShardedOptimizer::step(LossClosure closure) {
+  torch::Tensor loss = fused::loss_of(closure);
+  const at::NoGradGuard no_grad;
+  whole_.reset();
+  copy_options(param_groups_, local_->param_groups());
+  step_shards();
+  after_step();
+  return loss;
+}
+
+// The other ranks wait for what this one has stepped.
+void ShardedOptimizer::step_shards() {
+  try {
+    before_step();
+    local_->step();
+  } catch (const std::exception& error) {
+    group_.abort("the optimizer's step failed on rank " + std::to_string(group_.rank()) + ": " +
+                 error.what());
+    throw;
+  }
+}
+
+// --- State --------------------------------------------------------------------------------------
+
+// The plain optimizer, without state unless its constructor makes some.
+std::unique_ptr<Optimizer> ShardedOptimizer::make_whole() const {
+  auto whole = make_(param_groups_);
+  copy_options(param_groups_, whole->param_groups());
+  return whole;
+}
+
+OptimizerParamState* ShardedOptimizer::state_of(const at::Tensor& stepped) const {
+  const auto slot = local_->state().find(stepped.unsafeGetTensorImpl());
+  return slot == local_->state().end() ? nullptr : slot->second.get();
+}
+
+void ShardedOptimizer::consolidate_state_dict(int to) {
+  require(to >= 0 && to < group_.size(), "consolidate_state_dict: there is no such rank");
+  const std::size_t width = encoded_size(*make_param_state(*local_));
+  Tensors own;
+  for (const at::Tensor& stepped : stepped_)
+    for (at::Tensor& tensor : encode(state_of(stepped), width)) own.push_back(std::move(tensor));
+  const auto lists = gather_tensors(own, group_, to, {.tag = "state of an optimizer"});
+  if (group_.rank() != to) return;
+
+  const at::NoGradGuard no_grad;
+  auto whole = make_whole();
+  whole->state().clear();
+  std::vector<std::size_t> next(lists.size());
+  for (const Shard& shard : shards_) {
+    const auto owner = static_cast<std::size_t>(shard.owner);
+    const auto encoded = std::span(lists[owner]).subspan(next[owner], width);
+    next[owner] += width;
+    if (!encoded.front().defined()) continue;
+    const at::Tensor& parameter = all_parameters_[shard.parameter];
+    auto& state = whole->state()[parameter.unsafeGetTensorImpl()];
+    if (!state) state = make_param_state(*whole);
+    assemble(encoded, shard, parameter, *state);
+  }
+  whole_ = std::move(whole);
+}
+
+void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  require(
+      whole_ != nullptr,
+      "a sharded optimizer can be saved once consolidate_state_dict(to) has gathered its state, "
+      "on rank `to` and until the next step()");
+  copy_options(param_groups_, whole_->param_groups());
+  whole_->save(archive);
+}
+
+void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
+  const at::NoGradGuard no_grad;
+  auto whole = make_whole();
+  whole->load(archive);
+  copy_options(whole->param_groups(), param_groups_);
+  whole_.reset();
+  auto& states = local_->state();
+  states.clear();
+  for (std::size_t i = 0; i < stepped_.size(); ++i) {
+    const at::Tensor& parameter = all_parameters_[own_shards_[i].parameter];
+    auto& state = whole->state()[parameter.unsafeGetTensorImpl()];
+    if (!state) continue;
+    auto rest = state->clone();  // A parameter may have several shards here.
+    states[stepped_[i].unsafeGetTensorImpl()] =
+        cut(std::move(rest), own_shards_[i], parameter, stepped_[i]);
+  }
+}
+
+}  // namespace lockstep

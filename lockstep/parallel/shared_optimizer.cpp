@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/shared_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/parallel/gradient_slices.h"
+#include "lockstep/parallel/shared_parameters.h"
+#include "lockstep/parallel/stopwatch.h"
+
+namespace lockstep {
+namespace {
+
+std::shared_ptr<SharedParameters> require_usable(const std::shared_ptr<SharedParameters>& shared,
+                                                 bool elementwise) {
+  require(shared != nullptr,
+          "SharedOptimizer: DistributedDataParallel was made without share_parameters");
+  if (!elementwise)
+    throw Error(Fault::unsupported,
+                "SharedOptimizer gives an optimizer fragments of parameters, and this one is not "
+                "known to step each element by itself (is_elementwise)");
+  return shared;
+}
+
+// Of one vector, of which `parts` are this rank's part.
+double norm_of(const std::vector<at::Tensor>& parts, double norm_type, const ProcessGroup& group) {
+  const bool largest = std::isinf(norm_type);
+  const auto combine = [&](double a, double b) {
+    return largest ? (std::isnan(a) ? a : !(b <= a) ? b : a) : a + b;
+  };
+  double mine = 0;
+  if (!parts.empty())
+    for (const at::Tensor& norm : at::_foreach_norm(parts, norm_type)) {
+      const double value = norm.item<double>();
+      mine = combine(mine, largest ? value : std::pow(value, norm_type));
+    }
+  double total = 0;
+  for (const double value : all_gather_value(mine, group, {.tag = "norm of gradients"}))
+    total = combine(total, value);
+  return largest ? total : std::pow(total, 1 / norm_type);
+}
+
+}  // namespace
+
+SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
+                                         std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                                         Make make, bool elementwise)
+    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group_),
+      parameters_(require_usable(ddp.shared_, elementwise)),
+      slices_(std::make_unique<const GradientSlices>(all_parameters(), group())) {
+  std::vector<at::Tensor> fragments;
+  for (const auto& [parameter, begin, end, owner] : slices_->shards())
+    if (owner == group().rank())
+      fragments.push_back(parameters_->fragment(all_parameters()[parameter], begin, end));
+  set_shards(slices_->shards(), fragments);
+}
+
+SharedOptimizerBase::~SharedOptimizerBase() = default;
+
+void SharedOptimizerBase::average() {
+  parameters_->require_intact();
+  if (averaged_) {
+    const auto& all = all_parameters();
+    require(std::none_of(all.begin(), all.end(), [](const auto& p) { return p.grad().defined(); }),
+            "there are new gradients since clip_grad_norm_(): step(), or zero_grad(), comes first");
+    return;
+  }
+  std::vector<bool> used;
+  {
+    const Stopwatch watch(times_.wait);
+    used = slices_->used();
+  }
+  const Stopwatch watch(times_.reduce);
+  const auto parts = slices_->average(used);
+  for (std::size_t i = 0; i < parts.size(); ++i) stepped()[i].mutable_grad() = parts[i];
+  averaged_ = true;
+}
+
+void SharedOptimizerBase::before_step() {
+  average();
+  step_began_ = std::chrono::steady_clock::now();
+}
+
+void SharedOptimizerBase::after_step() {
+  times_.step += std::chrono::steady_clock::now() - step_began_;
+  parameters_->complete_step();
+  forget();
+  const Stopwatch watch(times_.wait);
+  group().barrier({.tag = "shared parameters are stepped"});
+  parameters_->note_step();
+}
+
+void SharedOptimizerBase::forget() {
+  for (const at::Tensor& fragment : stepped()) fragment.mutable_grad().reset();
+  averaged_ = false;
+}
+
+void SharedOptimizerBase::zero_grad(bool set_to_none) {
+  forget();
+  ShardedOptimizer::zero_grad(set_to_none);
+}
+
+std::vector<at::Tensor> SharedOptimizerBase::gradients() const {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& fragment : stepped())
+    if (fragment.grad().defined()) gradients.push_back(fragment.grad());
+  return gradients;
+}
+
+double SharedOptimizerBase::clip_grad_norm_(double max_norm, double norm_type,
+                                            bool error_if_nonfinite) {
+  require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
+  require(norm_type > 0, "clip_grad_norm_: norm_type is not positive");
+  const at::NoGradGuard no_grad;
+  average();
+  const std::vector<at::Tensor> parts = gradients();
+  const double total = norm_of(parts, norm_type, group());
+  if (error_if_nonfinite && !std::isfinite(total))
+    throw Error(Fault::corrupt, "clip_grad_norm_: the total norm is not finite");
+  const double factor = max_norm / (total + 1e-6);
+  if (!parts.empty()) at::_foreach_mul_(parts, std::isnan(factor) ? factor : std::min(factor, 1.0));
+  return total;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/shared_optimizer.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <stdexcept>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::fault_of;
+using test::Rank;
+using test::Ranks;
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::OptimizerParamGroup;
+using torch::optim::SGDOptions;
+
+// Large and small parameters, of sizes that no number of ranks divides, one of channels_last.
+struct Net : torch::nn::Module {
+  Net() {
+    register_module("conv", conv);
+    register_module("wide", wide);
+    register_module("out", out);
+    conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
+    const torch::NoGradGuard no_grad;
+    double begin = 0;
+    for (const torch::Tensor& parameter : parameters()) {
+      const auto values = torch::arange(begin, begin + static_cast<double>(parameter.numel()));
+      parameter.copy_(torch::sin(values).mul(0.1).view(parameter.sizes()));
+      begin += 1;
+    }
+  }
+
+  torch::Tensor forward(const torch::Tensor& x, bool whole = true) {
+    const torch::Tensor hidden = torch::relu(wide->forward(conv->forward(x).flatten(1)));
+    return whole ? out->forward(hidden) : hidden.slice(1, 0, 7);
+  }
+
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(3, 5, 3)};
+  torch::nn::Linear wide{5 * 6 * 6, 371};
+  torch::nn::Linear out{371, 7};
+};
+
+torch::Tensor inputs(int seed) {
+  return torch::cos(torch::arange(4 * 3 * 64) * (0.01 * seed + 0.003)).view({4, 3, 8, 8});
+}
+
+torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
+
+// A replica of its own on each rank, and one for all.
+struct Pair {
+  explicit Pair(const ProcessGroup& world, DistributedDataParallelOptions options = {})
+      : plain(plain_net, world, options), shared(shared_net, world, sharing(options)) {}
+
+  static DistributedDataParallelOptions sharing(DistributedDataParallelOptions options) {
+    options.share_parameters = true;
+    return options;
+  }
+
+  void expect_equal() const {
+    const auto a = plain_net->named_parameters();
+    const auto b = shared_net->named_parameters();
+    for (std::size_t i = 0; i < a.size(); ++i)
+      EXPECT_TRUE(torch::equal(a[i].value(), b[i].value())) << a[i].key();
+  }
+
+  const std::shared_ptr<Net> plain_net = std::make_shared<Net>();
+  const std::shared_ptr<Net> shared_net = std::make_shared<Net>();
+  DistributedDataParallel<Net> plain;
+  DistributedDataParallel<Net> shared;
+};
+
+std::vector<OptimizerParamGroup> two_groups(const Net& net, const auto& first, const auto& second) {
+  using Options = std::decay_t<decltype(first)>;
+  const auto parameters = net.parameters();
+  const std::vector<torch::Tensor> a(parameters.begin(), parameters.begin() + 3);
+  const std::vector<torch::Tensor> b(parameters.begin() + 3, parameters.end());
+  return {OptimizerParamGroup(a, std::make_unique<Options>(first)),
+          OptimizerParamGroup(b, std::make_unique<Options>(second))};
+}
+
+// 50 steps of both, with accumulation in some of them and a schedule.
+template <class Optimizer, class Options>
+void expect_the_same(const ProcessGroup& world, const Options& first, const Options& second) {
+  Pair pair(world);
+  Optimizer plain(two_groups(*pair.plain_net, first, second), first);
+  SharedOptimizer<Optimizer> shared(pair.shared, two_groups(*pair.shared_net, first, second),
+                                    first);
+  torch::optim::StepLR plain_schedule(plain, 20, 0.5);
+  torch::optim::StepLR shared_schedule(shared, 20, 0.5);
+  for (int step = 0; step < 50; ++step) {
+    plain.zero_grad();
+    shared.zero_grad();
+    for (int part = step % 3 == 0 ? 0 : 1; part < 2; ++part) {
+      const torch::Tensor x = inputs(100 * part + 10 * step + world.rank());
+      const auto plain_alone = pair.plain.no_sync(part == 0);
+      loss_of(pair.plain(x)).backward();
+      const auto shared_alone = pair.shared.no_sync(part == 0);
+      loss_of(pair.shared(x)).backward();
+    }
+    plain.step();
+    shared.step();
+    plain_schedule.step();
+    shared_schedule.step();
+    for (const torch::Tensor& parameter : pair.shared_net->parameters())
+      ASSERT_FALSE(parameter.grad().defined());
+  }
+  pair.expect_equal();
+}
+
+const Ranks optimizers("optimizers", [](const Rank&) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  expect_the_same<Adam>(world, AdamOptions(1e-3),
+                        AdamOptions(3e-3).weight_decay(0.01).amsgrad(true));
+  expect_the_same<AdamW>(world, AdamWOptions(1e-3), AdamWOptions(3e-3));
+  expect_the_same<SGD>(world, SGDOptions(1e-2), SGDOptions(3e-2).momentum(0.9).nesterov(true));
+  expect_the_same<torch::optim::Adam>(world, AdamOptions(1e-3), AdamOptions(3e-3));
+  expect_the_same<torch::optim::AdamW>(world, AdamWOptions(1e-3), AdamWOptions(3e-3));
+  expect_the_same<torch::optim::SGD>(world, SGDOptions(1e-2), SGDOptions(3e-2).momentum(0.9));
+  using torch::optim::AdagradOptions;
+  expect_the_same<torch::optim::Adagrad>(world, AdagradOptions(1e-2), AdagradOptions(3e-2));
+  using torch::optim::RMSpropOptions;
+  expect_the_same<torch::optim::RMSprop>(world, RMSpropOptions(1e-3),
+                                         RMSpropOptions(3e-3).momentum(0.9).centered(true));
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, EqualsThePlainOptimizerBitForBit) {
+  EXPECT_TRUE(all_succeeded(optimizers.run(1)));
+  EXPECT_TRUE(all_succeeded(optimizers.run(2, 120s)));
+  EXPECT_TRUE(all_succeeded(optimizers.run(4, 180s)));
+}
+
+// Which parameters have a gradient differs between ranks and steps, and some have none at all.
+const Ranks unused("unused", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  Pair pair(world, {.find_unused_parameters = true});
+  pair.plain_net->conv->bias.requires_grad_(false);
+  pair.shared_net->conv->bias.requires_grad_(false);
+  Adam plain(pair.plain_net->parameters(), AdamOptions(1e-3).weight_decay(0.1));
+  SharedOptimizer<Adam> shared(pair.shared, pair.shared_net->parameters(),
+                               AdamOptions(1e-3).weight_decay(0.1));
+  for (int step = 0; step < 12; ++step) {
+    const bool whole = step % 4 == 0 || (step % 4 == 1 && rank.rank == 0);
+    plain.zero_grad();
+    shared.zero_grad();
+    loss_of(pair.plain(inputs(step + rank.rank), whole)).backward();
+    loss_of(pair.shared(inputs(step + rank.rank), whole)).backward();
+    plain.step();
+    shared.step();
+  }
+  pair.expect_equal();
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, LeavesFrozenAndUnusedParametersAlone) {
+  EXPECT_TRUE(all_succeeded(unused.run(2)));
+}
+
+const Ranks clipping("clipping", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
+    Pair pair(world);
+    SGD plain(pair.plain_net->parameters(), SGDOptions(0.5));
+    SharedOptimizer<SGD> shared(pair.shared, pair.shared_net->parameters(), SGDOptions(0.5));
+    for (int step = 0; step < 5; ++step) {
+      plain.zero_grad();
+      shared.zero_grad();
+      loss_of(pair.plain(inputs(step + rank.rank))).backward();
+      loss_of(pair.shared(inputs(step + rank.rank))).backward();
+      const double expected =
+          clip_grad_norm_(pair.plain_net->parameters(), 0.01, norm_type).item<double>();
+      EXPECT_NEAR(shared.clip_grad_norm_(0.01, norm_type), expected, 1e-5 * expected);
+      plain.step();
+      shared.step();
+    }
+    for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
+      EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
+                                  1e-5, 1e-7));
+    loss_of(pair.shared(inputs(1))).backward();
+    shared.clip_grad_norm_(1, norm_type);
+    loss_of(pair.shared(inputs(2))).backward();
+    EXPECT_EQ(fault_of([&] { shared.clip_grad_norm_(1, norm_type); }), Fault::misuse);
+    shared.zero_grad();
+    shared.step();  // Of nothing.
+  }
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, ClipsByTheNormOfAllSlices) { EXPECT_TRUE(all_succeeded(clipping.run(3))); }
+
+const Ranks more("more", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  Pair pair(world, {.mean = GradientMean::over_samples});
+  const auto halves = [](const Net& net) {
+    const auto all = net.parameters();
+    return std::pair(std::vector<torch::Tensor>(all.begin(), all.begin() + 2),
+                     std::vector<torch::Tensor>(all.begin() + 2, all.end()));
+  };
+  const auto [plain_a, plain_b] = halves(*pair.plain_net);
+  const auto [shared_a, shared_b] = halves(*pair.shared_net);
+  Adam plain_first(plain_a, AdamOptions(1e-3));
+  SGD plain_second(plain_b, SGDOptions(1e-2));
+  SharedOptimizer<Adam> shared_first(pair.shared, shared_a, AdamOptions(1e-3));
+  SharedOptimizer<SGD> shared_second(pair.shared, shared_b, SGDOptions(1e-2));
+  for (int step = 0; step < 6; ++step) {
+    const torch::Tensor x = inputs(step).slice(0, 0, 1 + 2 * rank.rank);  // 1 sample, and 3.
+    for (auto* ddp : {&pair.plain, &pair.shared}) {
+      ddp->count_samples(static_cast<double>(x.size(0)));
+      (*ddp)(x).square().sum().backward();
+    }
+    plain_first.step();
+    plain_second.step();
+    shared_first.step();
+    shared_second.step();
+    pair.plain_net->zero_grad();
+  }
+  for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
+    EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
+                                1e-5, 1e-7));
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, MayBeOneOfSeveralAndAverageOverSamples) {
+  EXPECT_TRUE(all_succeeded(more.run(2)));
+}
+
+// --- State --------------------------------------------------------------------------------------
+
+void steps(const ProcessGroup& world, DistributedDataParallel<Net>& ddp,
+           torch::optim::Optimizer& optimizer, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    optimizer.zero_grad();
+    // Ranks that have the same gradients: their mean is the same for any power of two of them.
+    static_cast<void>(world);
+    loss_of(ddp(inputs(step))).backward();
+    optimizer.step();
+  }
+}
+
+const Ranks saving("saving", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallel ddp(net, world, {.share_parameters = true});
+  SharedOptimizer<Adam> adam(ddp, net->parameters(), AdamOptions(1e-2));
+  EXPECT_EQ(fault_of([&] {
+              torch::serialize::OutputArchive archive;
+              adam.save(archive);
+            }),
+            Fault::misuse);
+  steps(world, ddp, adam, 0, 4);
+  adam.consolidate_state_dict();
+  if (rank.rank == 0) {
+    torch::save(net, rank.scratch / "net");
+    torch::save(adam, rank.scratch / "adam");
+  }
+  steps(world, ddp, adam, 4, 8);
+
+  // On half of the ranks, and on one by the plain optimizer.
+  ProcessGroup half = world.split(rank.rank / 2);
+  const auto resumed = std::make_shared<Net>();
+  DistributedDataParallel ddp_resumed(resumed, half, {.share_parameters = true});
+  SharedOptimizer<Adam> adam_resumed(ddp_resumed, resumed->parameters(), AdamOptions(1));
+  auto holder = resumed;
+  ddp_resumed.edit_parameters([&] { torch::load(holder, rank.scratch / "net"); });
+  torch::load(adam_resumed, rank.scratch / "adam");
+  steps(half, ddp_resumed, adam_resumed, 4, 8);
+
+  auto alone = std::make_shared<Net>();
+  Adam plain(alone->parameters(), AdamOptions(1));
+  torch::load(alone, rank.scratch / "net");
+  torch::load(plain, rank.scratch / "adam");
+  ProcessGroup self = world.split(rank.rank);
+  DistributedDataParallel ddp_alone(alone, self);
+  steps(self, ddp_alone, plain, 4, 8);
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(net->parameters()[i], resumed->parameters()[i])) << i;
+    EXPECT_TRUE(torch::equal(net->parameters()[i], alone->parameters()[i])) << i;
+  }
+  world.barrier();
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, GoesOnFromItsArchiveAtAnyNumberOfRanks) {
+  EXPECT_TRUE(all_succeeded(saving.run(4)));
+}
+
+// --- What must not be done ----------------------------------------------------------------------
+
+std::string refusal(DistributedDataParallel<Net>& ddp, Fault fault = Fault::misuse) {
+  std::string text;
+  EXPECT_EQ(fault_of([&] { ddp(inputs(0)); }, &text), fault) << text;
+  return text;
+}
+
+const Ranks written_past("written past", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  const auto make = [&] {
+    return DistributedDataParallel(std::make_shared<Net>(), world, {.share_parameters = true});
+  };
+  {
+    auto ddp = make();
+    const torch::NoGradGuard no_grad;
+    ddp.module()->wide->weight.mul_(0.5);
+    EXPECT_NE(refusal(ddp).find("wide.weight"), std::string::npos);
+    ddp.edit_parameters([] {});  // Accepts what there is.
+    ddp(inputs(0));
+  }
+  {
+    auto ddp = make();
+    SGD plain(ddp.module()->parameters(), SGDOptions(0.1));
+    loss_of(ddp(inputs(0))).backward();
+    plain.step();
+    EXPECT_NE(refusal(ddp).find("SharedOptimizer"), std::string::npos);
+  }
+  {
+    auto ddp = make();
+    ddp.module()->to(torch::kDouble);
+    EXPECT_NE(refusal(ddp).find("other memory"), std::string::npos);
+  }
+  {
+    auto ddp = make();
+    SharedOptimizer<SGD> sgd(ddp, ddp.module()->parameters(), SGDOptions(0.1));
+    loss_of(ddp(inputs(0))).backward();
+    torch::Tensor& bias = ddp.module()->out->bias;
+    bias.set_data(bias.clone());
+    refusal(ddp);
+  }
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, RefusesParametersThatWereWrittenPastIt) {
+  EXPECT_TRUE(all_succeeded(written_past.run(2)));
+}
+
+const Ranks edits("edits", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  for (const bool share : {true, false}) {
+    const auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp(net, world, {.share_parameters = share});
+    ddp.edit_parameters([&] {
+      EXPECT_EQ(rank.rank, 0);
+      const torch::NoGradGuard no_grad;
+      net->out->bias.fill_(7);
+      net->wide->bias.set_data(torch::full({371}, 9.0));
+    });
+    EXPECT_EQ(net->out->bias.sum().item<float>(), 49);
+    EXPECT_EQ(net->wide->bias.sum().item<float>(), 9 * 371);
+    ddp(inputs(0));
+    std::string text;
+    const auto fail = [&] { ddp.edit_parameters([] { throw std::runtime_error("no file"); }); };
+    if (rank.rank == 0)
+      EXPECT_THROW(fail(), std::runtime_error);
+    else
+      EXPECT_EQ(fault_of(fail, &text), Fault::aborted);
+    EXPECT_EQ(text.find("no file") != std::string::npos, rank.rank != 0);
+    ddp(inputs(0));
+  }
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallel ddp(net, world, {.share_parameters = true});
+  const auto reshape = [&] {
+    ddp.edit_parameters([&] { net->out->bias.set_data(torch::zeros({8})); });
+  };
+  EXPECT_EQ(fault_of(reshape), rank.rank == 0 ? Fault::misuse : Fault::aborted);
+  ddp(inputs(0));
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, EditsOfParametersAreMadeOnOneRank) {
+  EXPECT_TRUE(all_succeeded(edits.run(3)));
+}
+
+const Ranks refusals("refusals", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallel plain(net, world);
+  EXPECT_EQ(fault_of([&] { SharedOptimizer<SGD>(plain, net->parameters(), SGDOptions(1)); }),
+            Fault::misuse);
+  DistributedDataParallel ddp(net, world, {.share_parameters = true});
+  using torch::optim::LBFGS;
+  using torch::optim::LBFGSOptions;
+  EXPECT_EQ(fault_of([&] { SharedOptimizer<LBFGS>(ddp, net->parameters(), LBFGSOptions(1)); }),
+            Fault::unsupported);
+  const std::vector<torch::Tensor> strangers{torch::zeros({3})};
+  EXPECT_EQ(fault_of([&] { SharedOptimizer<SGD>(ddp, strangers, SGDOptions(1)); }), Fault::misuse);
+  EXPECT_EQ(fault_of([&] { ddp.register_comm_hook([](GradientBucket&) {}); }), Fault::unsupported);
+  EXPECT_EQ(fault_of([&] { ddp.join([] {}); }), Fault::unsupported);
+  EXPECT_EQ(fault_of([&] {
+              DistributedDataParallel(net, world, {.overlap = true, .share_parameters = true});
+            }),
+            Fault::misuse);
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, SaysWhatItCannotDo) { EXPECT_TRUE(all_succeeded(refusals.run(2))); }
+
+// --- A rank that is lost ------------------------------------------------------------------------
+
+class LosesRank1 : public SGD {
+ public:
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    if (++steps_ == 3 && std::getenv("RANK") == std::string("1")) std::raise(SIGKILL);
+    return SGD::step(closure);
+  }
+
+ private:
+  int steps_ = 0;
+};
+
+const Ranks lost("lost", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallel ddp(net, world, {.share_parameters = true});
+  SharedOptimizer<LosesRank1> sgd(ddp, net->parameters(), SGDOptions(0.1));
+  steps(world, ddp, sgd, 0, 2);
+  EXPECT_FALSE(ddp.has_torn_parameters());
+  loss_of(ddp(inputs(0))).backward();
+  std::string text;
+  EXPECT_EQ(fault_of([&] { sgd.step(); }, &text), Fault::peer_lost) << text;
+  EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+  EXPECT_TRUE(ddp.has_torn_parameters());
+  EXPECT_NE(refusal(ddp, Fault::corrupt).find("checkpoint"), std::string::npos);
+});
+
+TEST(SharedOptimizer, ARankThatIsLostInAStepLeavesTornWeightsThatAreRefused) {
+  const auto exits = lost.run(3);
+  EXPECT_EQ(exits[1].signal, SIGKILL);
+  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
+  EXPECT_EQ(exits[2].code, 0) << exits[2].output;
+}
+
+class ThrowsOnRank1 : public SGD {
+ public:
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    if (std::getenv("RANK") == std::string("1")) throw std::runtime_error("no more");
+    return SGD::step(closure);
+  }
+};
+
+const Ranks throwing("throwing", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallel ddp(net, world, {.share_parameters = true});
+  SharedOptimizer<ThrowsOnRank1> sgd(ddp, net->parameters(), SGDOptions(0.1));
+  loss_of(ddp(inputs(0))).backward();
+  if (rank.rank == 1) {
+    EXPECT_THROW(sgd.step(), std::runtime_error);
+  } else {
+    std::string text;
+    EXPECT_EQ(fault_of([&] { sgd.step(); }, &text), Fault::aborted);
+    EXPECT_NE(text.find("no more"), std::string::npos) << text;
+  }
+  EXPECT_TRUE(ddp.has_torn_parameters());
+});
+
+TEST(SharedOptimizer, AStepThatThrowsOnOneRankThrowsOnAll) {
+  EXPECT_TRUE(all_succeeded(throwing.run(3)));
+}
+
+}  // namespace
+}  // namespace lockstep
