@@ -15,6 +15,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/convert_sync_batchnorm.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/drift_check.h"
