@@ -92,8 +92,8 @@ class LOCKSTEP_API DataParallelBase {
 
   BackwardTimes backward_times() const;
 
-  // Registered memory in which gradients may lie after backward(): that of the buckets, and of the
-  // pool for large ones. None with one rank, which has nothing to sum.
+  // Registered memory in which gradients may lie after backward(): that of the buckets, which
+  // SharedOptimizer has instead, and of the pool for large ones. None with one rank.
   std::vector<RegisteredMemory> gradient_memory() const;
 
   const torch::nn::Module& replica() const { return *replica_; }

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/memory_report.h"
 #include "lockstep/parallel/padded.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -40,27 +42,22 @@ std::size_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-// As GradientBuckets and GradientPool lay them out.
-std::size_t padded_bytes_of(const Tensors& tensors) {
+// Of a rank, as GradientBuckets, GradientSlices and GradientPool lay them out. One rank alone has no
+// pool, and buckets for SharedOptimizer only. Stage 2 of ZeRO has none.
+std::size_t bytes_of_buckets(const Tensors& tensors, const MemoryPlan& plan) {
+  const bool alone = plan.ranks == 1;
+  if (plan.sharing == MemorySharing::zero_stage_2) return 0;
+  if (alone && plan.sharing != MemorySharing::one_copy) return 0;
   std::size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += padded(tensor.nbytes());
+  for (const at::Tensor& tensor : tensors)
+    if (!alone || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
   return bytes;
 }
 
-// Parameters of each rank by PyTorch's rule (torch/distributed/optim/zero_redundancy_optimizer.py,
-// _partition_parameters, of one param group): the largest first, each to the rank with fewest
-// elements.
-std::vector<Tensors> whole_parameters_by_rank(Tensors tensors, std::size_t ranks) {
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const auto& a, const auto& b) { return a.numel() > b.numel(); });
-  std::vector<Tensors> parts(ranks);
-  std::vector<std::int64_t> elements(ranks, 0);
-  for (const at::Tensor& tensor : tensors) {
-    const auto least = std::min_element(elements.begin(), elements.end());
-    *least += tensor.numel();
-    parts[static_cast<std::size_t>(least - elements.begin())].push_back(tensor);
-  }
-  return parts;
+// Beside the buckets, of a rank that steps `stepped` bytes of parameters. SharedOptimizer leaves none.
+std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
+  if (plan.sharing == MemorySharing::one_copy) return 0;
+  return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;
 }
 
 // What each rank steps, and so has the state of, in bytes of parameters.
@@ -73,8 +70,11 @@ std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sha
     for (std::size_t r = 0; r < ranks; ++r) bytes[r] = all * (r + 1) / ranks - all * r / ranks;
     return bytes;
   }
-  const auto parts = whole_parameters_by_rank(tensors, ranks);
-  std::transform(parts.begin(), parts.end(), bytes.begin(), bytes_of);
+  const auto parts =
+      partition_parameters({torch::optim::OptimizerParamGroup(tensors)}, static_cast<int>(ranks));
+  std::fill(bytes.begin(), bytes.end(), 0);
+  for (std::size_t r = 0; r < ranks; ++r)
+    for (const std::size_t i : parts[r]) bytes[r] += tensors[i].nbytes();
   return bytes;
 }
 
@@ -87,18 +87,18 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   const NamedTensors parameters = named_parameters(module);
   const Tensors tensors = trained(parameters);
 
-  MemoryParts each{.parameters = bytes_of_storages(parameters)};
-  (ranks > 1 ? each.buckets : each.gradients) =
-      ranks > 1 ? padded_bytes_of(tensors) : bytes_of(tensors);
   MemoryTable table;
-  for (const std::size_t bytes : stepped_bytes(tensors, plan.sharing, ranks)) {
-    each.optimizer_state = bytes * static_cast<std::size_t>(plan.state_tensors);
+  MemoryParts each{.parameters = bytes_of_storages(parameters),
+                   .buckets = bytes_of_buckets(tensors, plan)};
+  for (const std::size_t stepped : stepped_bytes(tensors, plan.sharing, ranks)) {
+    each.gradients = bytes_of_gradients(stepped, plan);
+    each.optimizer_state = stepped * static_cast<std::size_t>(plan.state_tensors);
     table.ranks.push_back(each);
+    table.host.gradients += each.gradients;
     table.host.optimizer_state += each.optimizer_state;
   }
   const bool one_copy = plan.sharing == MemorySharing::one_copy;
   table.host.parameters = each.parameters * (one_copy ? 1 : ranks);
-  table.host.gradients = each.gradients * ranks;
   table.host.buckets = each.buckets * ranks;
   return table;
 }

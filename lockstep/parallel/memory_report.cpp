@@ -2,11 +2,7 @@
 #include "lockstep/parallel/memory_report.h"
 
 #include <torch/nn/module.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
+#include <torch/optim/optimizer.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,17 +12,18 @@
 #include <utility>
 
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/data_parallel_base.h"
 #include "lockstep/parallel/memory_extents.h"
+#include "lockstep/parallel/shared_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 namespace {
 
 using Extents = std::vector<Extent>;
-using Tensors = std::vector<at::Tensor>;
 
 // In the order of MemoryParts.
 enum Part : std::size_t { parameters, gradients, optimizer_state, buckets, parts };
@@ -40,19 +37,18 @@ struct Found {
 
 // --- Tensors ------------------------------------------------------------------------------------
 
-Tensors tensors_of(const torch::optim::OptimizerParamState& state) {
-  using namespace torch::optim;
-  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state))
-    return {adam->exp_avg(), adam->exp_avg_sq(), adam->max_exp_avg_sq()};
-  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state))
-    return {adamw->exp_avg(), adamw->exp_avg_sq(), adamw->max_exp_avg_sq()};
-  if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state)) return {sgd->momentum_buffer()};
-  if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state))
-    return {rmsprop->square_avg(), rmsprop->momentum_buffer(), rmsprop->grad_avg()};
-  if (const auto* adagrad = dynamic_cast<const AdagradParamState*>(&state)) return {adagrad->sum()};
-  throw Error(Fault::unsupported,
-              "memory_report: the optimizer's state is none of Adam's, AdamW's, SGD's, RMSprop's "
-              "and Adagrad's");
+// That which holds the state.
+const torch::optim::Optimizer& local(const torch::optim::Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
+  return sharded != nullptr ? sharded->local() : optimizer;
+}
+
+MemorySharing sharing_of(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const SharedOptimizerBase*>(&optimizer) != nullptr)
+    return MemorySharing::one_copy;
+  return dynamic_cast<const WholeParameterOptimizer*>(&optimizer) != nullptr
+             ? MemorySharing::zero_stage_1
+             : MemorySharing::none;
 }
 
 class Finder {
@@ -61,12 +57,14 @@ class Finder {
       : mappings_(mappings_of_this_process()) {
     for (const RegisteredMemory& memory : ddp.gradient_memory())
       add(buckets, memory.data(), memory.bytes());
+    if (const auto* shared = dynamic_cast<const SharedOptimizerBase*>(&optimizer))
+      for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
     for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
       add(parameters, parameter);
       if (parameter.grad().defined() && !is_in_buckets(parameter.grad()))
         add(gradients, parameter.grad());
     }
-    for (const auto& [parameter, state] : optimizer.state()) add(*state);
+    for (const auto& [parameter, state] : local(optimizer).state()) add(*state);
     found_.resident = {proportional_bytes_of_this_process(), resident(parameters),
                        resident(buckets)};
   }
@@ -82,11 +80,11 @@ class Finder {
     add(part, tensor.storage().data(), tensor.storage().nbytes());
   }
 
-  void add(const torch::optim::OptimizerParamState& state) {
+  void add(torch::optim::OptimizerParamState& state) {
     int count = 0;
-    for (const at::Tensor& tensor : tensors_of(state)) {
-      if (!tensor.defined()) continue;
-      add(optimizer_state, tensor);
+    for (const auto& [name, tensor] : parts_of(state).tensors) {
+      if (!tensor->defined()) continue;
+      add(optimizer_state, *tensor);
       ++count;
     }
     found_.state_tensors = std::max(found_.state_tensors, count);
@@ -192,6 +190,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
   report.predicted = predict_memory(
       ddp.replica(),
       {.ranks = group.size(),
+       .sharing = sharing_of(optimizer),
        .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end())});
   report.measured = measure(mine, group);
   report.resident = all_gather_value(mine.resident, group);

@@ -74,9 +74,10 @@ struct MemoryPlan {
   int state_tensors = 2;
 };
 
-// The table as it will be between backward() and zero_grad(), once the optimizer has stepped, if
-// every parameter that requires a gradient has one. Exact but for the padding of buckets to whole
-// pages, and for gradients that found no room in the pool.
+// The table as it will be between the optimizer's step() and zero_grad(), if every parameter that
+// requires a gradient has one and all are in one param group. Exact but for some cache lines, and for
+// gradients that found no room in the pool: of a parameter that is used twice, say, which autograd
+// makes from two.
 // Errors: misuse when there are no ranks, or a negative number of state tensors.
 LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan);
 

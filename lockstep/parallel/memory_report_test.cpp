@@ -12,7 +12,9 @@
 
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/adam.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/shared_optimizer.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -69,32 +71,69 @@ void expect_near(const MemoryReport& report) {
   expect_near(report.measured.host, report.predicted.host);
 }
 
-const Ranks reports("reports", [](const Rank& rank) {
-  ProcessGroup group = init_process_group();
+// Trains, with what `make` makes as an optimizer, and reports.
+template <class Make>
+MemoryReport report_of(const ProcessGroup& group, Make make,
+                       const DistributedDataParallelOptions& options = {}) {
   const auto net = std::make_shared<Net>();
-  DistributedDataParallel ddp(net, group);
-  Adam adam(net->parameters(), torch::optim::AdamOptions(1e-3));
-  for (int i = 0; i < 3; ++i) step(ddp, adam);
-  const MemoryReport report = memory_report(ddp, adam);
-  const auto n = static_cast<std::size_t>(rank.world_size);
-
+  DistributedDataParallel ddp(net, group, options);
+  auto optimizer = make(ddp, net->parameters());
+  for (int i = 0; i < 3; ++i) step(ddp, *optimizer);
+  const MemoryReport report = memory_report(ddp, *optimizer);
   expect_near(report);
-  ASSERT_EQ(report.measured.ranks.size(), n);
+  EXPECT_EQ(report.measured.ranks.size(), static_cast<std::size_t>(group.size()));
+  EXPECT_EQ(report.resident.size(), static_cast<std::size_t>(group.size()));
+  return report;
+}
+
+const torch::optim::AdamOptions adam_options(1e-3);
+
+const Ranks plain("plain", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const auto n = static_cast<std::size_t>(rank.world_size);
+  const MemoryReport report = report_of(group, [](auto&, const auto& parameters) {
+    return std::make_unique<Adam>(parameters, adam_options);
+  });
   EXPECT_EQ(report.measured.host.parameters, n * bytes);
   EXPECT_EQ(report.measured.host.optimizer_state, n * 2 * bytes);
   expect_near(report.measured.host.buckets + report.measured.host.gradients, n * bytes);
 
-  ASSERT_EQ(report.resident.size(), n);
   EXPECT_FALSE(report.resident_host.parameters) << "they are not in memory of their own";
   ASSERT_EQ(report.resident_host.buckets.has_value(), n > 1);
-  // In whole pages, of each bucket's memory.
   if (n > 1) expect_near(*report.resident_host.buckets, report.predicted.host.buckets);
   EXPECT_GT(report.resident[0].process, report.measured.ranks[0].total());
   destroy_process_group(group);
 });
 
+const Ranks one_copy("one copy", [](const Rank&) {
+  ProcessGroup group = init_process_group();
+  const MemoryReport report =
+      report_of(group,
+                [](auto& ddp, const auto& parameters) {
+                  return std::make_unique<SharedOptimizer<Adam>>(ddp, parameters, adam_options);
+                },
+                {.share_parameters = true});
+  EXPECT_EQ(report.measured.ranks[0].parameters, bytes);
+  EXPECT_EQ(report.measured.host.parameters, bytes);
+  EXPECT_EQ(report.measured.host.optimizer_state, 2 * bytes);
+  ASSERT_TRUE(report.resident_host.parameters);
+  expect_near(*report.resident_host.parameters, bytes);
+  destroy_process_group(group);
+});
+
+const Ranks zero("zero", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const MemoryReport report = report_of(group, [&](auto&, const auto& parameters) {
+    return std::make_unique<ZeroRedundancyOptimizer<Adam>>(parameters, group, adam_options);
+  });
+  EXPECT_EQ(report.measured.host.parameters, static_cast<std::size_t>(rank.world_size) * bytes);
+  EXPECT_EQ(report.measured.host.optimizer_state, 2 * bytes);
+  destroy_process_group(group);
+});
+
 TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
-  for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(reports.run(ranks)));
+  for (const Ranks* sharing : {&plain, &one_copy, &zero})
+    for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
 }
 
 TEST(MemoryReport, OfRanksThatAreThreadsTheProcessCountsOnce) {
@@ -153,6 +192,10 @@ TEST(MemoryReport, ZeroDividesStateByWholeParameters) {
   EXPECT_EQ(table.ranks[0].optimizer_state, std::size_t{1001} * 1103 * 2 * sizeof(float));
   EXPECT_EQ(table.host.optimizer_state, 2 * bytes);
   EXPECT_EQ(table.host.parameters, 2 * bytes);
+  const MemoryTable second =
+      predict_memory(net, {.ranks = 2, .sharing = MemorySharing::zero_stage_2});
+  EXPECT_EQ(second.host.gradients, bytes);
+  EXPECT_EQ(second.host.buckets, 0);
 }
 
 TEST(MemoryReport, ItsTextHasLinesForEachRankAndTheHost) {

@@ -82,7 +82,8 @@ class Reducer {
 
   // In which gradients may lie; none where there is nothing to sum.
   std::vector<RegisteredMemory> gradient_memory() const {
-    return buckets_ ? buckets_->memory() : std::vector<RegisteredMemory>{};
+    if (buckets_ != nullptr) return buckets_->memory();
+    return pool_ != nullptr ? std::vector{pool_->memory()} : std::vector<RegisteredMemory>{};
   }
 
   // Whether buckets are reduced during backward().
