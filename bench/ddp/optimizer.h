@@ -14,7 +14,7 @@
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
 
-// "adam", which each rank steps for itself, and what there is to share.
+// "adam", which each rank steps for itself; "shared", for one copy of the weights; "zero1", ZeRO's first stage.
 std::vector<std::string> optimizer_names();
 
 // Of the name in `options`. Collective where ranks share; without `world` it is "adam".

@@ -59,7 +59,7 @@ def run(side, case, options):
 
 
 def figures_of(output):
-    names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce"
+    names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce|step"
     found = {name: float(value) for name, value in re.findall(rf"\b({names}) ([\d.e+-]+)", output)}
     return found if "samples_per_second" in found else sys.exit(f"no samples_per_second in: {output}")
 

@@ -3,6 +3,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
+#include <lockstep/parallel/shared_optimizer.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
@@ -28,7 +29,8 @@ struct Times {
   Clock::duration forward{};
   Clock::duration backward{};  // With the loss.
   Clock::duration optimizer{};
-  std::optional<lockstep::BackwardTimes> parts;
+  std::optional<lockstep::BackwardTimes> parts;  // SharedOptimizer waits and reduces in its step.
+  std::chrono::nanoseconds step{};               // What it does beside.
 };
 
 void wait_for_start(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
@@ -52,10 +54,29 @@ void step(const Workload& work, torch::optim::Optimizer& optimizer, Times& times
   times.optimizer += Clock::now() - differentiated;
 }
 
-lockstep::BackwardTimes since(const lockstep::BackwardTimes& before,
-                              const lockstep::DataParallelBase& ddp) {
-  const lockstep::BackwardTimes now = ddp.backward_times();
-  return {now.copy - before.copy, now.wait - before.wait, now.reduce - before.reduce};
+// The parts that Lockstep measures itself, so far.
+struct Parts {
+  Parts(const Workload& work, const torch::optim::Optimizer& optimizer) {
+    if (work.ddp) backward = work.ddp->backward_times();
+    if (const auto* shared = dynamic_cast<const lockstep::SharedOptimizerBase*>(&optimizer))
+      step = shared->step_times();
+  }
+
+  lockstep::BackwardTimes backward;
+  lockstep::StepTimes step;
+};
+
+void add_parts(const Parts& before, const Parts& after, Times& times) {
+  const auto since = [&](auto part, auto member) {
+    return after.*part.*member - before.*part.*member;
+  };
+  using lockstep::BackwardTimes;
+  using lockstep::StepTimes;
+  times.parts = {
+      since(&Parts::backward, &BackwardTimes::copy),
+      since(&Parts::backward, &BackwardTimes::wait) + since(&Parts::step, &StepTimes::wait),
+      since(&Parts::backward, &BackwardTimes::reduce) + since(&Parts::step, &StepTimes::reduce)};
+  times.step = since(&Parts::step, &StepTimes::step);
 }
 
 Times train(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
@@ -65,13 +86,13 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   for (int i = 0; i < options.warmup; ++i) step(work, *optimizer, warmup);
 
   wait_for_start(options, world);
-  const auto before = work.ddp ? work.ddp->backward_times() : lockstep::BackwardTimes{};
+  const Parts before(work, *optimizer);
   const auto started = Clock::now();
   Times times;
   for (int i = 0; i < options.steps; ++i) step(work, *optimizer, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
-  if (work.ddp) times.parts = since(before, *work.ddp);
+  if (work.ddp) add_parts(before, Parts(work, *optimizer), times);
   if (options.memory) report_memory(work, *optimizer);
   return times;
 }
@@ -92,6 +113,7 @@ void print(const Options& options, int ranks, const Times& times) {
     part("copy", times.parts->copy);
     part("wait", times.parts->wait);
     part("reduce", times.parts->reduce);
+    if (times.step.count() > 0) part("step", times.step);
   }
   std::cout << std::endl;
 }

@@ -20,7 +20,8 @@ using World = std::optional<lockstep::ProcessGroup>;
 lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
   return {.broadcast_buffers = options.broadcast_buffers,
           .find_unused_parameters = options.find_unused,
-          .overlap = options.overlap};
+          .overlap = options.overlap,
+          .share_parameters = options.optimizer == "shared"};
 }
 
 template <class Module>
