@@ -16,8 +16,7 @@ sys.path.insert(0, str(HERE.parent))
 import measure  # noqa: E402, from the folder above
 
 # By side, the options of bench_ddp under `lockstep run`,
-OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"],
-        "ZeRO-2": ["--optimizer", "zero2"]}
+OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"]}
 
 # and those of train_pytorch.py under torchrun.
 THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"]}

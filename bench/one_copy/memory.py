@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "ddp"))
 import sides  # noqa: E402, from the folder beside this
 from sides import measure  # noqa: E402
 
-SIDES = ("Lockstep", "one copy", "ZeRO-1", "ZeRO-2")
+SIDES = ("Lockstep", "one copy", "ZeRO-1")
 RANKS = (1, 2, 4, 8)
 PARTS = ("parameters", "gradients", "optimizer_state", "buckets")
 GOAL = 1.1
