@@ -90,7 +90,7 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   std::chrono::steady_clock::time_point step_began_;
 };
 
-template <std::derived_from<torch::optim::Optimizer> Optimizer>
+template <std::derived_from<torch::optim::Optimizer> Inner>
 class SharedOptimizer : public SharedOptimizerBase {
  public:
   // Collective. All parameters are among those of `ddp`'s module.
@@ -100,8 +100,8 @@ class SharedOptimizer : public SharedOptimizerBase {
                   const Options& defaults)
       : SharedOptimizerBase(
             ddp, groups, std::make_unique<Options>(defaults),
-            [defaults](const Groups& some) { return std::make_unique<Optimizer>(some, defaults); },
-            is_elementwise<Optimizer>) {}
+            [defaults](const Groups& some) { return std::make_unique<Inner>(some, defaults); },
+            is_elementwise<Inner>) {}
 
   template <std::derived_from<torch::optim::OptimizerOptions> Options>
   SharedOptimizer(const DataParallelBase& ddp, std::vector<at::Tensor> parameters,
