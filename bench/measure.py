@@ -16,7 +16,7 @@ RELEASE = pathlib.Path(__file__).resolve().parent.parent / "build" / "release"
 
 def arguments(description, examples=None):
     """A parser with the options that `./dev bench` gives and those that all benchmarks have."""
-    name = pathlib.Path(sys.argv[0]).resolve().parent.name
+    name = pathlib.Path(sys.argv[0]).resolve().parent.name.replace("_", "-")
     parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=description,
                                      epilog=examples,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -34,6 +34,19 @@ def writable(name):
     if not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{path.parent} is no folder in which a file may be written")
     return path
+
+
+def require_built(parser, options, program):
+    if not (options.build / "bin" / program).exists():
+        parser.error(f"no {program} in {options.build}/bin; ./dev bench builds it")
+
+
+def warn_if_busy():
+    """The load average, which is said when it spoils the figures."""
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"this host is busy (load {load:.1f}): the figures will be, too", file=sys.stderr)
+    return load
 
 
 def save(path, figures):

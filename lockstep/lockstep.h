@@ -19,6 +19,8 @@
 #include "lockstep/parallel/convert_sync_batchnorm.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/drift_check.h"
+#include "lockstep/parallel/memory_report.h"
+#include "lockstep/parallel/shared_optimizer.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"

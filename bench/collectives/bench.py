@@ -273,19 +273,16 @@ def parse_options():
     options.rounds = options.rounds or (2 if options.quick else 5)
     if options.rounds < 1:
         parser.error("--rounds must be positive")
-    if not (options.build / "bin" / "bench_collectives").exists():
-        parser.error(f"no bench_collectives in {options.build}/bin; ./dev bench builds it")
+    measure.require_built(parser, options, "bench_collectives")
     return options
 
 
 def main():
     options = parse_options()
     sides, absent = sides_here(options)
-    load, started = os.getloadavg()[0], time.monotonic()
+    load, started = measure.warn_if_busy(), time.monotonic()
     for peer, why in absent.items():
         print(f"without {peer}: {why}", file=sys.stderr)
-    if load > 0.5:
-        print(f"this host is busy (load {load:.1f}): the figures will be, too", file=sys.stderr)
 
     rounds = []
     for number in range(options.rounds):

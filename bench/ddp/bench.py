@@ -17,8 +17,6 @@ All sides run in turn, several rounds; what counts are ratios of figures of one 
 median and the range are printed.
 """
 
-import os
-import sys
 import time
 
 import sides
@@ -56,12 +54,7 @@ def cases_of(options):
 
 def measured(case, options, say):
     """What all rounds of a case found."""
-    rounds = []
-    for number in range(options.rounds):
-        rounds.append({})
-        for side in measure.in_turn(number, sides.SIDES):
-            say(f"round {number + 1} of {options.rounds}: {side}")
-            rounds[-1][side] = sides.run(side, case, options)
+    rounds = sides.run_rounds(tables.SIDES, case, options, say)
 
     def ratio(side):
         return measure.spread([entry["Lockstep"]["samples_per_second"]
@@ -69,7 +62,7 @@ def measured(case, options, say):
 
     return {**case._asdict(), "rounds": rounds, "ratio": ratio("PyTorch"),
             "efficiency": ratio("alone"),
-            **{side: tables.medians(rounds, side) for side in sides.SIDES}}
+            **{side: tables.medians(rounds, side) for side in tables.SIDES}}
 
 
 def parse_options():
@@ -93,16 +86,14 @@ def parse_options():
         options.rounds = 2 if options.quick else 3 if options.models else 5
     if min(options.rounds, *options.ranks, *options.batches) < 1:
         parser.error("rounds, ranks and batches must be positive")
-    if not (options.build / "bin" / "bench_ddp").exists():
-        parser.error(f"no bench_ddp in {options.build}/bin; ./dev bench builds it")
+    measure.require_built(parser, options, "bench_ddp")
     return options
 
 
 def main():
     options = parse_options()
-    load, started = os.getloadavg()[0], time.monotonic()
-    if load > 0.5:
-        print(f"this host is busy (load {load:.1f}): the figures will be, too", file=sys.stderr)
+    measure.warn_if_busy()
+    started = time.monotonic()
     print(tables.LEGEND.format(rounds=options.rounds, quick=" of few steps" if options.quick else ""))
     print(tables.HEADER, flush=True)
     cases, results = cases_of(options), []

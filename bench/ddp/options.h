@@ -18,4 +18,6 @@ struct Options {
   bool broadcast_buffers = true;
   int deterministic = 0;             // Pieces; 0 for the usual passes.
   std::optional<bool> overlap = {};  // As DistributedDataParallelOptions has it.
+  std::string optimizer = "adam";    // As make_optimizer() knows it.
+  bool memory = false;               // Whether a memory_report() follows the steps.
 };

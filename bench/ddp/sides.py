@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of each side of bench.py: Lockstep, PyTorch, and as many copies of the bare model as there are
-ranks, each alone but all at once. That is what the machine can give, so efficiency is a share of it."""
+"""One run of each side of a bench.py: ways to train with Lockstep, with PyTorch, and as many copies of the
+bare model as there are ranks, each alone but all at once. That is what the machine can give, so efficiency
+is a share of it."""
 
 import collections
 import os
@@ -14,7 +15,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import measure  # noqa: E402, from the folder above
 
-SIDES = ("Lockstep", "PyTorch", "alone")
+# By side, the options of bench_ddp under `lockstep run`,
+OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"],
+        "ZeRO-2": ["--optimizer", "zero2"]}
+
+# and those of train_pytorch.py under torchrun.
+THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"]}
 
 # What `lockstep run` sets, unless anything of malloc's is set: memory that a step frees stays with the
 # process for the next one.
@@ -25,6 +31,17 @@ if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.env
 Case = collections.namedtuple("Case", "model batch ranks find_unused warmup steps")
 
 
+def run_rounds(sides, case, options, say):
+    """Of each round, by side, what run() gives; `say` is told what is running."""
+    rounds = []
+    for number in range(options.rounds):
+        rounds.append({})
+        for side in measure.in_turn(number, sides):
+            say(f"round {number + 1} of {options.rounds}: {side}")
+            rounds[-1][side] = run(side, case, options)
+    return rounds
+
+
 def run(side, case, options):
     """The figures of one run by name: samples_per_second, and the parts of a step in ms."""
     work = ["--model", case.model, "--batch", case.batch, "--warmup", case.warmup,
@@ -33,15 +50,16 @@ def run(side, case, options):
         return copies([options.build / "bin" / "bench_ddp", *work, "--alone", "--on-cue"], case.ranks)
     if case.find_unused:
         work.append("--find-unused")
-    if side == "Lockstep":
-        command = measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work)
+    if side in OURS:
+        command = measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side])
     else:
-        command = measure.torchrun(options.python, case.ranks, HERE / "train_pytorch.py", *work)
+        command = measure.torchrun(options.python, case.ranks, HERE / "train_pytorch.py", *work,
+                                   *THEIRS[side])
     return figures_of(measure.run(command, **(MALLOC if options.same_malloc else {})))
 
 
 def figures_of(output):
-    names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce"
+    names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce|step"
     found = {name: float(value) for name, value in re.findall(rf"\b({names}) ([\d.e+-]+)", output)}
     return found if "samples_per_second" in found else sys.exit(f"no samples_per_second in: {output}")
 

@@ -3,7 +3,7 @@
 
 import statistics
 
-from sides import SIDES
+SIDES = ("Lockstep", "PyTorch", "alone")
 
 LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Their ratios, of which these are the median
 and the lowest - highest, are of figures of one round.

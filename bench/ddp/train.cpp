@@ -3,8 +3,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
-#include <lockstep/optim/adam.h>
-#include <torch/nn/functional/loss.h>
+#include <lockstep/parallel/shared_optimizer.h>
+#include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "bench/ddp/memory.h"
+#include "bench/ddp/optimizer.h"
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
 
@@ -27,7 +29,8 @@ struct Times {
   Clock::duration forward{};
   Clock::duration backward{};  // With the loss.
   Clock::duration optimizer{};
-  std::optional<lockstep::BackwardTimes> parts;
+  std::optional<lockstep::BackwardTimes> parts;  // SharedOptimizer waits and reduces in its step.
+  std::chrono::nanoseconds step{};               // What it does beside.
 };
 
 void wait_for_start(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
@@ -38,16 +41,11 @@ void wait_for_start(const Options& options, const std::optional<lockstep::Proces
   if (!std::getline(std::cin, line)) throw std::runtime_error("no cue came");
 }
 
-// Of images [N, classes] and [N], of tokens [N, T, vocabulary] and [N, T].
-torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, -2), targets.flatten());
-}
-
-void step(const Workload& work, bool in_pieces, lockstep::Adam& adam, Times& times) {
+void step(const Workload& work, bool in_pieces, torch::optim::Optimizer& optimizer, Times& times) {
   const auto begun = Clock::now();
   auto forwarded = begun;  // In pieces forward and backward passes alternate.
   if (in_pieces) {
-    work.train_pieces(0, [&](const lockstep::Piece& piece) {
+    work.ddp->train_pieces(0, [&](const lockstep::Piece& piece) {
       return loss_of(work.forward(piece.of(work.inputs)), piece.of(work.targets));
     });
   } else {
@@ -56,31 +54,54 @@ void step(const Workload& work, bool in_pieces, lockstep::Adam& adam, Times& tim
     loss_of(logits, work.targets).backward();
   }
   const auto differentiated = Clock::now();
-  adam.step();
-  adam.zero_grad();
+  optimizer.step();
+  optimizer.zero_grad();
   times.forward += forwarded - begun;
   times.backward += differentiated - forwarded;
   times.optimizer += Clock::now() - differentiated;
 }
 
+// The parts that Lockstep measures itself, so far.
+struct Parts {
+  Parts(const Workload& work, const torch::optim::Optimizer& optimizer) {
+    if (work.ddp) backward = work.ddp->backward_times();
+    if (const auto* shared = dynamic_cast<const lockstep::SharedOptimizerBase*>(&optimizer))
+      step = shared->step_times();
+  }
+
+  lockstep::BackwardTimes backward;
+  lockstep::StepTimes step;
+};
+
+void add_parts(const Parts& before, const Parts& after, Times& times) {
+  const auto since = [&](auto part, auto member) {
+    return after.*part.*member - before.*part.*member;
+  };
+  using lockstep::BackwardTimes;
+  using lockstep::StepTimes;
+  times.parts = {
+      since(&Parts::backward, &BackwardTimes::copy),
+      since(&Parts::backward, &BackwardTimes::wait) + since(&Parts::step, &StepTimes::wait),
+      since(&Parts::backward, &BackwardTimes::reduce) + since(&Parts::step, &StepTimes::reduce)};
+  times.step = since(&Parts::step, &StepTimes::step);
+}
+
 Times train(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
   const Workload work = make_workload(options, world);
-  lockstep::Adam adam(work.parameters, 1e-4);
+  const auto optimizer = make_optimizer(work, options, world);
   Times warmup;
-  for (int i = 0; i < options.warmup; ++i) step(work, options.deterministic > 0, adam, warmup);
+  for (int i = 0; i < options.warmup; ++i)
+    step(work, options.deterministic > 0, *optimizer, warmup);
 
   wait_for_start(options, world);
-  const auto before = work.backward_times();
+  const Parts before(work, *optimizer);
   const auto started = Clock::now();
   Times times;
-  for (int i = 0; i < options.steps; ++i) step(work, options.deterministic > 0, adam, times);
+  for (int i = 0; i < options.steps; ++i) step(work, options.deterministic > 0, *optimizer, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
-  if ((times.parts = work.backward_times())) {
-    times.parts->copy -= before->copy;
-    times.parts->wait -= before->wait;
-    times.parts->reduce -= before->reduce;
-  }
+  if (work.ddp) add_parts(before, Parts(work, *optimizer), times);
+  if (options.memory) report_memory(work, *optimizer);
   return times;
 }
 
@@ -100,6 +121,7 @@ void print(const Options& options, int ranks, const Times& times) {
     part("copy", times.parts->copy);
     part("wait", times.parts->wait);
     part("reduce", times.parts->reduce);
+    if (times.step.count() > 0) part("step", times.step);
   }
   std::cout << std::endl;
 }
@@ -132,6 +154,12 @@ void add_options(CLI::App& app, Options& options) {
       ->excludes(alone);
   app.add_option("--overlap", options.overlap,
                  "Whether gradients are reduced during backward(); by default as the cores allow")
+      ->excludes(alone);
+  app.add_option("--optimizer", options.optimizer, "Which optimizer steps, and what ranks share")
+      ->check(CLI::IsMember(optimizer_names()))
+      ->capture_default_str()
+      ->excludes(alone);
+  app.add_flag("--memory", options.memory, "Also make a step more and print where memory goes")
       ->excludes(alone);
 }
 

@@ -8,6 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import models
 
@@ -19,6 +20,7 @@ def parse_options():
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--zero", action="store_true", help="ZeroRedundancyOptimizer")
     parser.add_argument("--find-unused", action="store_true")
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
@@ -28,6 +30,13 @@ def distributed(net, options):
     return nn.parallel.DistributedDataParallel(
         net, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
         find_unused_parameters=options.find_unused, static_graph=not options.find_unused)
+
+
+def optimizer_of(net, options):
+    if options.zero:
+        return ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam,
+                                       parameters_as_bucket_view=True, lr=1e-4, fused=True)
+    return torch.optim.Adam(net.parameters(), 1e-4, fused=True)
 
 
 def step(net, adam, inputs, targets):
@@ -48,7 +57,7 @@ def train(options):
     net, inputs, targets = models.WORKLOADS[options.model](options.batch)
     if not options.alone:
         net = distributed(net, options)
-    adam = torch.optim.Adam(net.parameters(), 1e-4, fused=True)
+    adam = optimizer_of(net, options)
     for _ in range(options.warmup):
         step(net, adam, inputs, targets)
     if not options.alone:

@@ -2,6 +2,7 @@
 #include "bench/ddp/workload.h"
 
 #include <lockstep/parallel/distributed_data_parallel.h>
+#include <torch/nn/functional/loss.h>
 
 #include <memory>
 #include <stdexcept>
@@ -20,25 +21,22 @@ lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
   return {.broadcast_buffers = options.broadcast_buffers,
           .find_unused_parameters = options.find_unused,
           .overlap = options.overlap,
+          .share_parameters = options.optimizer == "shared",
           .deterministic = options.deterministic};
 }
 
 template <class Module>
 Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tensor targets,
                   const Options& options, const World& world) {
-  Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, {}, {}};
+  Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, nullptr};
   if (!world) {
     work.forward = [net](const torch::Tensor& x) { return net->forward(x); };
-    work.backward_times = [] { return std::nullopt; };
     return work;
   }
   const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
       net, *world, ddp_options(options));
   work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
-  work.train_pieces = [ddp](std::int64_t step, const lockstep::PieceLoss& loss_of) {
-    return ddp->train_pieces(step, loss_of);
-  };
-  work.backward_times = [ddp] { return ddp->backward_times(); };
+  work.ddp = ddp;
   return work;
 }
 
@@ -59,6 +57,10 @@ Workload of_tokens(const Options& options, const World& world) {
 }
 
 }  // namespace
+
+torch::Tensor loss_of(const torch::Tensor& outputs, const torch::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(outputs.flatten(0, -2), targets.flatten());
+}
 
 Workload make_workload(const Options& options, const World& world) {
   torch::manual_seed(0);

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <lockstep/comm/process_group.h>
-#include <lockstep/parallel/backward_report.h>
-#include <lockstep/parallel/piece.h>
+#include <lockstep/parallel/data_parallel_base.h>
 #include <torch/types.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,10 +19,11 @@ struct Workload {
   torch::Tensor targets;
   std::vector<torch::Tensor> parameters;
   std::function<torch::Tensor(const torch::Tensor& inputs)> forward;
-  std::function<double(std::int64_t step, const lockstep::PieceLoss& loss_of)> train_pieces;
-  std::function<std::optional<lockstep::BackwardTimes>()>
-      backward_times;  // So far; nothing when alone.
+  std::shared_ptr<lockstep::DataParallelBase> ddp;  // Null when alone.
 };
+
+// The mean of images' [N, classes] and [N], or of tokens' [N, T, vocabulary] and [N, T].
+torch::Tensor loss_of(const torch::Tensor& outputs, const torch::Tensor& targets);
 
 // Of the model that `options` name. Without `world` it is bare, else a DistributedDataParallel.
 Workload make_workload(const Options& options, const std::optional<lockstep::ProcessGroup>& world);

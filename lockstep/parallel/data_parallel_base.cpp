@@ -101,6 +101,8 @@ void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer)
   reducer_->set_owners(std::move(owners));
 }
 
+bool DataParallelBase::shards_gradients() const { return reducer_->shards_gradients(); }
+
 void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
 
 const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
@@ -112,6 +114,10 @@ const BucketAssignment& DataParallelBase::bucket_assignment() const {
 }
 
 BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
+
+std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
+  return reducer_->gradient_memory();
+}
 
 bool DataParallelBase::is_overlapped() const { return reducer_->is_overlapped(); }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_report.h"
@@ -71,6 +72,9 @@ class LOCKSTEP_API DataParallelBase {
   // optimizer does not step; unsupported with a communication hook; join() is then unsupported.
   void shard_gradients(const WholeParameterOptimizer& optimizer);
 
+  // Whether each gradient is on one rank alone.
+  bool shards_gradients() const;
+
   // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. Zero is
   // fine as long as another rank has some. What was counted for a backward() that threw is forgotten.
   void count_samples(double samples);
@@ -126,6 +130,13 @@ class LOCKSTEP_API DataParallelBase {
   const BucketAssignment& bucket_assignment() const;
 
   BackwardTimes backward_times() const;
+
+  // Registered memory in which gradients may lie after backward(): that of the buckets, which
+  // SharedOptimizer has instead, and of the pool for large ones. None with one rank.
+  std::vector<RegisteredMemory> gradient_memory() const;
+
+  const torch::nn::Module& replica() const { return *replica_; }
+  const ProcessGroup& group() const { return group_; }
 
   // Whether gradients are reduced during backward(), on a thread of their own.
   bool is_overlapped() const;

@@ -60,7 +60,9 @@ GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAss
   std::vector<std::size_t> large;
   for (const auto& indices : in_place_)
     for (const std::size_t i : indices) large.push_back(parameters[i].second.nbytes());
-  if (!large.empty()) pool_ = GradientPool::make(large, group);
+  if (large.empty()) return;
+  pool_ = GradientPool::make(large, group);
+  memory_.push_back(pool_->memory());
 }
 
 bool GradientBuckets::is_copied(std::size_t index) const {
@@ -83,6 +85,7 @@ void GradientBuckets::fill_region(at::ScalarType dtype, const BucketAssignment& 
     bytes += copied_bytes(assignment[b]);
   }
   const RegisteredMemory memory = group_.allocate(bytes);
+  memory_.push_back(memory);
   Region region{flat_view(memory, 0, bytes, dtype), "gradients:"};
   std::size_t begin = 0;
   for (const std::size_t b : members) {

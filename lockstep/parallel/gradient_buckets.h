@@ -40,6 +40,9 @@ class GradientBuckets {
   // For large gradients; null where there are none.
   const std::shared_ptr<GradientPool>& pool() const { return pool_; }
 
+  // All that gradients may lie in: of the buckets, and the pool's.
+  const std::vector<RegisteredMemory>& memory() const { return memory_; }
+
   // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient` the
   // tensor that will be the mean. `incoming` is what autograd has made, in whose memory it may lie.
   // Returns false if `check_finite` found that it is not finite.
@@ -82,6 +85,7 @@ class GradientBuckets {
   const bool for_hook_;
   const double scale_;  // Of what is copied.
   std::vector<Region> regions_;
+  std::vector<RegisteredMemory> memory_;
   std::vector<GradientBucket> buckets_;
   std::vector<std::vector<std::size_t>> in_place_;  // By bucket: whose gradients are not copied.
   std::shared_ptr<GradientPool> pool_;

@@ -41,6 +41,8 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
     const std::thread::id thread_ = std::this_thread::get_id();
   };
 
+  const RegisteredMemory& memory() const { return memory_; }
+
   // Null when there is no room of exactly that size. Keeps the pool alive until it is freed.
   void* take(std::size_t bytes);
   void give_back(void* room, std::size_t bytes);

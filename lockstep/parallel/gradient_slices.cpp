@@ -83,7 +83,6 @@ void GradientSlices::add_region(std::vector<std::size_t> parameters) {
     elements = first.numel();
   } else {
     region.flat = registered_zeros({elements}, first.scalar_type(), group_);
-    bytes_ += region.flat.nbytes();
   }
   region.bounds = bounds_of(elements, elements_of_line(first.scalar_type()), group_.size());
   for (std::size_t r = 0; r + 1 < region.bounds.size(); ++r)
@@ -101,6 +100,13 @@ void GradientSlices::add_shards(std::size_t parameter) {
     const std::int64_t end = std::min(last, bounds[static_cast<std::size_t>(rank) + 1]);
     if (begin < end) shards_.push_back({parameter, begin - first, end - first, rank});
   }
+}
+
+std::vector<at::Tensor> GradientSlices::flats() const {
+  std::vector<at::Tensor> flats;
+  for (const Region& region : regions_)
+    if (region.flat.defined()) flats.push_back(region.flat);
+  return flats;
 }
 
 std::vector<bool> GradientSlices::used() const {

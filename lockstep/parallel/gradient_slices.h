@@ -42,8 +42,8 @@ class GradientSlices {
   // The same of gradients that are equal on all ranks already. Not collective.
   std::vector<at::Tensor> cut(const std::vector<bool>& used) const;
 
-  // Bytes of registered memory.
-  std::size_t bytes() const { return bytes_; }
+  // In registered memory: of each type, the small gradients side by side.
+  std::vector<at::Tensor> flats() const;
 
  private:
   // Small gradients of one type, side by side; or one large gradient, of which `flat` is undefined.
@@ -74,7 +74,6 @@ class GradientSlices {
   std::vector<Region> regions_;
   std::vector<Home> homes_;  // By parameter.
   std::vector<Shard> shards_;
-  std::size_t bytes_ = 0;
 };
 
 }  // namespace lockstep

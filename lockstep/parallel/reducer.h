@@ -94,8 +94,16 @@ class Reducer {
   const NamedTensors& parameters() const { return parameters_; }
   BackwardTimes times() const;
 
+  // In which gradients may lie; none where there is nothing to sum.
+  std::vector<RegisteredMemory> gradient_memory() const {
+    if (buckets_ != nullptr) return buckets_->memory();
+    return pool_ != nullptr ? std::vector{pool_->memory()} : std::vector<RegisteredMemory>{};
+  }
+
   // Whether buckets are reduced during backward().
   bool is_overlapped() const { return overlapped_; }
+
+  bool shards_gradients() const { return owned_ != nullptr; }
 
  private:
   struct Hook {

@@ -66,6 +66,8 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
 
 SharedOptimizerBase::~SharedOptimizerBase() = default;
 
+std::vector<at::Tensor> SharedOptimizerBase::gradient_memory() const { return slices_->flats(); }
+
 void SharedOptimizerBase::average() {
   parameters_->require_intact();
   if (averaged_) {

@@ -67,6 +67,9 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 
   StepTimes step_times() const { return times_; }
 
+  // Registered memory into which small gradients are copied to be summed.
+  std::vector<at::Tensor> gradient_memory() const;
+
  protected:
   // Errors: unsupported, unless `elementwise`; misuse when `ddp` shares no parameters.
   SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,

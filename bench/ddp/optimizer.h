@@ -1,0 +1,23 @@
+// The optimizers that are compared: all of them Adam, fused.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lockstep/comm/process_group.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/ddp/options.h"
+#include "bench/ddp/workload.h"
+
+// "adam", which each rank steps for itself; "shared", for one copy of the weights; "zero1" and "zero2", the stages of ZeRO.
+std::vector<std::string> optimizer_names();
+
+// Of the name in `options`. Collective where ranks share; without `world` it is "adam".
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const Workload& work, const Options& options,
+    const std::optional<lockstep::ProcessGroup>& world);
