@@ -131,8 +131,22 @@ const Ranks zero("zero", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
+const Ranks zero_2("zero 2", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const MemoryReport report = report_of(group, [&](auto& ddp, const auto& parameters) {
+    auto optimizer =
+        std::make_unique<ZeroRedundancyOptimizer<Adam>>(parameters, group, adam_options);
+    ddp.shard_gradients(*optimizer);
+    return optimizer;
+  });
+  EXPECT_EQ(report.measured.host.parameters, static_cast<std::size_t>(rank.world_size) * bytes);
+  EXPECT_EQ(report.measured.host.optimizer_state, 2 * bytes);
+  EXPECT_EQ(report.measured.host.gradients, bytes);
+  destroy_process_group(group);
+});
+
 TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
-  for (const Ranks* sharing : {&plain, &one_copy, &zero})
+  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2})
     for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
 }
 

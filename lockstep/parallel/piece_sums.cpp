@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/piece_sums.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
 #include <set>

@@ -117,8 +117,8 @@ Reducer::Hook Reducer::hook_on(std::size_t index) {
 void Reducer::renew_hooks() {
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     Hook& hook = hooks_[i];
-    if (torch::autograd::impl::grad_accumulator(parameters_[i].second) == hook.accumulator)
-      continue;
+    const auto current = torch::autograd::impl::grad_accumulator(parameters_[i].second);
+    if (current == nullptr || current == hook.accumulator) continue;  // Frozen, or the same.
     hook.accumulator->del_post_hook(hook.key);
     hook = hook_on(i);
   }

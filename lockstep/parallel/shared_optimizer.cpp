@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 
 #include "lockstep/comm/error.h"
@@ -29,22 +30,29 @@ std::shared_ptr<SharedParameters> require_usable(const std::shared_ptr<SharedPar
   return shared;
 }
 
-// Of one vector, of which `parts` are this rank's part.
-double norm_of(const std::vector<at::Tensor>& parts, double norm_type, const ProcessGroup& group) {
+// Of `tensors` taken as one vector, and of `others` that are parts of it.
+double norm_of(const std::vector<at::Tensor>& tensors, double norm_type,
+               const std::function<std::vector<double>(double)>& others) {
   const bool largest = std::isinf(norm_type);
   const auto combine = [&](double a, double b) {
-    return largest ? (std::isnan(a) ? a : !(b <= a) ? b : a) : a + b;
+    return largest ? (std::isnan(a) || b <= a ? a : b) : a + b;
   };
   double mine = 0;
-  if (!parts.empty())
-    for (const at::Tensor& norm : at::_foreach_norm(parts, norm_type)) {
+  if (!tensors.empty())
+    for (const at::Tensor& norm : at::_foreach_norm(tensors, norm_type)) {
       const double value = norm.item<double>();
       mine = combine(mine, largest ? value : std::pow(value, norm_type));
     }
   double total = 0;
-  for (const double value : all_gather_value(mine, group, {.tag = "norm of gradients"}))
-    total = combine(total, value);
+  for (const double part : others(mine)) total = combine(total, part);
   return largest ? total : std::pow(total, 1 / norm_type);
+}
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.grad().defined()) gradients.push_back(tensor.grad());
+  return gradients;
 }
 
 }  // namespace
@@ -113,11 +121,20 @@ void SharedOptimizerBase::zero_grad(bool set_to_none) {
   ShardedOptimizer::zero_grad(set_to_none);
 }
 
-std::vector<at::Tensor> SharedOptimizerBase::gradients() const {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& fragment : stepped())
-    if (fragment.grad().defined()) gradients.push_back(fragment.grad());
-  return gradients;
+// Of the means. Where every rank has all of them, each takes the norm of all: of slices its bits would
+// depend on the number of ranks.
+double SharedOptimizerBase::average_with_norm(double norm_type) {
+  if (!are_means_) {
+    average();
+    return norm_of(gradients_of(stepped()), norm_type, [&](double mine) {
+      return all_gather_value(mine, group(), {.tag = "norm of gradients"});
+    });
+  }
+  require(!averaged_, "clip_grad_norm_: gradients that are deterministic are clipped once a step");
+  const double norm = norm_of(gradients_of(all_parameters()), norm_type,
+                              [](double whole) { return std::vector{whole}; });
+  average();
+  return norm;
 }
 
 double SharedOptimizerBase::clip_grad_norm_(double max_norm, double norm_type,
@@ -125,9 +142,8 @@ double SharedOptimizerBase::clip_grad_norm_(double max_norm, double norm_type,
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   require(norm_type > 0, "clip_grad_norm_: norm_type is not positive");
   const at::NoGradGuard no_grad;
-  average();
-  const std::vector<at::Tensor> parts = gradients();
-  const double total = norm_of(parts, norm_type, group());
+  const double total = average_with_norm(norm_type);
+  const std::vector<at::Tensor> parts = gradients_of(stepped());
   if (error_if_nonfinite && !std::isfinite(total))
     throw Error(Fault::corrupt, "clip_grad_norm_: the total norm is not finite");
   const double factor = max_norm / (total + 1e-6);

@@ -81,7 +81,7 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   void after_step() override;
   void average();
   void forget();
-  std::vector<at::Tensor> gradients() const;
+  double average_with_norm(double norm_type);
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
   const std::shared_ptr<SharedParameters> parameters_;

@@ -15,6 +15,10 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <set>
 #include <stdexcept>
 
 #include "lockstep/comm/error.h"
@@ -23,6 +27,7 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/tensor/digest.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -247,6 +252,46 @@ const Ranks more("more", [](const Rank& rank) {
 
 TEST(SharedOptimizer, MayBeOneOfSeveralAndAverageOverSamples) {
   EXPECT_TRUE(all_succeeded(more.run(2)));
+}
+
+// --- In pieces ----------------------------------------------------------------------------------
+
+template <class Ddp, class Optimizer>
+void train_in_pieces(const ProcessGroup& world, Ddp& ddp, Optimizer& adam,
+                     const std::function<void()>& clip) {
+  const torch::Tensor x = inputs(3).slice(0, world.rank(), torch::nullopt, world.size());
+  for (int step = 0; step < 5; ++step) {
+    adam.zero_grad();
+    ddp.train_pieces(step, [&](const Piece& piece) {
+      return loss_of(torch::dropout(ddp(piece.of(x + step)), 0.2, true));
+    });
+    clip();
+    adam.step();
+  }
+}
+
+const Ranks in_pieces("in pieces", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  Pair pair(world, {.deterministic = 4});
+  Adam plain(pair.plain_net->parameters(), AdamOptions(1e-2));
+  SharedOptimizer<Adam> shared(pair.shared, pair.shared_net->parameters(), AdamOptions(1e-2));
+  train_in_pieces(world, pair.plain, plain, [] {});
+  train_in_pieces(world, pair.shared, shared, [] {});
+  pair.expect_equal();
+  train_in_pieces(world, pair.shared, shared, [&] { shared.clip_grad_norm_(0.001); });
+  if (rank.rank == 0) std::cout << sha256(*pair.shared_net) << std::endl;
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, WithPiecesGivesTheSameBitsOnAnyNumberOfRanks) {
+  std::set<std::string> hashes;
+  for (const int ranks : {1, 2, 4}) {
+    const auto exits = in_pieces.run(ranks);
+    EXPECT_TRUE(all_succeeded(exits));
+    hashes.insert(exits[0].output);
+  }
+  EXPECT_EQ(hashes.size(), 1U);
 }
 
 // --- State --------------------------------------------------------------------------------------

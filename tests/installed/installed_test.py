@@ -77,6 +77,14 @@ def readme(args):
     binary = compile_program(project, prefix, args.scratch / "build")
     run(prefix / "bin" / "lockstep", "run", "-n", "3", binary, OMP_NUM_THREADS="1")
 
+    # Its third, whose last line is the hash of weights that are the same on any number of ranks.
+    (project / "my_program.cpp").write_text(next(p for p in programs if "share_parameters" in p))
+    binary = compile_program(project, prefix, args.scratch / "build")
+    hashes = {run(prefix / "bin" / "lockstep", "run", "-n", ranks, binary).split()[-1]
+              for ranks in (1, 2, 4)}
+    if len(hashes) != 1:
+        sys.exit(f"the weights of 1, 2 and 4 ranks differ: {hashes}")
+
 
 def comm(args):
     prefix = args.scratch / "prefix"
