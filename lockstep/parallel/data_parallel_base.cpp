@@ -115,6 +115,10 @@ const BucketAssignment& DataParallelBase::bucket_assignment() const {
 
 BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
 
+std::vector<at::Tensor> DataParallelBase::piece_memory() const {
+  return pieces_ != nullptr ? pieces_->memory() : std::vector<at::Tensor>{};
+}
+
 std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
   return reducer_->gradient_memory();
 }

@@ -135,6 +135,10 @@ class LOCKSTEP_API DataParallelBase {
   // SharedOptimizer has instead, and of the pool for large ones. None with one rank.
   std::vector<RegisteredMemory> gradient_memory() const;
 
+  // In which train_pieces() sums them.
+  std::vector<at::Tensor> piece_memory() const;
+  int pieces() const { return options_.deterministic; }
+
   const torch::nn::Module& replica() const { return *replica_; }
   const ProcessGroup& group() const { return group_; }
 

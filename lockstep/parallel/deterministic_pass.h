@@ -37,6 +37,9 @@ class DeterministicPass {
 
   double run(std::int64_t step, const PieceLoss& loss_of);
 
+  // Bytes in which sums of gradients lie.
+  std::vector<at::Tensor> memory() const { return sums_.memory(); }
+
   // Of the piece that is computed.
   void count_samples(double samples) { samples_ += samples; }
 

@@ -13,6 +13,8 @@
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/memory_report.h"
 #include "lockstep/parallel/padded.h"
+#include "lockstep/parallel/piece_sums.h"
+#include "lockstep/parallel/piece_tree.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
@@ -20,11 +22,9 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-Tensors trained(const NamedTensors& parameters) {
-  Tensors tensors;
-  for (const auto& [name, parameter] : parameters)
-    if (parameter.requires_grad()) tensors.push_back(parameter);
-  return tensors;
+NamedTensors trained(NamedTensors parameters) {
+  std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
+  return parameters;
 }
 
 std::size_t bytes_of_storages(const NamedTensors& parameters) {
@@ -44,19 +44,21 @@ std::size_t bytes_of(const Tensors& tensors) {
 
 // Of a rank, as GradientBuckets, GradientSlices and GradientPool lay them out. One rank alone has no
 // pool, and buckets for SharedOptimizer only. Stage 2 of ZeRO has none.
-std::size_t bytes_of_buckets(const Tensors& tensors, const MemoryPlan& plan) {
-  const bool alone = plan.ranks == 1;
-  if (plan.sharing == MemorySharing::zero_stage_2) return 0;
-  if (alone && plan.sharing != MemorySharing::one_copy) return 0;
+std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
+  const bool has_pool = plan.ranks > 1 && plan.deterministic == 0;
+  const bool one_copy = plan.sharing == MemorySharing::one_copy;
   std::size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors)
-    if (!alone || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
+  if (plan.deterministic > 0)
+    bytes += PieceSums::bytes_for(trained, PieceTree(plan.deterministic, plan.ranks), plan.ranks);
+  if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool && !one_copy)) return bytes;
+  for (const auto& [name, tensor] : trained)
+    if (has_pool || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
   return bytes;
 }
 
 // Beside the buckets, of a rank that steps `stepped` bytes of parameters. SharedOptimizer leaves none.
 std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
-  if (plan.sharing == MemorySharing::one_copy) return 0;
+  if (plan.sharing == MemorySharing::one_copy || plan.deterministic > 0) return 0;
   return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;
 }
 
@@ -85,11 +87,15 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   require(plan.state_tensors >= 0, "predict_memory: the number of state tensors is negative");
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   const NamedTensors parameters = named_parameters(module);
-  const Tensors tensors = trained(parameters);
+  require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
+          "predict_memory: the ranks do not divide the pieces");
+  const NamedTensors stepped_ones = trained(parameters);
+  Tensors tensors;
+  for (const auto& [name, tensor] : stepped_ones) tensors.push_back(tensor);
 
   MemoryTable table;
   MemoryParts each{.parameters = bytes_of_storages(parameters),
-                   .buckets = bytes_of_buckets(tensors, plan)};
+                   .buckets = bytes_of_buckets(stepped_ones, plan)};
   for (const std::size_t stepped : stepped_bytes(tensors, plan.sharing, ranks)) {
     each.gradients = bytes_of_gradients(stepped, plan);
     each.optimizer_state = stepped * static_cast<std::size_t>(plan.state_tensors);

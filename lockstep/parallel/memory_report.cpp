@@ -57,6 +57,7 @@ class Finder {
       : mappings_(mappings_of_this_process()) {
     for (const RegisteredMemory& memory : ddp.gradient_memory())
       add(buckets, memory.data(), memory.bytes());
+    for (const at::Tensor& sums : ddp.piece_memory()) add(buckets, sums);
     if (const auto* shared = dynamic_cast<const SharedOptimizerBase*>(&optimizer))
       for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
     for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
@@ -191,6 +192,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       ddp.replica(),
       {.ranks = group.size(),
        .sharing = sharing_of(ddp, optimizer),
+       .deterministic = ddp.pieces(),
        .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end())});
   report.measured = measure(mine, group);
   report.resident = all_gather_value(mine.resident, group);

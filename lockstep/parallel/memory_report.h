@@ -45,8 +45,8 @@ struct MemoryParts {
   // Tensors that the optimizer keeps for parameters: two of each parameter's size for Adam.
   std::size_t optimizer_state = 0;
 
-  // Registered memory for gradients: the buckets of small ones and the pool of large ones, a rank's
-  // own part of it. Gradients lie there after backward(), and it stays when they are undefined.
+  // Memory for gradients: the buckets of small ones and the pool of large ones, a rank's
+  // own part of it; with `deterministic` the sums over pieces. Gradients lie there after backward(), and it stays when they are undefined.
   std::size_t buckets = 0;
 
   std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
@@ -68,6 +68,8 @@ enum class MemorySharing {
 struct MemoryPlan {
   int ranks = 1;
   MemorySharing sharing = MemorySharing::none;
+
+  int deterministic = 0;  // Pieces, as the option of that name.
 
   // That the optimizer keeps of each parameter, in its type and size: 2 for Adam and AdamW, 3 with
   // amsgrad, 1 for SGD with momentum, 0 for SGD without.

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
 #include <memory>
 #include <string>
@@ -47,7 +48,12 @@ constexpr std::size_t bytes = elements * sizeof(float);
 template <class Ddp>
 void step(Ddp& ddp, torch::optim::Optimizer& optimizer) {
   optimizer.zero_grad();
-  ddp(torch::randn({4, 500})).pow(2).mean().backward();
+  const torch::Tensor x = torch::randn({4, 500});
+  const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
+  if (ddp.is_deterministic())
+    ddp.train_pieces(0, [&](const Piece& piece) { return loss_of(piece.of(x)); });
+  else
+    loss_of(x).backward();
   optimizer.step();
 }
 
@@ -145,8 +151,21 @@ const Ranks zero_2("zero 2", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
+const Ranks pieces("pieces", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup group = init_process_group();
+  const MemoryReport report =
+      report_of(group,
+                [](auto& ddp, const auto& parameters) {
+                  return std::make_unique<SharedOptimizer<Adam>>(ddp, parameters, adam_options);
+                },
+                {.share_parameters = true, .deterministic = 4});
+  EXPECT_GE(report.measured.host.buckets, static_cast<std::size_t>(rank.world_size) * bytes);
+  destroy_process_group(group);
+});
+
 TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
-  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2})
+  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2, &pieces})
     for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
 }
 

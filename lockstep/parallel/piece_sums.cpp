@@ -38,6 +38,27 @@ PieceSums::PieceSums(const NamedTensors& parameters, const PieceTree& tree,
       fill_region(parameter.scalar_type(), parameters);
 }
 
+std::vector<at::Tensor> PieceSums::memory() const {
+  std::vector<at::Tensor> memory;
+  for (const Region& region : regions_) {
+    memory.insert(memory.end(), region.slots.begin(), region.slots.end());
+    if (region.received.defined()) memory.push_back(region.received);
+  }
+  return memory;
+}
+
+std::size_t PieceSums::bytes_for(const NamedTensors& parameters, const PieceTree& tree, int ranks) {
+  std::size_t bytes = 0;
+  std::set<at::ScalarType> done;
+  for (const auto& [name, parameter] : parameters) {
+    if (!done.insert(parameter.scalar_type()).second) continue;
+    const std::size_t slice = slice_bytes(parameter.scalar_type(), parameters, ranks);
+    const auto slices = tree.slots() * static_cast<std::size_t>(ranks);
+    bytes += slice * (slices + (ranks > 1 ? static_cast<std::size_t>(tree.exchanged()) : 0));
+  }
+  return bytes;
+}
+
 void PieceSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters) {
   const std::size_t slice = slice_bytes(dtype, parameters, group_.size());
   const auto elements = static_cast<std::int64_t>(slice / c10::elementSize(dtype));

@@ -37,6 +37,12 @@ class PieceSums {
   // Collective, after the last step: the sum over all pieces, times `factor`.
   void finish(double factor) const;
 
+  // All slots, and what is received.
+  std::vector<at::Tensor> memory() const;
+
+  // Bytes of that, which is the same on all ranks.
+  static std::size_t bytes_for(const NamedTensors& parameters, const PieceTree& tree, int ranks);
+
   // Where the result for parameter `index` lies, until the next first step.
   const at::Tensor& result(std::size_t index) const { return places_[0][index]; }
 

@@ -83,7 +83,8 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
   auto assignment = compute_bucket_assignment_by_size(tensors_of(parameters_), limits_.first);
   std::reverse(assignment.begin(), assignment.end());  // Gradients tend to come from the last on.
   make_buckets(std::move(assignment));
-  if (options.share_parameters && group.size() > 1) pool_ = pool_for(parameters_, group);
+  if (options.share_parameters && options.deterministic == 0 && group.size() > 1)
+    pool_ = pool_for(parameters_, group);
   for (std::size_t i = 0; i < parameters_.size(); ++i) hooks_.push_back(hook_on(i));
 }
 

@@ -186,6 +186,50 @@ TEST(SharedOptimizer, LeavesFrozenAndUnusedParametersAlone) {
   EXPECT_TRUE(all_succeeded(unused.run(2)));
 }
 
+// Fewer elements than ranks, none at all, several types, and one parameter under two names.
+struct Tiny : torch::nn::Module {
+  torch::Tensor forward(double x) {
+    return (single * x).sum() + (few * x).square().sum().to(torch::kFloat) +
+           half.to(torch::kFloat).mul(x).sum() + empty.sum() + twice->sum() * x;
+  }
+
+  torch::Tensor single = register_parameter("single", torch::full({1}, 0.5));
+  torch::Tensor few = register_parameter("few", torch::full({3}, 2.0, torch::kDouble));
+  torch::Tensor half = register_parameter("half", torch::ones({7}, torch::kBFloat16));
+  torch::Tensor empty = register_parameter("empty", torch::zeros({0}));
+  torch::Tensor* twice = &register_parameter("twice", torch::ones({2, 2}));
+  torch::Tensor& again = register_parameter("again", *twice);
+};
+
+const Ranks tiny("tiny", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  const auto plain_net = std::make_shared<Tiny>();
+  const auto shared_net = std::make_shared<Tiny>();
+  DistributedDataParallel plain(plain_net, world);
+  DistributedDataParallel shared(shared_net, world, {.share_parameters = true});
+  const auto distinct = [](const Tiny& net) {
+    return std::vector<torch::Tensor>{net.single, net.few, net.half, net.empty, *net.twice};
+  };
+  AdamW plain_adam(distinct(*plain_net), AdamWOptions(1e-2));
+  SharedOptimizer<AdamW> shared_adam(shared, distinct(*shared_net), AdamWOptions(1e-2));
+  for (int step = 0; step < 5; ++step) {
+    plain_adam.zero_grad();
+    shared_adam.zero_grad();
+    plain(1.0 + step + rank.rank).backward();
+    shared(1.0 + step + rank.rank).backward();
+    plain_adam.step();
+    shared_adam.step();
+  }
+  for (std::size_t i = 0; i < plain_net->parameters().size(); ++i)
+    EXPECT_TRUE(torch::equal(plain_net->parameters()[i], shared_net->parameters()[i])) << i;
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, TakesParametersOfAnySizeAndType) {
+  EXPECT_TRUE(all_succeeded(tiny.run(1)));
+  EXPECT_TRUE(all_succeeded(tiny.run(4)));
+}
+
 const Ranks clipping("clipping", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {

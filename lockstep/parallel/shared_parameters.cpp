@@ -84,7 +84,8 @@ void SharedParameters::require_intact() const {
   for (const Place& place : places_) {
     const at::Tensor& parameter = place.parameter;
     const auto* const address = static_cast<const std::byte*>(memory_.data()) + place.offset;
-    require(parameter.data_ptr() == address && is_laid_out(place), [&] {
+    const bool is_there = parameter.numel() == 0 || parameter.data_ptr() == address;
+    require(is_there && is_laid_out(place), [&] {
       return "parameter " + place.name +
              " is shared by all ranks but lies in other memory by now: to() and set_data() are for "
              "before DistributedDataParallel is made, or for its edit_parameters()";
