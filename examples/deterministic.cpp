@@ -7,7 +7,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/lockstep.h>
 
-#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <stdexcept>
 #include <string>
@@ -30,23 +31,45 @@ struct Net : Cnn {
   }
 };
 
-// Where the training stands: the number of the step is kept with the optimizer's state.
+// Where the training stands: the number of the step is kept with the optimizer's state, and the hash of
+// the weights that it belongs to.
 std::int64_t load(Net& net, lockstep::Adam& adam, const std::string& file) {
   lockstep::load_weights(net, file);
   torch::serialize::InputArchive archive;
-  archive.load_from(file + ".adam");
-  adam.load(archive);
-  torch::Tensor step;
+  try {
+    archive.load_from(file + ".adam");
+  } catch (const c10::Error&) {
+    throw std::runtime_error(file + ".adam is missing or damaged");
+  }
+  torch::IValue step;
+  torch::IValue weights;
   archive.read("step", step);
-  return step.item<std::int64_t>();
+  archive.read("weights", weights);
+  if (weights.toStringRef() != lockstep::sha256(net))
+    throw std::runtime_error(file + ".adam does not belong to the weights in " + file);
+  adam.load(archive);
+  return step.toInt();
 }
 
+// Written aside first, so that a full disk leaves the state that there was.
 void save(const Net& net, const lockstep::Adam& adam, std::int64_t step, const std::string& file) {
-  lockstep::save_weights(net, file);
   torch::serialize::OutputArchive archive;
   adam.save(archive);
-  archive.write("step", torch::tensor(step));
-  archive.save_to(file + ".adam");
+  archive.write("step", torch::IValue(step));
+  archive.write("weights", torch::IValue(lockstep::sha256(net)));
+  std::string bytes;
+  archive.save_to([&](const void* data, std::size_t size) {
+    bytes.append(static_cast<const char*>(data), size);
+    return size;
+  });
+  const std::string aside = file + ".adam.tmp";
+  std::ofstream out(aside, std::ios::binary);
+  if (!out.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush()) {
+    std::filesystem::remove(aside);
+    throw std::runtime_error("cannot write " + aside);
+  }
+  lockstep::save_weights(net, file);
+  std::filesystem::rename(aside, file + ".adam");
 }
 
 void run(const Options& options) {
@@ -72,8 +95,8 @@ void run(const Options& options) {
   auto loader = torch::data::make_data_loader(data, sampler, batch_size);
 
   const std::int64_t steps = options.steps > 0 ? options.steps : options.epochs * in_epoch;
-  lockstep::Progress progress(std::max<std::int64_t>(steps - step, 0),
-                              {.enabled = world.rank() == 0, .label = "training"});
+  if (step > steps) throw std::runtime_error("the state is of a later step than --steps");
+  lockstep::Progress progress(steps - step, {.enabled = world.rank() == 0, .label = "training"});
   double loss = 0;
   while (step < steps) {
     sampler.set_epoch(step / in_epoch, static_cast<std::size_t>(step % in_epoch) * batch_size);

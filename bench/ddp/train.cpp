@@ -160,7 +160,8 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str()
       ->excludes(alone);
   app.add_flag("--memory", options.memory, "Also make a step more and print where memory goes")
-      ->excludes(alone);
+      ->excludes(alone)
+      ->excludes("--deterministic");
 }
 
 void run(const Options& options) {

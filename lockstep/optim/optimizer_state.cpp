@@ -73,13 +73,13 @@ OptimizerStateParts parts_of(OptimizerParamState& state) {
 }
 
 std::unique_ptr<OptimizerParamState> make_param_state(const torch::optim::Optimizer& optimizer) {
-  using namespace torch::optim;
+  namespace plain = torch::optim;
   std::unique_ptr<OptimizerParamState> state;
-  if (!make<Adam, AdamParamState>(optimizer, state) &&
-      !make<AdamW, AdamWParamState>(optimizer, state) &&
-      !make<SGD, SGDParamState>(optimizer, state) &&
-      !make<Adagrad, AdagradParamState>(optimizer, state) &&
-      !make<RMSprop, RMSpropParamState>(optimizer, state))
+  if (!make<plain::Adam, plain::AdamParamState>(optimizer, state) &&
+      !make<plain::AdamW, plain::AdamWParamState>(optimizer, state) &&
+      !make<plain::SGD, plain::SGDParamState>(optimizer, state) &&
+      !make<plain::Adagrad, plain::AdagradParamState>(optimizer, state) &&
+      !make<plain::RMSprop, plain::RMSpropParamState>(optimizer, state))
     refuse(typeid(optimizer));
   return state;
 }

@@ -21,15 +21,20 @@
 
 namespace lockstep {
 
+class Adam;
+class AdamW;
+class SGD;
+
+template <class T, class... Types>
+concept OneOf = (std::same_as<T, Types> || ...);
+
 // Whether an optimizer steps each element of a parameter by itself, so that it may be given a
-// parameter in fragments. A type of your own says so by a specialisation:
+// parameter in fragments. A type of your own, derived from one of these too, says so itself:
 //   template <> inline constexpr bool lockstep::is_elementwise<Lion> = true;
 template <class Optimizer>
-inline constexpr bool is_elementwise = std::derived_from<Optimizer, torch::optim::SGD> ||
-                                       std::derived_from<Optimizer, torch::optim::Adam> ||
-                                       std::derived_from<Optimizer, torch::optim::AdamW> ||
-                                       std::derived_from<Optimizer, torch::optim::Adagrad> ||
-                                       std::derived_from<Optimizer, torch::optim::RMSprop>;
+inline constexpr bool is_elementwise =
+    OneOf<Optimizer, torch::optim::SGD, torch::optim::Adam, torch::optim::AdamW,
+          torch::optim::Adagrad, torch::optim::RMSprop, Adam, AdamW, SGD>;
 
 // The members of one state, under the names that archives have for them: to read and to set. Tensors
 // are shaped as the parameter; those that the optimizer's options do without are undefined.

@@ -2,9 +2,12 @@
 #include "lockstep/optim/sharded_optimizer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <iterator>
 #include <span>
@@ -14,8 +17,10 @@
 
 #include "lockstep/comm/bytes.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/shard_state.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/tensor_lists.h"
 
@@ -36,9 +41,14 @@ std::unique_ptr<OptimizerOptions> require_shardable(std::unique_ptr<OptimizerOpt
 void require_distinct(const std::vector<at::Tensor>& parameters) {
   require(!parameters.empty(), "a sharded optimizer was given no parameters");
   std::unordered_set<const void*> seen;
-  for (const at::Tensor& parameter : parameters)
-    require(parameter.defined() && seen.insert(parameter.unsafeGetTensorImpl()).second,
-            "a sharded optimizer was given a parameter twice, or an undefined one");
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    require(parameters[i].defined() && seen.insert(parameters[i].unsafeGetTensorImpl()).second,
+            [&] {
+              return "parameter " + std::to_string(i) +
+                     " of a sharded optimizer is undefined, or the same tensor as an earlier one, "
+                     "under another "
+                     "name perhaps: give each once";
+            });
 }
 
 std::string line_of(const at::Tensor& parameter, std::size_t group) {
@@ -57,6 +67,24 @@ void require_same_on_all_ranks(const std::string& description, const ProcessGrou
                                      std::to_string(std::count(all[0].begin(), ours, '\n')) +
                                      " on");
   }
+}
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.grad().defined()) gradients.push_back(tensor.grad());
+  return gradients;
+}
+
+// Of powers; for the norm of infinity their maximum, which is NaN if one of them is.
+double sum_of(const std::vector<double>& powers, double norm_type) {
+  double sum = 0;
+  for (const double power : powers)
+    if (!std::isinf(norm_type))
+      sum += power;
+    else if (!std::isnan(sum) && !(power <= sum))
+      sum = power;
+  return sum;
 }
 
 void copy_options(const Groups& from, Groups& to) {
@@ -117,10 +145,50 @@ void ShardedOptimizer::step_shards() {
     before_step();
     local_->step();
   } catch (const std::exception& error) {
+    const std::string text = error.what();
     group_.abort("the optimizer's step failed on rank " + std::to_string(group_.rank()) + ": " +
-                 error.what());
+                 text.substr(0, text.find('\n')));  // LibTorch's go on with all frames.
     throw;
   }
+}
+
+// --- Clipping -----------------------------------------------------------------------------------
+
+double ShardedOptimizer::power_of_norm(const std::vector<at::Tensor>& tensors, double norm_type) {
+  const std::vector<at::Tensor> gradients = gradients_of(tensors);
+  if (gradients.empty()) return 0;
+  std::vector<double> powers;
+  for (const at::Tensor& norm : at::_foreach_norm(gradients, norm_type)) {
+    const double value = norm.item<double>();
+    powers.push_back(std::isinf(norm_type) ? value : std::pow(value, norm_type));
+  }
+  return sum_of(powers, norm_type);
+}
+
+double ShardedOptimizer::norm_of(const std::vector<double>& powers, double norm_type) {
+  const double sum = sum_of(powers, norm_type);
+  return std::isinf(norm_type) ? sum : std::pow(sum, 1 / norm_type);
+}
+
+double ShardedOptimizer::gradient_norm(double norm_type) {
+  return norm_of(
+      all_gather_value(power_of_norm(stepped_, norm_type), group_, {.tag = "norm of gradients"}),
+      norm_type);
+}
+
+double ShardedOptimizer::clip_grad_norm_(double max_norm, double norm_type,
+                                         bool error_if_nonfinite) {
+  require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
+  require(norm_type > 0, "clip_grad_norm_: norm_type is not positive");
+  const at::NoGradGuard no_grad;
+  const double total = gradient_norm(norm_type);
+  if (error_if_nonfinite && !std::isfinite(total))
+    throw Error(Fault::corrupt, "clip_grad_norm_: the total norm is not finite");
+  const double factor = max_norm / (total + 1e-6);
+  const std::vector<at::Tensor> gradients = gradients_of(stepped_);
+  if (!gradients.empty())
+    at::_foreach_mul_(gradients, std::isnan(factor) ? factor : std::min(factor, 1.0));
+  return total;
 }
 
 // --- State --------------------------------------------------------------------------------------

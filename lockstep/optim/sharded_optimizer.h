@@ -14,8 +14,9 @@
 // Param groups are those that it was made with, and the same on all ranks.
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch when the ranks' parameters differ; misuse for no parameters or for one that is
-// named twice; unsupported for LBFGS, which needs all of them at once; those of ProcessGroup. An
-// exception of step() on one rank aborts the group: the others' step() throws Error(aborted).
+// named twice; unsupported for LBFGS, which needs all of them at once; those of ProcessGroup. What the
+// optimizer itself throws in step() on one rank aborts the group, so that the others' step() throws
+// Error(aborted); what a closure throws does not.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,6 +37,14 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
  public:
   // Collective. Runs `closure`, with gradients enabled, as any optimizer does.
   torch::Tensor step(LossClosure closure = nullptr) final;
+
+  // Multiplies the gradients by min(1, max_norm / (total + 1e-6)), where total is the norm of all
+  // ranks' shards of them taken as one vector, and returns it. A norm_type of infinity takes the
+  // largest absolute value. Of gradients that each rank has its own part of, this and not
+  // lockstep::clip_grad_norm_() is their norm. Collective.
+  // Errors: misuse for a negative max_norm and a norm_type that is not positive; corrupt, on all
+  // ranks, when error_if_nonfinite and total is not finite.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
   // Gathers all state on rank `to`, which may then save() until the next step(). Collective.
   // Errors: unsupported for optimizers but SGD, Adam, AdamW, Adagrad, RMSprop and what derives from
@@ -73,6 +82,13 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // Around the step of the shards, without gradients enabled: where the others' part is exchanged.
   virtual void before_step() {}
   virtual void after_step() {}
+
+  // The norm of all shards' gradients, which it may have to make first.
+  virtual double gradient_norm(double norm_type);
+
+  // Of the gradients of `tensors`, the sum of the norm_type-th powers, or the largest absolute value.
+  static double power_of_norm(const std::vector<at::Tensor>& tensors, double norm_type);
+  static double norm_of(const std::vector<double>& powers, double norm_type);
 
   const ProcessGroup& group() const { return group_; }
   const std::vector<at::Tensor>& all_parameters() const { return all_parameters_; }

@@ -18,9 +18,28 @@
 #include "lockstep/parallel/replicas.h"
 #include "lockstep/parallel/shared_parameters.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/shared_blocks.h"
 
 namespace lockstep {
 namespace {
+
+void require_shareable(const DistributedDataParallelOptions& options) {
+  if (options.overlap.value_or(false) || options.bucket_cap_mb || !options.bucket_caps_mb.empty())
+    throw Error(
+        Fault::unsupported,
+        "share_parameters: gradients lie in no buckets, and are averaged by SharedOptimizer and "
+        "not during backward()");
+}
+
+// After another DistributedDataParallel, which may be gone, has shared them.
+void require_own_memory(const torch::nn::Module& module) {
+  for (const auto& [name, parameter] : named_parameters(module))
+    require(!lies_in_shared_block(parameter), [&, &name = name] {
+      return "parameter " + name +
+             " is shared by all ranks, which would step it at once: make it one of its own with "
+             "set_data(clone()), or set share_parameters";
+    });
+}
 
 // Makes the replicas equal, and shares what is to be shared.
 std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Module>& module,
@@ -30,9 +49,9 @@ std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Mod
   require_same_options(options, group);
   if (options.deterministic != 0) require_deterministic(options, group);
   require_same_tensors(named_tensors(*module), group);
-  require(!options.share_parameters || !options.overlap.value_or(false),
-          "share_parameters: gradients are not averaged during backward(), but by SharedOptimizer");
+  if (options.share_parameters) require_shareable(options);
   if (!options.share_parameters) {
+    require_own_memory(*module);
     broadcast_replica(named_tensors(*module), group);
     return nullptr;
   }
@@ -79,13 +98,16 @@ void DataParallelBase::register_comm_hook(CommunicationHook hook) {
 }
 
 void DataParallelBase::edit_parameters(const std::function<void()>& change) {
-  if (shared_ != nullptr) {
-    shared_->edit(change);
-    return broadcast_replica(named_buffers(*replica_), group_);
-  }
-  if (const auto error = attempt_on_rank_0(group_, "edit_parameters()", change))
-    std::rethrow_exception(error);
-  broadcast_replica(named_tensors(*replica_), group_);
+  const auto edit = [&] {
+    const at::NoGradGuard no_grad;
+    change();
+  };
+  const std::exception_ptr error = shared_ != nullptr
+                                       ? shared_->edit(edit)
+                                       : attempt_on_rank_0(group_, "edit_parameters()", edit);
+  broadcast_replica(shared_ != nullptr ? named_buffers(*replica_) : named_tensors(*replica_),
+                    group_);
+  if (error) std::rethrow_exception(error);
 }
 
 bool DataParallelBase::has_torn_parameters() const {
@@ -100,6 +122,8 @@ void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer)
     owners.push_back(optimizer.owner(parameter));
   reducer_->set_owners(std::move(owners));
 }
+
+std::shared_ptr<const std::int64_t> DataParallelBase::passes() const { return reducer_->passes(); }
 
 bool DataParallelBase::shards_gradients() const { return reducer_->shards_gradients(); }
 

@@ -66,8 +66,10 @@ class LOCKSTEP_API DataParallelBase {
   // its parameter, as `optimizer` has it, and freed on the others, where `.grad` is undefined after
   // backward(). Buckets are reduced during backward(), on a thread of their own. Collective; the
   // optimizer was made with the same ranks.
-  // Gradients must be undefined, zero_grad()'s default, before each pass that is averaged, but for what passes
-  // under no_sync() left there. What looks at all gradients, clip_grad_norm_() say, sees its rank's.
+  // Gradients must be undefined, zero_grad()'s default, before each pass that is averaged, but for what
+  // passes under no_sync() left there. What looks at all gradients sees its rank's: they are clipped by
+  // the optimizer's own clip_grad_norm_(). They are summed, then divided: on numbers of ranks that are
+  // no powers of two a rounding apart from those of small parameters without this.
   // Errors: misuse after the first backward() that was averaged, and for parameters that the
   // optimizer does not step; unsupported with a communication hook; join() is then unsupported.
   void shard_gradients(const WholeParameterOptimizer& optimizer);
@@ -93,10 +95,11 @@ class LOCKSTEP_API DataParallelBase {
     follow_others();
   }
 
-  // Runs `change` on rank 0, which may write to the module's parameters and buffers or load them,
+  // Runs `change` on rank 0, without gradients, which may write to the module's parameters and buffers or load them,
   // while the others wait; all ranks have its values afterwards. The one way to change shared
-  // parameters. Collective.
-  // Errors: what `change` throws, on rank 0; aborted on the others then.
+  // parameters. Collective: the others wait no longer than for any collective of the group.
+  // Errors: what `change` throws, on rank 0; aborted on the others then. What it had changed by then
+  // is changed on all.
   void edit_parameters(const std::function<void()>& change);
 
   // Whether a rank was lost while shared parameters were stepped: some of them are a step ahead of
@@ -156,6 +159,8 @@ class LOCKSTEP_API DataParallelBase {
 
  private:
   friend class SharedOptimizerBase;
+
+  std::shared_ptr<const std::int64_t> passes() const;
 
   // Without a word to the other ranks when an exception ends it.
   class LOCKSTEP_API Joining {

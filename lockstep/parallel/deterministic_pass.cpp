@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/deterministic_pass.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "lockstep/comm/error.h"
@@ -44,6 +46,18 @@ void require_threads(std::int64_t threads, int rank, int promised) {
   });
 }
 
+// A gradient that came to be required later would be each rank's own.
+void require_same_trained(const torch::nn::Module& module, const NamedTensors& trained) {
+  std::set<const void*> known;
+  for (const auto& [name, parameter] : trained) known.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& [name, parameter] : named_parameters(module))
+    require(!parameter.requires_grad() || known.contains(parameter.unsafeGetTensorImpl()),
+            [&, &name = name] {
+              return "train_pieces: parameter " + name +
+                     " required no gradient when DistributedDataParallel was made";
+            });
+}
+
 // The first difference, or -1.
 std::int64_t first_changed(const std::vector<std::uint64_t>& before,
                            const std::vector<std::uint64_t>& after) {
@@ -56,7 +70,10 @@ std::int64_t first_changed(const std::vector<std::uint64_t>& before,
 
 void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group) {
-  require(options.deterministic > 0, "deterministic: a number of pieces cannot be negative");
+  constexpr int most = 1 << 16;
+  require(options.deterministic > 0 && options.deterministic <= most,
+          "deterministic: the number of pieces is negative, or more than 65536");
+  require(options.deterministic_threads > 0, "deterministic_threads is not positive");
   require(options.deterministic % group.size() == 0, [&] {
     return "deterministic: " + std::to_string(options.deterministic) +
            " pieces cannot be dealt out evenly to " + std::to_string(group.size()) + " ranks";
@@ -65,6 +82,10 @@ void require_deterministic(const DistributedDataParallelOptions& options,
   require_supported(options.static_graph, "static_graph; find_unused_parameters does");
   require_supported(options.bucket_cap_mb || !options.bucket_caps_mb.empty(),
                     "sizes of buckets: it has none");
+  require(
+      options.deterministic_threads == 1 || at::globalContext().deterministicAlgorithms(),
+      "deterministic: with several intra-op threads some of LibTorch's kernels add in any order "
+      "unless at::globalContext().setDeterministicAlgorithms(true, false) has been called");
   const auto threads = all_gather_value(at::get_num_threads(), group, {.tag = "threads"});
   for (int rank = 0; rank < group.size(); ++rank)
     require_threads(threads[static_cast<std::size_t>(rank)], rank, options.deterministic_threads);
@@ -97,6 +118,7 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
     std::int64_t step, const PieceLoss& loss_of) {
   try {
     require_fixed_statistics(module_);
+    require_same_trained(module_, reducer_.parameters());
     uses_.assign(reducer_.parameters().size(), ParameterUse::unused);
     report_ = {};
     PieceRandom random;
@@ -151,16 +173,16 @@ void DeterministicPass::drop_gradients() const {
 // --- Of all ranks -------------------------------------------------------------------------------
 
 double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of) {
-  const NamedTensors buffers = named_buffers(module_);
-  const auto before = fingerprints_of(buffers);
+  const NamedTensors watched = named_tensors(module_);
+  const auto before = fingerprints_of(module_);
   const auto own = compute_pieces(step, loss_of);
-  const std::int64_t changed = first_changed(before, fingerprints_of(buffers));
+  const std::int64_t changed = first_changed(before, fingerprints_of(module_));
   drop_gradients();
 
   const Outcome sum = sum_over_pieces(own);
   report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It is of all ranks already.
   const auto reports = reducer_.agree(report_, uses_);
-  require_agreement({.step = step, .threads = at::get_num_threads(), .changed = changed}, buffers);
+  require_agreement({.step = step, .threads = at::get_num_threads(), .changed = changed}, watched);
   const double count =
       options_.mean == GradientMean::over_samples ? sum.samples : options_.deterministic;
   if (reports) finish(*reports, count);
@@ -186,7 +208,7 @@ DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
   return sum;
 }
 
-void DeterministicPass::require_agreement(const State& state, const NamedTensors& buffers) const {
+void DeterministicPass::require_agreement(const State& state, const NamedTensors& watched) const {
   const auto states = all_gather_value(state, group_, {.tag = "train_pieces"});
   for (int rank = 0; rank < group_.size(); ++rank) {
     const State& theirs = states[static_cast<std::size_t>(rank)];
@@ -197,9 +219,8 @@ void DeterministicPass::require_agreement(const State& state, const NamedTensors
                                        std::to_string(theirs.step));
     require_threads(theirs.threads, rank, options_.deterministic_threads);
     if (theirs.changed >= 0)
-      throw Error(Fault::unsupported, "train_pieces: on rank " + std::to_string(rank) +
-                                          " the buffer " +
-                                          buffers[static_cast<std::size_t>(theirs.changed)].first +
+      throw Error(Fault::unsupported, "train_pieces: on rank " + std::to_string(rank) + ' ' +
+                                          watched[static_cast<std::size_t>(theirs.changed)].first +
                                           " has changed; it would depend on the number of ranks");
   }
 }

@@ -54,7 +54,7 @@ class DeterministicPass {
   struct State {
     std::int64_t step;
     std::int64_t threads;
-    std::int64_t changed;  // The first buffer that did, or -1.
+    std::int64_t changed;  // The first parameter or buffer that did, or -1.
   };
 
   double compute(std::int64_t step, const PieceLoss& loss_of);
@@ -62,7 +62,7 @@ class DeterministicPass {
   Outcome compute_piece(const PieceTree::Step& step, const PieceLoss& loss_of);
   void take_gradients(const PieceTree::Step& step);
   Outcome sum_over_pieces(const std::vector<Outcome>& own) const;
-  void require_agreement(const State& state, const NamedTensors& buffers) const;
+  void require_agreement(const State& state, const NamedTensors& watched) const;
   void drop_gradients() const;
   void finish(const PassReports& reports, double count);  // Of what the mean is over.
 

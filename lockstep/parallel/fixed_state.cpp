@@ -49,9 +49,11 @@ void require_fixed_statistics(const torch::nn::Module& module) {
                   ". Use GroupNorm or LayerNorm, or call eval() on these layers");
 }
 
-std::vector<std::uint64_t> fingerprints_of(const NamedTensors& buffers) {
+std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module) {
   std::vector<std::uint64_t> fingerprints;
-  for (const auto& [name, buffer] : buffers) {
+  for (const auto& [name, parameter] : named_parameters(module))
+    fingerprints.push_back(static_cast<std::uint64_t>(parameter._version()));
+  for (const auto& [name, buffer] : named_buffers(module)) {
     const at::Tensor values = buffer.contiguous();
     fingerprints.push_back(XXH3_64bits(values.const_data_ptr(), values.nbytes()));
   }

@@ -19,8 +19,8 @@ namespace lockstep {
 // statistics, and for a SyncBatchNorm in training mode.
 void require_fixed_statistics(const torch::nn::Module& module);
 
-// A hash of each buffer's elements. Version counters would cost less, but kernels of BatchNorm do not
-// bump them.
-std::vector<std::uint64_t> fingerprints_of(const NamedTensors& buffers);
+// Of each of named_tensors(): a parameter's version counter, which an Embedding with max_norm moves in
+// forward(), and a hash of each buffer's elements, since kernels of BatchNorm move no counter.
+std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -130,6 +130,9 @@ at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>
     const std::size_t only = region.parameters.front();
     return used[only] ? flat(laid_out(parameters_[only], written)) : at::Tensor();
   }
+  if (std::none_of(region.parameters.begin(), region.parameters.end(),
+                   [&](std::size_t i) { return used[i]; }))
+    return {};
   for (const std::size_t i : region.parameters) {
     const at::Tensor& parameter = parameters_[i];
     if (!used[i]) continue;

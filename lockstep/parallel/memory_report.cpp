@@ -188,12 +188,11 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
   const auto state_tensors = all_gather_value(mine.state_tensors, group);
 
   MemoryReport report;
-  report.predicted = predict_memory(
-      ddp.replica(),
-      {.ranks = group.size(),
-       .sharing = sharing_of(ddp, optimizer),
-       .deterministic = ddp.pieces(),
-       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end())});
+  report.predicted = predict_memory(ddp.replica(), {.ranks = group.size(),
+                                                    .sharing = sharing_of(ddp, optimizer),
+                                                    .state_tensors = *std::max_element(
+                                                        state_tensors.begin(), state_tensors.end()),
+                                                    .deterministic = ddp.pieces()});
   report.measured = measure(mine, group);
   report.resident = all_gather_value(mine.resident, group);
   report.resident_host = sum_of(report.resident, all_gather_value(getpid(), group));

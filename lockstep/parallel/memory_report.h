@@ -69,11 +69,11 @@ struct MemoryPlan {
   int ranks = 1;
   MemorySharing sharing = MemorySharing::none;
 
-  int deterministic = 0;  // Pieces, as the option of that name.
-
   // That the optimizer keeps of each parameter, in its type and size: 2 for Adam and AdamW, 3 with
   // amsgrad, 1 for SGD with momentum, 0 for SGD without.
   int state_tensors = 2;
+
+  int deterministic = 0;  // Pieces, as the option of that name.
 };
 
 // The table as it will be between the optimizer's step() and zero_grad(), if every parameter that

@@ -13,7 +13,8 @@ std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& exception) {
-    return exception.what();
+    const std::string text = exception.what();
+    return text.substr(0, text.find('\n'));  // LibTorch's go on with all frames.
   } catch (...) {
     return "an exception of no known type";
   }

@@ -3,11 +3,14 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <string>
 #include <utility>
 
 #include "lockstep/parallel/gradient_layout.h"
+#include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/tensor/coalesced.h"
+#include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
 
@@ -60,14 +63,29 @@ bool OwnedGradients::is_mean(std::size_t index, const at::Tensor& gradient) cons
 void OwnedGradients::reduce(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   for (int owner = 0; owner < group_.size(); ++owner) {
-    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> small;
+    std::string tag = "bucket " + std::to_string(bucket) + ":";
     for (const std::size_t i : assignment_[bucket]) {
       if (owners_[i] != owner) continue;
-      gradients.push_back(places_[i]);
+      const auto& [name, parameter] = parameters_[i];
+      if (is_large_gradient(parameter.nbytes())) {
+        reduce_in_place(i);
+        continue;
+      }
+      small.push_back(places_[i]);
+      tag += ' ' + name;
       if (!is_owned(i)) places_[i].reset();
     }
-    reduce_coalesced(gradients, group_, owner, ReduceOp::average, {.tag = "owned gradients"});
+    reduce_coalesced(small, group_, owner, ReduceOp::average, {.tag = tag});
   }
+}
+
+void OwnedGradients::reduce_in_place(std::size_t index) {
+  // Dense, and laid out alike on all ranks: the order of its elements does not matter.
+  const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
+  lockstep::reduce(flat, group_, owners_[index], ReduceOp::average,
+                   {.tag = parameters_[index].first});
+  if (!is_owned(index)) places_[index].reset();
 }
 
 void OwnedGradients::multiply(double factor) const {

@@ -1,7 +1,8 @@
 // Stage 2 of ZeRO: gradients on their way from autograd to their mean on the one rank that steps
 // their parameter. Elsewhere they are freed as soon as they are part of it.
 //
-// They stay where autograd has made them; those of a bucket that have one owner are summed together.
+// Large ones are summed where autograd has made them; small ones of a bucket that have one owner in
+// copies beside each other.
 // Nothing of a gradient that somebody else owns remains in `.grad` once it was taken.
 //
 // Thread safety: reduce() may run on another thread while the caller takes gradients of other buckets.
@@ -56,6 +57,7 @@ class OwnedGradients {
   void abort() const;
 
  private:
+  void reduce_in_place(std::size_t index);
   bool is_owned(std::size_t index) const { return owners_[index] == group_.rank(); }
 
   const NamedTensors& parameters_;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/comm/in_process.h"
+#include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/fault_of.h"
@@ -80,6 +81,11 @@ std::vector<at::Tensor> trained(ProcessGroup& world, int stage, const Options& o
     const bool all = !options.find_unused_parameters || (step + world.rank()) % 2 == 0;
     if (options.mean == GradientMean::over_samples) training.ddp.count_samples(8 + world.rank());
     training.pass(input(world.rank(), step), all);
+    if (step % 3 == 2) {
+      const double whole = clip_grad_norm_(training.net->parameters(), 1e9).item<double>();
+      const double total = training.zero.clip_grad_norm_(0.01);
+      if (stage == 1) EXPECT_NEAR(total, whole, 1e-5 * whole);
+    }
     training.zero.step();
   }
   return training.net->parameters();

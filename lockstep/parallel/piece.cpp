@@ -26,7 +26,8 @@ at::Tensor Piece::of(const at::Tensor& rows) const {
   });
   const auto format = rows.suggest_memory_format();
   const at::Tensor part = rows.slice(0, index / ranks, {}, own).contiguous(format);
-  return is_aligned(part) ? part : part.clone(format);
+  // Of one row, any stride between rows counts as contiguous.
+  return is_aligned(part) && part.size(0) > 1 ? part : part.clone(format);
 }
 
 }  // namespace lockstep

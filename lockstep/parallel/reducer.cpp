@@ -145,7 +145,8 @@ void Reducer::set_owners(std::vector<int> owners) {
   if (!averages_in_backward(options_))
     throw Error(
         Fault::unsupported,
-        "shard_gradients: gradients are shared or of pieces, and not averaged in backward()");
+        "shard_gradients: not together with share_parameters or deterministic, whose gradients "
+        "are not averaged in backward()");
   if (group_.size() == 1) return;  // This rank owns all.
   buckets_.reset();
   owned_ =
@@ -463,8 +464,10 @@ void Reducer::divide(const PassReports& reports) const {
   if (factor == 1) return;
   if (buckets_ != nullptr) return buckets_->multiply(factor);
   if (owned_) return owned_->multiply(factor);
-  for (const auto& [name, parameter] : parameters_)
-    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i].second;
+    if (reports.used_by_any(i) && parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+  }
 }
 
 void Reducer::adopt_left_out(const PassReports& reports) {

@@ -100,8 +100,11 @@ class Reducer {
     return pool_ != nullptr ? std::vector{pool_->memory()} : std::vector<RegisteredMemory>{};
   }
 
-  // Whether buckets are reduced during backward().
-  bool is_overlapped() const { return overlapped_; }
+  // Whether gradients are reduced during backward().
+  bool is_overlapped() const { return overlapped_ || owned_ != nullptr; }
+
+  // How many passes there were, also when this is gone.
+  std::shared_ptr<const std::int64_t> passes() const { return pass_count_; }
 
   bool shards_gradients() const { return owned_ != nullptr; }
 
@@ -193,7 +196,9 @@ class Reducer {
   PassReport report_;
   std::optional<NonFiniteGradient> non_finite_;
 
-  std::int64_t passes_ = 0;  // So far, also those that an exception cut short.
+  // So far, also those that an exception cut short.
+  const std::shared_ptr<std::int64_t> pass_count_ = std::make_shared<std::int64_t>(0);
+  std::int64_t& passes_ = *pass_count_;
 
   // What the first passes teach.
   bool recording_;                    // How often each gradient comes, of a static graph.

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/shared_optimizer.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_norm.h>
-
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <string>
 
+#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/values.h"
 #include "lockstep/parallel/gradient_slices.h"
+#include "lockstep/parallel/hyperparameters.h"
 #include "lockstep/parallel/shared_parameters.h"
 #include "lockstep/parallel/stopwatch.h"
 
@@ -30,29 +25,17 @@ std::shared_ptr<SharedParameters> require_usable(const std::shared_ptr<SharedPar
   return shared;
 }
 
-// Of `tensors` taken as one vector, and of `others` that are parts of it.
-double norm_of(const std::vector<at::Tensor>& tensors, double norm_type,
-               const std::function<std::vector<double>(double)>& others) {
-  const bool largest = std::isinf(norm_type);
-  const auto combine = [&](double a, double b) {
-    return largest ? (std::isnan(a) || b <= a ? a : b) : a + b;
-  };
-  double mine = 0;
-  if (!tensors.empty())
-    for (const at::Tensor& norm : at::_foreach_norm(tensors, norm_type)) {
-      const double value = norm.item<double>();
-      mine = combine(mine, largest ? value : std::pow(value, norm_type));
-    }
-  double total = 0;
-  for (const double part : others(mine)) total = combine(total, part);
-  return largest ? total : std::pow(total, 1 / norm_type);
-}
-
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& tensor : tensors)
-    if (tensor.grad().defined()) gradients.push_back(tensor.grad());
-  return gradients;
+// Each rank steps a part of every parameter.
+void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
+                                  const ProcessGroup& group) {
+  std::string mine;
+  for (const auto& [name, value] : hyperparameters_of(optimizer)) mine += name + ' ' + value + '\n';
+  const auto all = all_gather_bytes(mine, group, {.tag = "options of SharedOptimizer"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(Fault::mismatch, "the options of SharedOptimizer on rank " +
+                                       std::to_string(rank) + " differ from those on rank 0:\n" +
+                                       all[rank] + "and\n" + all[0]);
 }
 
 }  // namespace
@@ -62,9 +45,11 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          Make make, bool elementwise)
     : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group_),
       are_means_(ddp.is_deterministic()),
+      passes_(ddp.passes()),
       parameters_(require_usable(ddp.shared_, elementwise)),
       slices_(std::make_unique<const GradientSlices>(parameters_->require_shared(all_parameters()),
                                                      group())) {
+  require_same_hyperparameters(*this, group());
   std::vector<at::Tensor> fragments;
   for (const auto& [parameter, begin, end, owner] : slices_->shards())
     if (owner == group().rank())
@@ -76,44 +61,50 @@ SharedOptimizerBase::~SharedOptimizerBase() = default;
 
 std::vector<at::Tensor> SharedOptimizerBase::gradient_memory() const { return slices_->flats(); }
 
+// What clip_grad_norm_() has averaged, if backward() has not been called since.
+bool SharedOptimizerBase::is_averaged() const {
+  const auto& all = all_parameters();
+  return averaged_in_ == *passes_ &&
+         std::none_of(all.begin(), all.end(), [](const auto& p) { return p.grad().defined(); });
+}
+
 void SharedOptimizerBase::average() {
   parameters_->require_intact();
-  if (averaged_) {
-    const auto& all = all_parameters();
-    require(std::none_of(all.begin(), all.end(), [](const auto& p) { return p.grad().defined(); }),
-            "there are new gradients since clip_grad_norm_(): step(), or zero_grad(), comes first");
+  if (is_averaged()) {
     const Stopwatch watch(times_.wait);
     group().barrier({.tag = "step of shared parameters"});  // Others may still read them.
     return;
   }
-  std::vector<bool> used;
+  forget();
   {
     const Stopwatch watch(times_.wait);
-    used = slices_->used();
+    used_ = slices_->used();
   }
   const Stopwatch watch(times_.reduce);
-  const auto parts = are_means_ ? slices_->cut(used) : slices_->average(used);
+  const auto parts = are_means_ ? slices_->cut(used_) : slices_->average(used_);
   for (std::size_t i = 0; i < parts.size(); ++i) stepped()[i].mutable_grad() = parts[i];
-  averaged_ = true;
+  averaged_in_ = *passes_;
 }
 
 void SharedOptimizerBase::before_step() {
   average();
+  parameters_->begin_step();
   step_began_ = std::chrono::steady_clock::now();
 }
 
 void SharedOptimizerBase::after_step() {
   times_.step += std::chrono::steady_clock::now() - step_began_;
-  parameters_->complete_step();
+  parameters_->end_step();
   forget();
   const Stopwatch watch(times_.wait);
   group().barrier({.tag = "shared parameters are stepped"});
-  parameters_->note_step();
+  for (std::size_t i = 0; i < used_.size(); ++i)
+    if (used_[i]) parameters_->note_written(all_parameters()[i]);
 }
 
 void SharedOptimizerBase::forget() {
   for (const at::Tensor& fragment : stepped()) fragment.mutable_grad().reset();
-  averaged_ = false;
+  averaged_in_.reset();
 }
 
 void SharedOptimizerBase::zero_grad(bool set_to_none) {
@@ -121,34 +112,18 @@ void SharedOptimizerBase::zero_grad(bool set_to_none) {
   ShardedOptimizer::zero_grad(set_to_none);
 }
 
-// Of the means. Where every rank has all of them, each takes the norm of all: of slices its bits would
-// depend on the number of ranks.
-double SharedOptimizerBase::average_with_norm(double norm_type) {
+// Where every rank has all means, each takes the norm of all: of slices its bits would depend on the
+// number of ranks.
+double SharedOptimizerBase::gradient_norm(double norm_type) {
   if (!are_means_) {
     average();
-    return norm_of(gradients_of(stepped()), norm_type, [&](double mine) {
-      return all_gather_value(mine, group(), {.tag = "norm of gradients"});
-    });
+    return ShardedOptimizer::gradient_norm(norm_type);
   }
-  require(!averaged_, "clip_grad_norm_: gradients that are deterministic are clipped once a step");
-  const double norm = norm_of(gradients_of(all_parameters()), norm_type,
-                              [](double whole) { return std::vector{whole}; });
+  require(!is_averaged(),
+          "clip_grad_norm_: gradients that are deterministic are clipped once a step");
+  const double norm = norm_of({power_of_norm(all_parameters(), norm_type)}, norm_type);
   average();
   return norm;
-}
-
-double SharedOptimizerBase::clip_grad_norm_(double max_norm, double norm_type,
-                                            bool error_if_nonfinite) {
-  require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
-  require(norm_type > 0, "clip_grad_norm_: norm_type is not positive");
-  const at::NoGradGuard no_grad;
-  const double total = average_with_norm(norm_type);
-  const std::vector<at::Tensor> parts = gradients_of(stepped());
-  if (error_if_nonfinite && !std::isfinite(total))
-    throw Error(Fault::corrupt, "clip_grad_norm_: the total norm is not finite");
-  const double factor = max_norm / (total + 1e-6);
-  if (!parts.empty()) at::_foreach_mul_(parts, std::isnan(factor) ? factor : std::min(factor, 1.0));
-  return total;
 }
 
 }  // namespace lockstep

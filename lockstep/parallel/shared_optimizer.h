@@ -12,7 +12,7 @@
 // Each rank owns a slice of the parameters, 1 / world.size() of them. step() sums the slice of all
 // ranks' gradients and steps the user's optimizer on it; the optimizer's state lies once on the host,
 // too, and nothing is gathered afterwards. Weights are the plain optimizer's, bit for bit, where the
-// number of ranks is a power of two and all gradients are added in the order of the ranks.
+// number of ranks is a power of two; but after clipping, whose norm is summed in another order.
 //
 // After backward() `.grad` is this rank's own gradient, or the sum of those since zero_grad(); after
 // step() and clip_grad_norm_() it is undefined. What is averaged is what is in `.grad` when step()
@@ -22,7 +22,7 @@
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's; unsupported for an optimizer that is not elementwise
 // (is_elementwise, optimizer_state.h); misuse without share_parameters, and when a shared parameter
-// was written to by something else or given other memory. A rank that is lost in step() leaves the
+// was written to by something else or given other memory; mismatch when options differ between ranks. A rank that is lost in step() leaves the
 // weights torn: see DistributedDataParallel::has_torn_parameters().
 
 // SPDX-License-Identifier: Apache-2.0
@@ -30,7 +30,9 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -55,14 +57,8 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  public:
   ~SharedOptimizerBase() override;
 
-  // Averages the gradients, then multiplies them by min(1, max_norm / (total + 1e-6)), where total is
-  // the norm of all of them taken as one vector, and returns it. A norm_type of infinity takes the
-  // largest absolute value. step(), or zero_grad(), must be next. Collective.
-  // Errors: misuse for a negative max_norm and a norm_type that is not positive; corrupt, on all
-  // ranks, when error_if_nonfinite and total is not finite.
-  double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
-
-  // As the plain optimizer's; also forgets what clip_grad_norm_() has averaged.
+  // As the plain optimizer's; also forgets what clip_grad_norm_() has averaged, as the next
+  // backward() does.
   void zero_grad(bool set_to_none = true);
 
   StepTimes step_times() const { return times_; }
@@ -79,14 +75,17 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  private:
   void before_step() override;
   void after_step() override;
+  double gradient_norm(double norm_type) override;
+  bool is_averaged() const;
   void average();
   void forget();
-  double average_with_norm(double norm_type);
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
+  const std::shared_ptr<const std::int64_t> passes_;  // That `ddp` has averaged.
   const std::shared_ptr<SharedParameters> parameters_;
   const std::unique_ptr<const GradientSlices> slices_;
-  bool averaged_ = false;  // Since the last step: the fragments have their gradients.
+  std::optional<std::int64_t> averaged_in_;  // The last one in what fragments have now.
+  std::vector<bool> used_;                   // Which parameters they are of.
   StepTimes times_;
   std::chrono::steady_clock::time_point step_began_;
 };

@@ -22,6 +22,7 @@
 #include <stdexcept>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/in_process.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad_norm.h"
@@ -160,6 +161,25 @@ TEST(SharedOptimizer, EqualsThePlainOptimizerBitForBit) {
   EXPECT_TRUE(all_succeeded(optimizers.run(4, 180s)));
 }
 
+TEST(SharedOptimizer, EqualsThePlainOptimizerWhereRanksAreThreads) {
+  run_in_process(3, [](ProcessGroup& world) {
+    Pair pair(world);
+    SGD plain(pair.plain_net->parameters(), SGDOptions(1e-2));
+    SharedOptimizer<SGD> shared(pair.shared, pair.shared_net->parameters(), SGDOptions(1e-2));
+    for (int step = 0; step < 5; ++step) {
+      plain.zero_grad();
+      loss_of(pair.plain(inputs(step))).backward();
+      loss_of(pair.shared(inputs(step))).backward();
+      plain.step();
+      shared.step();
+    }
+    for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
+      EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
+                                  1e-5, 1e-7));
+    world.barrier();
+  });
+}
+
 // Which parameters have a gradient differs between ranks and steps, and some have none at all.
 const Ranks unused("unused", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
@@ -233,7 +253,7 @@ TEST(SharedOptimizer, TakesParametersOfAnySizeAndType) {
 const Ranks clipping("clipping", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
-    Pair pair(world);
+    Pair pair(world, {.non_finite = NonFinite::ignore});
     SGD plain(pair.plain_net->parameters(), SGDOptions(0.5));
     SharedOptimizer<SGD> shared(pair.shared, pair.shared_net->parameters(), SGDOptions(0.5));
     for (int step = 0; step < 5; ++step) {
@@ -250,10 +270,22 @@ const Ranks clipping("clipping", [](const Rank& rank) {
     for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
       EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
                                   1e-5, 1e-7));
+    // A step that is given up after clipping, with zero_grad() by whatever way: its gradients are gone.
+    torch::optim::Optimizer& as_any = shared;
     loss_of(pair.shared(inputs(1))).backward();
     shared.clip_grad_norm_(1, norm_type);
+    as_any.zero_grad();
+    plain.zero_grad();
+    loss_of(pair.plain(inputs(2))).backward();
     loss_of(pair.shared(inputs(2))).backward();
-    EXPECT_EQ(fault_of([&] { shared.clip_grad_norm_(1, norm_type); }), Fault::misuse);
+    plain.step();
+    shared.step();
+    for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
+      EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
+                                  1e-5, 1e-7));
+    loss_of(pair.shared(inputs(3)) * std::numeric_limits<float>::max()).backward();
+    EXPECT_EQ(fault_of([&] { shared.clip_grad_norm_(1, norm_type, /*error_if_nonfinite=*/true); }),
+              Fault::corrupt);
     shared.zero_grad();
     shared.step();  // Of nothing.
   }
@@ -340,57 +372,68 @@ TEST(SharedOptimizer, WithPiecesGivesTheSameBitsOnAnyNumberOfRanks) {
 
 // --- State --------------------------------------------------------------------------------------
 
-void steps(const ProcessGroup& world, DistributedDataParallel<Net>& ddp,
-           torch::optim::Optimizer& optimizer, int from, int to) {
+// Ranks have the same gradients: their mean is the same for any power of two of them.
+void steps(DistributedDataParallel<Net>& ddp, torch::optim::Optimizer& optimizer, int from,
+           int to) {
   for (int step = from; step < to; ++step) {
-    optimizer.zero_grad();
-    // Ranks that have the same gradients: their mean is the same for any power of two of them.
-    static_cast<void>(world);
-    loss_of(ddp(inputs(step))).backward();
-    optimizer.step();
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      const torch::Tensor loss = loss_of(ddp(inputs(step)));
+      loss.backward();
+      return loss;
+    });
   }
 }
 
-const Ranks saving("saving", [](const Rank& rank) {
-  ProcessGroup world = init_process_group();
+template <class Optimizer, class Options>
+void expect_to_go_on(const ProcessGroup& world, const Rank& rank, const Options& options) {
   const auto net = std::make_shared<Net>();
   DistributedDataParallel ddp(net, world, {.share_parameters = true});
-  SharedOptimizer<Adam> adam(ddp, net->parameters(), AdamOptions(1e-2));
+  SharedOptimizer<Optimizer> whole(ddp, net->parameters(), options);
   EXPECT_EQ(fault_of([&] {
               torch::serialize::OutputArchive archive;
-              adam.save(archive);
+              whole.save(archive);
             }),
             Fault::misuse);
-  steps(world, ddp, adam, 0, 4);
-  adam.consolidate_state_dict();
+  steps(ddp, whole, 0, 4);
+  whole.consolidate_state_dict();
   if (rank.rank == 0) {
     torch::save(net, rank.scratch / "net");
-    torch::save(adam, rank.scratch / "adam");
+    torch::save(whole, rank.scratch / "state");
   }
-  steps(world, ddp, adam, 4, 8);
+  steps(ddp, whole, 4, 8);
 
   // On half of the ranks, and on one by the plain optimizer.
   ProcessGroup half = world.split(rank.rank / 2);
-  const auto resumed = std::make_shared<Net>();
+  auto resumed = std::make_shared<Net>();
   DistributedDataParallel ddp_resumed(resumed, half, {.share_parameters = true});
-  SharedOptimizer<Adam> adam_resumed(ddp_resumed, resumed->parameters(), AdamOptions(1));
-  auto holder = resumed;
-  ddp_resumed.edit_parameters([&] { torch::load(holder, rank.scratch / "net"); });
-  torch::load(adam_resumed, rank.scratch / "adam");
-  steps(half, ddp_resumed, adam_resumed, 4, 8);
+  Options others = options;
+  SharedOptimizer<Optimizer> on_half(ddp_resumed, resumed->parameters(), others.lr(1));
+  ddp_resumed.edit_parameters([&] { torch::load(resumed, rank.scratch / "net"); });
+  torch::load(on_half, rank.scratch / "state");
+  steps(ddp_resumed, on_half, 4, 8);
 
   auto alone = std::make_shared<Net>();
-  Adam plain(alone->parameters(), AdamOptions(1));
+  Optimizer plain(alone->parameters(), others.lr(1));
   torch::load(alone, rank.scratch / "net");
-  torch::load(plain, rank.scratch / "adam");
+  torch::load(plain, rank.scratch / "state");
   ProcessGroup self = world.split(rank.rank);
   DistributedDataParallel ddp_alone(alone, self);
-  steps(self, ddp_alone, plain, 4, 8);
+  steps(ddp_alone, plain, 4, 8);
   for (std::size_t i = 0; i < net->parameters().size(); ++i) {
     EXPECT_TRUE(torch::equal(net->parameters()[i], resumed->parameters()[i])) << i;
     EXPECT_TRUE(torch::equal(net->parameters()[i], alone->parameters()[i])) << i;
   }
   world.barrier();
+}
+
+const Ranks saving("saving", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  expect_to_go_on<Adam>(world, rank, AdamOptions(1e-2).amsgrad(true));
+  expect_to_go_on<SGD>(world, rank, SGDOptions(1e-2).momentum(0.9));
+  expect_to_go_on<torch::optim::Adagrad>(world, rank, torch::optim::AdagradOptions(1e-2));
+  expect_to_go_on<torch::optim::RMSprop>(
+      world, rank, torch::optim::RMSpropOptions(1e-3).momentum(0.9).centered(true));
   destroy_process_group(world);
 });
 
@@ -461,12 +504,19 @@ const Ranks edits("edits", [](const Rank& rank) {
     EXPECT_EQ(net->wide->bias.sum().item<float>(), 9 * 371);
     ddp(inputs(0));
     std::string text;
-    const auto fail = [&] { ddp.edit_parameters([] { throw std::runtime_error("no file"); }); };
+    const auto fail = [&] {
+      ddp.edit_parameters([&] {
+        const torch::NoGradGuard no_grad;
+        net->out->bias.fill_(1);
+        throw std::runtime_error("no file");
+      });
+    };
     if (rank.rank == 0)
       EXPECT_THROW(fail(), std::runtime_error);
     else
       EXPECT_EQ(fault_of(fail, &text), Fault::aborted);
     EXPECT_EQ(text.find("no file") != std::string::npos, rank.rank != 0);
+    EXPECT_EQ(net->out->bias.sum().item<float>(), 7);  // On all ranks alike.
     ddp(inputs(0));
   }
   const auto net = std::make_shared<Net>();
@@ -482,6 +532,11 @@ const Ranks edits("edits", [](const Rank& rank) {
 TEST(SharedOptimizer, EditsOfParametersAreMadeOnOneRank) {
   EXPECT_TRUE(all_succeeded(edits.run(3)));
 }
+
+// Nobody knows what it does in step().
+struct Derived : SGD {
+  using SGD::SGD;
+};
 
 const Ranks refusals("refusals", [](const Rank&) {
   ProcessGroup world = init_process_group();
@@ -501,13 +556,22 @@ const Ranks refusals("refusals", [](const Rank&) {
   EXPECT_EQ(fault_of([&] {
               DistributedDataParallel(net, world, {.overlap = true, .share_parameters = true});
             }),
-            Fault::misuse);
+            Fault::unsupported);
+  EXPECT_EQ(fault_of([&] { SharedOptimizer<Derived>(ddp, net->parameters(), SGDOptions(1)); }),
+            Fault::unsupported);
+  EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, world); }), Fault::misuse);
+  const auto tied = std::make_shared<Net>();
+  tied->wide->bias.set_data(tied->wide->weight.flatten().slice(0, 0, 371));
+  EXPECT_EQ(fault_of([&] { DistributedDataParallel(tied, world, {.share_parameters = true}); }),
+            Fault::unsupported);
   destroy_process_group(world);
 });
 
 TEST(SharedOptimizer, SaysWhatItCannotDo) { EXPECT_TRUE(all_succeeded(refusals.run(2))); }
 
 // --- A rank that is lost ------------------------------------------------------------------------
+
+}  // namespace
 
 class LosesRank1 : public SGD {
  public:
@@ -521,12 +585,40 @@ class LosesRank1 : public SGD {
   int steps_ = 0;
 };
 
+class ThrowsOnRank1 : public SGD {
+ public:
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    if (std::getenv("RANK") == std::string("1")) throw std::runtime_error("no more");
+    return SGD::step(closure);
+  }
+};
+
+// Steps the first group, then all ranks throw.
+class ThrowsLate : public SGD {
+ public:
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    SGD::step(closure);
+    throw std::runtime_error("too late");
+  }
+};
+
+template <>
+inline constexpr bool is_elementwise<LosesRank1> = true;
+template <>
+inline constexpr bool is_elementwise<ThrowsOnRank1> = true;
+template <>
+inline constexpr bool is_elementwise<ThrowsLate> = true;
+
+namespace {
+
 const Ranks lost("lost", [](const Rank&) {
   ProcessGroup world = init_process_group();
   const auto net = std::make_shared<Net>();
   DistributedDataParallel ddp(net, world, {.share_parameters = true});
   SharedOptimizer<LosesRank1> sgd(ddp, net->parameters(), SGDOptions(0.1));
-  steps(world, ddp, sgd, 0, 2);
+  steps(ddp, sgd, 0, 2);
   EXPECT_FALSE(ddp.has_torn_parameters());
   loss_of(ddp(inputs(0))).backward();
   std::string text;
@@ -542,15 +634,6 @@ TEST(SharedOptimizer, ARankThatIsLostInAStepLeavesTornWeightsThatAreRefused) {
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
   EXPECT_EQ(exits[2].code, 0) << exits[2].output;
 }
-
-class ThrowsOnRank1 : public SGD {
- public:
-  using SGD::SGD;
-  torch::Tensor step(LossClosure closure = nullptr) override {
-    if (std::getenv("RANK") == std::string("1")) throw std::runtime_error("no more");
-    return SGD::step(closure);
-  }
-};
 
 const Ranks throwing("throwing", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
@@ -570,6 +653,21 @@ const Ranks throwing("throwing", [](const Rank& rank) {
 
 TEST(SharedOptimizer, AStepThatThrowsOnOneRankThrowsOnAll) {
   EXPECT_TRUE(all_succeeded(throwing.run(3)));
+}
+
+const Ranks late("late", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallel ddp(net, world, {.share_parameters = true});
+  SharedOptimizer<ThrowsLate> sgd(ddp, net->parameters(), SGDOptions(0.1));
+  loss_of(ddp(inputs(0))).backward();
+  EXPECT_ANY_THROW(sgd.step());
+  EXPECT_TRUE(ddp.has_torn_parameters());
+});
+
+TEST(SharedOptimizer, AStepThatAllRanksHaveLeftUndoneLeavesTornWeights) {
+  EXPECT_TRUE(all_succeeded(late.run(1)));
+  EXPECT_TRUE(all_succeeded(late.run(2)));
 }
 
 }  // namespace

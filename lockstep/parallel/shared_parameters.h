@@ -2,12 +2,15 @@
 // has mapped, so that whoever writes to a parameter writes to all ranks' modules.
 //
 // Each rank's optimizer writes to its own fragments in step(). All else that writes, writes once:
-// in edit(). What was written past these two is found by the parameters' version counters, and a
-// parameter that was given other memory, by to() or set_data(), by its address.
+// in edit(). What ATen's operations have written past these two is found by the parameters' version
+// counters, and a parameter that was given other memory, by to() or set_data(), by its address. Writes
+// through data() and data_ptr() move no counter, and are not found.
 //
-// The block begins with a counter for each rank, of the steps that it has completed. They are
-// equal whenever no step is under way, unless a rank was lost in one: then some fragments have been
-// stepped and others not, and the weights are torn.
+// The block begins with a counter for each rank, of how often it has begun and ended to write. They are
+// equal and even whenever no step is under way, unless one was cut short, because a rank was lost
+// say: then some fragments have been stepped and others not, and the weights are torn.
+//
+// Lifetime: parameters stay views of the block after this is gone, as long as they live.
 //
 // Thread safety: none.
 
@@ -18,8 +21,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -31,7 +36,8 @@ class SharedParameters {
  public:
   // Collective. `parameters`, of which several may be one tensor, become views of the block; their
   // values are rank 0's.
-  // Errors: unsupported for what is not in CPU memory; system when the host has too little memory.
+  // Errors: unsupported for what is not in CPU memory, and for two that lie in the same memory;
+  // system when the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
   SharedParameters(const SharedParameters&) = delete;
   SharedParameters& operator=(const SharedParameters&) = delete;
@@ -40,12 +46,13 @@ class SharedParameters {
   // of edit(); corrupt when the weights are torn.
   void require_intact() const;
 
+  // While no step is under way.
   bool is_torn() const;
 
   // Collective: runs `change` on rank 0 while the others wait. It may write to parameters, and may
   // give them other memory of the same type and shape, as torch::load() does.
-  // Errors: what `change` throws, on rank 0; aborted on the others then.
-  void edit(const std::function<void()>& change);
+  // Returns null or, when `change` has thrown, what every rank is to throw (on_rank_0.h).
+  std::exception_ptr edit(const std::function<void()>& change);
 
   // Returns `tensors`. Errors: misuse when one of them is none of the parameters.
   const std::vector<at::Tensor>& require_shared(const std::vector<at::Tensor>& tensors) const;
@@ -54,11 +61,12 @@ class SharedParameters {
   // dimension with a version counter of its own.
   at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin, std::int64_t end) const;
 
-  // Of this rank: its fragments are complete.
-  void complete_step();
+  // Around what this rank writes to its fragments.
+  void begin_step() { count(); }
+  void end_step() { count(); }
 
-  // Of all ranks, after a barrier: tells autograd that parameters were written to.
-  void note_step();
+  // Of all ranks, after a barrier: tells autograd that a parameter was written to.
+  void note_written(const at::Tensor& parameter);
 
   // Bytes of the block.
   std::size_t bytes() const { return memory_.bytes(); }
@@ -75,16 +83,19 @@ class SharedParameters {
     std::uint32_t version = 0;  // That nobody has written past.
   };
 
-  std::uint64_t& steps_of(int rank) const;
-  const Place& place_of(const at::Tensor& parameter) const;
+  std::uint64_t& count_of(int rank) const;
+  void count();
+  std::size_t index_of(const at::Tensor& parameter) const;
+  void lay_out(const NamedTensors& parameters);
   at::Tensor view(const Place& place) const;
   static bool is_laid_out(const Place& place);
   void change_here(const std::function<void()>& change);
-  void remember_versions();
 
   const ProcessGroup group_;
   std::vector<Place> places_;
+  std::unordered_map<const void*, std::size_t> indices_;  // Of places_, by TensorImpl.
   RegisteredMemory memory_;
+  bool editing_ = false;  // This rank is in the `change` of edit().
 };
 
 }  // namespace lockstep

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/optim/shard.h"
+#include "lockstep/optim/shard_state.h"
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <utility>
 
@@ -31,7 +31,7 @@ void assemble(const at::Tensor& piece, const Shard& shard, const at::Tensor& par
               at::Tensor& whole) {
   if (!piece.defined()) return;
   if (!whole.defined())
-    whole = at::empty_like(parameter, piece.options(), at::MemoryFormat::Preserve);
+    whole = at::zeros_like(parameter, piece.options(), at::MemoryFormat::Preserve);
   if (is_whole(shard, parameter) && piece.sizes() == parameter.sizes())
     whole.copy_(piece);
   else
