@@ -219,9 +219,10 @@ void DeterministicPass::require_agreement(const State& state, const NamedTensors
                                        std::to_string(theirs.step));
     require_threads(theirs.threads, rank, options_.deterministic_threads);
     if (theirs.changed >= 0)
-      throw Error(Fault::unsupported, "train_pieces: on rank " + std::to_string(rank) + ' ' +
+      throw Error(Fault::unsupported, "train_pieces: on rank " + std::to_string(rank) +
+                                          " a piece has changed " +
                                           watched[static_cast<std::size_t>(theirs.changed)].first +
-                                          " has changed; it would depend on the number of ranks");
+                                          ", which would depend on the number of ranks");
   }
 }
 

@@ -84,7 +84,9 @@ std::vector<at::Tensor> trained(ProcessGroup& world, int stage, const Options& o
     if (step % 3 == 2) {
       const double whole = clip_grad_norm_(training.net->parameters(), 1e9).item<double>();
       const double total = training.zero.clip_grad_norm_(0.01);
-      if (stage == 1) EXPECT_NEAR(total, whole, 1e-5 * whole);
+      if (stage == 1) {
+        EXPECT_NEAR(total, whole, 1e-5 * whole);
+      }
     }
     training.zero.step();
   }
