@@ -14,7 +14,8 @@
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
 
-// "adam", which each rank steps for itself; "shared", for one copy of the weights; "zero1" and "zero2", the stages of ZeRO.
+// "adam", which each rank steps for itself; "shared", for one copy of the weights; "zero1" and
+// "zero2", the stages of ZeRO.
 std::vector<std::string> optimizer_names();
 
 // Of the name in `options`. Collective where ranks share; without `world` it is "adam".

@@ -6,7 +6,7 @@
 //   ...
 //   adam.zero_grad();
 //   torch::nll_loss(ddp(batch.data), batch.target).backward();
-//   adam.clip_grad_norm_(1.0);  // Not torch's own: each rank has the mean of a part of the gradients.
+//   adam.clip_grad_norm_(1.0);  // Not torch's own: `.grad` is not the mean yet.
 //   adam.step();
 //
 // Each rank owns a slice of the parameters, 1 / world.size() of them. step() sums the slice of all
@@ -22,8 +22,9 @@
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's; unsupported for an optimizer that is not elementwise
 // (is_elementwise, optimizer_state.h); misuse without share_parameters, and when a shared parameter
-// was written to by something else or given other memory; mismatch when options differ between ranks. A rank that is lost in step() leaves the
-// weights torn: see DistributedDataParallel::has_torn_parameters().
+// was written to by something else or given other memory; mismatch when options differ between ranks
+// when it is made. A rank that is lost in step() leaves the weights torn: see
+// DistributedDataParallel::has_torn_parameters().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
