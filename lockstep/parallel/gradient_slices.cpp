@@ -7,10 +7,10 @@
 #include <map>
 #include <utility>
 
-#include "lockstep/comm/error.h"
 #include "lockstep/parallel/gradient_layout.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/padded.h"
+#include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/strides.h"
 
@@ -46,12 +46,6 @@ at::Tensor laid_out(const at::Tensor& parameter, bool written) {
   return usable && has_strides(gradient, parameter.strides())
              ? gradient
              : like_gradient(parameter).copy_(gradient);
-}
-
-Buffer buffer_of(const at::Tensor& tensor) {
-  return {.data = tensor.data_ptr(),
-          .count = static_cast<std::size_t>(tensor.numel()),
-          .dtype = reducible_dtype(tensor.scalar_type())};
 }
 
 }  // namespace
@@ -153,7 +147,8 @@ std::vector<at::Tensor> GradientSlices::collect_all(const std::vector<bool>& use
 void GradientSlices::average(const Region& region, const at::Tensor& flat) const {
   const auto rank = static_cast<std::size_t>(group_.rank());
   const at::Tensor mine = flat.slice(0, region.bounds[rank], region.bounds[rank + 1]);
-  group_.reduce_scatter(buffer_of(flat), buffer_of(mine), ReduceOp::average, region.counts,
+  constexpr ReduceOp op = ReduceOp::average;
+  group_.reduce_scatter(reducible(flat, op), reducible(mine, op), op, region.counts,
                         {.tag = region.tag});
 }
 
