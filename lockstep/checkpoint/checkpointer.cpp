@@ -74,17 +74,16 @@ class Checkpointer::Implementation {
 
   void save(std::int64_t step, const NamedStates& states) {
     wait();
-    CheckpointWriter writer(plan(step, states), states_, ranks_);
-    states_.clear();
-    if (!options_.async) return write(step, writer);
-    ranks_.all("copy of the state", [&] { return writer.copy_into(memory_), std::string(); });
-    background_ = std::thread([this, step, moved = std::move(writer)]() mutable {
-      try {
-        write(step, moved);
-      } catch (...) {
-        error_ = std::current_exception();
-      }
-    });
+    try {
+      auto writer = std::make_unique<CheckpointWriter>(plan(step, states), states_, ranks_);
+      states_.clear();
+      if (options_.async) return start_writing(step, std::move(writer));
+      write(step, *writer);
+    } catch (...) {
+      states_.clear();
+      staged_.reset();
+      throw;
+    }
   }
 
   void wait() {
@@ -165,6 +164,20 @@ class Checkpointer::Implementation {
     const fs::path target = root_ / checkpoint_name(step);
     if (damaged_.erase(target) > 0) set_damaged_aside(target);
     staged_ = std::make_unique<StagedCheckpoint>(root_, step);
+  }
+
+  void start_writing(std::int64_t step, std::unique_ptr<CheckpointWriter> writer) {
+    ranks_.all("copy of a state", [&] {
+      writer->copy_into(memory_);
+      return std::string();
+    });
+    background_ = std::thread([this, step, writer = std::move(writer)] {
+      try {
+        write(step, *writer);
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+    });
   }
 
   // Collective; with `async` on a thread of its own.
