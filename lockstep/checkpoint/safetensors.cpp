@@ -52,8 +52,8 @@ std::string describe(at::ScalarType type, at::IntArrayRef shape) {
   return std::string(c10::toString(type)) + " " + c10::str(shape);
 }
 
-// As a name of the file, after that of the module where they differ.
-std::string shown(const std::string& name, const Source& source) {
+// The name in the module, and that in the file where it is another one.
+std::string both_names(const std::string& name, const Source& source) {
   const std::string& in_file = source.entry->name;
   return shown(name) + (in_file == name ? "" : " (" + shown(in_file) + " in the file)");
 }
@@ -63,11 +63,11 @@ std::string complaint(const std::string& name, const Source& source, const at::T
   const at::ScalarType type = scalar_type_of(source.entry->type);
   std::vector<std::int64_t> shape = source.entry->shape;
   if (source.transposed && shape.size() != 2)
-    return shown(name, source) + " is no matrix, " + describe(type, shape) +
+    return both_names(name, source) + " is no matrix, " + describe(type, shape) +
            ", and cannot be transposed";
   if (source.transposed) std::swap(shape[0], shape[1]);
   if (type == target.scalar_type() && target.sizes() == shape) return "";
-  return shown(name, source) + " is " + describe(type, shape) + " in the file" +
+  return both_names(name, source) + " is " + describe(type, shape) + " in the file" +
          (source.transposed ? " (transposed), " : ", ") +
          describe(target.scalar_type(), target.sizes()) + " in the module";
 }
@@ -78,8 +78,9 @@ std::vector<std::string> complaints(const Sources& sources,
   std::vector<std::string> found;
   for (const auto& [name, source] : sources) {
     const auto target = targets.find(name);
-    std::string problem = target == targets.end() ? shown(name, source) + " is not in the module"
-                                                  : complaint(name, source, target->second);
+    std::string problem = target == targets.end()
+                              ? both_names(name, source) + " is not in the module"
+                              : complaint(name, source, target->second);
     if (!problem.empty()) found.push_back(std::move(problem));
   }
   for (const auto& [name, tensor] : targets)
