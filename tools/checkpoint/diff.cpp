@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/empty.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <cmath>

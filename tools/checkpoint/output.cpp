@@ -70,7 +70,7 @@ std::string count_text(std::size_t count, const char* what) {
 }
 
 std::string dtype_of(const at::Tensor& tensor) {
-  return c10::getDtypeNames(tensor.scalar_type()).first;
+  return std::string(c10::getDtypeNames(tensor.scalar_type()).first);
 }
 
 std::string type_text(const at::Tensor& tensor) {
