@@ -30,7 +30,8 @@ NamedStateDicts dicts_of(const NamedStates& states) {
 
 // How ranks tell each other what they have written.
 std::string encode(const std::vector<ManifestFile>& files) {
-  Manifest manifest{.files = files};
+  Manifest manifest;
+  manifest.files = files;
   for (const ManifestFile& file : files) manifest.values[file.part];
   return format_manifest(manifest);
 }

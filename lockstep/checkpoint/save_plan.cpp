@@ -35,10 +35,10 @@ struct Holdings {
 
 using Key = std::pair<std::string, std::string>;  // Part and name.
 
-std::string shown(const Key& key) { return key.first + ": tensor " + shown(key.second); }
+std::string text_of(const Key& key) { return key.first + ": tensor " + shown(key.second); }
 
 [[noreturn]] void disagree(const Key& key, const std::string& what) {
-  throw Error(Fault::mismatch, shown(key) + " " + what);
+  throw Error(Fault::mismatch, text_of(key) + " " + what);
 }
 
 std::uint64_t bytes_of(const SafetensorsEntry& entry) {
@@ -118,16 +118,22 @@ std::vector<Piece> cover(const Key& key, const Holdings& holdings) {
   return chosen;
 }
 
+// As texts, in which one NaN equals another.
+bool are_equal(const StateValue& a, const StateValue& b) {
+  const auto text = [](const StateValue& value) {
+    Manifest manifest;
+    manifest.values["a"]["b"] = value;
+    return format_manifest(manifest);
+  };
+  return a == b || text(a) == text(b);
+}
+
 void add_values(const std::map<std::string, StateValues>& of_rank, int rank,
                 std::map<std::string, StateValues>& all) {
   for (const auto& [part, values] : of_rank)
     for (const auto& [name, value] : values) {
       const auto [slot, is_new] = all[part].try_emplace(name, value);
-      // As texts, in which one NaN equals another.
-      if (is_new || slot->second == value ||
-          format_manifest({.values = {{part, {{name, value}}}}}) ==
-              format_manifest({.values = {{part, {{name, slot->second}}}}}))
-        continue;
+      if (is_new || are_equal(slot->second, value)) continue;
       throw Error(Fault::mismatch, part + ": value " + shown(name) + " is another one on rank " +
                                        std::to_string(rank) + " than on a rank before it");
     }
