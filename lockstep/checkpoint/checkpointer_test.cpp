@@ -54,10 +54,10 @@ class Tensors : public Stateful {
 
 StateDict some_state(double factor) {
   StateDict state;
-  state.tensors["weight"] = whole(at::arange(12, at::kFloat).reshape({3, 4}) * factor);
+  state.tensors["weight"] = whole(at::arange(12, at::kFloat).reshape({3, 4}).mul_(factor));
   state.tensors["empty"] = whole(at::zeros({0, 4}));
   state.tensors["scalar"] = whole(at::full({}, factor, at::kDouble));
-  state.tensors["transposed"] = whole(at::arange(6).reshape({2, 3}).t() * factor);
+  state.tensors["transposed"] = whole(at::arange(6, at::kFloat).mul_(factor).reshape({2, 3}).t());
   state.values["step"] = std::int64_t{7};
   state.values["lr"] = 0.1 * factor;
   state.values["minus zero"] = -0.0;
@@ -241,7 +241,7 @@ TEST_F(Checkpoints, AreNamedByRanksThatDisagree) {
           fault);
       if (world.rank() == 1) text = message;
       world.barrier();
-      if (fs::exists(root())) EXPECT_FALSE(fs::exists(step("001")));
+      EXPECT_FALSE(fs::exists(step("001")));
       world.barrier();
       checkpoints.save(2, {{"model", &good}});  // The group goes on.
       world.barrier();
@@ -464,15 +464,16 @@ TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
     Broken broken;
     Checkpointer checkpoints(root(), world);
     Stateful* const state = world.rank() == 1 ? &broken : static_cast<Stateful*>(&good);
-    if (world.rank() == 1)
+    if (world.rank() == 1) {
       EXPECT_THROW(checkpoints.save(1, {{"model", state}}), std::runtime_error);
-    else
+    } else {
       EXPECT_TRUE(contains(error_of(
                                [&] {
                                  checkpoints.save(1, {{"model", state}});
                                },
                                Fault::aborted),
                            "rank 1: no state today"));
+    }
     world.barrier();
     EXPECT_EQ(names_in(root()), std::set<std::string>{});
     world.barrier();
