@@ -209,7 +209,7 @@ void print(const Figures& figures, bool cold) {
 
 void run(const Options& options) {
   torch::set_num_threads(1);
-  const lockstep::ProcessGroup world = lockstep::init_process_group();
+  lockstep::ProcessGroup world = lockstep::init_process_group();
   const Figures figures = Bench(options, world).run();
   if (world.rank() == 0) print(figures, options.cold);
   lockstep::destroy_process_group(world);

@@ -73,7 +73,7 @@ void save(const char* directory, const lockstep::ProcessGroup& world) {
 int main(int argc, char** argv) {
   if (argc != 2) return 64;
   try {
-    const lockstep::ProcessGroup world = lockstep::init_process_group();
+    lockstep::ProcessGroup world = lockstep::init_process_group();
     save(argv[1], world);
     lockstep::destroy_process_group(world);
     return 0;
