@@ -73,7 +73,7 @@ struct Training {
   double sum() const { return model.sum() + optimizer.sum(); }
 };
 
-// 60 tensors of four sizes, and two moments of each; the same on all ranks, by ATen's usual seed.
+// 60 tensors of four sizes, and two moments of each; the same on all ranks.
 void fill(Training& training, double gb) {
   constexpr int layers = 15;
   const std::int64_t unit = static_cast<std::int64_t>(gb * 1e9 / 12 / layers / (1 + 16 + 64 + 192));
