@@ -75,6 +75,7 @@ struct Training {
 
 // 60 tensors of four sizes, and two moments of each; the same on all ranks.
 void fill(Training& training, double gb) {
+  torch::manual_seed(0);
   constexpr int layers = 15;
   const std::int64_t unit = static_cast<std::int64_t>(gb * 1e9 / 12 / layers / (1 + 16 + 64 + 192));
   for (int layer = 0; layer < layers; ++layer)
