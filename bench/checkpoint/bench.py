@@ -165,9 +165,9 @@ def ratios(rounds, side, base, name):
 
 
 def stalls(rounds, number):
-    """Of save `number` of a round, the share of a synchronous save that an asynchronous one takes."""
-    found = [entry["Lockstep"]["async_save"][number] / entry["Lockstep"]["save"] for entry in rounds
-             if "async_save" in entry.get("Lockstep", {})]
+    """Of save `number` of a turn, the share of the synchronous one that the asynchronous one takes."""
+    found = [entry["Lockstep"]["async_save"][number] / entry["Lockstep"]["all_saves"][number]
+             for entry in rounds if "async_save" in entry.get("Lockstep", {})]
     return measure.spread(found) if found else None
 
 
