@@ -7,83 +7,31 @@
 //   state.add("schedule", schedule);
 //   state.add("sampler", sampler);
 //   state.add("generators", lockstep::RandomGenerators(world));
-//   state.add("best_accuracy", best_accuracy);         // A variable of the program.
-//
-// Lifetime: what was added outlives it, but for samplers, which are handles.
-// Thread safety: none.
-// Errors: misuse for a name that is there already or is not one for a part (tensor/state.h).
+//   state.add("best_accuracy", best_accuracy);         // A variable of the program, equal on all ranks: a bool, an integer, a float or double, a text; or
+// a tensor, whose values are copied into it. Saved as `value`.
+// Errors, when it is loaded: misuse for another kind of value, an integer or float that does not
+// fit the variable, and a tensor of another type or shape.
+template <VariableType T>
+void add(const std::string& name, T& value) {
+  add_value(name, value);
+}
+void add(const std::string& name, at::Tensor& tensor);
 
-// SPDX-License-Identifier: Apache-2.0
-#pragma once
+// What the program itself describes: the state of a communication hook, say.
+void add(const std::string& name, Stateful& state);
 
-#include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
-#include <torch/optim/schedulers/lr_scheduler.h>
+// In the order in which they were added.
+const NamedStates& parts() const { return parts_; }
+operator const NamedStates&() const { return parts_; }  // For Checkpointer.
 
-#include <concepts>
-#include <memory>
-#include <string>
-#include <type_traits>
-#include <vector>
+private:
+template <class T>
+void add_value(const std::string& name, T& value);
+void keep(const std::string& name, std::unique_ptr<Stateful> state);
 
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/parallel/data_parallel_base.h"
-#include "lockstep/tensor/random_generators.h"
-#include "lockstep/tensor/state.h"
-
-namespace lockstep {
-
-class LOCKSTEP_API TrainingState {
- public:
-  TrainingState();
-  ~TrainingState();
-  TrainingState(const TrainingState&) = delete;
-  TrainingState& operator=(const TrainingState&) = delete;
-
-  // Parameters and buffers, under their names in the module.
-  // Errors, when it is loaded: misuse for shared parameters: add the DistributedDataParallel.
-  void add(const std::string& name, torch::nn::Module& module);
-
-  // Those of its module; shared ones are loaded by rank 0 for all.
-  void add(const std::string& name, DataParallelBase& ddp);
-
-  // State and options; parameters have their names in `module`. Errors: misuse for a parameter that is
-  // not the module's; unsupported, naming it, for an optimizer but SGD, Adam, AdamW, Adagrad, RMSprop
-  // and what derives from these.
-  void add(const std::string& name, torch::optim::Optimizer& optimizer,
-           const torch::nn::Module& module);
-
-  // How many steps it has made. Learning rates are the optimizer's.
-  void add(const std::string& name, torch::optim::LRScheduler& schedule);
-
-  // Epoch and offset.
-  void add(const std::string& name, const DistributedSampler& sampler);
-
-  void add(const std::string& name, const RandomGenerators& generators);
-
-  // A variable of the program, equal on all ranks: a bool, an integer, a float or double, a text; or
-  // a tensor, whose values are copied into it.
-  template <class T>
-    requires(std::integral<T> || std::floating_point<T> || std::same_as<T, std::string>)
-  void add(const std::string& name, T& value) {
-    add_value(name, value);
-  }
-  void add(const std::string& name, at::Tensor& tensor);
-
-  // What the program itself describes: the state of a communication hook, say.
-  void add(const std::string& name, Stateful& state);
-
-  // In the order in which they were added.
-  const NamedStates& parts() const { return parts_; }
-  operator const NamedStates&() const { return parts_; }  // For Checkpointer.
-
- private:
-  template <class T>
-  void add_value(const std::string& name, T& value);
-  void keep(const std::string& name, std::unique_ptr<Stateful> state);
-
-  std::vector<std::unique_ptr<Stateful>> owned_;
-  NamedStates parts_;
-};
+std::vector<std::unique_ptr<Stateful>> owned_;
+NamedStates parts_;
+}
+;
 
 }  // namespace lockstep
