@@ -189,6 +189,8 @@ std::int64_t DistributedSampler::epoch() const { return state_->start().epoch; }
 
 std::size_t DistributedSampler::offset() const { return state_->offset(); }
 
+std::size_t DistributedSampler::remaining() const { return state_->samples(offset()); }
+
 std::vector<std::size_t> DistributedSampler::consume(std::size_t samples) {
   Taken& taken = state_->taken;
   require(samples <= taken.drawn - taken.consumed, [&] {

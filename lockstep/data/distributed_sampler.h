@@ -75,6 +75,9 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
   // where its last one ended.
   std::size_t offset() const;
 
+  // The samples that this rank has of the epoch from offset() on.
+  std::size_t remaining() const;
+
   // Starts a pass; a data loader's begin() does so. Without set_epoch() in between it repeats the
   // last epoch from its start. `new_size` replaces the size of the dataset.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;

@@ -153,6 +153,7 @@ TEST(DistributedSampler, TakesAnInterruptedEpochUpWhereItWasSaved) {
   save_and_load(sampler, resumed);
   EXPECT_EQ(resumed.epoch(), 6);
   EXPECT_EQ(resumed.offset(), 32U);
+  EXPECT_EQ(resumed.remaining(), 17U);
   EXPECT_EQ(one_pass(resumed), Indices(whole.begin() + 8, whole.end()));
   EXPECT_EQ(one_pass(resumed), whole) << "the next pass is whole again";
 
