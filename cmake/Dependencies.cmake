@@ -7,6 +7,17 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 
+# ISA-L, for CRC-32C; comm and launch do without.
+find_path(LOCKSTEP_ISAL_DIR isa-l/crc.h)
+find_library(LOCKSTEP_ISAL_LIBRARY isal)
+if(LOCKSTEP_ISAL_DIR AND LOCKSTEP_ISAL_LIBRARY)
+  add_library(isal::isal UNKNOWN IMPORTED)
+  set_target_properties(isal::isal PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_ISAL_LIBRARY}
+                                              INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_ISAL_DIR})
+elseif(LOCKSTEP_WITH_TORCH)
+  message(FATAL_ERROR "Lockstep needs ISA-L, Debian's libisal-dev, for checkpoints.")
+endif()
+
 if(LOCKSTEP_WITH_TORCH)
   set(LOCKSTEP_TORCH_VERSION 2.13)
   # The CPU wheel's config warns about the static libraries that a wheel leaves out.

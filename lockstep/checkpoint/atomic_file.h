@@ -9,9 +9,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/checkpoint/output_file.h"
 
 namespace lockstep {
 
@@ -23,19 +24,18 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void write(std::span<const std::byte> bytes);
+  void write(std::span<const std::byte> bytes) { file_->write(bytes); }
 
   // Returns when the file would outlast a power failure. The last call on the object.
   void commit();
 
  private:
   void open_aside();
-  void reserve(std::uint64_t size);
-  [[noreturn]] void fail() const;
+  void remove_aside();
 
-  std::filesystem::path target_;
-  std::filesystem::path aside_;  // Empty once there is no such file to remove.
-  FileDescriptor fd_;
+  const std::filesystem::path target_;
+  std::filesystem::path aside_;  // Empty while there is no such file to remove.
+  std::optional<OutputFile> file_;
 };
 
 }  // namespace lockstep

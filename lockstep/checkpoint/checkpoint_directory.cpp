@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <random>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/checkpoint/output_file.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/log.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view prefix = "step-";
+constexpr std::string_view aside = ".tmp-";
+constexpr std::string_view damaged = ".damaged-";
+constexpr std::size_t digits = 10;  // So that names sort as steps do.
+
+// A name beside `path` that no other process chooses at the same time.
+fs::path beside(const fs::path& path) {
+  std::array<char, 9> random{};
+  std::snprintf(random.data(), random.size(), "%08x", std::random_device{}());
+  fs::path name = path;
+  name += aside;
+  name += random.data();
+  return name;
+}
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const bool whole = error == std::errc() && end == name.data() + name.size();
+  return whole && step >= 0 && name.size() >= digits ? std::optional(step) : std::nullopt;
+}
+
+// Whether this library left it behind: a staged checkpoint, or a link on its way to be `latest`.
+bool is_unfinished(const std::string& name) {
+  const auto end = name.find(aside);
+  if (end == name.npos) return false;
+  const std::string_view front = std::string_view(name).substr(0, end);
+  return front == latest_name || step_of(front).has_value();
+}
+
+void make_directory(const fs::path& path) {
+  if (::mkdir(path.c_str(), 0777) != 0) throw_errno(path.string());
+}
+
+// Each that is missing, so that their names outlast a power failure, too.
+void make_directories(const fs::path& path) {
+  struct stat status {};
+  if (path.empty() || ::stat(path.c_str(), &status) == 0) return;
+  make_directories(path.parent_path());
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) throw_errno(path.string());
+  sync_directory(path.parent_path());
+}
+
+bool is_there(const fs::path& path) {
+  return ::faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+// Errors: EEXIST when `to` is there. Without RENAME_NOREPLACE, on a network say, rename() still refuses
+// to replace a folder that is not empty.
+void rename_directory(const fs::path& from, const fs::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) throw_errno(to.string());
+  if (::rename(from.c_str(), to.c_str()) != 0) throw_errno(to.string());
+}
+
+// `target` is a name in `root`.
+void point_latest_to(const fs::path& target, const fs::path& root) {
+  const fs::path latest = root / latest_name;
+  const fs::path link = beside(latest);
+  if (::symlink(target.c_str(), link.c_str()) != 0) throw_errno(link.string());
+  if (::rename(link.c_str(), latest.c_str()) == 0) return;
+  const int error = errno;
+  ::unlink(link.c_str());
+  throw_errno(latest.string(), error);
+}
+
+void remove_or_log(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) log(LogLevel::warning, path.string() + " cannot be removed: " + error.message());
+}
+
+std::vector<fs::path> entries_of(const fs::path& root) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  fs::directory_iterator entry(root, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    paths.push_back(entry->path());
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw_errno(root.string(), error.value());
+  return paths;
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) {
+  const std::string number = std::to_string(step);
+  return std::string(prefix) + std::string(digits - std::min(digits, number.size()), '0') + number;
+}
+
+std::vector<StepDirectory> find_checkpoints(const fs::path& root) {
+  std::vector<StepDirectory> found;
+  for (const fs::path& path : entries_of(root))
+    if (const auto step = step_of(path.filename().string())) found.push_back({*step, path});
+  std::ranges::sort(found, std::ranges::greater{}, &StepDirectory::step);
+  return found;
+}
+
+WriteLock::WriteLock(const fs::path& root) {
+  make_directories(root);
+  fd_ = FileDescriptor(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd_) throw_errno(root.string());
+  int result = 0;
+  do {
+    result = ::flock(fd_.get(), LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EWOULDBLOCK)
+    throw Error(Fault::system, root.string() +
+                                   ": another job, or another Checkpointer of this one, saves "
+                                   "its checkpoints here");
+  if (result != 0) throw_errno(root.string());
+}
+
+StagedCheckpoint::StagedCheckpoint(fs::path root, std::int64_t step)
+    : root_(std::move(root)), target_(root_ / checkpoint_name(step)) {
+  require_new();
+  fs::path path = beside(target_);
+  make_directory(path);
+  path_ = std::move(path);
+}
+
+StagedCheckpoint::~StagedCheckpoint() {
+  if (!path_.empty()) remove_or_log(path_);
+}
+
+void StagedCheckpoint::commit(std::string_view manifest) {
+  OutputFile file(path_ / manifest_name);
+  file.reserve(manifest.size());
+  file.write(std::as_bytes(std::span(manifest)));
+  file.sync();
+  sync_directory(path_);
+  require_new();
+  rename_directory(path_, target_);
+  std::error_code none;
+  const fs::path before = fs::read_symlink(root_ / latest_name, none);
+  try {
+    sync_directory(root_);
+    point_latest_to(target_.filename(), root_);
+    sync_directory(root_);
+  } catch (...) {
+    withdraw(before);
+    throw;
+  }
+  path_.clear();
+}
+
+void StagedCheckpoint::require_new() const {
+  require(!is_there(target_), [&] { return target_.string() + " is there already"; });
+}
+
+// Whoever saves it again finds the name free, and `latest` leads where it did.
+void StagedCheckpoint::withdraw(const fs::path& latest_before) noexcept {
+  try {
+    if (::rename(target_.c_str(), path_.c_str()) != 0) path_.clear();
+    if (!latest_before.empty())
+      point_latest_to(latest_before, root_);
+    else
+      ::unlink((root_ / latest_name).c_str());
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, error.what());
+  }
+}
+
+void remove_unfinished(const fs::path& root) {
+  for (const fs::path& path : entries_of(root))
+    if (is_unfinished(path.filename().string())) remove_or_log(path);
+}
+
+void set_damaged_aside(const fs::path& checkpoint) {
+  fs::path aside_name = beside(checkpoint);
+  std::string name = aside_name.string();
+  name.replace(name.rfind(aside), aside.size(), damaged);
+  if (::rename(checkpoint.c_str(), name.c_str()) != 0) throw_errno(checkpoint.string());
+  log(LogLevel::warning,
+      checkpoint.string() + " is damaged: it is called " + name + " from now on");
+}
+
+void remove_old(const fs::path& root, std::int64_t step, int keep_last, std::int64_t keep_every) {
+  if (keep_last <= 0) return;
+  std::vector<StepDirectory> found = find_checkpoints(root);
+  std::erase_if(found, [&](const StepDirectory& each) { return each.step > step; });
+  for (std::size_t i = static_cast<std::size_t>(keep_last); i < found.size(); ++i) {
+    if (keep_every > 0 && found[i].step % keep_every == 0) continue;
+    const fs::path nameless = beside(found[i].path);
+    const bool renamed = ::rename(found[i].path.c_str(), nameless.c_str()) == 0;
+    remove_or_log(renamed ? nameless : found[i].path);
+  }
+}
+
+}  // namespace lockstep

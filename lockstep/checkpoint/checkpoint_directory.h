@@ -1,0 +1,88 @@
+// The folder in which the checkpoints of a training lie, and how one comes to be there:
+//
+//   step-0000000100/            one checkpoint, whole; nothing in it is written to any more
+//   step-0000000200.tmp-1f3a/   one that is being written, or was when its job was killed
+//   step-0000000150.damaged-2c/ one that was found damaged when its step was to be saved again
+//   latest                      a link to the one that was saved last
+//
+// A step's folder gets its name by a rename, after all that is in it was forced to the disk.
+//
+// Torch-free. Errors: system, naming the file.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/host/file_descriptor.h"
+
+namespace lockstep {
+
+inline constexpr std::string_view manifest_name = "manifest.json";
+inline constexpr std::string_view latest_name = "latest";
+
+// Such as "step-0000000100".
+std::string checkpoint_name(std::int64_t step);
+
+struct StepDirectory {
+  std::int64_t step = 0;
+  std::filesystem::path path;
+};
+
+// Those that have a step's name, the newest first. None when there is no such directory.
+std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
+
+// The right to write to `root`, which is made if need be. The kernel takes it back from a process that
+// ends, however it does. Errors: system when another one has it.
+class WriteLock {
+ public:
+  explicit WriteLock(const std::filesystem::path& root);
+
+ private:
+  FileDescriptor fd_;
+};
+
+// A checkpoint that is being written. Without commit() nothing is left of it.
+class StagedCheckpoint {
+ public:
+  // Errors: misuse when the step was saved before.
+  StagedCheckpoint(std::filesystem::path root, std::int64_t step);
+  ~StagedCheckpoint();
+  StagedCheckpoint(const StagedCheckpoint&) = delete;
+  StagedCheckpoint& operator=(const StagedCheckpoint&) = delete;
+
+  // Where its files are written, until commit().
+  const std::filesystem::path& path() const { return path_; }
+
+  // All files but the manifest are on the disk: writes that, and gives the checkpoint its name and
+  // `latest` its new target. Returns when all of it would outlast a power failure.
+  // After an Error it has no name.
+  void commit(std::string_view manifest);
+
+ private:
+  void require_new() const;
+  void withdraw(const std::filesystem::path& latest_before) noexcept;
+
+  const std::filesystem::path root_;
+  const std::filesystem::path target_;
+  std::filesystem::path path_;  // Empty once there is nothing to remove.
+};
+
+// What was being written when its job was killed. Call it under the WriteLock.
+void remove_unfinished(const std::filesystem::path& root);
+
+// Gives a checkpoint that was found damaged another name, under which nobody looks for one, so that its
+// step can be saved again; logs it.
+void set_damaged_aside(const std::filesystem::path& checkpoint);
+
+// Of the checkpoints up to `step` all but the `keep_last` newest, and those whose step is a multiple of
+// keep_every; none when these are 0. Each loses its name first, so that what is half removed is not
+// found. What cannot be removed is logged.
+void remove_old(const std::filesystem::path& root, std::int64_t step, int keep_last,
+                std::int64_t keep_every);
+
+}  // namespace lockstep

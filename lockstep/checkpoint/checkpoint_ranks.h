@@ -1,0 +1,51 @@
+// Who saves or loads together: the ranks of a group, or one process alone; and how they come to one
+// outcome.
+//
+// Thread safety, Blocking: as ProcessGroup's.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+class CheckpointRanks {
+ public:
+  CheckpointRanks() = default;  // One process.
+  CheckpointRanks(ProcessGroup group, std::chrono::milliseconds timeout);
+
+  int rank() const { return group_ ? group_->rank() : 0; }
+  int size() const { return group_ ? group_->size() : 1; }
+
+  // Of more than one rank.
+  const ProcessGroup& group() const { return *group_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  // Without the fault before it and the place in our sources behind it, which a second Error would
+  // add anew.
+  static std::string text_of(const Error& error);
+
+  // Collective: what `action` returns on each rank. If it throws on one, all throw that Error, the
+  // first rank's if there are several; for what is not an Error the others throw Error(aborted) with
+  // its text. The group stays usable.
+  std::vector<std::string> all(std::string_view what,
+                               const std::function<std::string()>& action) const;
+
+  // The same of rank 0's `action` alone.
+  std::string rank_0(std::string_view what, const std::function<std::string()>& action) const;
+
+ private:
+  std::optional<ProcessGroup> group_;
+  std::chrono::milliseconds timeout_{};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/checkpoint_reader.h"
+
+#include <ATen/ops/empty.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/element_types.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t scratch_size = 256 << 10;
+
+// A regular file of this very folder: no link leads anywhere else.
+FileDescriptor open_in(const FileDescriptor& directory, const fs::path& path) {
+  FileDescriptor fd(::openat(directory.get(), path.filename().c_str(),
+                             O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd && errno == ENOENT) throw Error(Fault::corrupt, path.string() + ": the file is missing");
+  if (!fd && errno == ELOOP)
+    throw Error(Fault::corrupt, path.string() + ": expected a file, found a symbolic link");
+  if (!fd) throw_errno(path.string());
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw_errno(path.string());
+  if (!S_ISREG(status.st_mode))
+    throw Error(Fault::corrupt, path.string() + ": it is not a regular file");
+  return fd;
+}
+
+std::string read_all(const FileDescriptor& fd, const fs::path& path, std::uint64_t limit) {
+  std::string text;
+  std::string block(scratch_size, '\0');
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_errno(path.string());
+    if (got == 0) return text;
+    text.append(block, 0, static_cast<std::size_t>(got));
+    if (text.size() > limit)
+      throw Error(Fault::corrupt, path.string() + ": it is larger than " + std::to_string(limit) +
+                                      " bytes, as none is");
+  }
+}
+
+void require_same_names(const SafetensorsFile& file, const ManifestFile& expected) {
+  std::set<std::string> names;
+  for (const SafetensorsEntry& entry : file.header().entries) names.insert(entry.name);
+  for (const std::string& name : names)
+    if (!expected.tensors.contains(name))
+      throw Error(Fault::corrupt,
+                  file.name() + ": tensor " + shown(name) + " is not in the manifest");
+  for (const auto& [name, crc] : expected.tensors)
+    if (!names.contains(name))
+      throw Error(Fault::corrupt,
+                  file.name() + ": tensor " + shown(name) + " of the manifest is missing");
+}
+
+// Where a tensor's data is, and what it must sum up to.
+struct Source {
+  const SafetensorsFile* file = nullptr;
+  const SafetensorsEntry* entry = nullptr;
+  std::uint32_t crc32c = 0;
+
+  std::uint64_t bytes() const { return entry->end - entry->begin; }
+
+  void require_crc(std::uint32_t found) const {
+    if (found == crc32c) return;
+    throw Error(Fault::corrupt, file->name() + ": tensor " + shown(entry->name) +
+                                    " is damaged: its CRC-32C is another one");
+  }
+
+  // Reads all of it, and keeps bytes [begin, begin + out.size()).
+  void read(std::uint64_t begin, std::span<std::byte> out) const {
+    std::uint32_t crc = skip(0, begin, 0);
+    crc = file->read(*entry, begin, out, crc);
+    require_crc(skip(begin + out.size(), bytes(), crc));
+  }
+
+  std::uint32_t skip(std::uint64_t begin, std::uint64_t end, std::uint32_t crc) const {
+    std::vector<std::byte> scratch(std::min<std::uint64_t>(end - begin, scratch_size));
+    while (begin < end) {
+      const auto chunk =
+          std::span(scratch).first(std::min<std::uint64_t>(end - begin, scratch.size()));
+      crc = file->read(*entry, begin, chunk, crc);
+      begin += chunk.size();
+    }
+    return crc;
+  }
+};
+
+at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device) {
+  return at::empty(entry.shape, at::dtype(scalar_type_of(entry.type)).device(device));
+}
+
+std::span<std::byte> bytes_of(at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+struct CheckpointReader::State {
+  explicit State(const fs::path& path)
+      : directory(path), fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (!fd) throw_errno(path.string());
+    const fs::path manifest_path = path / manifest_name;
+    manifest = parse_manifest(manifest_path.string(),
+                              read_all(open_in(fd, manifest_path), manifest_path, manifest_limit));
+    for (const auto& [part, values] : manifest.values) contents[part].values = values;
+    for (const ManifestFile& file : manifest.files) add(file);
+  }
+
+  void add(const ManifestFile& file) {
+    const fs::path path = directory / file.name;
+    files.push_back(std::make_unique<SafetensorsFile>(
+        path.string(), open_in(fd, path),
+        SafetensorsFile::Expected{.bytes = file.bytes, .header_crc32c = file.header_crc32c}));
+    const SafetensorsFile& opened = *files.back();
+    require_same_names(opened, file);
+    for (const SafetensorsEntry& entry : opened.header().entries) {
+      sources[file.part][entry.name] = {&opened, &entry, file.tensors.at(entry.name)};
+      contents[file.part].tensors[entry.name] = whole(empty_of(entry, at::kMeta));
+    }
+  }
+
+  const Source& source(const std::string& part, const std::string& tensor) const {
+    const auto in_part = sources.find(part);
+    if (in_part != sources.end())
+      if (const auto found = in_part->second.find(tensor); found != in_part->second.end())
+        return found->second;
+    throw Error(Fault::misuse,
+                directory.string() + ": part " + shown(part) + " has no tensor " + shown(tensor));
+  }
+
+  const fs::path directory;
+  const FileDescriptor fd;
+  Manifest manifest;
+  std::vector<std::unique_ptr<const SafetensorsFile>> files;
+  std::map<std::string, std::map<std::string, Source>> sources;  // By part and name.
+  std::map<std::string, StateDict> contents;                     // On the meta device.
+};
+
+CheckpointReader::CheckpointReader(const fs::path& directory)
+    : state_(std::make_unique<const State>(directory)) {}
+CheckpointReader::~CheckpointReader() = default;
+
+const fs::path& CheckpointReader::directory() const { return state_->directory; }
+std::int64_t CheckpointReader::step() const { return state_->manifest.step; }
+int CheckpointReader::world_size() const { return state_->manifest.world_size; }
+
+std::vector<std::string> CheckpointReader::parts() const {
+  std::vector<std::string> names;
+  for (const auto& [part, contents] : state_->contents) names.push_back(part);
+  return names;
+}
+
+std::vector<CheckpointReader::File> CheckpointReader::files() const {
+  std::vector<File> files;
+  for (const ManifestFile& file : state_->manifest.files)
+    files.push_back({file.name, file.part, file.bytes});
+  return files;
+}
+
+const StateDict& CheckpointReader::contents(const std::string& part) const {
+  const auto found = state_->contents.find(part);
+  require(found != state_->contents.end(),
+          [&] { return directory().string() + " has no part " + shown(part); });
+  return found->second;
+}
+
+at::Tensor CheckpointReader::read(const std::string& part, const std::string& tensor) const {
+  const Source& source = state_->source(part, tensor);
+  at::Tensor data = empty_of(*source.entry, at::kCPU);
+  source.read(0, bytes_of(data));
+  return data;
+}
+
+StateDict CheckpointReader::read(const std::string& part, const StateRequest& request) const {
+  StateDict result;
+  result.values = contents(part).values;
+  for (const auto& [name, range] : request) {
+    const Source& source = state_->source(part, name);
+    const std::size_t size = size_of(source.entry->type);
+    const auto elements = static_cast<std::int64_t>(source.bytes() / size);
+    require(0 <= range.begin && range.begin <= range.end && range.end <= elements,
+            [&] { return "tensor " + shown(name) + " has no such elements"; });
+    if (range.begin == 0 && range.end == elements) {
+      result.tensors.emplace(name, whole(read(part, name)));
+      continue;
+    }
+    at::Tensor data = at::empty({range.end - range.begin}, scalar_type_of(source.entry->type));
+    source.read(static_cast<std::uint64_t>(range.begin) * size, bytes_of(data));
+    result.tensors.emplace(
+        name, StateTensor{.data = data, .shape = source.entry->shape, .begin = range.begin});
+  }
+  return result;
+}
+
+void CheckpointReader::verify(const std::string& part, const std::string& tensor) const {
+  const Source& source = state_->source(part, tensor);
+  source.require_crc(source.skip(0, source.bytes(), 0));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/checkpoint_writer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "lockstep/checkpoint/crc32c.h"
+#include "lockstep/checkpoint/element_types.h"
+#include "lockstep/tensor/collectives.h"
+
+namespace lockstep {
+namespace {
+
+using Piece = PlannedTensor::Piece;
+
+// What is summed, and then written while it lies in the cache.
+constexpr std::size_t chunk_size = 256 << 10;
+
+constexpr std::size_t alignment = 64;
+
+std::size_t aligned(std::size_t size) { return (size + alignment - 1) / alignment * alignment; }
+
+std::uint32_t write_summed(OutputFile& file, std::span<const std::byte> bytes) {
+  std::uint32_t crc = 0;
+  while (!bytes.empty()) {
+    const auto chunk = bytes.first(std::min(bytes.size(), chunk_size));
+    crc = crc32c(chunk, crc);
+    file.write(chunk);
+    bytes = bytes.subspan(chunk.size());
+  }
+  return crc;
+}
+
+bool has_piece(const PlannedTensor& tensor, int rank) {
+  return std::ranges::find(tensor.pieces, rank, &Piece::rank) != tensor.pieces.end();
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(SavePlan plan, const NamedStateDicts& states,
+                                   const CheckpointRanks& ranks)
+    : plan_(std::move(plan)), ranks_(ranks), sources_(plan_.tensors.size()) {
+  std::map<std::string, const StateDict*> parts;
+  for (const auto& [name, state] : states) parts.emplace(name, &state);
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const PlannedTensor& tensor = plan_.tensors[i];
+    if (tensor.pieces.empty() ? is_written_here(tensor) : has_piece(tensor, ranks_.rank()))
+      sources_[i] = parts.at(tensor.part)->tensors.at(tensor.entry.name).data.detach();
+  }
+}
+
+void CheckpointWriter::copy_into(SnapshotMemory& memory) {
+  const at::NoGradGuard no_grad;
+  std::size_t size = 0;
+  for (const at::Tensor& source : sources_)
+    if (source.defined()) size += aligned(source.nbytes());
+  std::byte* place = size == 0 ? nullptr : memory.reserve(size);
+  for (at::Tensor& source : sources_) {
+    if (!source.defined()) continue;
+    const std::size_t bytes = source.nbytes();
+    if (source.is_cpu() && source.is_contiguous() && !source.is_neg() && bytes > 0)
+      std::memcpy(place, source.const_data_ptr(), bytes);
+    const at::Tensor copy = at::from_blob(place, source.sizes(), source.scalar_type());
+    if (!source.is_cpu() || !source.is_contiguous() || source.is_neg()) copy.copy_(source);
+    source = copy;
+    place += aligned(bytes);
+  }
+}
+
+std::vector<ManifestFile> CheckpointWriter::write(const std::filesystem::path& directory) {
+  const at::NoGradGuard no_grad;
+  const std::vector<Work> sends = send_pieces();
+  std::vector<ManifestFile> files;
+  std::exception_ptr error;
+  try {
+    files = write_files(directory);
+  } catch (...) {
+    error = std::current_exception();
+    take_remaining_pieces();
+  }
+  for (const Work& send : sends) send.wait();
+  if (error) std::rethrow_exception(error);
+  return files;
+}
+
+bool CheckpointWriter::is_written_here(const PlannedTensor& tensor) const {
+  return tensor.writer == ranks_.rank();
+}
+
+// In one block, row by row unless it is a piece.
+at::Tensor CheckpointWriter::on_cpu(std::size_t index) const {
+  return sources_[index].cpu().resolve_neg().contiguous();
+}
+
+at::Tensor CheckpointWriter::assemble(std::size_t index) const {
+  const PlannedTensor& tensor = plan_.tensors[index];
+  if (tensor.pieces.empty()) return on_cpu(index);
+  at::Tensor flat = at::empty({tensor.pieces.back().end}, scalar_type_of(tensor.entry.type));
+  for (const Piece& piece : tensor.pieces) {
+    const at::Tensor place = flat.slice(0, piece.begin, piece.end);
+    if (piece.rank == ranks_.rank())
+      place.copy_(sources_[index].flatten());
+    else
+      recv(place, ranks_.group(), piece.rank, static_cast<std::int64_t>(index),
+           {.timeout = ranks_.timeout()});
+  }
+  if (tensor.strides.empty()) return flat;
+  return flat.as_strided(tensor.entry.shape, tensor.strides).contiguous();
+}
+
+// All at once: each is received when its writer has come to it, in the order of the plan.
+std::vector<Work> CheckpointWriter::send_pieces() const {
+  std::vector<Work> sends;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const PlannedTensor& tensor = plan_.tensors[i];
+    if (sources_[i].defined() && !is_written_here(tensor))
+      sends.push_back(send_async(on_cpu(i).flatten(), ranks_.group(), tensor.writer,
+                                 static_cast<std::int64_t>(i), {.timeout = ranks_.timeout()}));
+  }
+  return sends;
+}
+
+std::vector<ManifestFile> CheckpointWriter::write_files(const std::filesystem::path& directory) {
+  std::map<std::string, std::set<int>> writers;  // Of each part.
+  std::map<std::string, std::vector<std::size_t>> written;
+  for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
+    const PlannedTensor& tensor = plan_.tensors[i];
+    writers[tensor.part].insert(tensor.writer);
+    if (is_written_here(tensor)) written[tensor.part].push_back(i);
+  }
+  std::vector<ManifestFile> files;
+  for (const auto& [part, tensors] : written) {
+    const std::set<int>& all = writers.at(part);
+    const auto place = std::distance(all.begin(), all.find(ranks_.rank()));
+    const std::string name = file_name(part, static_cast<std::size_t>(place) + 1, all.size());
+    files.push_back(write_file(tensors, directory / name));
+  }
+  return files;
+}
+
+ManifestFile CheckpointWriter::write_file(std::span<const std::size_t> tensors,
+                                          const std::filesystem::path& path) {
+  SafetensorsHeader header{.entries = {}, .metadata = {{"format", "pt"}}};
+  for (const std::size_t index : tensors) header.entries.push_back(plan_.tensors[index].entry);
+  lay_out(header);
+  const std::string head = format_safetensors_header(header);
+
+  ManifestFile entry{.name = path.filename().string(),
+                     .part = plan_.tensors[tensors.front()].part,
+                     .bytes = head.size() + header.entries.back().end,
+                     .header_crc32c = 0,
+                     .tensors = {}};
+  OutputFile file(path);
+  file.reserve(entry.bytes);
+  entry.header_crc32c = write_summed(file, std::as_bytes(std::span(head)));
+  for (const std::size_t index : tensors) {  // In the order of the header.
+    const at::Tensor values = assemble(index);
+    next_ = index + 1;
+    entry.tensors[plan_.tensors[index].entry.name] = write_summed(
+        file, {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
+  }
+  file.sync();
+  return entry;
+}
+
+// Or those who send them would wait.
+void CheckpointWriter::take_remaining_pieces() {
+  for (; next_ < sources_.size(); ++next_)
+    if (is_written_here(plan_.tensors[next_]) && !plan_.tensors[next_].pieces.empty())
+      assemble(next_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/checkpointer.h"
+
+#include <algorithm>
+#include <exception>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/checkpoint_ranks.h"
+#include "lockstep/checkpoint/checkpoint_writer.h"
+#include "lockstep/checkpoint/load_state.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/save_plan.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/log.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+NamedStateDicts dicts_of(const NamedStates& states) {
+  NamedStateDicts dicts;
+  for (const auto& [name, state] : states) dicts.emplace_back(name, state->state_dict());
+  return dicts;
+}
+
+// How ranks tell each other what they have written.
+std::string encode(const std::vector<ManifestFile>& files) {
+  Manifest manifest;
+  manifest.files = files;
+  for (const ManifestFile& file : files) manifest.values[file.part];
+  return format_manifest(manifest);
+}
+
+std::vector<ManifestFile> decode_files(const std::vector<std::string>& of_ranks) {
+  std::vector<ManifestFile> files;
+  for (const std::string& text : of_ranks)
+    for (ManifestFile& file : parse_manifest("a rank's files", text).files)
+      files.push_back(std::move(file));
+  std::ranges::sort(files, {}, &ManifestFile::name);
+  return files;
+}
+
+CheckpointRanks ranks_of(const ProcessGroup& group, std::chrono::milliseconds timeout) {
+  return {group.split(/*color=*/0), timeout};
+}
+
+}  // namespace
+
+class Checkpointer::Implementation {
+ public:
+  Implementation(fs::path root, CheckpointRanks ranks, const CheckpointerOptions& options)
+      : root_(std::move(root)), ranks_(std::move(ranks)), options_(options) {
+    require(options.keep_last >= 0 && options.keep_every >= 0,
+            "Checkpointer: keep_last or keep_every is negative");
+    require(!root_.empty(), "Checkpointer: the directory has no name");
+  }
+
+  ~Implementation() {
+    if (background_.joinable()) background_.join();
+    if (!error_) return;
+    try {
+      std::rethrow_exception(error_);
+    } catch (const std::exception& error) {
+      log(LogLevel::error, "a checkpoint was not saved: " + std::string(error.what()));
+    }
+  }
+
+  Implementation(const Implementation&) = delete;
+  Implementation& operator=(const Implementation&) = delete;
+
+  void save(std::int64_t step, const NamedStates& states) {
+    wait();
+    try {
+      auto writer = std::make_unique<CheckpointWriter>(plan(step, states), states_, ranks_);
+      states_.clear();
+      if (options_.async) return start_writing(step, std::move(writer));
+      write(step, *writer);
+    } catch (...) {
+      states_.clear();
+      staged_.reset();
+      throw;
+    }
+  }
+
+  void wait() {
+    if (background_.joinable()) background_.join();
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+  std::optional<Resumed> resume(const NamedStates& states) {
+    wait();
+    Resumed resumed;
+    for (const fs::path& candidate : candidates()) {
+      try {
+        resumed.step = load_state(candidate, states, ranks_, UnknownParts::refuse);
+        resumed.directory = candidate;
+        return resumed;
+      } catch (const Error& error) {
+        // All ranks get the same Error, so all go on.
+        if (error.fault() != Fault::corrupt && error.fault() != Fault::system) throw;
+        if (ranks_.rank() == 0)
+          log(LogLevel::warning, candidate.string() + " is skipped: " + error.what());
+        if (error.fault() == Fault::corrupt) damaged_.insert(candidate);
+        resumed.skipped.push_back({candidate, error.what()});
+      }
+    }
+    if (resumed.skipped.empty()) return std::nullopt;
+    throw Error(Fault::corrupt,
+                root_.string() + ": none of its " + std::to_string(resumed.skipped.size()) +
+                    " checkpoints is whole; the newest: " + resumed.skipped.front().reason);
+  }
+
+ private:
+  // The same list on all ranks, whatever they see of the folder.
+  std::vector<fs::path> candidates() const {
+    const std::string names = ranks_.rank_0("checkpoints", [&] {
+      std::string text;
+      for (const StepDirectory& each : find_checkpoints(root_))
+        text += each.path.filename().string() + '\n';
+      return text;
+    });
+    std::vector<fs::path> paths;
+    for (std::size_t begin = 0; begin < names.size();) {
+      const std::size_t end = names.find('\n', begin);
+      paths.push_back(root_ / names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return paths;
+  }
+
+  // Leaves this rank's states in states_.
+  SavePlan plan(std::int64_t step, const NamedStates& states) {
+    require(step >= 0, "Checkpointer: the step is negative");
+    const auto descriptions = ranks_.all("description of a state", [&] {
+      states_ = dicts_of(states);
+      std::string description = describe(states_);
+      if (ranks_.rank() == 0) stage(step);
+      return std::to_string(step) + '\n' + description;
+    });
+    return agree(step, descriptions);
+  }
+
+  static SavePlan agree(std::int64_t step, std::vector<std::string> descriptions) {
+    for (std::size_t rank = 0; rank < descriptions.size(); ++rank) {
+      const std::size_t end = descriptions[rank].find('\n');
+      if (descriptions[rank].substr(0, end) != std::to_string(step))
+        throw Error(Fault::mismatch, "rank " + std::to_string(rank) + " saves step " +
+                                         descriptions[rank].substr(0, end) + ", another rank " +
+                                         std::to_string(step));
+      descriptions[rank].erase(0, end + 1);
+    }
+    return make_plan(descriptions);
+  }
+
+  void stage(std::int64_t step) {
+    if (!lock_) {
+      lock_.emplace(root_);
+      remove_unfinished(root_);
+    }
+    const fs::path target = root_ / checkpoint_name(step);
+    if (damaged_.erase(target) > 0) set_damaged_aside(target);
+    staged_ = std::make_unique<StagedCheckpoint>(root_, step);
+  }
+
+  void start_writing(std::int64_t step, std::unique_ptr<CheckpointWriter> writer) {
+    ranks_.all("copy of a state", [&] {
+      writer->copy_into(memory_);
+      return std::string();
+    });
+    background_ = std::thread([this, step, writer = std::move(writer)] {
+      try {
+        write(step, *writer);
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+    });
+  }
+
+  // Collective; with `async` on a thread of its own.
+  void write(std::int64_t step, CheckpointWriter& writer) {
+    const std::unique_ptr<StagedCheckpoint> staged = std::move(staged_);
+    const fs::path directory =
+        ranks_.rank_0("folder of a checkpoint", [&] { return staged->path().string(); });
+    const auto written =
+        ranks_.all("a checkpoint", [&] { return encode(writer.write(directory)); });
+    ranks_.rank_0("end of a checkpoint", [&] {
+      staged->commit(format_manifest({.step = step,
+                                      .world_size = ranks_.size(),
+                                      .files = decode_files(written),
+                                      .values = writer.plan().values}));
+      remove_old(root_, step, options_.keep_last, options_.keep_every);
+      return std::string();
+    });
+  }
+
+  const fs::path root_;
+  const CheckpointRanks ranks_;
+  const CheckpointerOptions options_;
+  std::set<fs::path> damaged_;  // That resume() found.
+  NamedStateDicts states_;      // While they are being saved.
+
+  // Of rank 0.
+  std::optional<WriteLock> lock_;
+  std::unique_ptr<StagedCheckpoint> staged_;
+
+  SnapshotMemory memory_;
+  std::thread background_;
+  std::exception_ptr error_;  // Of the background; written before its end.
+};
+
+Checkpointer::Checkpointer(fs::path directory, const ProcessGroup& group,
+                           CheckpointerOptions options)
+    : implementation_(std::make_unique<Implementation>(
+          std::move(directory), ranks_of(group, options.timeout), options)) {}
+
+Checkpointer::Checkpointer(fs::path directory, CheckpointerOptions options)
+    : implementation_(
+          std::make_unique<Implementation>(std::move(directory), CheckpointRanks(), options)) {}
+
+Checkpointer::~Checkpointer() = default;
+
+void Checkpointer::save(std::int64_t step, const NamedStates& state) {
+  implementation_->save(step, state);
+}
+
+void Checkpointer::wait() { implementation_->wait(); }
+
+std::optional<Resumed> Checkpointer::resume(const NamedStates& state) {
+  return implementation_->resume(state);
+}
+
+std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state,
+                             const ProcessGroup& group) {
+  return load_state(directory, state, {group, default_timeout}, UnknownParts::ignore);
+}
+
+std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state) {
+  return load_state(directory, state, {}, UnknownParts::ignore);
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& directory) {
+  std::vector<fs::path> paths;
+  for (const StepDirectory& each : find_checkpoints(directory)) paths.push_back(each.path);
+  return paths;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/checkpointer.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "lockstep/checkpoint/checkpoint_reader.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/comm/log.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Tensors that it replaces when it is loaded, and values.
+class Tensors : public Stateful {
+ public:
+  Tensors() = default;
+  explicit Tensors(StateDict state) : state_(std::move(state)) {}
+
+  StateDict state_dict() override { return state_; }
+  StateRequest wanted(const StateDict& saved) override {
+    if (!request_.empty()) return request_;
+    return everything(saved);
+  }
+  void load_state_dict(StateDict state) override { state_ = std::move(state); }
+
+  void want(StateRequest request) { request_ = std::move(request); }
+  StateDict& state() { return state_; }
+  const at::Tensor& tensor(const std::string& name) const { return state_.tensors.at(name).data; }
+
+ private:
+  StateDict state_;
+  StateRequest request_;
+};
+
+StateDict some_state(double factor) {
+  StateDict state;
+  state.tensors["weight"] = whole(at::arange(12, at::kFloat).reshape({3, 4}) * factor);
+  state.tensors["empty"] = whole(at::zeros({0, 4}));
+  state.tensors["scalar"] = whole(at::full({}, factor, at::kDouble));
+  state.tensors["transposed"] = whole(at::arange(6).reshape({2, 3}).t() * factor);
+  state.values["step"] = std::int64_t{7};
+  state.values["lr"] = 0.1 * factor;
+  state.values["minus zero"] = -0.0;
+  state.values["best"] = std::numeric_limits<double>::infinity();
+  state.values["name"] = std::string("größe");
+  state.values["done"] = true;
+  state.values["betas"] = std::vector<double>{0.9, 0.999};
+  return state;
+}
+
+void expect_same(const StateDict& a, const StateDict& b) {
+  EXPECT_EQ(a.values, b.values);
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (const auto& [name, tensor] : a.tensors) {
+    EXPECT_EQ(tensor.data.scalar_type(), b.tensors.at(name).data.scalar_type());
+    EXPECT_TRUE(at::equal(tensor.data, b.tensors.at(name).data)) << name;
+  }
+}
+
+std::string error_of(const std::function<void()>& body, Fault fault) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(name(error.fault()), name(fault)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+void flip_last_byte(const fs::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-1, std::ios::end);
+  const char last = static_cast<char>(stream.get());
+  stream.seekp(-1, std::ios::end);
+  stream.put(static_cast<char>(last ^ 1));
+}
+
+class Checkpoints : public testing::Test {
+ protected:
+  ~Checkpoints() override { set_log_sink({}); }
+
+  // What is logged from here on.
+  void catch_log() {
+    set_log_sink([this](LogLevel, std::string_view text) { log_ += std::string(text) + '\n'; });
+  }
+
+  fs::path root() const { return scratch_.path() / "runs" / "a"; }
+  fs::path step(const std::string& number) const { return root() / ("step-0000000" + number); }
+
+  const test::ScratchDirectory scratch_;
+  std::string log_;
+};
+
+TEST_F(Checkpoints, AreSavedAndLoadedByOneProcess) {
+  Tensors saved(some_state(1)), loaded;
+  Checkpointer checkpoints(root());
+  EXPECT_FALSE(checkpoints.resume({{"model", &loaded}}).has_value());
+  checkpoints.save(100, {{"model", &saved}});
+  EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000100"}));
+  EXPECT_EQ(names_in(step("100")),
+            (std::set<std::string>{"manifest.json", "model-00001-of-00001.safetensors"}));
+  const auto resumed = checkpoints.resume({{"model", &loaded}});
+  ASSERT_TRUE(resumed.has_value());
+  EXPECT_EQ(resumed->step, 100);
+  EXPECT_EQ(resumed->directory, step("100"));
+  expect_same(loaded.state(), saved.state());
+  EXPECT_TRUE(std::signbit(std::get<double>(loaded.state().values["minus zero"])));
+}
+
+TEST_F(Checkpoints, ArePlainFilesOfSafetensors) {
+  Tensors saved(some_state(2));
+  Checkpointer(root()).save(1, {{"model", &saved}});
+  const Safetensors file = load_safetensors(step("001") / "model-00001-of-00001.safetensors");
+  std::map<std::string, at::Tensor> tensors(file.tensors.begin(), file.tensors.end());
+  ASSERT_EQ(tensors.size(), 4u);
+  EXPECT_TRUE(at::equal(tensors.at("transposed"), saved.tensor("transposed")));
+}
+
+TEST_F(Checkpoints, OfSeveralRanksHoldEveryTensorOnce) {
+  run_in_process(3, [&](ProcessGroup& world) {
+    StateDict state = some_state(1);
+    for (int i = 0; i < 7; ++i)
+      state.tensors["layer." + std::to_string(i)] = whole(at::full({100 + i}, i, at::kFloat));
+    state.tensors["rank." + std::to_string(world.rank())] =
+        whole(at::full({5}, world.rank(), at::kByte));
+    StateTensor statistics = whole(at::full({8}, world.rank() + 1, at::kFloat));
+    statistics.of_rank_0 = true;
+    state.tensors["running_mean"] = statistics;
+    Tensors saved(state), other;
+    Checkpointer(root(), world).save(5, {{"model", &saved}, {"other", &other}});
+    world.barrier();
+
+    Tensors loaded, rest;
+    EXPECT_EQ(load_checkpoint(root(), {{"other", &rest}, {"model", &loaded}}, world), 5);
+    EXPECT_EQ(loaded.state().tensors.size(), state.tensors.size() + 2);
+    EXPECT_TRUE(at::equal(loaded.tensor("layer.6"), state.tensors["layer.6"].data));
+    EXPECT_TRUE(at::equal(loaded.tensor("rank.2"), at::full({5}, 2, at::kByte)));
+    EXPECT_TRUE(at::equal(loaded.tensor("running_mean"), at::full({8}, 1, at::kFloat)));
+    EXPECT_EQ(loaded.state().values, state.values);
+  });
+  const CheckpointReader reader(step("005"));
+  EXPECT_EQ(reader.world_size(), 3);
+  EXPECT_EQ(reader.parts(), (std::vector<std::string>{"model", "other"}));
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max(), most = 0;
+  for (const auto& file : reader.files()) {
+    least = std::min(least, file.bytes);
+    most = std::max(most, file.bytes);
+  }
+  EXPECT_EQ(reader.files().size(), 3u);
+  EXPECT_LT(most - least, 600u) << "ranks write about as many bytes";
+}
+
+// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor of which a view with `strides` is whole.
+StateTensor piece(const at::Tensor& flat, const ProcessGroup& world,
+                  std::vector<std::int64_t> strides = {}) {
+  const std::int64_t begin = flat.numel() * world.rank() / world.size();
+  const std::int64_t end = flat.numel() * (world.rank() + 1) / world.size();
+  return {.data = flat.slice(0, begin, end),
+          .shape = {3, flat.numel() / 3},
+          .strides = std::move(strides),
+          .begin = begin};
+}
+
+TEST_F(Checkpoints, PutPiecesOfSeveralRanksTogether) {
+  for (const bool async : {false, true}) {
+    const fs::path folder = root() / (async ? "async" : "sync");
+    const at::Tensor flat = at::randn({12}), large = at::randn({3 << 18});
+    run_in_process(4, [&](ProcessGroup& world) {
+      StateDict state;
+      state.tensors["rows"] = piece(flat, world);
+      state.tensors["columns"] = piece(flat, world, {1, 3});
+      for (int i = 0; i < 5; ++i) state.tensors["large." + std::to_string(i)] = piece(large, world);
+      Tensors saved(state);
+      Checkpointer checkpoints(folder, world, {.async = async});
+      checkpoints.save(1, {{"optimizer", &saved}});
+      checkpoints.wait();
+    });
+    const CheckpointReader reader(folder / "latest");
+    EXPECT_TRUE(at::equal(reader.read("optimizer", "rows"), flat.view({3, 4})));
+    EXPECT_TRUE(at::equal(reader.read("optimizer", "columns"), flat.view({4, 3}).t()));
+    for (int i = 0; i < 5; ++i)
+      EXPECT_TRUE(
+          at::equal(reader.read("optimizer", "large." + std::to_string(i)), large.view({3, -1})));
+  }
+}
+
+TEST_F(Checkpoints, GiveARankThePartThatItWants) {
+  Tensors saved(some_state(1)), loaded;
+  Checkpointer(root()).save(1, {{"model", &saved}});
+  loaded.want({{"weight", {5, 9}}, {"empty", {0, 0}}});
+  load_checkpoint(root(), {{"model", &loaded}});
+  EXPECT_TRUE(at::equal(loaded.tensor("weight"), at::arange(5, 9, at::kFloat)));
+  EXPECT_EQ(loaded.state().tensors.at("weight").begin, 5);
+  EXPECT_EQ(loaded.state().tensors.at("weight").shape, (std::vector<std::int64_t>{3, 4}));
+  EXPECT_EQ(loaded.state().values, saved.state().values);
+}
+
+TEST_F(Checkpoints, AreNamedByRanksThatDisagree) {
+  const auto error_with = [&](const std::function<void(StateDict&, int)>& change, Fault fault) {
+    std::string text;
+    run_in_process(2, [&](ProcessGroup& world) {
+      StateDict state = some_state(1);
+      change(state, world.rank());
+      Tensors saved(state), good(some_state(1));
+      Checkpointer checkpoints(root(), world);
+      const std::string message = error_of(
+          [&] {
+            checkpoints.save(1, {{"model", &saved}});
+          },
+          fault);
+      if (world.rank() == 1) text = message;
+      world.barrier();
+      if (fs::exists(root())) EXPECT_FALSE(fs::exists(step("001")));
+      world.barrier();
+      checkpoints.save(2, {{"model", &good}});  // The group goes on.
+      world.barrier();
+      if (world.rank() == 0) fs::remove_all(root());
+    });
+    return text;
+  };
+  EXPECT_TRUE(contains(
+      error_with([](StateDict& s, int rank) { s.values["lr"] = 0.1 + rank; }, Fault::mismatch),
+      "model: value \"lr\" is another one on rank 1"));
+  EXPECT_TRUE(contains(error_with(
+                           [](StateDict& s, int rank) {
+                             if (rank == 1) s.tensors["weight"] = whole(at::zeros({3, 5}));
+                           },
+                           Fault::mismatch),
+                       "tensor \"weight\" has another type or shape on rank 1 than on rank 0"));
+  EXPECT_TRUE(contains(error_with(
+                           [](StateDict& s, int rank) {
+                             if (rank == 0)
+                               s.tensors["scalar"] = whole(at::zeros({2}, at::kComplexFloat));
+                           },
+                           Fault::unsupported),
+                       "rank 0: safetensors: tensor \"scalar\""));
+  EXPECT_TRUE(contains(error_with(
+                           [](StateDict& s, int rank) {
+                             if (rank == 0) return;
+                             s.tensors["half"] = {.data = at::zeros({2}), .shape = {4}, .begin = 2};
+                           },
+                           Fault::mismatch),
+                       "no rank has its elements from 0 on"));
+}
+
+TEST_F(Checkpoints, OfOtherPartsOrStepsOnEachRankAreRefused) {
+  run_in_process(2, [&](ProcessGroup& world) {
+    Tensors saved(some_state(1));
+    Checkpointer checkpoints(root(), world);
+    const std::string part = world.rank() == 0 ? "model" : "net";
+    EXPECT_TRUE(contains(error_of(
+                             [&] {
+                               checkpoints.save(1, {{part, &saved}});
+                             },
+                             Fault::mismatch),
+                         "other parts on rank 1"));
+    error_of([&] { checkpoints.save(world.rank(), {{"model", &saved}}); }, Fault::mismatch);
+    error_of([&] { checkpoints.save(1, {{"../model", &saved}}); }, Fault::misuse);
+    error_of([&] { checkpoints.save(-1, {{"model", &saved}}); }, Fault::misuse);
+  });
+}
+
+TEST_F(Checkpoints, OfASnapshotAreOfTheMomentItWasTaken) {
+  run_in_process(2, [&](ProcessGroup& world) {
+    const at::Tensor weight = at::full({1 << 20}, 1, at::kFloat);
+    StateDict state;
+    state.tensors["weight"] = whole(weight);
+    state.tensors["columns"] = whole(weight.view({1 << 10, 1 << 10}).t());
+    Tensors saved(state);
+    Checkpointer checkpoints(root(), world, {.async = true});
+    for (int i = 1; i <= 3; ++i) {
+      weight.fill_(i);
+      checkpoints.save(i, {{"model", &saved}});
+      weight.fill_(-1);  // Training goes on.
+    }
+    checkpoints.wait();
+    Tensors loaded;
+    for (int i = 1; i <= 3; ++i) {
+      load_checkpoint(step("00" + std::to_string(i)), {{"model", &loaded}}, world);
+      EXPECT_TRUE(at::equal(loaded.tensor("weight"), at::full({1 << 20}, i, at::kFloat)));
+      EXPECT_TRUE(at::equal(loaded.tensor("columns"), at::full({1 << 10, 1 << 10}, i, at::kFloat)));
+    }
+  });
+}
+
+TEST_F(Checkpoints, ThatFailInTheBackgroundSaySoAtTheNextCall) {
+  Tensors saved(some_state(1));
+  Checkpointer checkpoints(root(), {.async = true});
+  checkpoints.save(1, {{"model", &saved}});
+  checkpoints.wait();
+  // A file is where the folder of a step is to be, but for its link: nobody can look there.
+  fs::remove(root() / "latest");
+  fs::create_directory(root() / "latest");
+  std::ofstream(root() / "latest" / "in the way");
+  checkpoints.save(2, {{"model", &saved}});
+  EXPECT_TRUE(contains(error_of([&] { checkpoints.wait(); }, Fault::system), "latest"));
+  EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000001"}));
+  fs::remove_all(root() / "latest");
+  checkpoints.save(2, {{"model", &saved}});
+  checkpoints.wait();
+  EXPECT_EQ(fs::read_symlink(root() / "latest"), "step-0000000002");
+}
+
+TEST_F(Checkpoints, AreKeptAsLongAsTheOptionsSay) {
+  Tensors saved(some_state(1));
+  Checkpointer checkpoints(root(), {.keep_last = 2, .keep_every = 30});
+  for (int step = 10; step <= 80; step += 10) checkpoints.save(step, {{"model", &saved}});
+  EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000030", "step-0000000060",
+                                                     "step-0000000070", "step-0000000080"}));
+}
+
+TEST_F(Checkpoints, OfAStepThatIsThereAreRefused) {
+  Tensors saved(some_state(1)), other(some_state(2)), loaded;
+  Checkpointer checkpoints(root());
+  checkpoints.save(1, {{"model", &saved}});
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             checkpoints.save(1, {{"model", &other}});
+                           },
+                           Fault::misuse),
+                       "is there already"));
+  checkpoints.resume({{"model", &loaded}});
+  expect_same(loaded.state(), saved.state());
+  EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000001"}));
+}
+
+TEST_F(Checkpoints, ThatAreDamagedAreSkippedAndSetAside) {
+  catch_log();
+  Tensors loaded;
+  {
+    Checkpointer checkpoints(root());
+    for (int i = 1; i <= 3; ++i) {
+      Tensors saved(some_state(i));
+      checkpoints.save(i, {{"model", &saved}});
+    }
+  }
+  flip_last_byte(step("003") / "model-00001-of-00001.safetensors");
+  fs::remove(step("002") / "manifest.json");
+  Checkpointer checkpoints(root());
+  const auto resumed = checkpoints.resume({{"model", &loaded}});
+  ASSERT_TRUE(resumed.has_value());
+  EXPECT_EQ(resumed->step, 1);
+  expect_same(loaded.state(), some_state(1));
+  ASSERT_EQ(resumed->skipped.size(), 2u);
+  EXPECT_EQ(resumed->skipped[0].directory, step("003"));
+  EXPECT_TRUE(contains(resumed->skipped[0].reason, "model-00001-of-00001.safetensors: tensor"));
+  EXPECT_TRUE(contains(resumed->skipped[1].reason, "manifest.json: the file is missing"));
+  EXPECT_TRUE(contains(log_, "step-0000000003 is skipped")) << log_;
+
+  checkpoints.save(3, {{"model", &loaded}});
+  EXPECT_EQ(fs::read_symlink(root() / "latest"), "step-0000000003");
+  EXPECT_TRUE(contains(log_, "step-0000000003 is damaged")) << log_;
+  EXPECT_EQ(checkpoints.resume({{"model", &loaded}})->step, 3);
+}
+
+TEST_F(Checkpoints, OfWhichNoneIsWholeAreNotAFreshStart) {
+  catch_log();
+  Tensors saved(some_state(1));
+  Checkpointer(root()).save(1, {{"model", &saved}});
+  flip_last_byte(step("001") / "manifest.json");
+  Tensors loaded(some_state(5));
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             Checkpointer(root()).resume({{"model", &loaded}});
+                           },
+                           Fault::corrupt),
+                       "none of its 1 checkpoints is whole"));
+  expect_same(loaded.state(), some_state(5));
+}
+
+TEST_F(Checkpoints, ThatDoNotFitTheProgramAreMisuse) {
+  Tensors saved(some_state(1)), other;
+  Checkpointer checkpoints(root());
+  checkpoints.save(1, {{"model", &saved}, {"optimizer", &other}});
+  Tensors model, optimizer;
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             checkpoints.resume({{"model", &model}});
+                           },
+                           Fault::misuse),
+                       "has the part 'optimizer', which this program's state lacks"));
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             load_checkpoint(root(), {{"ema", &model}});
+                           },
+                           Fault::misuse),
+                       "has no part 'ema'; it has 'model', 'optimizer'"));
+  EXPECT_EQ(load_checkpoint(root(), {{"model", &model}}), 1) << "parts may be loaded alone";
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             load_checkpoint(root() / "none", {{"model", &model}});
+                           },
+                           Fault::system),
+                       "No such file"));
+}
+
+TEST_F(Checkpoints, OfTwoWritersOneWins) {
+  Tensors saved(some_state(1));
+  Checkpointer first(root()), second(root());
+  first.save(1, {{"model", &saved}});
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             second.save(2, {{"model", &saved}});
+                           },
+                           Fault::system),
+                       "another job, or another Checkpointer"));
+  first.save(2, {{"model", &saved}});
+  EXPECT_EQ(list_checkpoints(root()), (std::vector<fs::path>{step("002"), step("001")}));
+}
+
+TEST_F(Checkpoints, RemoveWhatAKilledJobLeft) {
+  Tensors saved(some_state(1));
+  fs::create_directories(root() / "step-0000000007.tmp-0badcafe");
+  std::ofstream(root() / "step-0000000007.tmp-0badcafe" / "model-00001-of-00001.safetensors");
+  fs::create_symlink("step-0000000007", root() / "latest.tmp-12345678");
+  fs::create_directories(root() / "step-back.tmp-mine");
+  fs::create_directories(root() / "notes");
+  Checkpointer checkpoints(root());
+  EXPECT_FALSE(checkpoints.resume({{"model", &saved}}).has_value());
+  checkpoints.save(8, {{"model", &saved}});
+  EXPECT_EQ(names_in(root()),
+            (std::set<std::string>{"latest", "notes", "step-0000000008", "step-back.tmp-mine"}));
+}
+
+TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
+  class Broken : public Tensors {
+   public:
+    using Tensors::Tensors;
+    StateDict state_dict() override { throw std::runtime_error("no state today\nat frame 0"); }
+  };
+  run_in_process(2, [&](ProcessGroup& world) {
+    Tensors good(some_state(1));
+    Broken broken;
+    Checkpointer checkpoints(root(), world);
+    Stateful* const state = world.rank() == 1 ? &broken : static_cast<Stateful*>(&good);
+    if (world.rank() == 1)
+      EXPECT_THROW(checkpoints.save(1, {{"model", state}}), std::runtime_error);
+    else
+      EXPECT_TRUE(contains(error_of(
+                               [&] {
+                                 checkpoints.save(1, {{"model", state}});
+                               },
+                               Fault::aborted),
+                           "rank 1: no state today"));
+    world.barrier();
+    EXPECT_EQ(names_in(root()), std::set<std::string>{});
+    world.barrier();
+    checkpoints.save(1, {{"model", &good}});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/load_state.h"
+
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint_directory.h"
+#include "lockstep/checkpoint/checkpoint_reader.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path checkpoint_in(const fs::path& directory) {
+  std::error_code error;
+  if (fs::exists(directory / manifest_name, error)) return directory;
+  const fs::path latest = directory / latest_name;
+  return fs::is_symlink(latest, error) ? latest : directory;
+}
+
+std::string quoted(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text;
+}
+
+void require_parts(const CheckpointReader& reader, const NamedStates& states,
+                   UnknownParts unknown) {
+  std::set<std::string> saved;
+  for (const std::string& part : reader.parts()) saved.insert(part);
+  std::set<std::string> missing;
+  for (const auto& [name, state] : states)
+    if (saved.erase(name) == 0) missing.insert(name);
+  require(missing.empty(), [&] {
+    return reader.directory().string() + " has no part " + quoted(missing) + "; it has " +
+           quoted(saved);
+  });
+  require(unknown == UnknownParts::ignore || saved.empty(), [&] {
+    return reader.directory().string() + " has the part " + quoted(saved) +
+           ", which this program's state lacks";
+  });
+}
+
+std::vector<StateDict> read(const CheckpointReader& reader, const NamedStates& states) {
+  std::vector<StateDict> loaded;
+  std::vector<StateRequest> requests;
+  for (const auto& [part, state] : states) {
+    try {
+      requests.push_back(state->wanted(reader.contents(part)));
+    } catch (const Error& error) {
+      if (error.fault() != Fault::misuse) throw;
+      throw Error(Fault::misuse, reader.directory().string() + ", part '" + part +
+                                     "': " + CheckpointRanks::text_of(error));
+    }
+  }
+  for (std::size_t i = 0; i < states.size(); ++i)
+    loaded.push_back(reader.read(states[i].first, requests[i]));
+  return loaded;
+}
+
+}  // namespace
+
+std::int64_t load_state(const fs::path& directory, const NamedStates& states,
+                        const CheckpointRanks& ranks, UnknownParts unknown) {
+  std::int64_t step = 0;
+  std::vector<StateDict> loaded;
+  ranks.all("a checkpoint to load", [&] {
+    const CheckpointReader reader(checkpoint_in(directory));
+    require_parts(reader, states, unknown);
+    loaded = read(reader, states);
+    step = reader.step();
+    return std::string();
+  });
+  for (std::size_t i = 0; i < states.size(); ++i)
+    states[i].second->load_state_dict(std::move(loaded[i]));
+  return step;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "lockstep/checkpoint/crc32c.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view format_name = "lockstep checkpoint";
+constexpr std::uint64_t format_version = 1;
+constexpr std::array<std::string_view, 7> manifest_keys{"format", "version", "step",  "world_size",
+                                                        "files",  "values",  "crc32c"};
+constexpr std::array<std::string_view, 5> file_keys{"name", "part", "bytes", "header_crc32c",
+                                                    "tensors"};
+constexpr std::string_view special_key =
+    "double";  // {"double": "inf"}, as JSON has no such number.
+
+// The end of every manifest, with a CRC-32C between.
+constexpr std::string_view before_crc = ",\n  \"crc32c\": \"";
+constexpr std::string_view after_crc = "\"\n}\n";
+constexpr std::size_t crc_digits = 8;
+constexpr std::size_t end_size = before_crc.size() + crc_digits + after_crc.size();
+
+std::uint32_t crc_of(std::string_view text) {
+  return crc32c(std::as_bytes(std::span<const char>(text)));
+}
+
+std::string hex(std::uint32_t value) {
+  std::string text;
+  for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15];
+  return text;
+}
+
+std::optional<std::uint32_t> from_hex(std::string_view text) {
+  if (text.size() != crc_digits) return std::nullopt;
+  std::uint32_t value = 0;
+  for (const char digit : text) {
+    const std::size_t nibble = std::string_view("0123456789abcdef").find(digit);
+    if (nibble == std::string_view::npos) return std::nullopt;
+    value = value << 4 | static_cast<std::uint32_t>(nibble);
+  }
+  return value;
+}
+
+bool drop_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+bool drop_number(std::string_view& text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  text.remove_prefix(digits);
+  return digits >= 5 && digits <= 10;
+}
+
+// PART-00001-of-00002.safetensors
+bool is_file_name(std::string_view name, std::string_view part) {
+  return drop_prefix(name, part) && drop_prefix(name, "-") && drop_number(name) &&
+         drop_prefix(name, "-of-") && drop_number(name) && name == ".safetensors";
+}
+
+// What is wrong with the names of a file, which is of the manifest whose `tensors` were seen so far.
+std::optional<std::string> complaint(
+    const ManifestFile& file, const Manifest& manifest,
+    std::set<std::pair<std::string_view, std::string_view>>& seen) {
+  if (!manifest.values.contains(file.part))
+    return "the file " + shown(file.name) + " is of the part " + shown(file.part) +
+           ", which has no values";
+  if (!is_file_name(file.name, file.part))
+    return shown(file.name) + " is no name for a file of the part " + shown(file.part);
+  for (const auto& [tensor, crc] : file.tensors)
+    if (!seen.emplace(file.part, tensor).second)
+      return "the tensor " + shown(tensor) + " is in two files of the part " + shown(file.part);
+  return std::nullopt;
+}
+
+// What no manifest may have, however it is written.
+std::optional<std::string> complaint(const Manifest& manifest) {
+  if (manifest.step < 0) return "the step " + std::to_string(manifest.step) + " is negative";
+  if (manifest.world_size < 1)
+    return "the world_size " + std::to_string(manifest.world_size) + " is not positive";
+  for (const auto& [part, values] : manifest.values)
+    if (!is_part_name(part)) return shown(part) + " is no name for a part";
+  std::set<std::string_view> names;
+  std::set<std::pair<std::string_view, std::string_view>> tensors;
+  for (const ManifestFile& file : manifest.files) {
+    if (!names.insert(file.name).second) return "the file " + shown(file.name) + " occurs twice";
+    if (const auto found = complaint(file, manifest, tensors)) return found;
+  }
+  return std::nullopt;
+}
+
+// --- Writing ------------------------------------------------------------------------------------
+
+// As JSON. Errors: misuse.
+std::string encoded(const std::string& text) {
+  try {
+    return Json(text).dump();
+  } catch (const Json::exception&) {
+    throw Error(Fault::misuse, "manifest: " + shown(text) + " is not UTF-8");
+  }
+}
+
+std::string encoded(bool value) { return value ? "true" : "false"; }
+std::string encoded(std::int64_t value) { return std::to_string(value); }
+
+// A finite one gets a point or an exponent, and the digits that lead back to it.
+std::string encoded(double value) {
+  if (std::isfinite(value)) return Json(value).dump();
+  const char* name = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  return "{\"" + std::string(special_key) + "\": \"" + name + "\"}";
+}
+
+std::string encoded(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double value : values) text += (text.size() > 1 ? ", " : "") + encoded(value);
+  return text + "]";
+}
+
+std::string encoded(const StateValue& value) {
+  return std::visit([](const auto& alternative) { return encoded(alternative); }, value);
+}
+
+// The lines of members, each `indent` and `open`, between brackets that the caller writes.
+template <class Members, class Line>
+std::string lines(const Members& members, const std::string& indent, Line line) {
+  std::string text;
+  for (const auto& member : members) text += (text.empty() ? "\n" : ",\n") + indent + line(member);
+  if (!text.empty()) text += "\n" + indent.substr(2);
+  return text;
+}
+
+std::string encoded(const ManifestFile& file) {
+  return "{\"name\": " + encoded(file.name) + ", \"part\": " + encoded(file.part) +
+         ", \"bytes\": " + std::to_string(file.bytes) + ", \"header_crc32c\": \"" +
+         hex(file.header_crc32c) + "\", \"tensors\": {" +
+         lines(file.tensors, "      ",
+               [](const auto& tensor) {
+                 return encoded(tensor.first) + ": \"" + hex(tensor.second) + "\"";
+               }) +
+         "}}";
+}
+
+std::string encoded(const std::pair<const std::string, StateValues>& part) {
+  return encoded(part.first) + ": {" +
+         lines(part.second, "      ",
+               [](const auto& value) {
+                 return encoded(value.first) + ": " + encoded(value.second);
+               }) +
+         "}";
+}
+
+// --- Reading ------------------------------------------------------------------------------------
+
+// Follows the one form that a manifest may have, and refuses at the first thing that is not of it.
+class ManifestReader final : public nlohmann::json_sax<Json> {
+ public:
+  explicit ManifestReader(std::string_view file) : file_name_(file) {}
+
+  Manifest take() { return std::move(manifest_); }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(Fault::corrupt, context() + what);
+  }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::outside) return go(Place::top);
+    if (place_ == Place::top && key_ == "values") return go(Place::values);
+    if (place_ == Place::file && key_ == "tensors") return go(Place::tensors);
+    if (place_ == Place::part || place_ == Place::list) {
+      special_.reset();
+      around_special_ = place_;
+      return go(Place::special);
+    }
+    if (place_ == Place::values) {
+      part_ = key_;
+      manifest_.values.emplace(part_, StateValues());
+      return go(Place::part);
+    }
+    if (place_ != Place::files) fail("an object is out of place");
+    file_ = {};
+    file_fields_.clear();
+    return go(Place::file);
+  }
+
+  bool key(std::string& text) override {
+    key_ = std::move(text);
+    if (is_there()) fail("the key occurs twice");
+    if (place_ == Place::top) add_field(manifest_keys, fields_);
+    if (place_ == Place::file) add_field(file_keys, file_fields_);
+    if (place_ == Place::part) name_ = key_;
+    if (place_ == Place::special && key_ != special_key) fail("the key is unknown");
+    return true;
+  }
+
+  bool string(std::string& text) override {
+    if (place_ == Place::part) return put(std::move(text));
+    if (place_ == Place::tensors) return file_.tensors.emplace(key_, crc(text)).second;
+    if (place_ == Place::special) return put_special(text);
+    if (place_ == Place::top && key_ == "crc32c") return true;  // Compared before all else.
+    if (place_ == Place::top && key_ == "format") {
+      if (text != format_name) fail("expected " + shown(format_name) + ", found " + shown(text));
+    } else if (place_ == Place::file && key_ == "name") {
+      file_.name = std::move(text);
+    } else if (place_ == Place::file && key_ == "part") {
+      file_.part = std::move(text);
+    } else if (place_ == Place::file && key_ == "header_crc32c") {
+      file_.header_crc32c = crc(text);
+    } else {
+      fail("a string is out of place");
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ == Place::top && key_ == "files") return go(Place::files);
+    if (place_ != Place::part) fail("an array is out of place");
+    list_.clear();
+    return go(Place::list);
+  }
+
+  bool end_array() override {
+    if (place_ == Place::files) return go(Place::top);
+    place_ = Place::part;
+    return put(std::move(list_));
+  }
+
+  bool end_object() override {
+    if (place_ == Place::top) {
+      check_fields(manifest_keys, fields_);
+      return go(Place::outside);
+    }
+    if (place_ == Place::values) return go(Place::top);
+    if (place_ == Place::part) return go(Place::values);
+    if (place_ == Place::tensors) return go(Place::file);
+    if (place_ == Place::special) {
+      if (!special_) fail("an object is out of place");
+      place_ = around_special_;
+      return put_double(*special_);
+    }
+    check_fields(file_keys, file_fields_);
+    manifest_.files.push_back(std::move(file_));
+    return go(Place::files);
+  }
+
+  bool number_unsigned(std::uint64_t value) override {
+    if (place_ == Place::part) return put(small(value));
+    if (place_ == Place::file && key_ == "bytes") {
+      file_.bytes = value;
+    } else if (place_ == Place::top && key_ == "version") {
+      check_version(value);
+    } else if (place_ == Place::top && key_ == "step") {
+      manifest_.step = small(value);
+    } else if (place_ == Place::top && key_ == "world_size") {
+      manifest_.world_size = small<int>(value);
+    } else {
+      fail("the number " + std::to_string(value) + " is out of place");
+    }
+    return true;
+  }
+
+  bool number_integer(std::int64_t value) override {
+    if (place_ != Place::part) fail("the number " + std::to_string(value) + " is out of place");
+    return put(value);
+  }
+
+  bool number_float(double value, const std::string& text) override {
+    // What looks whole got here as it does not fit 64 bits.
+    if (text.find_first_of(".eE") == text.npos) fail("the number " + shown(text) + " is too large");
+    if (place_ != Place::part && place_ != Place::list)
+      fail("the number " + shown(text) + " is out of place");
+    return put_double(value);
+  }
+
+  bool boolean(bool value) override {
+    if (place_ != Place::part) fail("a truth value is out of place");
+    return put(value);
+  }
+
+  bool null() override { fail("null is out of place"); }
+  bool binary(Json::binary_t&) override { fail("binary data is out of place"); }
+  bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
+    throw Error(Fault::corrupt, std::string(file_name_) + ": byte " + std::to_string(position) +
+                                    ": it is not JSON in UTF-8 from here on");
+  }
+
+ private:
+  using Fields = std::vector<std::string>;
+  enum class Place { outside, top, files, file, tensors, values, part, list, special };
+
+  bool go(Place place) {
+    place_ = place;
+    return true;
+  }
+
+  std::string context() const {
+    std::string text(file_name_);
+    text += ": ";
+    const std::string file = "file " + std::to_string(manifest_.files.size() + 1) + ": ";
+    switch (place_) {
+      case Place::outside:
+        return text;
+      case Place::top:
+      case Place::files:
+      case Place::values:
+        return text + shown(key_) + ": ";
+      case Place::file:
+        return text + file + shown(key_) + ": ";
+      case Place::tensors:
+        return text + file + "tensor " + shown(key_) + ": ";
+      case Place::part:
+      case Place::list:
+      case Place::special:
+        return text + "part " + shown(part_) + ": value " + shown(name_) + ": ";
+    }
+    return text;
+  }
+
+  // Whether the object that is being read has the key already.
+  bool is_there() const {
+    switch (place_) {
+      case Place::top:
+        return std::ranges::count(fields_, key_) != 0;
+      case Place::file:
+        return std::ranges::count(file_fields_, key_) != 0;
+      case Place::tensors:
+        return file_.tensors.contains(key_);
+      case Place::values:
+        return manifest_.values.contains(key_);
+      case Place::part:
+        return manifest_.values.at(part_).contains(key_);
+      case Place::special:
+        return special_.has_value();
+      default:
+        return false;
+    }
+  }
+
+  void add_field(std::span<const std::string_view> known, Fields& fields) const {
+    if (std::ranges::find(known, key_) == known.end()) fail("the key is unknown");
+    fields.push_back(key_);
+  }
+
+  // Fails when one of the keys is not there.
+  void check_fields(std::span<const std::string_view> known, const Fields& fields) {
+    for (const std::string_view key : known) {
+      key_ = key;
+      if (std::ranges::count(fields, key) == 0) fail("the key is absent");
+    }
+  }
+
+  void check_version(std::uint64_t version) const {
+    if (version > format_version)
+      throw Error(Fault::unsupported, context() + "it is " + std::to_string(version) +
+                                          ", and this program knows only " +
+                                          std::to_string(format_version));
+    if (version != format_version) fail("there is none of " + std::to_string(version));
+  }
+
+  template <class Integer = std::int64_t>
+  Integer small(std::uint64_t value) const {
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))
+      fail("the number " + std::to_string(value) + " is too large");
+    return static_cast<Integer>(value);
+  }
+
+  std::uint32_t crc(std::string_view text) const {
+    const auto value = from_hex(text);
+    if (!value) fail("expected a CRC-32C as 8 digits, found " + shown(text));
+    return *value;
+  }
+
+  bool put(StateValue value) {
+    manifest_.values.at(part_).insert_or_assign(name_, std::move(value));
+    return true;
+  }
+
+  bool put_double(double value) {
+    if (place_ == Place::part) return put(value);
+    list_.push_back(value);
+    return true;
+  }
+
+  bool put_special(std::string_view text) {
+    if (text == "nan")
+      special_ = std::numeric_limits<double>::quiet_NaN();
+    else if (text == "inf" || text == "-inf")
+      special_ = (text == "inf" ? 1 : -1) * std::numeric_limits<double>::infinity();
+    else
+      fail("expected \"inf\", \"-inf\" or \"nan\", found " + shown(text));
+    return true;
+  }
+
+  const std::string_view file_name_;  // Of the manifest.
+  Place place_ = Place::outside;
+  std::string key_;     // The latest.
+  Fields fields_;       // Of the manifest, so far.
+  Fields file_fields_;  // Of `file_`, so far.
+  ManifestFile file_;   // That is being read.
+  std::string part_;    // Whose values are being read.
+  std::string name_;    // Of the value that is being read.
+  std::vector<double> list_;
+  std::optional<double> special_;
+  Place around_special_ = Place::part;
+  Manifest manifest_;
+};
+
+void check_crc(std::string_view file, std::string_view text) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(Fault::corrupt, std::string(file) + ": " + what);
+  };
+  if (text.size() > manifest_limit)
+    fail("its " + std::to_string(text.size()) + " bytes are beyond the limit of " +
+         std::to_string(manifest_limit));
+  const auto end = text.substr(text.size() - std::min(text.size(), end_size));
+  const auto written =
+      end.starts_with(before_crc) && end.ends_with(after_crc) && end.size() == end_size
+          ? from_hex(end.substr(before_crc.size(), crc_digits))
+          : std::nullopt;
+  if (!written) fail("it does not end in its CRC-32C, as one that is whole does");
+  const std::uint32_t found = crc_of(text.substr(0, text.size() - end_size));
+  if (found != *written)
+    fail("it was changed: its CRC-32C is " + hex(found) + ", and was " + hex(*written));
+  // The parser would take it for the end.
+  if (text.find('\0') != text.npos || text.front() != '{') fail("it is not JSON in UTF-8");
+}
+
+}  // namespace
+
+bool is_part_name(std::string_view name) {
+  const auto may_be_in_one = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  };
+  return !name.empty() && name.size() <= 64 && name.front() != '-' &&
+         std::ranges::all_of(name, may_be_in_one);
+}
+
+std::string format_manifest(const Manifest& manifest) {
+  if (const auto found = complaint(manifest)) throw Error(Fault::misuse, "manifest: " + *found);
+  const auto line = [](const auto& member) { return encoded(member); };
+  std::string text = "{\n  \"format\": \"" + std::string(format_name) +
+                     "\",\n  \"version\": " + std::to_string(format_version) +
+                     ",\n  \"step\": " + std::to_string(manifest.step) +
+                     ",\n  \"world_size\": " + std::to_string(manifest.world_size) +
+                     ",\n  \"files\": [" + lines(manifest.files, "    ", line) +
+                     "],\n  \"values\": {" + lines(manifest.values, "    ", line) + "}";
+  const std::uint32_t crc = crc_of(text);
+  text += std::string(before_crc) + hex(crc) + std::string(after_crc);
+  require(text.size() <= manifest_limit, [&] {
+    return "manifest: it would take " + std::to_string(text.size()) + " bytes, and may have " +
+           std::to_string(manifest_limit);
+  });
+  return text;
+}
+
+Manifest parse_manifest(std::string_view file, std::string_view text) {
+  check_crc(file, text);
+  ManifestReader reader(file);
+  Json::sax_parse(text, &reader);
+  Manifest manifest = reader.take();
+  if (const auto found = complaint(manifest))
+    throw Error(Fault::corrupt, std::string(file) + ": " + *found);
+  return manifest;
+}
+
+}  // namespace lockstep

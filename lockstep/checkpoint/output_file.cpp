@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr mode_t everybody = 0666;  // Less the process's umask.
+
+// Pages that wait for sync() leave the disk idle until then; fewer at a time cost calls.
+constexpr std::uint64_t write_back_size = 8 << 20;
+
+}  // namespace
+
+OutputFile::OutputFile(const std::filesystem::path& path, std::string name)
+    : name_(name.empty() ? path.string() : std::move(name)),
+      fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, everybody)) {
+  if (!fd_) fail();
+}
+
+void OutputFile::reserve(std::uint64_t size) {
+  if (size == 0) return;
+  int result = 0;
+  do {
+    result = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail();
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (done >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+      size_ += static_cast<std::uint64_t>(done);
+    } else if (errno != EINTR) {
+      fail();
+    }
+  }
+  if (size_ - started_ >= write_back_size) start_writing_back();
+}
+
+void OutputFile::sync() {
+  int result = 0;
+  do {
+    result = ::fsync(fd_.get());
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) fail();
+}
+
+// What fails here fails in sync(), too.
+void OutputFile::start_writing_back() {
+  ::sync_file_range(fd_.get(), static_cast<off_t>(started_), static_cast<off_t>(size_ - started_),
+                    SYNC_FILE_RANGE_WRITE);
+  started_ = size_;
+}
+
+void OutputFile::fail() const { throw_errno(name_); }
+
+void sync_directory(const std::filesystem::path& directory) {
+  const std::filesystem::path name = directory.empty() ? "." : directory;
+  const FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // EINVAL: a file system that has no notion of it, such as some that lie on a network.
+  if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) throw_errno(name.string());
+}
+
+}  // namespace lockstep

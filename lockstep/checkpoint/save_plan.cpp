@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/save_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/checkpoint/element_types.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+using Piece = PlannedTensor::Piece;
+
+// What one rank has of a tensor.
+struct Holding {
+  int rank = 0;
+  bool of_rank_0 = false;
+  Piece piece;
+};
+
+// What all ranks have of it.
+struct Holdings {
+  PlannedTensor tensor;
+  std::vector<Holding> of;
+};
+
+using Key = std::pair<std::string, std::string>;  // Part and name.
+
+std::string text_of(const Key& key) { return key.first + ": tensor " + shown(key.second); }
+
+[[noreturn]] void disagree(const Key& key, const std::string& what) {
+  throw Error(Fault::mismatch, text_of(key) + " " + what);
+}
+
+std::uint64_t bytes_of(const SafetensorsEntry& entry) {
+  return std::accumulate(entry.shape.begin(), entry.shape.end(), std::uint64_t{size_of(entry.type)},
+                         [](std::uint64_t product, std::int64_t dimension) {
+                           return product * static_cast<std::uint64_t>(dimension);
+                         });
+}
+
+std::int64_t elements_of(const SafetensorsEntry& entry) {
+  return static_cast<std::int64_t>(bytes_of(entry) / size_of(entry.type));
+}
+
+Json describe(const std::string& part, const std::string& name, const StateTensor& tensor) {
+  const SafetensorsEntry entry = entry_for(name, tensor.data);
+  return Json::array({part, name, static_cast<int>(entry.type), tensor.shape, tensor.strides,
+                      tensor.begin, tensor.begin + tensor.data.numel(), tensor.of_rank_0});
+}
+
+void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
+  const Key key{item.at(0), item.at(1)};
+  PlannedTensor tensor;
+  tensor.part = key.first;
+  tensor.entry.name = key.second;
+  tensor.entry.type = static_cast<SafetensorsType>(item.at(2).get<int>());
+  tensor.entry.shape = item.at(3).get<std::vector<std::int64_t>>();
+  tensor.entry.end = bytes_of(tensor.entry);
+  tensor.strides = item.at(4).get<std::vector<std::int64_t>>();
+  const auto [slot, is_new] = all.try_emplace(key);
+  Holdings& holdings = slot->second;
+  if (is_new)
+    holdings.tensor = tensor;
+  else if (holdings.tensor.entry.type != tensor.entry.type ||
+           holdings.tensor.entry.shape != tensor.entry.shape)
+    disagree(key, "has another type or shape on rank " + std::to_string(rank) + " than on rank " +
+                      std::to_string(holdings.of.front().rank));
+  holdings.of.push_back(
+      {.rank = rank,
+       .of_rank_0 = item.at(7).get<bool>(),
+       .piece = {rank, item.at(5).get<std::int64_t>(), item.at(6).get<std::int64_t>()}});
+  if (!tensor.strides.empty()) holdings.tensor.strides = tensor.strides;
+}
+
+// The ranks that have all of it; of a tensor of which rank 0's counts, that one.
+std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
+  std::vector<int> ranks;
+  bool of_rank_0 = false;
+  for (const Holding& holding : holdings.of) {
+    of_rank_0 = of_rank_0 || holding.of_rank_0;
+    if (holding.piece.begin == 0 && holding.piece.end == elements_of(holdings.tensor.entry))
+      ranks.push_back(holding.rank);
+  }
+  if (!of_rank_0) return ranks;
+  if (std::ranges::find(ranks, 0) == ranks.end()) disagree(key, "is not on rank 0");
+  return {0};
+}
+
+// Pieces that cover the tensor, none of them twice.
+std::vector<Piece> cover(const Key& key, const Holdings& holdings) {
+  std::vector<Piece> pieces;
+  for (const Holding& holding : holdings.of) pieces.push_back(holding.piece);
+  std::ranges::stable_sort(pieces, {}, &Piece::begin);
+  std::vector<Piece> chosen;
+  std::int64_t end = 0;
+  for (Piece piece : pieces) {
+    if (piece.end <= end) continue;
+    if (piece.begin > end) break;
+    end = piece.end;
+    chosen.push_back(piece);
+  }
+  for (std::size_t i = 1; i < chosen.size(); ++i)
+    if (chosen[i].begin < chosen[i - 1].end)
+      disagree(key, "lies on ranks " + std::to_string(chosen[i - 1].rank) + " and " +
+                        std::to_string(chosen[i].rank) + " in parts that overlap");
+  if (end != elements_of(holdings.tensor.entry))
+    disagree(key, "is incomplete: no rank has its elements from " + std::to_string(end) + " on");
+  return chosen;
+}
+
+// As texts, in which one NaN equals another.
+bool are_equal(const StateValue& a, const StateValue& b) {
+  const auto text = [](const StateValue& value) {
+    Manifest manifest;
+    manifest.values["a"]["b"] = value;
+    return format_manifest(manifest);
+  };
+  return a == b || text(a) == text(b);
+}
+
+void add_values(const std::map<std::string, StateValues>& of_rank, int rank,
+                std::map<std::string, StateValues>& all) {
+  for (const auto& [part, values] : of_rank)
+    for (const auto& [name, value] : values) {
+      const auto [slot, is_new] = all[part].try_emplace(name, value);
+      if (is_new || are_equal(slot->second, value)) continue;
+      throw Error(Fault::mismatch, part + ": value " + shown(name) + " is another one on rank " +
+                                       std::to_string(rank) + " than on a rank before it");
+    }
+}
+
+// The largest first, each to the candidate that has the fewest bytes so far; what has no choice
+// before all else.
+void choose_writers(std::vector<PlannedTensor>& tensors,
+                    const std::vector<std::vector<int>>& candidates, std::size_t ranks) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
+    return std::pair(candidates[i].size() > 1, ~tensors[i].bytes());
+  });
+  std::vector<std::uint64_t> load(ranks);
+  for (const std::size_t i : order) {
+    tensors[i].writer = *std::ranges::min_element(
+        candidates[i], {}, [&](int rank) { return load[static_cast<std::size_t>(rank)]; });
+    load[static_cast<std::size_t>(tensors[i].writer)] += tensors[i].bytes();
+  }
+}
+
+// As lay_out() orders the tensors of a file.
+std::vector<std::pair<Key, Holdings>> in_order_of_files(const std::map<Key, Holdings>& all) {
+  std::vector<std::pair<Key, Holdings>> ordered(all.begin(), all.end());
+  std::ranges::stable_sort(ordered, [](const auto& a, const auto& b) {
+    const SafetensorsEntry& x = a.second.tensor.entry;
+    const SafetensorsEntry& y = b.second.tensor.entry;
+    return std::tie(a.first.first, y.type, x.name) < std::tie(b.first.first, x.type, y.name);
+  });
+  return ordered;
+}
+
+struct Description {
+  Manifest values;
+  Json tensors;
+};
+
+Description parse(const std::string& text) {
+  const Json both = Json::parse(text);
+  return {parse_manifest("a rank's values", both.at(0).get_ref<const std::string&>()), both.at(1)};
+}
+
+void require_same_parts(const std::vector<Description>& all) {
+  const auto parts = [](const Description& description) {
+    std::vector<std::string> names;
+    for (const auto& [part, values] : description.values.values) names.push_back(part);
+    return names;
+  };
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (parts(all[rank]) != parts(all[0]))
+      throw Error(Fault::mismatch,
+                  "the state has other parts on rank " + std::to_string(rank) + " than on rank 0");
+}
+
+}  // namespace
+
+std::string describe(const NamedStateDicts& states) {
+  Manifest values;
+  Json tensors = Json::array();
+  for (const auto& [part, state] : states) {
+    require(values.values.emplace(part, state.values).second,
+            "the state has two parts called " + shown(part));
+    for (const auto& [name, tensor] : state.tensors)
+      tensors.push_back(describe(part, name, tensor));
+  }
+  try {
+    return Json::array({format_manifest(values), std::move(tensors)}).dump();
+  } catch (const Json::exception&) {
+    throw Error(Fault::misuse, "the state has a tensor whose name is not UTF-8");
+  }
+}
+
+SavePlan make_plan(const std::vector<std::string>& descriptions) {
+  std::vector<Description> ranks;
+  for (const std::string& description : descriptions) ranks.push_back(parse(description));
+  require_same_parts(ranks);
+
+  SavePlan plan{.tensors = {}, .values = ranks.front().values.values};
+  std::map<Key, Holdings> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (const Json& item : ranks[rank].tensors) add(item, static_cast<int>(rank), all);
+    add_values(ranks[rank].values.values, static_cast<int>(rank), plan.values);
+  }
+  std::vector<std::vector<int>> candidates;
+  for (auto& [key, holdings] : in_order_of_files(all)) {
+    std::vector<int> writers = whole_on(key, holdings);
+    if (writers.empty()) {
+      holdings.tensor.pieces = cover(key, holdings);
+      for (const Piece& piece : holdings.tensor.pieces) writers.push_back(piece.rank);
+    }
+    candidates.push_back(std::move(writers));
+    plan.tensors.push_back(std::move(holdings.tensor));
+  }
+  choose_writers(plan.tensors, candidates, ranks.size());
+  return plan;
+}
+
+std::string file_name(const std::string& part, std::size_t index, std::size_t count) {
+  std::array<char, 64> numbers{};
+  std::snprintf(numbers.data(), numbers.size(), "-%05zu-of-%05zu.safetensors", index, count);
+  return part + numbers.data();
+}
+
+}  // namespace lockstep
