@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include <concepts>
 #include <memory>
@@ -55,6 +56,7 @@ class LOCKSTEP_API TrainingState {
 
   // How many steps it has made. Learning rates are the optimizer's.
   void add(const std::string& name, torch::optim::LRScheduler& schedule);
+  void add(const std::string& name, torch::optim::ReduceLROnPlateauScheduler& schedule);
 
   // Epoch and offset.
   void add(const std::string& name, const DistributedSampler& sampler);
