@@ -8,10 +8,11 @@
 #include <string>
 
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/comm/api.h"
 
 namespace lockstep {
 
-at::ScalarType scalar_type_of(SafetensorsType type);
+LOCKSTEP_API at::ScalarType scalar_type_of(SafetensorsType type);
 
 // What describes `tensor` in a header; begin and end are not set.
 // Errors: misuse, with the name, for an undefined tensor; unsupported for one that is not dense or

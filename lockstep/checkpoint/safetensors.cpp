@@ -5,14 +5,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include <set>
-#include <span>
+#include <algorithm>
 #include <utility>
+#include <vector>
 
-#include "lockstep/checkpoint/atomic_file.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_file.h"
-#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/safetensors_writer.h"
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
@@ -26,30 +25,66 @@ at::Tensor read(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   return tensor;
 }
 
+// By name in the module: the tensor of the file that goes there, and whether it does the other way
+// round.
+struct Source {
+  const SafetensorsEntry* entry;
+  bool transposed;
+};
+using Sources = std::map<std::string, Source>;
+
+Sources sources_in(const std::filesystem::path& file, const SafetensorsHeader& header,
+                   const NameTable& names) {
+  Sources sources;
+  for (const SafetensorsEntry& entry : header.entries) {
+    const auto target = names.find(entry.name);
+    if (!target) continue;
+    const auto [other, added] = sources.try_emplace(target->name, &entry, target->transposed);
+    require(added, [&, &first = other->second] {
+      return file.string() + ": " + shown(first.entry->name) + " and " + shown(entry.name) +
+             " are both " + shown(target->name) + " by the table of names";
+    });
+  }
+  return sources;
+}
+
 std::string describe(at::ScalarType type, at::IntArrayRef shape) {
   return std::string(c10::toString(type)) + " " + c10::str(shape);
 }
 
+// The name in the module, and that in the file where it is another one.
+std::string both_names(const std::string& name, const Source& source) {
+  const std::string& in_file = source.entry->name;
+  return shown(name) + (in_file == name ? "" : " (" + shown(in_file) + " in the file)");
+}
+
+// Nothing when `source` fits `target`.
+std::string complaint(const std::string& name, const Source& source, const at::Tensor& target) {
+  const at::ScalarType type = scalar_type_of(source.entry->type);
+  std::vector<std::int64_t> shape = source.entry->shape;
+  if (source.transposed && shape.size() != 2)
+    return both_names(name, source) + " is no matrix, " + describe(type, shape) +
+           ", and cannot be transposed";
+  if (source.transposed) std::swap(shape[0], shape[1]);
+  if (type == target.scalar_type() && target.sizes() == shape) return "";
+  return both_names(name, source) + " is " + describe(type, shape) + " in the file" +
+         (source.transposed ? " (transposed), " : ", ") +
+         describe(target.scalar_type(), target.sizes()) + " in the module";
+}
+
 // What keeps the tensors of a file from being copied into `targets`.
-std::vector<std::string> complaints(const SafetensorsHeader& header,
+std::vector<std::string> complaints(const Sources& sources,
                                     const std::map<std::string, at::Tensor>& targets) {
   std::vector<std::string> found;
-  std::set<std::string> present;
-  for (const SafetensorsEntry& entry : header.entries) {
-    present.insert(entry.name);
-    const auto target = targets.find(entry.name);
-    if (target == targets.end()) {
-      found.push_back(shown(entry.name) + " is not in the module");
-      continue;
-    }
-    const at::ScalarType type = scalar_type_of(entry.type);
-    const at::Tensor& tensor = target->second;
-    if (type != tensor.scalar_type() || tensor.sizes() != entry.shape)
-      found.push_back(shown(entry.name) + " is " + describe(type, entry.shape) + " in the file, " +
-                      describe(tensor.scalar_type(), tensor.sizes()) + " in the module");
+  for (const auto& [name, source] : sources) {
+    const auto target = targets.find(name);
+    std::string problem = target == targets.end()
+                              ? both_names(name, source) + " is not in the module"
+                              : complaint(name, source, target->second);
+    if (!problem.empty()) found.push_back(std::move(problem));
   }
   for (const auto& [name, tensor] : targets)
-    if (!present.contains(name)) found.push_back(shown(name) + " is not in the file");
+    if (!sources.contains(name)) found.push_back(shown(name) + " is not in the file");
   return found;
 }
 
@@ -67,22 +102,9 @@ void require_fit(const std::filesystem::path& file, const std::vector<std::strin
 
 void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata) {
-  SafetensorsHeader header{.entries = {}, .metadata = metadata};
-  std::map<std::string, at::Tensor> by_name;
-  for (const auto& [name, tensor] : tensors) {
-    header.entries.push_back(entry_for(name, tensor));
-    by_name.emplace(name, tensor);
-  }
-  lay_out(header);
-  const std::string head = format_safetensors_header(header);
-  const std::uint64_t data_size = header.entries.empty() ? 0 : header.entries.back().end;
-
-  AtomicFile out(file, head.size() + data_size);
-  out.write(std::as_bytes(std::span(head)));
-  for (const SafetensorsEntry& entry : header.entries) {
-    const at::Tensor values = by_name.at(entry.name).detach().cpu().resolve_neg().contiguous();
-    out.write({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
-  }
+  SafetensorsWriter out(file, tensors, metadata);
+  const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
+  for (const std::string& name : out.order()) out.write(by_name.at(name));
   out.commit();
 }
 
@@ -98,16 +120,20 @@ void save_weights(const torch::nn::Module& module, const std::filesystem::path& 
   save_safetensors(file, named_tensors(module), {{"format", "pt"}});
 }
 
-void load_weights(torch::nn::Module& module, const std::filesystem::path& file) {
+void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
+                  const NameTable& names) {
   std::map<std::string, at::Tensor> targets;
   for (auto& [name, tensor] : named_tensors(module)) targets.emplace(name, tensor);
-  const SafetensorsFile source(file);
-  require_fit(file, complaints(source.header(), targets));
+  const SafetensorsFile opened(file);
+  const Sources sources = sources_in(file, opened.header(), names);
+  require_fit(file, complaints(sources, targets));
 
   // All is read before the first is copied, so that a bad disk does not leave half a model.
   NamedTensors loaded;
-  for (const SafetensorsEntry& entry : source.header().entries)
-    loaded.emplace_back(entry.name, read(source, entry));
+  for (const auto& [name, source] : sources) {
+    const at::Tensor tensor = read(opened, *source.entry);
+    loaded.emplace_back(name, source.transposed ? tensor.t() : tensor);
+  }
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : loaded) targets.at(name).copy_(tensor);
 }

@@ -16,11 +16,12 @@
 #include <string>
 
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/host/file_descriptor.h"
 
 namespace lockstep {
 
-class SafetensorsFile {
+class LOCKSTEP_API SafetensorsFile {
  public:
   // What a file is known to be, by the manifest that goes with it.
   struct Expected {

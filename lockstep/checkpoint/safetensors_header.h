@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // In the order in which the reference writer (safetensors/src/tensor.rs) ranks them: it puts the
@@ -54,6 +56,6 @@ std::string format_safetensors_header(const SafetensorsHeader& header);
 
 // A name for messages, in quotes. Names come from files: they may be as long as these are, and hold
 // what should not reach a terminal.
-std::string shown(std::string_view name);
+LOCKSTEP_API std::string shown(std::string_view name);
 
 }  // namespace lockstep

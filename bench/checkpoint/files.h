@@ -1,0 +1,24 @@
+// The files of a checkpoint that was saved.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fcntl.h>
+#include <lockstep/comm/host/file_descriptor.h>
+
+#include <cstdint>
+#include <filesystem>
+
+inline std::uint64_t bytes_in(const std::filesystem::path& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) bytes += entry.file_size();
+  return bytes;
+}
+
+// The next to read them waits for the disk. Needs no root; what is not yet on the disk stays.
+inline void drop_cached(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const lockstep::FileDescriptor fd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+    ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/name_table.h"
+
+#include <regex>
+
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+// The regular expressions of libstdc++ take stack for every byte of a name, which comes from a file.
+constexpr std::size_t longest_name = 1000;
+
+std::regex compiled(const std::string& pattern) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error& error) {
+    throw Error(Fault::misuse, "NameTable: " + shown(pattern) +
+                                   " is no regular expression: " + std::string(error.what()));
+  }
+}
+
+}  // namespace
+
+struct NameTable::Rule {
+  std::regex pattern;
+  NameRule rule;
+};
+
+NameTable::NameTable(std::initializer_list<NameRule> rules)
+    : NameTable(std::vector<NameRule>(rules)) {}
+
+NameTable::NameTable(const std::vector<NameRule>& rules) {
+  std::vector<Rule> ready;
+  for (const NameRule& rule : rules) ready.push_back({compiled(rule.pattern), rule});
+  rules_ = std::make_shared<const std::vector<Rule>>(std::move(ready));
+}
+
+std::optional<NameTable::Target> NameTable::find(const std::string& name) const {
+  std::smatch match;
+  if (rules_ != nullptr && name.size() <= longest_name)
+    for (const Rule& each : *rules_) {
+      if (!std::regex_match(name, match, each.pattern)) continue;
+      if (each.rule.ignore) return std::nullopt;
+      return Target{match.format(each.rule.replacement), each.rule.transpose};
+    }
+  return Target{name, false};
+}
+
+}  // namespace lockstep

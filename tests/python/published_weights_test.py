@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Weights under the names that torchvision, Hugging Face and nanoGPT give them are loaded into the models
+of examples/, each tensor into the right place. The values are random, the files written by Python.
+"""
+
+import hashlib
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from plain_safetensors import bytes_of, write
+from torch_or_skip import torch
+
+try:
+    from safetensors.torch import save_file
+except ImportError:
+    save_file = write
+
+NAMES = pathlib.Path(__file__).resolve().parent / "torchvision_names"
+WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Of published_weights.cpp's Gpt.
+
+
+def digest(tensor):
+    line = f"{str(tensor.dtype)[6:]} {list(tensor.shape)}\n"
+    return hashlib.sha256(line.encode() + bytes_of(tensor)).hexdigest()
+
+
+def random(dtype, shape):
+    return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.randint(9, shape)
+
+
+def torchvision(model):
+    tensors = {}
+    for line in (NAMES / f"{model}.txt").read_text().splitlines()[1:]:
+        name, dtype, shape = line.split(maxsplit=2)
+        tensors[name] = random(getattr(torch, dtype), [int(size) for size in shape[1:-1].split(",") if size])
+    return tensors
+
+
+def gpt(prefix):
+    """As nanoGPT has it: weights of linear layers are [out, in]."""
+    tensors = {"wte.weight": torch.randn(VOCABULARY, WIDTH), "wpe.weight": torch.randn(BLOCK, WIDTH)}
+    for layer in (f"h.{i}" for i in range(LAYERS)):
+        for name in ("ln_1", "ln_2"):
+            tensors |= {f"{layer}.{name}.{kind}": torch.randn(WIDTH) for kind in ("weight", "bias")}
+        for name, out, into in (("attn.c_attn", 3, 1), ("attn.c_proj", 1, 1), ("mlp.c_fc", 4, 1),
+                                ("mlp.c_proj", 1, 4)):
+            tensors[f"{layer}.{name}.weight"] = torch.randn(out * WIDTH, into * WIDTH)
+            tensors[f"{layer}.{name}.bias"] = torch.randn(out * WIDTH)
+    tensors |= {"ln_f.weight": torch.randn(WIDTH), "ln_f.bias": torch.randn(WIDTH)}
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def of_hugging_face(ours, prefix):
+    """What is in ours, as Conv1D keeps it, and what GPT2LMHeadModel has beside."""
+    theirs = {}
+    for name, tensor in ours.items():
+        of_conv1d = ".c_" in name and name.endswith(".weight")
+        theirs[name.replace("transformer.", prefix)] = tensor.t().contiguous() if of_conv1d else tensor
+    mask = torch.ones(1, 1, BLOCK, BLOCK).tril()
+    for i in range(LAYERS):
+        theirs[f"{prefix}h.{i}.attn.bias"] = mask.bool().clone() if prefix else mask.clone()
+        theirs[f"{prefix}h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    return theirs
+
+
+def loaded(program, model, file):
+    done = subprocess.run([program, model, file], stdout=subprocess.PIPE, text=True, check=True)
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def main():
+    torch.manual_seed(1)
+    ours = gpt("transformer.")
+    tied = {"lm_head.weight": ours["transformer.wte.weight"].clone()}
+    cases = [(model, torchvision(model), None) for model in ("resnet18", "efficientnet_b0")]
+    cases += [("nanogpt", ours | tied, ours),
+              ("gpt2", of_hugging_face(ours, "transformer.") | tied, ours),
+              ("gpt2", of_hugging_face(ours, ""), ours)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "theirs.safetensors")
+        for model, theirs, expected in cases:
+            save_file(theirs, file, {"format": "pt"})
+            found = loaded(sys.argv[1], model, file)
+            expected = {name: digest(tensor) for name, tensor in (expected or theirs).items()}
+            assert found == expected, f"{model}: {sorted(set(found.items()) ^ set(expected.items()))[:4]}"
+            print(model, len(theirs), "tensors of theirs,", len(found), "of ours")
+
+
+main()

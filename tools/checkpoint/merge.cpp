@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+
+#include "lockstep/checkpoint/safetensors_writer.h"
+#include "lockstep/comm/error.h"
+#include "tools/checkpoint/byte_bar.h"
+#include "tools/checkpoint/commands.h"
+#include "tools/checkpoint/output.h"
+#include "tools/checkpoint/source.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+volatile sig_atomic_t stopped_by = 0;
+
+// So that what was written so far does not stay behind.
+void note_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { stopped_by = number; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // The second time it ends at once.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
+}
+
+// Returns false when a signal came first.
+bool write_all(const Source& source, const std::string& part, SafetensorsWriter& out,
+               ByteBar& bar) {
+  for (const std::string& name : out.order()) {
+    const at::Tensor tensor = source.read(part, name);
+    out.write(tensor);
+    bar.add(tensor.nbytes());
+    if (stopped_by != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int merge(const MergeOptions& options) {
+  if (kind_of(options.checkpoint) == Kind::file)
+    throw NoInput(options.checkpoint.string() + " is a single file already");
+  std::error_code absent;
+  if (!options.force && fs::exists(fs::symlink_status(options.out, absent)))
+    throw CannotCreate(options.out.string() + " is there already; --force replaces it");
+
+  const auto source = open_source(options.checkpoint, options.part);
+  require_part(options.checkpoint, source->parts(), options.part);
+  const StateDict& contents = source->contents(options.part);
+  NamedTensors tensors;
+  for (const auto& [name, tensor] : contents.tensors) tensors.emplace_back(name, tensor.data);
+
+  note_signals();
+  SafetensorsWriter out(options.out, tensors, {{"format", "pt"}});
+  {
+    ByteBar bar(options.out.filename().string(), bytes_of(contents));
+    if (!write_all(*source, options.part, out, bar)) return 128 + stopped_by;
+  }
+  out.commit();
+  print(options.out.string() + ": " + count_text(tensors.size(), "tensor") + " of " +
+        bytes_text(bytes_of(contents)) + "\n");
+  return 0;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/checkpoint/source.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lockstep/checkpoint/checkpoint_reader.h"
+#include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/checkpoint/element_types.h"
+#include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointSource final : public Source {
+ public:
+  explicit CheckpointSource(const fs::path& path) : reader_(path) {}
+
+  std::optional<std::int64_t> step() const override { return reader_.step(); }
+  std::vector<std::string> parts() const override { return reader_.parts(); }
+  const StateDict& contents(const std::string& part) const override {
+    return reader_.contents(part);
+  }
+  at::Tensor read(const std::string& part, const std::string& tensor) const override {
+    return reader_.read(part, tensor);
+  }
+
+ private:
+  const CheckpointReader reader_;
+};
+
+class FileSource final : public Source {
+ public:
+  FileSource(const fs::path& path, std::string part) : file_(path), part_(std::move(part)) {
+    for (const SafetensorsEntry& entry : file_.header().entries) {
+      const auto options = at::TensorOptions(scalar_type_of(entry.type)).device(at::kMeta);
+      contents_.tensors.emplace(entry.name, whole(at::empty(entry.shape, options)));
+      entries_.emplace(entry.name, &entry);
+    }
+  }
+
+  std::optional<std::int64_t> step() const override { return std::nullopt; }
+  std::vector<std::string> parts() const override { return {part_}; }
+  const StateDict& contents(const std::string&) const override { return contents_; }
+  at::Tensor read(const std::string&, const std::string& name) const override {
+    const SafetensorsEntry& entry = *entries_.at(name);
+    at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry.type));
+    file_.read(entry, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+    return tensor;
+  }
+
+ private:
+  const SafetensorsFile file_;
+  const std::string part_;
+  StateDict contents_;
+  std::map<std::string, const SafetensorsEntry*> entries_;
+};
+
+}  // namespace
+
+Kind kind_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw NoInput(path.string() + ": " + error.message());
+  if (!fs::exists(status)) throw NoInput(path.string() + ": there is no such file or folder");
+  if (!fs::is_directory(status)) return Kind::file;
+  if (fs::exists(path / "manifest.json", error)) return Kind::checkpoint;
+  if (!list_checkpoints(path).empty()) return Kind::folder;
+  throw NoInput(path.string() +
+                " holds no checkpoint: it has neither a manifest.json nor folders such as "
+                "step-0000000100");
+}
+
+fs::path latest_in(const fs::path& folder) {
+  std::error_code error;
+  const fs::path linked = fs::read_symlink(folder / "latest", error);
+  if (!error && fs::is_directory(folder / linked, error)) return folder / linked;
+  return list_checkpoints(folder).front();
+}
+
+std::unique_ptr<Source> open_source(const fs::path& path, const std::string& part) {
+  switch (kind_of(path)) {
+    case Kind::file:
+      return std::make_unique<FileSource>(path, part);
+    case Kind::folder:
+      return std::make_unique<CheckpointSource>(latest_in(path));
+    case Kind::checkpoint:
+      return std::make_unique<CheckpointSource>(path);
+  }
+  throw Error(Fault::bug, "no such kind of source");
+}
+
+void require_part(const fs::path& path, const std::vector<std::string>& parts,
+                  const std::string& part) {
+  require(std::ranges::count(parts, part) != 0, [&] {
+    std::string message = path.string() + " has no part " + shown(part) + ", but: ";
+    for (std::size_t i = 0; i < parts.size(); ++i) message += (i == 0 ? "" : ", ") + parts[i];
+    return message;
+  });
+}
+
+std::uint64_t bytes_of(const StateDict& state) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : state.tensors) bytes += tensor.data.nbytes();
+  return bytes;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <optional>
+
+#include "lockstep/checkpoint/checkpoint_reader.h"
+#include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/comm/error.h"
+#include "tools/checkpoint/byte_bar.h"
+#include "tools/checkpoint/commands.h"
+#include "tools/checkpoint/output.h"
+#include "tools/checkpoint/source.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One that is to be verified: what is wrong with it is known at once if it cannot even be opened.
+struct Candidate {
+  fs::path path;
+  std::unique_ptr<const CheckpointReader> reader;
+  std::string problem;  // The first one.
+  int problems = 0;
+
+  void fails(const Error& error) {
+    if (problems++ == 0)
+      problem = (error.fault() == Fault::corrupt ? "damaged: " : "cannot be read: ") +
+                std::string(error.what());
+  }
+};
+
+Candidate opened(const fs::path& path) {
+  Candidate candidate{.path = path, .reader = nullptr, .problem = {}};
+  try {
+    candidate.reader = std::make_unique<const CheckpointReader>(path);
+  } catch (const Error& error) {
+    candidate.fails(error);
+  }
+  return candidate;
+}
+
+std::vector<Candidate> candidates_in(const std::vector<fs::path>& paths) {
+  std::vector<Candidate> all;
+  for (const fs::path& path : paths) switch (kind_of(path)) {
+      case Kind::file:
+        throw NoInput(path.string() +
+                      " has no checksums: verify the checkpoint that it is a file of");
+      case Kind::checkpoint:
+        all.push_back(opened(path));
+        break;
+      case Kind::folder:
+        for (const fs::path& each : list_checkpoints(path)) all.push_back(opened(each));
+    }
+  return all;
+}
+
+std::uint64_t bytes_to_read(const std::vector<Candidate>& candidates) {
+  std::uint64_t bytes = 0;
+  for (const Candidate& each : candidates)
+    if (each.reader)
+      for (const std::string& part : each.reader->parts())
+        bytes += bytes_of(each.reader->contents(part));
+  return bytes;
+}
+
+void read_all(Candidate& candidate, ByteBar& bar) {
+  for (const std::string& part : candidate.reader->parts())
+    for (const auto& [name, tensor] : candidate.reader->contents(part).tensors) {
+      try {
+        candidate.reader->verify(part, name);
+      } catch (const Error& error) {
+        candidate.fails(error);
+      }
+      bar.add(tensor.data.nbytes());
+    }
+}
+
+void print_result(const Candidate& candidate) {
+  std::string text = candidate.path.string() + ": ";
+  if (candidate.problems == 0) {
+    text += "ok, step " + std::to_string(candidate.reader->step()) + ", " +
+            count_text(candidate.reader->files().size(), "file");
+  } else {
+    text += candidate.problem;
+    if (candidate.problems > 1) text += "; and " + std::to_string(candidate.problems - 1) + " more";
+  }
+  print(text + "\n");
+}
+
+}  // namespace
+
+int verify(const std::vector<fs::path>& paths) {
+  std::vector<Candidate> candidates = candidates_in(paths);
+  ByteBar bar("", bytes_to_read(candidates));
+  int code = 0;
+  for (Candidate& each : candidates) {
+    bar.set_label(each.path.filename().string());
+    if (each.reader) read_all(each, bar);
+    bar.clear();
+    print_result(each);
+    flush_output();  // What is known is said, while the next one is read.
+    if (each.problems > 0) code = data_error;
+  }
+  return code;
+}
+
+}  // namespace lockstep::checkpoint
