@@ -65,11 +65,11 @@ TEST(ScheduleState, ARateOnAPlateauIsReducedWhenItWouldHaveBeen) {
   EXPECT_LT(rate_of(sgd), 0.2);
 }
 
-TEST(ScheduleState, ThatOfOneThatHasSeenNothingYetIsKept) {
+TEST(ScheduleState, WhatHasSeenNothingYetStaysSo) {
   SGD sgd(weights(), 1.0);
   ReduceLROnPlateauScheduler schedule(sgd);
   const StateDict saved = schedule_state(schedule)->state_dict();
-  EXPECT_EQ(saved.values.at("best"), StateValue(std::numeric_limits<double>::infinity()));
+  EXPECT_EQ(saved.values.at("best"), StateValue(double{std::numeric_limits<float>::max()}));
   test::load(*schedule_state(schedule), saved);
   EXPECT_EQ(schedule_state(schedule)->state_dict().values, saved.values);
 }
