@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "lockstep/comm/error.h"
+
 Checkpoints::Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
                          const lockstep::TrainingState& state)
     : options_(options), world_(world), state_(state) {

@@ -98,22 +98,31 @@ void declare(CLI::App& app, CommandLine& line) {
 
   CLI::App* show = subcommand(app, "show", "Print what is in a checkpoint", show_examples);
   show->add_option("path", line.show.path, "A checkpoint, a folder of them, or a .safetensors file")
+      ->type_name("PATH")
       ->required();
   show->add_option("--part", line.show.part, "This part alone")->type_name("PART");
   show->add_flag("--json", line.show.json, "Print JSON");
 
   CLI::App* verify =
       subcommand(app, "verify", "Read every byte and compare checksums", verify_examples);
-  verify->add_option("path", line.verified, "Checkpoints, or folders of them")->required();
+  verify->add_option("path", line.verified, "Checkpoints, or folders of them")
+      ->type_name("PATH")
+      ->required();
 
   CLI::App* diff = subcommand(app, "diff", "Print what differs between two", diff_examples);
   for (const auto& [name, path] : {std::pair{"a", &line.diff.a}, std::pair{"b", &line.diff.b}})
-    diff->add_option(name, *path, "A checkpoint, or a .safetensors file")->required();
+    diff->add_option(name, *path, "A checkpoint, or a .safetensors file")
+        ->type_name("PATH")
+        ->required();
   diff->add_option("--part", line.diff.part, "This part alone")->type_name("PART");
 
   CLI::App* merge = subcommand(app, "merge", "Write a part into one file", merge_examples);
-  merge->add_option("checkpoint", line.merge.checkpoint, "A checkpoint")->required();
-  merge->add_option("out", line.merge.out, "The .safetensors file to write")->required();
+  merge->add_option("checkpoint", line.merge.checkpoint, "A checkpoint")
+      ->type_name("PATH")
+      ->required();
+  merge->add_option("out", line.merge.out, "The .safetensors file to write")
+      ->type_name("PATH")
+      ->required();
   merge->add_option("--part", line.merge.part, "Which part")
       ->type_name("PART")
       ->capture_default_str();

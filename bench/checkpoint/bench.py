@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What saving and loading a checkpoint takes: a state of 1 GB, weights and Adam's moments in 180 tensors
 that both of two ranks have, by Checkpointer and load_checkpoint() under lockstep run; by PyTorch's
-torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo; and what the place itself gives,
-by dd conv=fsync of one file of as many zeros. On a disk and in memory (tmpfs).
+torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo; and what the place itself
+gives, by dd conv=fsync of one file of as many zeros. On a disk and in memory (tmpfs).
 
 All sides run in turn, several rounds, and remove what they wrote; what counts are ratios of figures of
 one round, of which the median and the range are printed. Ours compares checksums of all it loads.

@@ -73,8 +73,9 @@ struct Training {
   double sum() const { return model.sum() + optimizer.sum(); }
 };
 
-// 60 tensors of four sizes, and two moments of each; the same on all ranks, by ATen's usual seed.
+// 60 tensors of four sizes, and two moments of each; the same on all ranks.
 void fill(Training& training, double gb) {
+  torch::manual_seed(0);
   constexpr int layers = 15;
   const std::int64_t unit = static_cast<std::int64_t>(gb * 1e9 / 12 / layers / (1 + 16 + 64 + 192));
   for (int layer = 0; layer < layers; ++layer)
@@ -209,7 +210,7 @@ void print(const Figures& figures, bool cold) {
 
 void run(const Options& options) {
   torch::set_num_threads(1);
-  const lockstep::ProcessGroup world = lockstep::init_process_group();
+  lockstep::ProcessGroup world = lockstep::init_process_group();
   const Figures figures = Bench(options, world).run();
   if (world.rank() == 0) print(figures, options.cold);
   lockstep::destroy_process_group(world);

@@ -29,9 +29,10 @@ bool is_implemented(Call call) {
   try {
     call();
   } catch (const c10::Error& error) {
-    if (std::string_view(error.what()).find("has not been implemented") == std::string_view::npos)
-      throw;
-    return false;
+    const std::string_view text = error.what_without_backtrace();
+    for (const char* const refusal : {"has not been implemented", "has not been overridden"})
+      if (text.find(refusal) != std::string_view::npos) return false;
+    throw;
   }
   return true;
 }

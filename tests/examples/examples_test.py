@@ -130,9 +130,9 @@ class Examples(unittest.TestCase):
 
     def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(self):
         write_fashion_mnist(self.data)
-        options = ("--steps", 150, "--batch-size", 16)
+        options = ("--steps", 100, "--batch-size", 16)
         whole = hash_of(self.train(2, PROGRAMS.fashion_mnist, *options, "--print-hash"))
-        for attempt in range(3):
+        for attempt in range(2):
             folder = self.folder / f"attempt-{attempt}"
             kept = (*options, "--checkpoint", folder, "--checkpoint-every", 5, "--keep", 3,
                     "--resume", "auto", "--print-hash", *(("--async",) if attempt else ()))
@@ -140,9 +140,9 @@ class Examples(unittest.TestCase):
             resumed = self.train(2, PROGRAMS.fashion_mnist, *kept)
             self.assertEqual(hash_of(resumed), whole)
             self.assertRegex(resumed.stderr, r"resumed after step \d+")
-            self.assertIn("150/150 steps", resumed.stderr)
+            self.assertIn("100/100 steps", resumed.stderr)
             self.assertEqual(checkpoints_in(folder),
-                             [f"step-{step:010}" for step in (140, 145, 150)])
+                             [f"step-{step:010}" for step in (90, 95, 100)])
 
     def kill_in_the_midst(self, ranks, program, folder, *options):
         """SIGKILL for the launcher and its ranks at a random moment after the first checkpoint."""
@@ -248,7 +248,7 @@ class Examples(unittest.TestCase):
         self.refuses(program, "--resume", "/no/such/folder", code=64, text="/no/such/folder")
         self.refuses(program, "--resume", "auto", code=64, text="--checkpoint")
         self.refuses(program, "--checkpoint-every", 5, code=64, text="--checkpoint")
-        self.refuses(program, "--checkpoint", "/proc/none", code=64, text="cannot write in /proc")
+        self.refuses(program, "--checkpoint", "/dev/null/a", code=64, text="cannot write in /dev/null")
 
     def test_missing_and_damaged_data_are_named(self):
         program = PROGRAMS.fashion_mnist

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
 
 #include <iostream>
 #include <limits>
@@ -51,6 +52,7 @@ void print(const char* part, const lockstep::NamedTensors& tensors) {
 
 void save(const char* directory, const lockstep::ProcessGroup& world) {
   namespace nn = torch::nn;
+  torch::manual_seed(1);  // All ranks have the same.
   const nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 40, 3)), nn::BatchNorm2d(40),
                            nn::Linear(300, 7));
   const lockstep::NamedTensors weights = lockstep::named_tensors(*net);
@@ -73,7 +75,7 @@ void save(const char* directory, const lockstep::ProcessGroup& world) {
 int main(int argc, char** argv) {
   if (argc != 2) return 64;
   try {
-    const lockstep::ProcessGroup world = lockstep::init_process_group();
+    lockstep::ProcessGroup world = lockstep::init_process_group();
     save(argv[1], world);
     lockstep::destroy_process_group(world);
     return 0;
