@@ -6,12 +6,14 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 namespace {
 
 constexpr int usage_error = 64;
+constexpr int data_error = 65;
 constexpr std::int64_t most_steps = 1'000'000'000;
 constexpr std::int64_t most_samples = 1'000'000;
 
@@ -24,6 +26,38 @@ std::string unless_writable(const std::string& file) {
   return {};
 }
 
+// Of a folder that may not be there yet.
+std::string unless_writable_folder(const std::string& folder) {
+  if (folder.empty()) return "a folder is needed";
+  auto there = std::filesystem::absolute(folder);
+  while (!std::filesystem::exists(there) && there.has_relative_path()) there = there.parent_path();
+  const bool ok = std::filesystem::is_directory(there) && ::access(there.c_str(), W_OK | X_OK) == 0;
+  return ok ? std::string() : "cannot write in " + there.string();
+}
+
+std::string unless_checkpoint(const std::string& folder) {
+  if (folder == "auto" || std::filesystem::is_directory(folder)) return {};
+  return folder + " is no folder, nor is it 'auto'";
+}
+
+void add_checkpoint_options(CLI::App& app, Options& options) {
+  CLI::Option* folder =
+      app.add_option("--checkpoint", options.checkpoint, "Save all of the training in this folder")
+          ->check(CLI::Validator(unless_writable_folder, "DIR"));
+  app.add_option("--checkpoint-every", options.checkpoint_every,
+                 "So many steps; by default only after the last one")
+      ->check(CLI::Range(std::int64_t{1}, most_steps))
+      ->needs(folder);
+  app.add_option("--keep", options.keep, "So many of the newest checkpoints; by default all")
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs(folder);
+  app.add_flag("--async", options.async, "Train on while checkpoints are written")->needs(folder);
+  app.add_option("--resume", options.resume,
+                 "Go on from this checkpoint, on any number of ranks; auto: from the newest whole "
+                 "one in --checkpoint, or anew if there is none")
+      ->check(CLI::Validator(unless_checkpoint, "auto|DIR"));
+}
+
 void add_options(CLI::App& app, Options& options) {
   const CLI::Validator writable(unless_writable, "FILE");
   app.add_option("--data", options.data, "Folder of the dataset, or its name")
@@ -33,9 +67,10 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--steps", options.steps, "End training after so many steps, not by --epochs")
       ->check(CLI::Range(std::int64_t{1}, most_steps));
-  app.add_option("--batch-size", options.batch_size, "Samples in a step, on each rank")
-      ->check(CLI::Range(std::int64_t{1}, most_samples))
-      ->capture_default_str();
+  app.add_option("--batch-size", options.batch_size,
+                 "Samples in a step, on each rank; by default " + std::to_string(usual_batch_size) +
+                     ", or what the resumed training had")
+      ->check(CLI::Range(std::int64_t{1}, most_samples));
   app.add_option("--lr", options.lr, "Learning rate")
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
@@ -49,6 +84,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--load", options.load, "Start with these weights, not with random ones")
       ->check(CLI::ExistingFile);
   app.add_flag("--print-hash", options.print_hash, "Print the SHA-256 of the final weights");
+  app.add_option("--log-samples", options.log_samples,
+                 "Append the samples of each step there: STEP RANK INDEX...")
+      ->check(writable);
+  add_checkpoint_options(app, options);
 }
 
 }  // namespace
@@ -63,10 +102,17 @@ Options read_command_line(int argc, char** argv, const std::string& description,
   add_options(app, options);
   try {
     app.parse(argc, argv);
+    if (options.resume == "auto" && options.checkpoint.empty())
+      throw CLI::RequiresError("--resume auto", "--checkpoint");
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : usage_error);
   }
   return options;
+}
+
+int report_failure(const std::exception& error) {
+  std::cerr << "error: " << error.what() << std::endl;
+  return dynamic_cast<const DamagedCheckpoint*>(&error) != nullptr ? data_error : 1;
 }
 
 void write_json(const Report& report, const std::string& file) {

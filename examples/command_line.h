@@ -4,13 +4,16 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <optional>
+#include <stdexcept>
 #include <string>
 
 struct Options {
   std::string data;
   int epochs = 2;
   std::int64_t steps = 0;  // When positive, training ends after so many, whatever `epochs` says.
-  std::int64_t batch_size = 64;  // On each rank.
+  std::optional<std::int64_t> batch_size = {};  // On each rank.
   double lr = 1e-3;
   std::uint64_t seed = 0;
   int threads = 0;  // 0: as OMP_NUM_THREADS says.
@@ -18,12 +21,30 @@ struct Options {
   std::string save = {};
   std::string load = {};
   bool print_hash = false;
+  std::string checkpoint = {};        // A folder; none without.
+  std::int64_t checkpoint_every = 0;  // Steps; 0: only after the last.
+  int keep = 0;                       // Of the newest checkpoints; 0: all.
+  bool async = false;
+  std::string resume = {};  // "auto", or the folder of a checkpoint.
+  std::string log_samples = {};
 };
 
 // `data` is where the dataset is unless --data says otherwise. Ends the process after --help and,
 // with exit code 64, after a wrong argument.
 Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data);
+
+// What --batch-size is when nothing says otherwise.
+constexpr std::int64_t usual_batch_size = 64;
+
+class DamagedCheckpoint : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Says on stderr what ended the training. Returns the exit code: 65, sysexits' EX_DATAERR, for a
+// damaged checkpoint, 1 for all else.
+int report_failure(const std::exception& error);
 
 struct Report {
   double accuracy = 0;            // On the test data.

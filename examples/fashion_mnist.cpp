@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iostream>
 
+#include "examples/checkpoints.h"
 #include "examples/command_line.h"
 #include "examples/models/cnn.h"
 
@@ -36,30 +37,48 @@ Report train(Cnn& net, const Options& options, const lockstep::ProcessGroup& wor
 
   auto data = lockstep::IdxDataset(options.data, /*train=*/true).map(Stack());
   lockstep::DistributedSampler sampler(*data.size(), world, {.seed = options.seed});
-  const auto batch_size = static_cast<std::size_t>(options.batch_size);
-  auto loader = torch::data::make_data_loader(data, sampler, batch_size);
 
-  const std::size_t in_epoch = (sampler.size() + batch_size - 1) / batch_size;
-  const std::int64_t steps =
-      options.steps > 0 ? options.steps : options.epochs * static_cast<std::int64_t>(in_epoch);
-  lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "training"});
+  const auto wanted =
+      options.batch_size ? std::optional(*options.batch_size * world.size()) : std::nullopt;
+  std::int64_t global_batch = wanted.value_or(usual_batch_size * world.size());
+  std::int64_t step = 0;
+  lockstep::TrainingState state;
+  state.add("model", ddp);
+  state.add("optimizer", adam, net);
+  state.add("sampler", sampler);
+  state.add("generators", lockstep::RandomGenerators(world));
+  state.add("step", step);
+  state.add("global_batch", global_batch);
+  Checkpoints checkpoints(options, world, state);
+  checkpoints.resume();
+
+  global_batch = global_batch_of(global_batch, wanted, world);
+  const std::size_t batch_size = share_of(global_batch, world);
+  auto loader = torch::data::make_data_loader(data, sampler, batch_size);
+  const std::int64_t steps = last_step(options, step, sampler, batch_size);
+
+  const SampleLog log(options.log_samples, world.rank());
+  lockstep::Progress progress(steps,
+                              {.enabled = world.rank() == 0, .label = "training", .done = step});
   const auto started = std::chrono::steady_clock::now();
   torch::Tensor loss = torch::zeros({});
-  std::int64_t step = 0;
   std::int64_t samples = 0;
-  for (int epoch = 0; step < steps; ++epoch) {
+  for (std::int64_t epoch = sampler.epoch(); step < steps; ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& batch : *loader) {
-      if (step == steps) break;
       adam.zero_grad();
       loss = F::cross_entropy(ddp(batch.data), batch.target);
       loss.backward();
       adam.step();
+      ++step;
+      log.write(step, sampler.consume(static_cast<std::size_t>(batch.data.size(0))));
       samples += batch.data.size(0) * world.size();
       progress.step(batch.data.size(0) * world.size(), loss.item<double>());
-      ++step;
+      checkpoints.after_step(step);
+      if (step == steps) break;
     }
   }
+  checkpoints.finish(step);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - started;
   lockstep::all_reduce(loss.detach_(), world, lockstep::ReduceOp::average);
   return {.samples_per_second = static_cast<double>(samples) / time.count(),
@@ -99,7 +118,6 @@ int main(int argc, char** argv) {
     run(options);
     return 0;
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return 1;
+    return report_failure(error);
   }
 }

@@ -6,6 +6,9 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/checkpoint/checkpoint_reader.h"
+#include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/checkpoint/name_table.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/comm.h"
 #include "lockstep/data/cifar_dataset.h"
@@ -25,6 +28,9 @@
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/random_generators.h"
+#include "lockstep/tensor/state.h"
 #include "lockstep/tensor/tensor_lists.h"
 #include "lockstep/tensor/torch_store.h"
 #include "lockstep/train/progress.h"
+#include "lockstep/train/training_state.h"

@@ -17,20 +17,31 @@ constexpr mode_t everybody = 0666;  // Less the process's umask.
 // Pages that wait for sync() leave the disk idle until then; fewer at a time cost calls.
 constexpr std::uint64_t write_back_size = 8 << 20;
 
+// What `call` returns once no signal interrupts it. Disks that lie on a network let that happen where
+// others do not.
+template <class Call>
+int uninterrupted(Call call) {
+  int result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
 }  // namespace
 
 OutputFile::OutputFile(const std::filesystem::path& path, std::string name)
-    : name_(name.empty() ? path.string() : std::move(name)),
-      fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, everybody)) {
+    : name_(name.empty() ? path.string() : std::move(name)), fd_(uninterrupted([&] {
+        return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                      everybody);
+      })) {
   if (!fd_) fail();
 }
 
 void OutputFile::reserve(std::uint64_t size) {
   if (size == 0) return;
-  int result = 0;
-  do {
-    result = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size));
-  } while (result != 0 && errno == EINTR);
+  const int result =
+      uninterrupted([&] { return ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)); });
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail();
 }
 
@@ -48,11 +59,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 }
 
 void OutputFile::sync() {
-  int result = 0;
-  do {
-    result = ::fsync(fd_.get());
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) fail();
+  if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail();
 }
 
 // What fails here fails in sync(), too.
@@ -66,9 +73,11 @@ void OutputFile::fail() const { throw_errno(name_); }
 
 void sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path name = directory.empty() ? "." : directory;
-  const FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileDescriptor fd(
+      uninterrupted([&] { return ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   // EINVAL: a file system that has no notion of it, such as some that lie on a network.
-  if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) throw_errno(name.string());
+  if (!fd || (uninterrupted([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL))
+    throw_errno(name.string());
 }
 
 }  // namespace lockstep

@@ -270,6 +270,10 @@ SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_vi
   if (json.empty() || json.front() != '{')
     throw Error(Fault::corrupt, std::string(file) + ": byte 8: expected '{', found " +
                                     (json.empty() ? "no header" : shown(json.substr(0, 1))));
+  // The parser would take it for the end, and not look at what follows.
+  if (const std::size_t zero = json.find('\0'); zero != json.npos)
+    throw Error(Fault::corrupt, std::string(file) + ": byte " + std::to_string(zero + 1) +
+                                    " of the header: it is not JSON in UTF-8 from here on");
   HeaderReader reader(file);
   Json::sax_parse(json, &reader);
   SafetensorsHeader header = reader.take();

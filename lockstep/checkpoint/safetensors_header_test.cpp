@@ -105,6 +105,8 @@ TEST(SafetensorsHeader, MustBeJsonInUtf8) {
         "{\"\\ud800\":{}}"})
     refuses(json, 0, "of the header: it is not JSON");
   refuses(std::string("{\0}", 3), 0, "not JSON");
+  refuses(std::string("{}\0\0\0\0\0\0", 8), 0, "not JSON");  // Not even behind its end.
+  refuses(std::string("{}\0{\"a\":1}", 10), 0, "byte 3 of the header: it is not JSON");
   refuses("", 0, "expected '{'");
   refuses(" {}", 0, "expected '{'");
   refuses("\xef\xbb\xbf{}", 0, "expected '{'");

@@ -16,10 +16,17 @@
 namespace lockstep {
 namespace {
 
-// Where a pass through the dataset is.
-struct Pass {
+// Where a pass through the dataset begins.
+struct Start {
   std::int64_t epoch = 0;
-  std::size_t position = 0;
+  std::size_t offset = 0;  // In the order of the epoch, all ranks together.
+};
+
+// Of this rank, in the current pass.
+struct Taken {
+  std::size_t drawn = 0;
+  std::size_t consumed = 0;
+  std::size_t missing = 0;  // What the last batch has less than it was asked for.
 };
 
 void write(torch::serialize::OutputArchive& archive, const char* key, std::int64_t value) {
@@ -35,6 +42,18 @@ std::int64_t read(torch::serialize::InputArchive& archive, const char* key) {
               std::string("DistributedSampler: the archive has no count named '") + key + "'");
 }
 
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(std::int64_t value) { return std::to_string(value); }
+
+template <class T>
+void require_same(const StateDict& saved, const char* name, T ours) {
+  const T theirs = value_of<T>(saved, name);
+  require(theirs == ours, [&] {
+    return std::string("DistributedSampler: saved with ") + name + " = " + text_of(theirs) +
+           ", loaded with " + text_of(ours);
+  });
+}
+
 }  // namespace
 
 struct DistributedSampler::State {
@@ -45,17 +64,34 @@ struct DistributedSampler::State {
   const std::size_t num_replicas;
   const std::size_t rank;
   const DistributedSamplerOptions options;
-  bool begun = false;  // Whether there was a reset().
-  Pass current = {};
-  std::optional<Pass> coming;  // What set_epoch() asked for since the last reset().
-  at::Tensor order;            // Of the current pass; undefined when it is 0, 1, 2, ...
+  bool begun = false;          // Whether there was a reset().
+  bool ever_consumed = false;  // Whether the program says what it consumes.
+  Start current = {};
+  Taken taken = {};
+  std::optional<Start> coming;  // What was asked for since the last reset().
+  bool loaded = false;          // Whether it was load() that did.
+  at::Tensor order;             // Of the current pass; undefined when it is 0, 1, 2, ...
 
-  const Pass& pass() const { return coming ? *coming : current; }
+  const Start& start() const { return coming ? *coming : current; }
 
-  std::size_t samples() const {
-    if (options.drop_last) return size / num_replicas;
-    const std::size_t most = size / num_replicas + (size % num_replicas != 0);
-    return options.pad || most == 0 || rank + (most - 1) * num_replicas < size ? most : most - 1;
+  // What this rank has of the epoch from `offset` on.
+  std::size_t samples(std::size_t offset) const {
+    const std::size_t left = size - std::min(offset, size);
+    if (options.drop_last) return left / num_replicas;
+    const std::size_t most = left / num_replicas + (left % num_replicas != 0);
+    return options.pad || most == 0 || rank + (most - 1) * num_replicas < left ? most : most - 1;
+  }
+
+  std::size_t offset() const {
+    if (coming) return coming->offset;
+    std::size_t consumed = taken.consumed;
+    if (consumed == samples(current.offset)) {
+      // Nothing is left but what is left out. Without padding other ranks may have one more, which
+      // they consumed in the same batch if there was room for it.
+      if (options.pad) return size;
+      consumed += taken.missing;
+    }
+    return std::min(current.offset + consumed * num_replicas, size);
   }
 
   void draw_order() {
@@ -66,11 +102,60 @@ struct DistributedSampler::State {
                          at::kLong);
   }
 
-  // The index at place `k` of this rank. Padding goes through the order again from its start.
-  std::size_t index_at(std::size_t k, const std::int64_t* shuffled) const {
-    const std::size_t place = (rank + k * num_replicas) % size;
-    return shuffled ? static_cast<std::size_t>(shuffled[place]) : place;
+  // Samples [begin, end) of this rank in the current pass. Padding goes through the order of the epoch
+  // again from its start, as in Python, wherever the pass began.
+  std::vector<std::size_t> indices(std::size_t begin, std::size_t end) const {
+    const auto* shuffled = order.defined() ? order.const_data_ptr<std::int64_t>() : nullptr;
+    std::vector<std::size_t> result(end - begin);
+    for (std::size_t& index : result) {
+      const std::size_t place = (current.offset + rank + begin++ * num_replicas) % size;
+      index = shuffled ? static_cast<std::size_t>(shuffled[place]) : place;
+    }
+    return result;
   }
+
+  void load(std::int64_t epoch, std::size_t offset) {
+    require(offset <= size, [&] {
+      return "DistributedSampler: offset " + std::to_string(offset) + " is beyond the " +
+             std::to_string(size) + " samples of the dataset";
+    });
+    coming = Start{epoch, offset};
+    loaded = true;
+  }
+
+  void require_consumption() const {
+    require(coming || taken.drawn == 0 || ever_consumed,
+            "DistributedSampler: samples were drawn, but how many of them the program has consumed "
+            "is not known: call consume() after each batch");
+  }
+
+  void require_fits(const StateDict& saved) const {
+    require_same(saved, "size", static_cast<std::int64_t>(size));
+    require_same(saved, "seed", static_cast<std::int64_t>(options.seed));
+    require_same(saved, "shuffle", options.shuffle);
+    require_same(saved, "drop_last", options.drop_last);
+    require_same(saved, "pad", options.pad);
+    const auto offset = value_of<std::int64_t>(saved, "offset");
+    require(value_of<std::int64_t>(saved, "epoch") >= 0 && offset >= 0 &&
+                offset <= static_cast<std::int64_t>(size),
+            "DistributedSampler: the saved epoch or offset is out of range");
+  }
+};
+
+// As a part of a checkpoint.
+class DistributedSampler::Part : public Stateful {
+ public:
+  explicit Part(const DistributedSampler& sampler) : sampler_(sampler) {}
+
+  StateDict state_dict() override { return sampler_.state_dict(); }
+  StateRequest wanted(const StateDict& saved) override {
+    sampler_.state_->require_fits(saved);
+    return {};
+  }
+  void load_state_dict(StateDict state) override { sampler_.load_state_dict(state); }
+
+ private:
+  DistributedSampler sampler_;
 };
 
 DistributedSampler::DistributedSampler(std::size_t size, int num_replicas, int rank,
@@ -90,25 +175,41 @@ DistributedSampler::DistributedSampler(std::size_t size, const ProcessGroup& gro
                                        DistributedSamplerOptions options)
     : DistributedSampler(size, group.size(), group.rank(), options) {}
 
-std::size_t DistributedSampler::size() const { return state_->samples(); }
+std::size_t DistributedSampler::size() const { return state_->samples(0); }
 
-void DistributedSampler::set_epoch(std::int64_t epoch, std::size_t position) {
+void DistributedSampler::set_epoch(std::int64_t epoch, std::optional<std::size_t> offset) {
   require(epoch >= 0,
           "DistributedSampler: epoch is " + std::to_string(epoch) + ", it must not be negative");
-  require(position <= size(), "DistributedSampler: position " + std::to_string(position) +
-                                  " is beyond the " + std::to_string(size()) +
-                                  " samples of this rank");
-  state_->coming = Pass{epoch, position};
+  if (!offset && state_->loaded && epoch == state_->coming->epoch) return;
+  state_->load(epoch, offset.value_or(0));
+  state_->loaded = false;
 }
 
-std::int64_t DistributedSampler::epoch() const { return state_->pass().epoch; }
+std::int64_t DistributedSampler::epoch() const { return state_->start().epoch; }
 
-std::size_t DistributedSampler::position() const { return state_->pass().position; }
+std::size_t DistributedSampler::offset() const { return state_->offset(); }
+
+std::size_t DistributedSampler::remaining() const { return state_->samples(offset()); }
+
+std::vector<std::size_t> DistributedSampler::consume(std::size_t samples) {
+  Taken& taken = state_->taken;
+  require(samples <= taken.drawn - taken.consumed, [&] {
+    return "DistributedSampler: consume(" + std::to_string(samples) + ") after " +
+           std::to_string(taken.consumed) + " samples of " + std::to_string(taken.drawn) +
+           " that were drawn in this pass";
+  });
+  state_->ever_consumed = true;
+  const std::size_t begin = taken.consumed;
+  taken.consumed += samples;
+  return state_->indices(begin, taken.consumed);
+}
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   if (new_size) state_->size = *new_size;
-  state_->current = state_->coming.value_or(Pass{state_->current.epoch, 0});
+  state_->current = state_->coming.value_or(Start{state_->current.epoch, 0});
+  state_->taken = {};
   state_->coming.reset();
+  state_->loaded = false;
   state_->begun = true;
   state_->draw_order();
 }
@@ -117,29 +218,46 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
   require(batch_size > 0, "DistributedSampler: batch_size must be positive");
   if (!state_->begun) reset();
 
-  auto& position = state_->current.position;
-  const std::size_t end = state_->samples();
-  if (position >= end) return std::nullopt;
+  Taken& taken = state_->taken;
+  const std::size_t begin = taken.drawn;
+  const std::size_t left = state_->samples(state_->current.offset) - begin;
+  if (left == 0) return std::nullopt;
+  taken.drawn += std::min(batch_size, left);
+  taken.missing = batch_size - std::min(batch_size, left);
+  return state_->indices(begin, taken.drawn);
+}
 
-  const auto* shuffled =
-      state_->order.defined() ? state_->order.const_data_ptr<std::int64_t>() : nullptr;
-  std::vector<std::size_t> batch(std::min(batch_size, end - position));
-  for (std::size_t& index : batch) index = state_->index_at(position++, shuffled);
-  return batch;
+StateDict DistributedSampler::state_dict() const {
+  state_->require_consumption();
+  const DistributedSamplerOptions& options = state_->options;
+  return {.tensors = {},
+          .values = {{"epoch", epoch()},
+                     {"offset", static_cast<std::int64_t>(offset())},
+                     {"size", static_cast<std::int64_t>(state_->size)},
+                     {"seed", static_cast<std::int64_t>(options.seed)},
+                     {"shuffle", options.shuffle},
+                     {"drop_last", options.drop_last},
+                     {"pad", options.pad}}};
+}
+
+void DistributedSampler::load_state_dict(const StateDict& state) {
+  state_->require_fits(state);
+  state_->load(value_of<std::int64_t>(state, "epoch"),
+               static_cast<std::size_t>(value_of<std::int64_t>(state, "offset")));
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+  state_->require_consumption();
   write(archive, "epoch", epoch());
-  write(archive, "position", static_cast<std::int64_t>(position()));
-  write(archive, "num_replicas", static_cast<std::int64_t>(state_->num_replicas));
+  write(archive, "offset", static_cast<std::int64_t>(offset()));
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  const std::int64_t replicas = read(archive, "num_replicas");
-  require(replicas == static_cast<std::int64_t>(state_->num_replicas),
-          "DistributedSampler: saved among " + std::to_string(replicas) +
-              " replicas, loaded among " + std::to_string(state_->num_replicas));
-  set_epoch(read(archive, "epoch"), static_cast<std::size_t>(read(archive, "position")));
+  state_->load(read(archive, "epoch"), static_cast<std::size_t>(read(archive, "offset")));
+}
+
+std::unique_ptr<Stateful> sampler_state(const DistributedSampler& sampler) {
+  return std::make_unique<DistributedSampler::Part>(sampler);
 }
 
 }  // namespace lockstep

@@ -2,7 +2,16 @@
 // torch.utils.data.DistributedSampler: the same size, ranks, seed and epoch give the same lists.
 //
 // A copyable handle whose copies share one state: torch::data::make_data_loader() takes one copy,
-// the caller keeps another and says through it which epoch comes next.
+// the caller keeps another and says through it which epoch comes next, and what it has consumed:
+//   for (auto epoch = sampler.epoch(); epoch < epochs; ++epoch) {
+//     sampler.set_epoch(epoch);
+//     for (auto& batch : *loader) {
+//       ...
+//       sampler.consume(batch.data.size(0));
+//     }
+//   }
+// Where it is counts the samples of all ranks together, so that an interrupted epoch goes on among
+// any number of ranks: each sample that was not consumed is dealt once.
 //
 // Thread safety: none. A data loader draws on the thread that iterates it, not on its workers.
 // Cost: one int64 per sample of the whole dataset while shuffling, nothing without.
@@ -20,6 +29,7 @@
 #include <vector>
 
 #include "lockstep/comm/api.h"
+#include "lockstep/tensor/state.h"
 
 namespace lockstep {
 
@@ -44,33 +54,58 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
   DistributedSampler(std::size_t size, const ProcessGroup& group,
                      DistributedSamplerOptions options = {});
 
-  // The samples that this rank has in one epoch.
+  // The samples that this rank has in one whole epoch.
   std::size_t size() const;
 
-  // The next pass, from the next reset() on, goes through `epoch`. It starts after the first
-  // `position` samples of this rank, so that an interrupted epoch can be taken up again.
-  void set_epoch(std::int64_t epoch, std::size_t position = 0);
+  // The next pass, from the next reset() on, goes through `epoch` after its first `offset` samples,
+  // counted in the order of the epoch, all ranks together. By default that is all of it; but of the
+  // epoch that was loaded, until the next reset(), what was not consumed.
+  void set_epoch(std::int64_t epoch, std::optional<std::size_t> offset = std::nullopt);
 
-  // What set_epoch() said last; position() then counts the samples that next() hands out. A data
-  // loader with workers draws up to two batches for each of them ahead of the loop.
+  // What set_epoch() or load() said last.
   std::int64_t epoch() const;
-  std::size_t position() const;
+
+  // The program has taken so many more samples of this rank, which is for it to say: a data loader
+  // with workers draws up to two batches for each of them ahead. Returns their indices in the dataset.
+  // Errors: misuse for more than were drawn in this pass.
+  std::vector<std::size_t> consume(std::size_t samples);
+
+  // Samples of the epoch that all ranks have consumed, if each did as this one: the dataset's size
+  // when all were that it deals. With pad = false a rank that has fewer batches than others stays
+  // where its last one ended.
+  std::size_t offset() const;
+
+  // The samples that this rank has of the epoch from offset() on.
+  std::size_t remaining() const;
 
   // Starts a pass; a data loader's begin() does so. Without set_epoch() in between it repeats the
-  // last one. `new_size` replaces the size of the dataset.
+  // last epoch from its start. `new_size` replaces the size of the dataset.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
   // The next `batch_size` indices of this rank, fewer at the end, then nothing.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
-  // epoch() and position(). load() is a set_epoch(). Errors: corrupt when the archive holds no
-  // sampler; misuse when it was saved among another number of replicas, whose positions differ.
+  // epoch() and offset(), and what they are counted in: the size of the dataset and the options.
+  // Errors: misuse when samples were drawn and none ever consumed.
+  StateDict state_dict() const;
+
+  // On any number of ranks. Errors: misuse, naming them, for another size or other options.
+  void load_state_dict(const StateDict& state);
+
+  // epoch() and offset() alone, for torch::save() and torch::load(). Errors: as state_dict();
+  // corrupt when the archive holds no sampler.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
   struct State;
+  class Part;
+  friend LOCKSTEP_API std::unique_ptr<Stateful> sampler_state(const DistributedSampler& sampler);
+
   std::shared_ptr<State> state_;
 };
+
+// Saves and loads it as a part of a checkpoint. Holds a handle of its own.
+LOCKSTEP_API std::unique_ptr<Stateful> sampler_state(const DistributedSampler& sampler);
 
 }  // namespace lockstep

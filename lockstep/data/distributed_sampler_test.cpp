@@ -125,30 +125,238 @@ TEST(DistributedSampler, FinishesAPassInTheOrderInWhichItBegan) {
   }
 }
 
+void save_and_load(const DistributedSampler& from, DistributedSampler& to) {
+  std::stringstream file;
+  torch::serialize::OutputArchive out;
+  from.save(out);
+  out.save_to(file);
+  torch::serialize::InputArchive in;
+  in.load_from(file);
+  to.load(in);
+}
+
+// Draws a batch of all that is needed and more, as a loader with workers does, and consumes `samples`.
+Indices prefetch_and_consume(DistributedSampler& sampler, std::size_t samples) {
+  if (samples > 0) sampler.next(samples + 5);
+  return sampler.consume(samples);
+}
+
 TEST(DistributedSampler, TakesAnInterruptedEpochUpWhereItWasSaved) {
   DistributedSampler sampler(100, 4, 3);
   sampler.set_epoch(6);
   const Indices whole = one_pass(sampler);
   sampler.set_epoch(6);
   sampler.reset();
-  sampler.next(8);
+  EXPECT_EQ(prefetch_and_consume(sampler, 8), Indices(whole.begin(), whole.begin() + 8));
 
-  std::stringstream file;
-  torch::serialize::OutputArchive out;
-  sampler.save(out);
-  out.save_to(file);
-  torch::serialize::InputArchive in;
-  in.load_from(file);
   DistributedSampler resumed(100, 4, 3);
-  resumed.load(in);
-
+  save_and_load(sampler, resumed);
   EXPECT_EQ(resumed.epoch(), 6);
-  EXPECT_EQ(resumed.position(), 8U);
+  EXPECT_EQ(resumed.offset(), 32U);
+  EXPECT_EQ(resumed.remaining(), 17U);
   EXPECT_EQ(one_pass(resumed), Indices(whole.begin() + 8, whole.end()));
   EXPECT_EQ(one_pass(resumed), whole) << "the next pass is whole again";
 
   DistributedSampler among_fewer(100, 2, 1);
-  EXPECT_EQ(fault_of([&] { among_fewer.load(in); }), Fault::misuse);
+  save_and_load(sampler, among_fewer);
+  EXPECT_EQ(one_pass(among_fewer).size(), 34U);
+  DistributedSampler of_fewer(31, 2, 1);
+  EXPECT_EQ(fault_of([&] { save_and_load(sampler, of_fewer); }), Fault::misuse);
+}
+
+TEST(DistributedSampler, CountsWhatTheProgramConsumesAndNotWhatIsDrawn) {
+  DistributedSampler sampler(20, 2, 1, {.shuffle = false});
+  sampler.next(3);
+  sampler.next(3);
+  EXPECT_EQ(sampler.offset(), 0U);
+  EXPECT_EQ(sampler.consume(3), (Indices{1, 3, 5}));
+  EXPECT_EQ(sampler.offset(), 6U);
+  EXPECT_EQ(sampler.consume(2), (Indices{7, 9}));
+  EXPECT_EQ(sampler.offset(), 10U);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { sampler.consume(2); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("consume(2) after 5 samples of 6"), std::string::npos) << text;
+}
+
+TEST(DistributedSampler, KeepsTheLoadedOffsetWhenTheLoopNamesItsEpoch) {
+  DistributedSampler saved(20, 2, 0);
+  saved.set_epoch(3);
+  saved.reset();
+  saved.next(4);
+  saved.consume(4);
+
+  DistributedSampler sampler(20, 2, 0);
+  sampler.load_state_dict(saved.state_dict());
+  EXPECT_EQ(sampler.offset(), 8U);
+  sampler.set_epoch(3);
+  EXPECT_EQ(sampler.offset(), 8U);
+  EXPECT_EQ(one_pass(sampler).size(), 6U);
+  sampler.set_epoch(3);
+  EXPECT_EQ(sampler.offset(), 0U);
+
+  sampler.load_state_dict(saved.state_dict());
+  sampler.set_epoch(4);
+  EXPECT_EQ(sampler.offset(), 0U);
+  sampler.load_state_dict(saved.state_dict());
+  sampler.set_epoch(3, 2);
+  EXPECT_EQ(sampler.offset(), 2U);
+}
+
+const std::vector<DistributedSamplerOptions> shuffled{{}, {.drop_last = true}, {.pad = false}};
+const std::vector<DistributedSamplerOptions> plain{
+    {.shuffle = false}, {.shuffle = false, .drop_last = true}, {.shuffle = false, .pad = false}};
+
+TEST(DistributedSampler, IsAtTheEndOfAnEpochThatIsConsumed) {
+  for (const DistributedSamplerOptions& options : shuffled)
+    for (int rank = 0; rank < 4; ++rank) {
+      DistributedSampler sampler(11, 4, rank, options);
+      for (std::size_t batch = 0; const auto indices = sampler.next(2); ++batch) {
+        sampler.consume(indices->size());
+        EXPECT_EQ(sampler.offset(), batch == 0 && !options.drop_last ? 8U : 11U) << rank;
+      }
+    }
+}
+
+TEST(DistributedSampler, LeavesNothingOutWhereARankHasFewerBatches) {
+  DistributedSampler sampler(7, 2, 1, {.pad = false});
+  sampler.next(3);
+  sampler.consume(3);
+  EXPECT_EQ(sampler.offset(), 6U) << "rank 0 has one more, in a batch of its own";
+}
+
+// A part of an epoch, among so many ranks.
+struct Leg {
+  int num_replicas;
+  std::size_t each;  // Samples of each rank, in one batch; more than there are means all.
+};
+
+// What is consumed in the legs of one epoch, each of which goes on where the last one was saved.
+Indices travel(std::size_t size, const std::vector<Leg>& legs,
+               const DistributedSamplerOptions& options) {
+  Indices all;
+  StateDict state = DistributedSampler(size, 1, 0, options).state_dict();
+  for (const Leg& leg : legs) {
+    StateDict after;
+    for (int rank = 0; rank < leg.num_replicas; ++rank) {
+      DistributedSampler sampler(size, leg.num_replicas, rank, options);
+      sampler.load_state_dict(state);
+      const auto batch = leg.each > 0 ? sampler.next(leg.each) : std::nullopt;
+      const Indices consumed = sampler.consume(batch ? batch->size() : 0);
+      all.insert(all.end(), consumed.begin(), consumed.end());
+      if (rank == 0) after = sampler.state_dict();
+      // A rank without any sample of an epoch that is not padded cannot know that others had one.
+      if (batch || options.pad) {
+        EXPECT_EQ(sampler.state_dict().values, after.values);
+      }
+    }
+    state = after;
+  }
+  EXPECT_TRUE(options.shuffle || legs.back().each < size ||
+              value_of<std::int64_t>(state, "offset") == static_cast<std::int64_t>(size));
+  return all;
+}
+
+// "" when `all` is what an epoch of `size` samples may deal.
+std::string problem_of(const Indices& all, std::size_t size,
+                       const DistributedSamplerOptions& options) {
+  std::vector<int> times(size);
+  for (const std::size_t index : all) ++times[index];
+  const auto wrong = [&](int count) {
+    if (options.drop_last) return count > 1;
+    return options.pad ? count < 1 : count != 1;
+  };
+  for (std::size_t index = 0; index < size; ++index)
+    if (wrong(times[index]))
+      return std::to_string(index) + " is dealt " + std::to_string(times[index]) + " times";
+  return {};
+}
+
+TEST(DistributedSampler, DealsEachSampleOnceFromEveryStepOnToEveryNumberOfRanks) {
+  for (std::size_t size = 1; size <= 200; size += size < 90 ? 1 : 11)
+    for (const DistributedSamplerOptions& options : plain)
+      for (int before = 1; before <= 8; ++before)
+        for (std::size_t step = 0; step <= size / static_cast<std::size_t>(before) + 1; ++step)
+          for (int after = 1; after <= 8; ++after) {
+            const Indices all = travel(size, {{before, step}, {after, size}}, options);
+            ASSERT_EQ(problem_of(all, size, options), "")
+                << size << " samples, " << before << " ranks, after " << step << " on " << after;
+            const auto left = size - std::min(size, step * static_cast<std::size_t>(before));
+            ASSERT_LT(all.size(), size + static_cast<std::size_t>(left > 0 ? after : before));
+          }
+}
+
+TEST(DistributedSampler, DealsEachSampleOnceOnFourThenTwoThenThreeRanks) {
+  for (const std::size_t size : {53, 96, 200})
+    for (const DistributedSamplerOptions& options : shuffled)
+      for (std::size_t first = 0; first < 14; ++first)
+        for (std::size_t second = 0; second < 14; ++second) {
+          const Indices all = travel(size, {{4, first}, {2, second}, {3, size}}, options);
+          ASSERT_EQ(problem_of(all, size, options), "") << size << ' ' << first << ' ' << second;
+        }
+}
+
+TEST(DistributedSampler, DealsOnTheSameRanksWhatAnUninterruptedEpochDeals) {
+  for (const std::size_t size : {1, 2, 7, 10, 41})
+    for (int ranks = 1; ranks <= 8; ++ranks)
+      for (const bool drop_last : {false, true})
+        for (int rank = 0; rank < ranks; ++rank) {
+          DistributedSampler sampler(size, ranks, rank, {.drop_last = drop_last});
+          const Indices whole = one_pass(sampler);
+          for (std::size_t step = 1; step < whole.size(); ++step) {
+            sampler.set_epoch(0);
+            sampler.reset();
+            prefetch_and_consume(sampler, step);
+            sampler.load_state_dict(sampler.state_dict());
+            EXPECT_EQ(one_pass(sampler),
+                      Indices(whole.begin() + static_cast<std::ptrdiff_t>(step), whole.end()));
+          }
+        }
+}
+
+TEST(DistributedSampler, RefusesTheStateOfAnother) {
+  const auto refusal = [](std::size_t size, const DistributedSamplerOptions& options) {
+    const StateDict saved = DistributedSampler(10, 2, 0).state_dict();
+    DistributedSampler sampler(size, 2, 0, options);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { sampler_state(sampler)->wanted(saved); }, &text), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { sampler.load_state_dict(saved); }), Fault::misuse);
+    return text;
+  };
+  const auto names = [](const std::string& text, const char* what) {
+    EXPECT_NE(text.find(what), std::string::npos) << text;
+  };
+  names(refusal(11, {}), "saved with size = 10, loaded with 11");
+  names(refusal(10, {.shuffle = false}), "shuffle = true");
+  names(refusal(10, {.seed = 1}), "seed = 0, loaded with 1");
+  names(refusal(10, {.drop_last = true}), "drop_last = false");
+  names(refusal(10, {.pad = false}), "pad = true");
+}
+
+TEST(DistributedSampler, RefusesToSaveWhereItIsWhenNobodySaysWhatIsConsumed) {
+  DistributedSampler sampler(10, 2, 0);
+  const auto part = sampler_state(sampler);
+  EXPECT_NO_THROW(part->state_dict());
+  sampler.next(2);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { part->state_dict(); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("call consume() after each batch"), std::string::npos) << text;
+  sampler.set_epoch(1);
+  EXPECT_EQ(value_of<std::int64_t>(part->state_dict(), "epoch"), 1) << "its start is known";
+  sampler.next(2);
+  sampler.consume(2);
+  EXPECT_NO_THROW(part->state_dict());
+}
+
+TEST(DistributedSampler, IsLoadedThroughItsPart) {
+  DistributedSampler saved(10, 2, 0);
+  saved.set_epoch(5, 4);
+  DistributedSampler sampler(10, 5, 3);
+  const auto part = sampler_state(sampler);
+  const StateDict state = saved.state_dict();
+  EXPECT_TRUE(part->wanted(state).empty());
+  part->load_state_dict(state);
+  EXPECT_EQ(sampler.epoch(), 5);
+  EXPECT_EQ(sampler.offset(), 4U);
 }
 
 TEST(DistributedSampler, RefusesAnArchiveOfSomethingElse) {
@@ -187,7 +395,7 @@ TEST(DistributedSampler, RefusesWhatCannotBeMeant) {
             Fault::misuse);
   DistributedSampler sampler(10, 2, 0);
   EXPECT_EQ(fault_of([&] { sampler.set_epoch(-1); }), Fault::misuse);
-  EXPECT_EQ(fault_of([&] { sampler.set_epoch(0, 6); }), Fault::misuse);
+  EXPECT_EQ(fault_of([&] { sampler.set_epoch(0, 11); }), Fault::misuse);
   EXPECT_EQ(fault_of([&] { sampler.next(0); }), Fault::misuse);
 }
 

@@ -14,26 +14,34 @@ namespace {
 using torch::optim::OptimizerParamState;
 
 template <class State>
-OptimizerStateParts adam_parts(State& state) {
-  return {.tensors = {{"exp_avg", &state.exp_avg()},
+OptimizerStateParts adam_parts(std::string_view optimizer, State& state) {
+  return {.optimizer = optimizer,
+          .tensors = {{"exp_avg", &state.exp_avg()},
                       {"exp_avg_sq", &state.exp_avg_sq()},
                       {"max_exp_avg_sq", &state.max_exp_avg_sq()}},
           .integers = {{"step", &state.step()}}};
 }
 
-OptimizerStateParts parts(torch::optim::AdamParamState& state) { return adam_parts(state); }
-OptimizerStateParts parts(torch::optim::AdamWParamState& state) { return adam_parts(state); }
+OptimizerStateParts parts(torch::optim::AdamParamState& state) { return adam_parts("Adam", state); }
+OptimizerStateParts parts(torch::optim::AdamWParamState& state) {
+  return adam_parts("AdamW", state);
+}
 
 OptimizerStateParts parts(torch::optim::SGDParamState& state) {
-  return {.tensors = {{"momentum_buffer", &state.momentum_buffer()}}, .integers = {}};
+  return {.optimizer = "SGD",
+          .tensors = {{"momentum_buffer", &state.momentum_buffer()}},
+          .integers = {}};
 }
 
 OptimizerStateParts parts(torch::optim::AdagradParamState& state) {
-  return {.tensors = {{"sum", &state.sum()}}, .integers = {{"step", &state.step()}}};
+  return {.optimizer = "Adagrad",
+          .tensors = {{"sum", &state.sum()}},
+          .integers = {{"step", &state.step()}}};
 }
 
 OptimizerStateParts parts(torch::optim::RMSpropParamState& state) {
-  return {.tensors = {{"square_avg", &state.square_avg()},
+  return {.optimizer = "RMSprop",
+          .tensors = {{"square_avg", &state.square_avg()},
                       {"momentum_buffer", &state.momentum_buffer()},
                       {"grad_avg", &state.grad_avg()}},
           .integers = {{"step", &state.step()}}};

@@ -39,6 +39,7 @@ inline constexpr bool is_elementwise =
 // The members of one state, under the names that archives have for them: to read and to set. Tensors
 // are shaped as the parameter; those that the optimizer's options do without are undefined.
 struct OptimizerStateParts {
+  std::string_view optimizer;  // Such as "Adam", also of what derives from it.
   std::vector<std::pair<std::string_view, at::Tensor*>> tensors;
   std::vector<std::pair<std::string_view, std::int64_t*>> integers;
 };

@@ -19,14 +19,6 @@ bool is_whole(const Shard& shard, const at::Tensor& parameter) {
   return shard.begin == 0 && shard.end == parameter.numel();
 }
 
-// The shard's elements of `tensor`, which is laid out as `parameter`.
-at::Tensor fragment_of(const at::Tensor& tensor, const Shard& shard, const at::Tensor& parameter) {
-  if (!parameter.is_non_overlapping_and_dense())
-    throw Error(Fault::unsupported,
-                "a parameter that is a view with gaps in memory has no fragments");
-  return tensor.as_strided({tensor.numel()}, {1}).slice(0, shard.begin, shard.end);
-}
-
 void assemble(const at::Tensor& piece, const Shard& shard, const at::Tensor& parameter,
               at::Tensor& whole) {
   if (!piece.defined()) return;
@@ -39,6 +31,13 @@ void assemble(const at::Tensor& piece, const Shard& shard, const at::Tensor& par
 }
 
 }  // namespace
+
+at::Tensor fragment_of(const at::Tensor& tensor, const Shard& shard, const at::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense())
+    throw Error(Fault::unsupported,
+                "a parameter that is a view with gaps in memory has no fragments");
+  return tensor.as_strided({tensor.numel()}, {1}).slice(0, shard.begin, shard.end);
+}
 
 std::size_t encoded_size(OptimizerParamState& prototype) {
   return 1 + parts_of(prototype).tensors.size();

@@ -15,6 +15,10 @@
 
 namespace lockstep {
 
+// The shard's elements of `tensor`, which is laid out as `parameter`: a view of one dimension.
+// Errors: unsupported for a parameter that has gaps in memory.
+at::Tensor fragment_of(const at::Tensor& tensor, const Shard& shard, const at::Tensor& parameter);
+
 // How many tensors a shard's state takes when it travels.
 std::size_t encoded_size(torch::optim::OptimizerParamState& prototype);
 

@@ -10,6 +10,7 @@
 //   ...
 //   torch::load(optimizer, "adam.pt");                                    // Every rank, the same.
 // For the moment of it, consolidating takes one rank the whole state in memory, and loading every one.
+// optimizer_state() (optimizer_stateful.h) takes neither.
 //
 // Param groups are those that it was made with, and the same on all ranks.
 // Thread safety: none; one training loop uses it.
@@ -95,6 +96,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   const std::vector<at::Tensor>& stepped() const { return stepped_; }  // As set_shards() was given.
 
  private:
+  friend class OptimizerState;  // optimizer_stateful.h: reads and sets the state of own_shards_.
+
   void step_shards();
   std::unique_ptr<torch::optim::Optimizer> make_whole() const;
   torch::optim::OptimizerParamState* state_of(const at::Tensor& stepped) const;

@@ -102,6 +102,9 @@ class LOCKSTEP_API DataParallelBase {
   // is changed on all.
   void edit_parameters(const std::function<void()>& change);
 
+  // Whether all ranks have one copy of the parameters, the option share_parameters.
+  bool shares_parameters() const { return shared_ != nullptr; }
+
   // Whether a rank was lost while shared parameters were stepped: some of them are a step ahead of
   // others then, and every forward() throws Error(corrupt). Load a checkpoint.
   bool has_torn_parameters() const;

@@ -34,8 +34,11 @@ Progress::Progress(std::int64_t total_steps, ProgressOptions options)
       drawn_(started_),
       ended_(!options.enabled) {
   require(total_steps >= 0, "Progress: total_steps must not be negative");
+  require(options.done >= 0 && options.done <= total_steps,
+          "Progress: done must be in 0..total_steps");
   state_.label = std::move(options.label);
   state_.total_steps = total_steps;
+  state_.steps = state_.earlier_steps = options.done;
 }
 
 Progress::~Progress() {

@@ -33,6 +33,7 @@ struct ProgressOptions {
   bool enabled = true;     // Let one rank show it; on the others step() costs nothing.
   std::string label = {};  // Comes first in each line.
   int fd = STDERR_FILENO;  // Where to write.
+  std::int64_t done = 0;   // Steps, of all, that were made before, by a training that was resumed.
 };
 
 class LOCKSTEP_API Progress {

@@ -50,18 +50,19 @@ std::string clock_time(double seconds) {
 std::string measures(const ProgressState& state) {
   std::string text;
   const double seconds = state.elapsed.count();
-  if (seconds > 0 && state.steps > 0) {
+  const std::int64_t made = state.steps - state.earlier_steps;
+  if (seconds > 0 && made > 0) {
     const bool counted = state.samples > 0;
     text += ", ";
-    text += amount(static_cast<double>(counted ? state.samples : state.steps) / seconds);
+    text += amount(static_cast<double>(counted ? state.samples : made) / seconds);
     text += counted ? " samples/s" : " steps/s";
   }
   if (state.loss) text += formatted(", loss %.4g", *state.loss);
   if (state.steps >= state.total_steps) {
     text += ", took " + clock_time(seconds);
-  } else if (state.steps > 0) {
+  } else if (made > 0) {
     const auto left = static_cast<double>(state.total_steps - state.steps);
-    text += ", " + clock_time(seconds / static_cast<double>(state.steps) * left);
+    text += ", " + clock_time(seconds / static_cast<double>(made) * left);
     text += " left";
   }
   return text;

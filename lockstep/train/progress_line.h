@@ -16,6 +16,8 @@ struct ProgressState {
   std::string label = {};
   std::int64_t steps = 0;
   std::int64_t total_steps = 0;
+  std::int64_t earlier_steps =
+      0;                     // Of `steps`, those of an earlier run: no time was taken of them.
   std::int64_t samples = 0;  // Of all ranks; 0 when nobody counts them: the rate is then in steps.
   std::chrono::duration<double> elapsed{0};
   std::optional<double> loss = {};  // The latest.

@@ -67,6 +67,13 @@ TEST(ProgressLine, SaysInTheEndHowLongItTook) {
   EXPECT_EQ(progress_line({.total_steps = 0}), "0/0 steps (100%), took 0:00");
 }
 
+TEST(ProgressLine, CountsNoTimeForWhatAnEarlierRunDid) {
+  EXPECT_EQ(progress_line({.steps = 60, .total_steps = 100, .earlier_steps = 50, .elapsed = 2s}),
+            "60/100 steps (60%), 5 steps/s, 0:08 left");
+  EXPECT_EQ(progress_line({.steps = 50, .total_steps = 100, .earlier_steps = 50, .elapsed = 2s}),
+            "50/100 steps (50%)");
+}
+
 TEST(ProgressLine, ReachesAHundredPercentOnlyAtTheEnd) {
   EXPECT_NE(progress_line({.steps = 99'999, .total_steps = 100'000}).find("(99%)"),
             std::string::npos);
@@ -125,6 +132,7 @@ TEST(Progress, DoesNotMindWhatCannotBeWritten) {
   Progress progress(1, {.fd = -1});
   EXPECT_NO_THROW(progress.step(1));
   EXPECT_THROW(Progress(-1), Error);
+  EXPECT_THROW(Progress(1, {.done = 2}), Error);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 //   state.add("generators", lockstep::RandomGenerators(world));
 //   state.add("best_accuracy", best_accuracy);         // A variable of the program.
 //
-// Lifetime: what was added outlives it, but for samplers, which are handles.
+// Lifetime: what was added outlives it, but for samplers and generators, which it copies.
 // Thread safety: none.
 // Errors: misuse for a name that is there already or is not one for a part (tensor/state.h).
 
@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include <concepts>
 #include <memory>
@@ -32,6 +33,12 @@
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
+
+// Of which a program's variable may be.
+template <class T>
+concept VariableType = std::same_as<T, std::remove_cv_t<T>> &&
+                       (std::integral<T> || std::same_as<T, float> || std::same_as<T, double> ||
+                        std::same_as<T, std::string>);
 
 class LOCKSTEP_API TrainingState {
  public:
@@ -55,16 +62,18 @@ class LOCKSTEP_API TrainingState {
 
   // How many steps it has made. Learning rates are the optimizer's.
   void add(const std::string& name, torch::optim::LRScheduler& schedule);
+  void add(const std::string& name, torch::optim::ReduceLROnPlateauScheduler& schedule);
 
-  // Epoch and offset.
+  // Epoch and offset, which follow from what the program consume()s.
   void add(const std::string& name, const DistributedSampler& sampler);
 
   void add(const std::string& name, const RandomGenerators& generators);
 
   // A variable of the program, equal on all ranks: a bool, an integer, a float or double, a text; or
-  // a tensor, whose values are copied into it.
-  template <class T>
-    requires(std::integral<T> || std::floating_point<T> || std::same_as<T, std::string>)
+  // a tensor, whose values are copied into it. Saved as `value`.
+  // Errors, when it is loaded: misuse for another kind of value, an integer or float that does not
+  // fit the variable, and a tensor of another type or shape.
+  template <VariableType T>
   void add(const std::string& name, T& value) {
     add_value(name, value);
   }

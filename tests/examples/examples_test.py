@@ -6,10 +6,13 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -24,6 +27,33 @@ def run(ranks, program, *options):
     return subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120,
                           env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def hash_of(done):
+    return re.search(r"sha256 ([0-9a-f]{64})", done.stdout)[1]
+
+
+def checkpoints_in(folder):
+    """The names of those that are whole, the oldest first."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(name for name in names if re.fullmatch(r"step-\d{10}", name))
+
+
+def descendants(pid):
+    """Process ids of the children, theirs and so on."""
+    try:
+        tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
+        children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return children + [grandchild for child in children for grandchild in descendants(child)]
+
+
+def is_running(pid):
+    try:
+        return "\nState:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 class Examples(unittest.TestCase):
@@ -88,12 +118,125 @@ class Examples(unittest.TestCase):
 
     def test_deterministic_goes_on_with_the_same_bits_on_another_number_of_ranks(self):
         write_fashion_mnist(self.data)
-        state = self.folder / "state"
-        sha256 = re.compile(r"sha256 [0-9a-f]{64}")
-        whole = self.train(1, PROGRAMS.deterministic, "--steps", 4)
-        self.train(2, PROGRAMS.deterministic, "--steps", 2, "--save", state)
-        resumed = self.train(4, PROGRAMS.deterministic, "--steps", 4, "--load", state)
-        self.assertEqual(sha256.search(resumed.stdout)[0], sha256.search(whole.stdout)[0])
+        whole = hash_of(self.train(1, PROGRAMS.deterministic, "--steps", 12, "--print-hash"))
+        for ranks in (1, 4, 8):
+            folder = self.folder / f"to-{ranks}"
+            # Eight steps are an epoch: it is interrupted in one, at its end, and in the next.
+            for step, these in ((3, 2), (8, 4), (9, 2)):
+                self.train(these, PROGRAMS.deterministic, "--steps", step, "--checkpoint", folder,
+                           "--resume", "auto")
+            resumed = self.train(ranks, PROGRAMS.deterministic, "--steps", 12, "--resume", folder)
+            self.assertEqual(hash_of(resumed), whole)
+
+    def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(self):
+        write_fashion_mnist(self.data)
+        options = ("--steps", 100, "--batch-size", 16)
+        whole = hash_of(self.train(2, PROGRAMS.fashion_mnist, *options, "--print-hash"))
+        for attempt in range(2):
+            folder = self.folder / f"attempt-{attempt}"
+            kept = (*options, "--checkpoint", folder, "--checkpoint-every", 5, "--keep", 3,
+                    "--resume", "auto", "--print-hash", *(("--async",) if attempt else ()))
+            self.kill_in_the_midst(2, PROGRAMS.fashion_mnist, folder, *kept)
+            resumed = self.train(2, PROGRAMS.fashion_mnist, *kept)
+            self.assertEqual(hash_of(resumed), whole)
+            self.assertRegex(resumed.stderr, r"resumed after step \d+")
+            self.assertIn("100/100 steps", resumed.stderr)
+            self.assertEqual(checkpoints_in(folder),
+                             [f"step-{step:010}" for step in (90, 95, 100)])
+
+    def kill_in_the_midst(self, ranks, program, folder, *options):
+        """SIGKILL for the launcher and its ranks at a random moment after the first checkpoint."""
+        command = [PROGRAMS.lockstep, "run", "-n", ranks, program, "--data", self.data, *options]
+        job = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               env=os.environ | {"OMP_NUM_THREADS": "1"})
+        deadline = time.monotonic() + 60
+        while not checkpoints_in(folder) and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.assertTrue(checkpoints_in(folder), "no checkpoint within a minute")
+        time.sleep(random.uniform(0, 0.3))
+        family = [job.pid, *descendants(job.pid)]
+        for pid in family:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        job.wait()
+        for pid in family:
+            while is_running(pid) and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+    def test_each_sample_of_an_epoch_is_trained_on_once_on_four_then_two_then_three_ranks(self):
+        write_fashion_mnist(self.data)
+        folder, logs = self.folder / "checkpoints", []
+        for ranks, steps in ((4, 5), (2, 7), (3, 11)):
+            logs.append(self.folder / f"log-{ranks}")
+            first = ("--batch-size", 12) if ranks == 4 else ()
+            done = self.train(ranks, PROGRAMS.fashion_mnist, *first, "--steps", steps, "--checkpoint",
+                              folder, "--resume", "auto", "--log-samples", logs[-1])
+            self.assertIn(f"{steps}/{steps} steps", done.stderr)
+        samples, steps_seen = [], set()
+        for ranks, log in zip((4, 2, 3), logs):
+            lines = [[int(word) for word in line.split()] for line in log.read_text().splitlines()]
+            self.assertEqual({line[1] for line in lines}, set(range(ranks)))
+            steps_seen |= {line[0] for line in lines}
+            for line in lines:
+                samples += line[2:]
+        self.assertEqual(steps_seen, set(range(1, 12)))
+        # 48 in each of ten steps, then the 32 that are left, with one to fill three ranks.
+        self.assertEqual(len(samples), 513)
+        self.assertEqual(set(samples), set(range(512)))
+
+    def test_a_resumed_training_keeps_the_batch_of_all_ranks_or_says_so(self):
+        write_fashion_mnist(self.data)
+        program, folder = PROGRAMS.fashion_mnist, self.folder / "checkpoints"
+        self.train(2, program, "--steps", 2, "--batch-size", 8, "--checkpoint", folder)
+        done = run(3, program, "--data", self.data, "--steps", 4, "--resume", folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("steps of 16 samples cannot be shared out to 3 ranks", done.stderr)
+        done = self.train(3, program, "--steps", 4, "--resume", folder, "--batch-size", 8)
+        self.assertIn("note: steps of 24 samples", done.stderr)
+        self.assertIn("had 16", done.stderr)
+        done = run(2, program, "--data", self.data, "--steps", 1, "--resume", folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("more than --steps", done.stderr)
+
+    def test_a_training_by_epochs_is_resumed_on_another_number_of_ranks(self):
+        write_cifar10(self.data)
+        program, folder = PROGRAMS.cifar10, self.folder / "checkpoints"
+        self.train(2, program, "--steps", 7, "--batch-size", 30, "--checkpoint", folder)
+        result = self.folder / "result.json"
+        done = self.train(1, program, "--epochs", 2, "--checkpoint", folder, "--resume", "auto", "--json",
+                          result)
+        # Nine steps of 60 make an epoch of 500.
+        self.assertEqual(json.loads(result.read_text())["steps"], 18)
+        self.assertIn("18/18 steps", done.stderr)
+        again = self.train(2, program, "--epochs", 2, "--checkpoint", folder, "--resume", "auto")
+        self.assertIn("resumed after step 18", again.stderr)
+        self.assertEqual(len(checkpoints_in(folder)), 2)
+
+    def test_a_damaged_checkpoint_is_refused_and_passed_over_by_auto(self):
+        write_fashion_mnist(self.data)
+        program, folder = PROGRAMS.fashion_mnist, self.folder / "checkpoints"
+        self.train(2, program, "--steps", 4, "--checkpoint", folder, "--checkpoint-every", 2)
+        newest = folder / "step-0000000004"
+        largest = max((file for file in newest.iterdir() if file.is_file()),
+                      key=lambda file: file.stat().st_size)
+        content = bytearray(largest.read_bytes())
+        content[len(content) // 2] ^= 1
+        largest.write_bytes(content)
+        train = ("--data", self.data, "--steps", 6)
+        self.refuses(program, *train, "--resume", newest, code=65, text=largest.name)
+        done = self.train(2, program, "--steps", 3, "--checkpoint", folder, "--resume", "auto")
+        self.assertIn("resumed after step 2", done.stderr)
+
+    def test_without_any_checkpoint_auto_starts_anew(self):
+        write_fashion_mnist(self.data)
+        folder = self.folder / "deep" / "checkpoints"
+        done = self.train(2, PROGRAMS.fashion_mnist, "--steps", 2, "--checkpoint", folder, "--resume",
+                          "auto")
+        self.assertNotIn("resumed", done.stderr)
+        self.assertEqual(checkpoints_in(folder), ["step-0000000002"])
 
     def test_wrong_arguments_are_refused_before_training(self):
         program = PROGRAMS.fashion_mnist
@@ -102,6 +245,10 @@ class Examples(unittest.TestCase):
         self.refuses(program, "--save", "", code=64, text="a file name is needed")
         self.refuses(program, "--save", "/no/such/folder/file", code=64, text="/no/such/folder")
         self.refuses(program, "--load", "/no/such/file", code=64, text="/no/such/file")
+        self.refuses(program, "--resume", "/no/such/folder", code=64, text="/no/such/folder")
+        self.refuses(program, "--resume", "auto", code=64, text="--checkpoint")
+        self.refuses(program, "--checkpoint-every", 5, code=64, text="--checkpoint")
+        self.refuses(program, "--checkpoint", "/dev/null/a", code=64, text="cannot write in /dev/null")
 
     def test_missing_and_damaged_data_are_named(self):
         program = PROGRAMS.fashion_mnist

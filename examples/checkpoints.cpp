@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/checkpoints.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <stdexcept>
+#include <system_error>
+
+#include "lockstep/comm/error.h"
+
+Checkpoints::Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
+                         const lockstep::TrainingState& state)
+    : options_(options), world_(world), state_(state) {
+  if (!options.checkpoint.empty())
+    checkpointer_.emplace(
+        options.checkpoint, world,
+        lockstep::CheckpointerOptions{.keep_last = options.keep, .async = options.async});
+}
+
+void Checkpoints::resume() {
+  if (options_.resume.empty()) return;
+  try {
+    load();
+  } catch (const lockstep::Error& error) {
+    if (error.fault() == lockstep::Fault::corrupt) throw DamagedCheckpoint(error.what());
+    throw;
+  }
+  if (world_.rank() == 0 && saved_ > 0) std::cerr << "resumed after step " << saved_ << std::endl;
+}
+
+void Checkpoints::load() {
+  if (options_.resume != "auto") {
+    saved_ = lockstep::load_checkpoint(options_.resume, state_, world_);
+  } else if (const auto resumed = checkpointer_->resume(state_)) {
+    saved_ = resumed->step;
+  }
+}
+
+void Checkpoints::after_step(std::int64_t step) {
+  if (!checkpointer_ || options_.checkpoint_every == 0 || step % options_.checkpoint_every != 0)
+    return;
+  checkpointer_->save(step, state_);
+  saved_ = step;
+}
+
+void Checkpoints::finish(std::int64_t step) {
+  if (!checkpointer_) return;
+  if (step != saved_) checkpointer_->save(step, state_);
+  checkpointer_->wait();
+}
+
+std::int64_t global_batch_of(std::int64_t resumed, std::optional<std::int64_t> wanted,
+                             const lockstep::ProcessGroup& world) {
+  if (!wanted || *wanted == resumed) return resumed;
+  if (world.rank() == 0)
+    std::cerr << "note: steps of " << *wanted << " samples, as --batch-size says; the training "
+              << "that is resumed had " << resumed << std::endl;
+  return *wanted;
+}
+
+std::size_t share_of(std::int64_t global_batch, const lockstep::ProcessGroup& world) {
+  if (global_batch % world.size() != 0)
+    throw std::runtime_error("steps of " + std::to_string(global_batch) +
+                             " samples cannot be shared out to " + std::to_string(world.size()) +
+                             " ranks: choose another number of ranks, or --batch-size");
+  return static_cast<std::size_t>(global_batch / world.size());
+}
+
+std::int64_t last_step(const Options& options, std::int64_t step,
+                       const lockstep::DistributedSampler& sampler, std::size_t batch_size,
+                       bool drop_last) {
+  if (options.steps > 0) {
+    if (step <= options.steps) return options.steps;
+    throw std::runtime_error("the training that is resumed has made " + std::to_string(step) +
+                             " steps, more than --steps");
+  }
+  if (sampler.epoch() >= options.epochs) return step;
+  const auto batches = [&](std::size_t samples) {
+    return static_cast<std::int64_t>((samples + (drop_last ? 0 : batch_size - 1)) / batch_size);
+  };
+  return step + batches(sampler.remaining()) +
+         (options.epochs - sampler.epoch() - 1) * batches(sampler.size());
+}
+
+SampleLog::SampleLog(const std::string& file, int rank)
+    : file_(file),
+      rank_(rank),
+      fd_(file.empty() ? -1
+                       : ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  if (!file.empty() && fd_ < 0) throw std::system_error(errno, std::generic_category(), file);
+}
+
+SampleLog::~SampleLog() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void SampleLog::write(std::int64_t step, const std::vector<std::size_t>& indices) const {
+  if (fd_ < 0) return;
+  std::string line = std::to_string(step) + ' ' + std::to_string(rank_);
+  for (const std::size_t index : indices) line += ' ' + std::to_string(index);
+  line += '\n';
+  if (::write(fd_, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+    throw std::system_error(errno, std::generic_category(), file_);
+}

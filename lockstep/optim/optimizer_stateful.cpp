@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/optim/optimizer_stateful.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/optimizer_options.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/shard.h"
+#include "lockstep/optim/shard_state.h"
+#include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/tensor/misfits.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamState;
+
+// Of what an optimizer steps.
+struct Parameter {
+  std::string name;
+  at::Tensor tensor;
+  std::size_t group = 0;
+};
+
+// A parameter that this rank steps, or a part of it.
+struct Part {
+  Parameter whole;
+  Shard shard;
+  at::Tensor stepped;  // As ShardedOptimizer::set_shards() has it.
+};
+
+bool is_fragment(const Part& part) { return !part.stepped.is_same(part.whole.tensor); }
+
+StateTensor describe(const Part& part, const at::Tensor& data) {
+  StateTensor tensor = whole(data);
+  if (!is_fragment(part)) return tensor;
+  const at::Tensor& parameter = part.whole.tensor;
+  tensor.shape = parameter.sizes().vec();
+  if (!parameter.is_contiguous()) tensor.strides = parameter.strides().vec();
+  tensor.begin = part.shard.begin;
+  return tensor;
+}
+
+// Elements of a tensor are counted row by row, those of a part as they lie in memory.
+ElementRange needed_of(const Part& part) {
+  if (is_fragment(part) && part.whole.tensor.is_contiguous())
+    return {part.shard.begin, part.shard.end};
+  return {0, part.whole.tensor.numel()};
+}
+
+// The part's elements of `data`, which has those of `range`. It is not copied without need.
+at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& range) {
+  const at::Tensor& parameter = part.whole.tensor;
+  at::Tensor here = data.to(parameter.device());
+  const auto& [begin, end] = std::pair(part.shard.begin, part.shard.end);
+  if (range.end - range.begin < parameter.numel()) {
+    const at::Tensor mine = here.slice(0, begin - range.begin, end - range.begin);
+    return mine.numel() == here.numel() ? mine : mine.clone();
+  }
+  here = here.reshape(parameter.sizes());
+  fused::lay_out_as(parameter, here);
+  return is_fragment(part) ? fragment_of(here, part.shard, parameter).clone() : here;
+}
+
+// Options do without it, or not.
+bool is_optional(std::string_view part) {
+  return part == "max_exp_avg_sq" || part == "momentum_buffer" || part == "grad_avg";
+}
+
+std::string prefix_of_group(std::size_t group) {
+  return "param_groups." + std::to_string(group) + '.';
+}
+
+// The values of a param group, without the prefix.
+StateValues options_in(const StateDict& saved, std::size_t group) {
+  const std::string prefix = prefix_of_group(group);
+  StateValues values;
+  for (auto value = saved.values.lower_bound(prefix);
+       value != saved.values.end() && value->first.starts_with(prefix); ++value)
+    values.emplace(value->first.substr(prefix.size()), value->second);
+  return values;
+}
+
+// What was saved and has not been looked for; of an unknown parameter its name alone.
+void find_strangers(const StateDict& saved, const std::set<std::string>& known, Misfits& misfits) {
+  constexpr std::string_view mark = ".param_group";
+  std::set<std::string> strangers;
+  for (const auto& [name, value] : saved.values)
+    if (!known.contains(name) && name.ends_with(mark))
+      strangers.insert(name.substr(0, name.size() - mark.size()));
+  for (const std::string& name : strangers)
+    misfits.add("parameter " + name + " was saved and is not stepped here");
+  const auto look_at = [&](const std::string& name) {
+    if (!known.contains(name) && !strangers.contains(name.substr(0, name.rfind('.'))))
+      misfits.add(name + " was saved and is not known here");
+  };
+  for (const auto& [name, tensor] : saved.tensors) look_at(name);
+  for (const auto& [name, value] : saved.values) look_at(name);
+}
+
+}  // namespace
+
+class OptimizerState final : public Stateful {
+ public:
+  OptimizerState(Optimizer& optimizer, const NamedTensors& parameters)
+      : optimizer_(optimizer),
+        sharded_(dynamic_cast<ShardedOptimizer*>(&optimizer)),
+        stepping_(sharded_ != nullptr ? *sharded_->local_ : optimizer),
+        named_(parameters),
+        prototype_(make_param_state(stepping_)),
+        prototype_parts_(parts_of(*prototype_)) {
+    for (const auto& [name, tensor] : named_) names_.emplace(tensor.unsafeGetTensorImpl(), name);
+    this->parameters();
+  }
+
+  StateDict state_dict() override;
+  StateRequest wanted(const StateDict& saved) override;
+  void load_state_dict(StateDict state) override;
+
+ private:
+  std::vector<Parameter> parameters() const;
+  std::vector<Part> parts() const;
+  void require_kind(const StateDict& saved) const;
+  void look_for(const Parameter& parameter, const StateDict& saved, std::set<std::string>& known,
+                Misfits& misfits) const;
+  void look_for_options(std::size_t group, const StateDict& saved, std::set<std::string>& known,
+                        Misfits& misfits) const;
+  // In its constructor and never again: step() takes it for granted.
+  bool makes_state_itself() const { return prototype_parts_.optimizer == "Adagrad"; }
+
+  StateRequest request(const StateDict& saved) const;
+  std::unique_ptr<OptimizerParamState> loaded(const Part& part, const StateDict& state,
+                                              const StateRequest& ranges) const;
+
+  Optimizer& optimizer_;  // That the program has.
+  ShardedOptimizer* const sharded_;
+  Optimizer& stepping_;       // That has the state.
+  const NamedTensors named_;  // Kept, or another tensor might get the address of one.
+  std::unordered_map<const void*, std::string> names_;
+  const std::unique_ptr<OptimizerParamState> prototype_;
+  const OptimizerStateParts prototype_parts_;
+};
+
+// Of all groups, in their order. Each time, as groups may be added to plain optimizers.
+std::vector<Parameter> OptimizerState::parameters() const {
+  std::vector<Parameter> all;
+  const auto& groups = optimizer_.param_groups();
+  for (std::size_t group = 0; group < groups.size(); ++group)
+    for (const at::Tensor& tensor : groups[group].params()) {
+      const auto name = names_.find(tensor.unsafeGetTensorImpl());
+      require(name != names_.end(), [&] {
+        return "parameter " + std::to_string(all.size()) +
+               " of the optimizer is none of the module's: its state would have no name";
+      });
+      all.push_back({name->second, tensor, group});
+    }
+  return all;
+}
+
+std::vector<Part> OptimizerState::parts() const {
+  const std::vector<Parameter> all = parameters();
+  std::vector<Part> parts;
+  if (sharded_ == nullptr) {
+    for (std::size_t i = 0; i < all.size(); ++i)
+      parts.push_back({all[i], {i, 0, all[i].tensor.numel(), 0}, all[i].tensor});
+    return parts;
+  }
+  require(all.size() == sharded_->all_parameters_.size(),
+          "param groups were added to a sharded optimizer after it was made");
+  for (std::size_t i = 0; i < sharded_->stepped_.size(); ++i) {
+    const Shard& shard = sharded_->own_shards_[i];
+    parts.push_back({all[shard.parameter], shard, sharded_->stepped_[i]});
+  }
+  return parts;
+}
+
+// --- Describing ---------------------------------------------------------------------------------
+
+StateDict OptimizerState::state_dict() {
+  StateDict state;
+  const auto& groups = optimizer_.param_groups();
+  state.values.emplace("type", std::string(prototype_parts_.optimizer));
+  state.values.emplace("param_groups", static_cast<std::int64_t>(groups.size()));
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    for (auto& [name, value] : state_values_of(groups[i].options()))
+      state.values.emplace(prefix_of_group(i) + name, value);
+  for (const Parameter& parameter : parameters())
+    state.values.emplace(parameter.name + ".param_group",
+                         static_cast<std::int64_t>(parameter.group));
+  for (const Part& part : parts()) {
+    const auto slot = stepping_.state().find(part.stepped.unsafeGetTensorImpl());
+    if (slot == stepping_.state().end()) continue;
+    const std::string prefix = part.whole.name + '.';
+    const OptimizerStateParts members = parts_of(*slot->second);
+    for (const auto& [name, integer] : members.integers)
+      state.values.emplace(prefix + std::string(name), *integer);
+    for (const auto& [name, tensor] : members.tensors) {
+      if (!tensor->defined()) continue;
+      const bool is_new =
+          state.tensors.emplace(prefix + std::string(name), describe(part, *tensor)).second;
+      check(is_new || !is_fragment(part), "a rank has two shards of one parameter");
+    }
+  }
+  return state;
+}
+
+// --- What is wanted -----------------------------------------------------------------------------
+
+// All else would differ too.
+void OptimizerState::require_kind(const StateDict& saved) const {
+  const auto& type = value_of<std::string>(saved, "type");
+  require(type == prototype_parts_.optimizer, [&] {
+    return "the saved state is of " + type + ", this optimizer is " +
+           std::string(prototype_parts_.optimizer);
+  });
+  const std::int64_t groups = value_of<std::int64_t>(saved, "param_groups");
+  const std::size_t here = optimizer_.param_groups().size();
+  require(groups == static_cast<std::int64_t>(here), [&] {
+    return "the saved state is of an optimizer with " + std::to_string(groups) +
+           " param groups, this one has " + std::to_string(here);
+  });
+}
+
+void OptimizerState::look_for(const Parameter& parameter, const StateDict& saved,
+                              std::set<std::string>& known, Misfits& misfits) const {
+  const std::string prefix = parameter.name + '.';
+  const auto name_of = [&](std::string_view part) { return prefix + std::string(part); };
+  bool has_state = false;
+  for (const auto& [part, integer] : prototype_parts_.integers)
+    has_state |= saved.values.contains(*known.insert(name_of(part)).first);
+  for (const auto& [part, tensor] : prototype_parts_.tensors)
+    has_state |= saved.tensors.contains(*known.insert(name_of(part)).first);
+
+  const auto group = saved.values.find(*known.insert(prefix + "param_group").first);
+  if (group == saved.values.end())
+    return misfits.add("parameter " + parameter.name + " was not saved");
+  if (group->second != StateValue(static_cast<std::int64_t>(parameter.group)))
+    misfits.add("parameter " + parameter.name + " is in param group " +
+                std::to_string(parameter.group) + " here and was saved in another");
+  if (!has_state) {
+    if (makes_state_itself() && parameter.tensor.numel() > 0)
+      misfits.add("of parameter " + parameter.name + " no state was saved");
+    return;
+  }
+  for (const auto& [part, integer] : prototype_parts_.integers) {
+    const auto value = saved.values.find(name_of(part));
+    if (value == saved.values.end() || !std::holds_alternative<std::int64_t>(value->second))
+      misfits.add(name_of(part) + " was not saved, or not as an integer");
+  }
+  for (const auto& [part, tensor] : prototype_parts_.tensors)
+    if (!is_optional(part) || saved.tensors.contains(name_of(part)))
+      misfits.find(saved, name_of(part), parameter.tensor.scalar_type(), parameter.tensor.sizes());
+}
+
+void OptimizerState::look_for_options(std::size_t group, const StateDict& saved,
+                                      std::set<std::string>& known, Misfits& misfits) const {
+  const StateValues values = options_in(saved, group);
+  for (const auto& [name, value] : values) known.insert(prefix_of_group(group) + name);
+  const auto& options = optimizer_.param_groups()[group].options();
+  const std::vector<std::string> texts = misfits_of(options, values);
+  for (const std::string& text : texts)
+    misfits.add("param group " + std::to_string(group) + ": " + text);
+  if (texts.empty()) set_state_values(*options.clone(), values);  // Throws here, if it does.
+}
+
+StateRequest OptimizerState::wanted(const StateDict& saved) {
+  require_kind(saved);
+  Misfits misfits;
+  std::set<std::string> known{"type", "param_groups"};
+  for (std::size_t i = 0; i < optimizer_.param_groups().size(); ++i)
+    look_for_options(i, saved, known, misfits);
+  for (const Parameter& parameter : parameters()) look_for(parameter, saved, known, misfits);
+  find_strangers(saved, known, misfits);
+  misfits.require_none("the saved state is not that of this optimizer");
+  return request(saved);
+}
+
+// Of several shards of a parameter, what spans them.
+StateRequest OptimizerState::request(const StateDict& saved) const {
+  StateRequest ranges;
+  for (const Part& part : parts())
+    for (const auto& [name, tensor] : prototype_parts_.tensors) {
+      const std::string full_name = part.whole.name + '.' + std::string(name);
+      if (!saved.tensors.contains(full_name)) continue;
+      const ElementRange needed = needed_of(part);
+      auto& range = ranges.emplace(full_name, needed).first->second;
+      range = {std::min(range.begin, needed.begin), std::max(range.end, needed.end)};
+    }
+  return ranges;
+}
+
+// --- Loading ------------------------------------------------------------------------------------
+
+// Null when nothing was saved of the parameter.
+std::unique_ptr<OptimizerParamState> OptimizerState::loaded(const Part& part,
+                                                            const StateDict& state,
+                                                            const StateRequest& ranges) const {
+  auto result = make_param_state(stepping_);
+  const OptimizerStateParts members = parts_of(*result);
+  bool has_state = false;
+  for (const auto& [name, integer] : members.integers) {
+    const std::string full_name = part.whole.name + '.' + std::string(name);
+    if (!state.values.contains(full_name)) continue;
+    *integer = value_of<std::int64_t>(state, full_name);
+    has_state = true;
+  }
+  for (const auto& [name, tensor] : members.tensors) {
+    const auto saved = state.tensors.find(part.whole.name + '.' + std::string(name));
+    if (saved == state.tensors.end()) continue;
+    *tensor = cut(part, saved->second.data, ranges.at(saved->first));
+    has_state = true;
+  }
+  return has_state ? std::move(result) : nullptr;
+}
+
+void OptimizerState::load_state_dict(StateDict state) {
+  const at::NoGradGuard no_grad;
+  auto& groups = optimizer_.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    set_state_values(groups[i].options(), options_in(state, i));
+  const StateRequest ranges = request(state);
+  for (const Part& part : parts()) {
+    auto of_part = loaded(part, state, ranges);
+    void* const key = part.stepped.unsafeGetTensorImpl();
+    if (of_part)
+      stepping_.state()[key] = std::move(of_part);
+    else if (part.stepped.numel() > 0 || !makes_state_itself())
+      stepping_.state().erase(key);
+  }
+  if (sharded_ != nullptr) sharded_->whole_.reset();
+}
+
+std::unique_ptr<Stateful> optimizer_state(Optimizer& optimizer, const NamedTensors& parameters) {
+  return std::make_unique<OptimizerState>(optimizer, parameters);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/optim/schedule_state.h"
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::LRScheduler;
+using Plateau = torch::optim::ReduceLROnPlateauScheduler;
+
+// Members of LibTorch's schedules that it neither saves nor shows. A derived class may name the
+// protected one; an explicit instantiation may name private ones (C++20, [temp.spec]/6), which
+// are what Python's state_dict() has.
+struct StepCount : LRScheduler {
+  static constexpr unsigned LRScheduler::*member = &StepCount::step_count_;
+};
+
+template <class Name, auto Member>
+struct Reveal {
+  friend constexpr auto member_of(Name) { return Member; }
+};
+
+struct Best {
+  friend constexpr auto member_of(Best);
+};
+struct BadEpochs {
+  friend constexpr auto member_of(BadEpochs);
+};
+struct CooldownCounter {
+  friend constexpr auto member_of(CooldownCounter);
+};
+struct LastEpoch {
+  friend constexpr auto member_of(LastEpoch);
+};
+
+template struct Reveal<Best, &Plateau::best>;
+template struct Reveal<BadEpochs, &Plateau::num_bad_epochs>;
+template struct Reveal<CooldownCounter, &Plateau::cooldown_counter>;
+template struct Reveal<LastEpoch, &Plateau::last_epoch>;
+
+constexpr float Plateau::*best = member_of(Best());
+constexpr std::array<std::pair<const char*, int Plateau::*>, 3> counters{
+    {{"num_bad_epochs", member_of(BadEpochs())},
+     {"cooldown_counter", member_of(CooldownCounter())},
+     {"last_epoch", member_of(LastEpoch())}}};
+
+template <std::integral Count>
+Count count_in(const StateDict& state, const std::string& name) {
+  const std::int64_t count = value_of<std::int64_t>(state, name);
+  require(count >= 0 && std::in_range<Count>(count), [&] {
+    return "the saved " + name + " of a schedule, " + std::to_string(count) + ", is no count";
+  });
+  return static_cast<Count>(count);
+}
+
+class ScheduleState final : public Stateful {
+ public:
+  explicit ScheduleState(LRScheduler& schedule) : schedule_(schedule) {}
+
+  StateDict state_dict() override {
+    StateDict state;
+    state.values.emplace("step_count", std::int64_t{schedule_.*StepCount::member});
+    return state;
+  }
+
+  StateRequest wanted(const StateDict& saved) override {
+    count_in<unsigned>(saved, "step_count");
+    return {};
+  }
+
+  void load_state_dict(StateDict state) override {
+    schedule_.*StepCount::member = count_in<unsigned>(state, "step_count");
+  }
+
+ private:
+  LRScheduler& schedule_;
+};
+
+class PlateauState final : public Stateful {
+ public:
+  explicit PlateauState(Plateau& schedule) : schedule_(schedule) {}
+
+  StateDict state_dict() override {
+    StateDict state;
+    state.values.emplace("best", double{schedule_.*best});
+    for (const auto& [name, member] : counters)
+      state.values.emplace(name, std::int64_t{schedule_.*member});
+    return state;
+  }
+
+  StateRequest wanted(const StateDict& saved) override {
+    value_of<double>(saved, "best");
+    for (const auto& [name, member] : counters) count_in<int>(saved, name);
+    return {};
+  }
+
+  void load_state_dict(StateDict state) override {
+    schedule_.*best = static_cast<float>(value_of<double>(state, "best"));
+    for (const auto& [name, member] : counters) schedule_.*member = count_in<int>(state, name);
+  }
+
+ private:
+  Plateau& schedule_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stateful> schedule_state(LRScheduler& schedule) {
+  return std::make_unique<ScheduleState>(schedule);
+}
+
+std::unique_ptr<Stateful> schedule_state(Plateau& schedule) {
+  return std::make_unique<PlateauState>(schedule);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/module_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <string>
+#include <unordered_set>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/tensor/misfits.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/shared_blocks.h"
+
+namespace lockstep {
+namespace {
+
+class ModuleState final : public Stateful {
+ public:
+  explicit ModuleState(torch::nn::Module& module) : module_(module) {}
+
+  StateDict state_dict() override { return state_of(module_); }
+
+  StateRequest wanted(const StateDict& saved) override {
+    for (const auto& [name, parameter] : named_parameters(module_))
+      require(!lies_in_shared_block(parameter), [&, &name = name] {
+        return "parameter " + name +
+               " is shared by all ranks, which would all write to it: add the "
+               "DistributedDataParallel to the state instead of its module";
+      });
+    require_fits(module_, saved);
+    return everything(saved);
+  }
+
+  void load_state_dict(StateDict state) override { copy_into(module_, state); }
+
+ private:
+  torch::nn::Module& module_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stateful> module_state(torch::nn::Module& module) {
+  return std::make_unique<ModuleState>(module);
+}
+
+StateDict state_of(const torch::nn::Module& module) {
+  StateDict state;
+  for (const auto& [name, parameter] : named_parameters(module))
+    state.tensors.emplace(name, whole(parameter));
+  for (const auto& [name, buffer] : named_buffers(module))
+    state.tensors.emplace(name, whole(buffer)).first->second.of_rank_0 = true;
+  return state;
+}
+
+void require_fits(const torch::nn::Module& module, const StateDict& saved) {
+  Misfits misfits;
+  std::unordered_set<std::string> known;
+  for (const auto& [name, tensor] : named_tensors(module)) {
+    misfits.find(saved, name, tensor.scalar_type(), tensor.sizes());
+    known.insert(name);
+  }
+  for (const auto& [name, tensor] : saved.tensors)
+    if (!known.contains(name)) misfits.add(name + " was saved and is not in the module");
+  misfits.require_none("the saved state is not that of this module");
+}
+
+void copy_into(const torch::nn::Module& module, const StateDict& state) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : named_tensors(module))
+    at::Tensor(tensor).copy_(state.tensors.at(name).data);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/train/training_state.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/optim/optimizer_stateful.h"
+#include "lockstep/optim/schedule_state.h"
+#include "lockstep/parallel/data_parallel_state.h"
+#include "lockstep/tensor/module_state.h"
+#include "lockstep/train/variable_state.h"
+
+namespace lockstep {
+namespace {
+
+// A tensor of the program.
+class TensorState : public Stateful {
+ public:
+  TensorState(std::string name, at::Tensor& tensor) : name_(std::move(name)), tensor_(tensor) {}
+
+  StateDict state_dict() override {
+    require_defined();
+    return {.tensors = {{"value", whole(tensor_)}}, .values = {}};
+  }
+
+  StateRequest wanted(const StateDict& saved) override {
+    require_defined();
+    const auto found = saved.tensors.find("value");
+    require(found != saved.tensors.end(),
+            [&] { return "TrainingState: what was saved as '" + name_ + "' is no tensor"; });
+    const at::Tensor& theirs = found->second.data;
+    require(theirs.scalar_type() == tensor_.scalar_type() && theirs.sizes() == tensor_.sizes(),
+            [&] {
+              return "TrainingState: '" + name_ + "' was saved as " + text_of(theirs) + " and is " +
+                     text_of(tensor_);
+            });
+    return everything(saved);
+  }
+
+  void load_state_dict(StateDict state) override {
+    const at::NoGradGuard no_grad;
+    tensor_.copy_(state.tensors.at("value").data);
+  }
+
+ private:
+  static std::string text_of(const at::Tensor& tensor) {
+    std::string text = std::string(c10::toString(tensor.scalar_type())) + " [";
+    for (const char* separator = ""; const std::int64_t size : tensor.sizes()) {
+      text += separator + std::to_string(size);
+      separator = ", ";
+    }
+    return text + "]";
+  }
+
+  void require_defined() const {
+    require(tensor_.defined(),
+            [&] { return "TrainingState: the tensor '" + name_ + "' is undefined"; });
+  }
+
+  const std::string name_;
+  at::Tensor& tensor_;
+};
+
+bool is_part_name(const std::string& name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return (c < 0x80 && std::isalnum(c)) || c == '_' || c == '-';
+  });
+}
+
+}  // namespace
+
+TrainingState::TrainingState() = default;
+TrainingState::~TrainingState() = default;
+
+void TrainingState::add(const std::string& name, torch::nn::Module& module) {
+  keep(name, module_state(module));
+}
+
+void TrainingState::add(const std::string& name, DataParallelBase& ddp) {
+  keep(name, data_parallel_state(ddp));
+}
+
+void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimizer,
+                        const torch::nn::Module& module) {
+  keep(name, optimizer_state(optimizer, named_parameters(module)));
+}
+
+void TrainingState::add(const std::string& name, torch::optim::LRScheduler& schedule) {
+  keep(name, schedule_state(schedule));
+}
+
+void TrainingState::add(const std::string& name,
+                        torch::optim::ReduceLROnPlateauScheduler& schedule) {
+  keep(name, schedule_state(schedule));
+}
+
+void TrainingState::add(const std::string& name, const DistributedSampler& sampler) {
+  keep(name, sampler_state(sampler));
+}
+
+void TrainingState::add(const std::string& name, const RandomGenerators& generators) {
+  keep(name, std::make_unique<RandomGenerators>(generators));
+}
+
+void TrainingState::add(const std::string& name, at::Tensor& tensor) {
+  keep(name, std::make_unique<TensorState>(name, tensor));
+}
+
+void TrainingState::add(const std::string& name, Stateful& state) {
+  require(is_part_name(name), [&] {
+    return "TrainingState: '" + name + "' is no name for a part, of letters, digits, '_' and '-'";
+  });
+  for (const auto& [other, unused] : parts_)
+    require(other != name, [&] { return "TrainingState: there is a part '" + name + "' already"; });
+  parts_.emplace_back(name, &state);
+}
+
+template <class T>
+void TrainingState::add_value(const std::string& name, T& value) {
+  keep(name, std::make_unique<VariableState<T>>(name, value));
+}
+
+void TrainingState::keep(const std::string& name, std::unique_ptr<Stateful> state) {
+  owned_.push_back(std::move(state));
+  add(name, *owned_.back());
+}
+
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, bool&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, char&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, signed char&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, unsigned char&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, short&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, unsigned short&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, int&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, unsigned&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, long&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, unsigned long&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, long long&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, unsigned long long&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, float&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, double&);
+template LOCKSTEP_API void TrainingState::add_value(const std::string&, std::string&);
+
+}  // namespace lockstep

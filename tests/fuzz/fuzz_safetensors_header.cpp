@@ -1,0 +1,111 @@
+// F4: the header of a safetensors file. The first byte chooses whether the rest is read, as the JSON of
+// a file with so many bytes of data as the next two say, or is made into a header, which is written
+// and read again.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/comm/error.h"
+#include "tests/fuzz/target.h"
+
+namespace lockstep::fuzz {
+namespace {
+
+auto fields(const SafetensorsEntry& entry) {
+  return std::tie(entry.begin, entry.end, entry.name, entry.type, entry.shape);
+}
+
+bool is_same(SafetensorsHeader a, SafetensorsHeader b) {
+  const auto less = [](const auto& x, const auto& y) { return fields(x) < fields(y); };
+  std::ranges::sort(a.entries, less);
+  std::ranges::sort(b.entries, less);
+  return a.metadata == b.metadata &&
+         std::ranges::equal(a.entries, b.entries,
+                            [](const auto& x, const auto& y) { return fields(x) == fields(y); });
+}
+
+// What was written can be read, and is the same.
+void check_round_trip(const SafetensorsHeader& header) {
+  std::uint64_t size = 0;
+  for (const SafetensorsEntry& entry : header.entries) size = std::max(size, entry.end);
+  const std::string text = format_safetensors_header(header);
+  expect(text.size() % 8 == 0);
+  expect(is_same(parse_safetensors_header("file", text.substr(8), size), header));
+}
+
+void read(std::string_view json, std::uint64_t data_size) {
+  try {
+    SafetensorsHeader header = parse_safetensors_header("file", json, data_size);
+    std::uint64_t end = 0;
+    for (const SafetensorsEntry& entry : header.entries) {
+      expect(entry.begin == end && entry.end >= end);
+      end = entry.end;
+    }
+    expect(end == data_size);
+    lay_out(header);
+    expect(header.entries.empty() ? data_size == 0 : header.entries.back().end == data_size);
+    check_round_trip(header);
+  } catch (const Error& error) {
+    expect(error.fault() == Fault::corrupt || error.fault() == Fault::unsupported);
+  }
+}
+
+// For each entry a byte for its type, one for the rank of its shape, that many dimensions, one for
+// the length of its name, and the name.
+void write(std::string_view bytes) {
+  const auto take = [&] {
+    const auto value = static_cast<unsigned char>(bytes.empty() ? 0 : bytes.front());
+    bytes.remove_prefix(bytes.empty() ? 0 : 1);
+    return value;
+  };
+  SafetensorsHeader header;
+  while (!bytes.empty()) {
+    SafetensorsEntry entry;
+    entry.type = static_cast<SafetensorsType>(take() % 10);
+    for (int rank = take() % 10; rank > 0; --rank) entry.shape.push_back(take());
+    const std::size_t wanted = take() % 16;
+    const std::size_t length = std::min(wanted, bytes.size());
+    entry.name = bytes.substr(0, length);
+    bytes.remove_prefix(length);
+    if (take() % 4 == 0) header.metadata[entry.name] = entry.name;
+    header.entries.push_back(std::move(entry));
+  }
+  try {
+    lay_out(header);
+    check_round_trip(header);
+  } catch (const Error& error) {  // For names, and for what is larger than any file.
+    expect(error.fault() == Fault::misuse);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  using namespace std::string_literals;
+  return {
+      "\0\x0e\0"s
+      R"({"b":{"dtype":"I64","shape":[],"data_offsets":[6,14]},"__metadata__":{"format":"pt"},)"
+      R"("a":{"data_offsets":[0,6],"shape":[3,1],"dtype":"BF16"}}   )",
+      "\0\0\0"s
+      R"({"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]}})",
+      "\0\0\0{}"s,
+      "\1\7\2\2\3\1a\0\1\1\5\1b\1"s,
+      "\1\3\0\3\xc3\xa9z\1"s,
+  };
+}
+
+}  // namespace lockstep::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace lockstep::fuzz;
+  if (size < 3) return 0;
+  const std::string input(reinterpret_cast<const char*>(data), size);
+  if (data[0] % 2 == 0)
+    read(std::string_view(input).substr(3), data[1] + 256U * data[2]);
+  else
+    write(std::string_view(input).substr(1));
+  return 0;
+}

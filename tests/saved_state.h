@@ -1,0 +1,94 @@
+// What a checkpoint does with the states of ranks, in memory: makes one of them, and hands out what
+// is wanted of it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/state.h"
+
+namespace lockstep::test {
+
+// Of ranks that add theirs one after the other. Thread safety: all of it.
+class SavedState {
+ public:
+  // Copies what lies in memory that will change.
+  void add(const StateDict& state, int rank) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, value] : state.values) {
+      const auto& known = whole_.values.emplace(name, value).first->second;
+      EXPECT_EQ(known, value) << name << " has other values on rank " << rank;
+    }
+    for (const auto& [name, tensor] : state.tensors) add(name, tensor, rank);
+  }
+
+  // Every element was described once, or by all ranks.
+  const StateDict& whole() const {
+    for (const auto& [name, counts] : counts_)
+      EXPECT_TRUE(counts.eq(1).all().item<bool>()) << name << " has gaps or overlaps";
+    return whole_;
+  }
+
+ private:
+  void add(const std::string& name, const StateTensor& tensor, int rank) {
+    if (tensor.is_whole()) {
+      if (!tensor.of_rank_0 || rank == 0)
+        whole_.tensors[name] = lockstep::whole(tensor.data.clone(at::MemoryFormat::Contiguous));
+      return;
+    }
+    // In the order of memory, which is that of the rows when there are no strides.
+    const at::Tensor row_major = torch::empty(tensor.shape, at::kByte);
+    const auto strides = tensor.strides.empty() ? row_major.strides().vec() : tensor.strides;
+    auto& counts = counts_[name];
+    auto& result = whole_.tensors[name];
+    if (!counts.defined()) {
+      result.data = torch::empty_strided(tensor.shape, strides, tensor.data.options());
+      result.shape = tensor.shape;
+      counts = torch::zeros({result.data.numel()}, at::kInt);
+    }
+    const std::int64_t end = tensor.begin + tensor.data.numel();
+    result.data.as_strided({counts.numel()}, {1}).slice(0, tensor.begin, end).copy_(tensor.data);
+    counts.slice(0, tensor.begin, end).add_(1);
+  }
+
+  std::mutex mutex_;
+  StateDict whole_;
+  std::map<std::string, at::Tensor> counts_;
+};
+
+// What wanted() gets to see.
+inline StateDict catalogue_of(const StateDict& saved) {
+  StateDict catalogue{.tensors = {}, .values = saved.values};
+  for (const auto& [name, tensor] : saved.tensors)
+    catalogue.tensors.emplace(
+        name, whole(torch::empty(tensor.shape, tensor.data.options().device(at::kMeta))));
+  return catalogue;
+}
+
+// The elements that were wanted, which are returned too.
+inline StateRequest load(Stateful& state, const StateDict& saved) {
+  const StateRequest request = state.wanted(catalogue_of(saved));
+  StateDict found{.tensors = {}, .values = saved.values};
+  for (const auto& [name, range] : request) {
+    const StateTensor& tensor = saved.tensors.at(name);
+    at::Tensor data = tensor.data.detach().clone(at::MemoryFormat::Contiguous);
+    if (range.end - range.begin < data.numel())
+      data = data.flatten().slice(0, range.begin, range.end).clone();
+    found.tensors.emplace(name,
+                          StateTensor{.data = data, .shape = tensor.shape, .begin = range.begin});
+  }
+  state.load_state_dict(std::move(found));
+  return request;
+}
+
+}  // namespace lockstep::test
