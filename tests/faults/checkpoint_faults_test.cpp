@@ -113,6 +113,17 @@ struct Operation {
   std::string name;
 };
 
+std::vector<Operation> read_operations(const fs::path& log) {
+  std::vector<Operation> found;
+  std::ifstream in(log);
+  for (std::string line; std::getline(in, line);) {
+    Operation operation{};
+    std::istringstream(line) >> operation.rank >> operation.number >> operation.name;
+    found.push_back(operation);
+  }
+  return found;
+}
+
 class CheckpointFaults : public testing::TestWithParam<bool> {
  protected:
   // With step 1 in it.
@@ -134,14 +145,7 @@ class CheckpointFaults : public testing::TestWithParam<bool> {
       saver.end();
     })));
     fs::remove_all(root_);
-    std::vector<Operation> found;
-    std::ifstream in(log);
-    for (std::string line; std::getline(in, line);) {
-      Operation operation{};
-      std::istringstream(line) >> operation.rank >> operation.number >> operation.name;
-      found.push_back(operation);
-    }
-    return found;
+    return read_operations(log);
   }
 
   // A job that saves step 2 and is killed meanwhile; and then another one.
@@ -203,9 +207,9 @@ TEST_P(CheckpointFaults, AKillAtAnyOperationLeavesTheOldOrTheNewOne) {
   for (const Operation& operation : all) {
     kill(operation, "kill");
     if (operation.name == "write") kill(operation, "half");
+    if (operation.name != "sync_file_range") kill(operation, "kill-after");
     if (HasFailure()) return;  // One is as good as many.
   }
-  kill(all.back(), "kill-after");
 }
 
 TEST_P(CheckpointFaults, AKillOfAllRanksLeavesTheOldOrTheNewOne) {
@@ -213,6 +217,73 @@ TEST_P(CheckpointFaults, AKillOfAllRanksLeavesTheOldOrTheNewOne) {
     kill(operation, "kill-all");
     if (HasFailure()) return;
   }
+}
+
+// As above, for the first of all checkpoints: afterwards there is one, or none and nothing else.
+TEST_P(CheckpointFaults, AKillInTheFirstSaveLeavesItOrNothing) {
+  const auto save = [&](const std::string& fault) {
+    return fork_ranks(world_size, [&](const Rank& rank) {
+      Saver saver(rank, root_, GetParam());
+      EXPECT_EQ(saver.error_of_save(1, fault), "");
+      saver.end();
+    });
+  };
+  const fs::path log = scratch_.path() / "log";
+  EXPECT_TRUE(all_succeeded(save("log=" + log.string())));
+  for (const Operation& operation : read_operations(log)) {
+    if (operation.rank != 0) continue;
+    fs::remove_all(root_);
+    const std::string fault = "rank=0 at=" + std::to_string(operation.number) + " do=kill-all";
+    EXPECT_EQ(save(fault)[0].signal, SIGKILL) << fault;
+    fork_once([&] {
+      Checkpointer checkpoints(root_);
+      SavedState state(state_at(1));
+      const bool is_there = checkpoints.resume({{"model", &state}}).has_value();
+      EXPECT_TRUE(is_same(state.state(), state_at(1))) << fault;
+      checkpoints.save(2, {{"model", &state}});
+      std::set<std::string> expected{"latest", step_folder(root_, 2).filename()};
+      if (is_there) expected.insert(step_folder(root_, 1).filename());
+      EXPECT_EQ(names_in(root_), expected) << fault;
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// What is removed is never the one that is to be found.
+TEST_P(CheckpointFaults, AKillWhileOldOnesAreRemovedLeavesTheNewestWhole) {
+  const auto save = [&](const std::string& fault) {
+    fs::remove_all(root_);
+    fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    return fork_ranks(1, [&](const Rank&) {
+      ::setenv("LOCKSTEP_TEST_FAULT", ("in=" + root_.string() + " " + fault).c_str(), 1);
+      Checkpointer checkpoints(root_, {.keep_last = 1, .async = GetParam()});
+      SavedState state(state_at(2));
+      checkpoints.save(2, {{"model", &state}});
+      checkpoints.wait();
+      EXPECT_EQ(names_in(root_).size(), 2U);
+    });
+  };
+  const fs::path log = scratch_.path() / "log";
+  EXPECT_TRUE(all_succeeded(save("log=" + log.string())));
+  bool is_removing = false;
+  for (const Operation& operation : read_operations(log)) {
+    EXPECT_EQ(save("at=" + std::to_string(operation.number) + " do=kill")[0].signal, SIGKILL);
+    is_removing = is_removing || operation.name == "unlink";
+    fork_once([&] {
+      Checkpointer checkpoints(root_, {.keep_last = 1});
+      SavedState state;
+      const auto resumed = checkpoints.resume({{"model", &state}});
+      ASSERT_TRUE(resumed.has_value());
+      EXPECT_TRUE(resumed->skipped.empty());
+      EXPECT_TRUE(is_same(state.state(), state_at(resumed->step)));
+      EXPECT_TRUE(resumed->step == 2 || !is_removing);
+      checkpoints.save(3, {{"model", &state}});
+      EXPECT_EQ(names_in(root_),
+                (std::set<std::string>{"latest", step_folder(root_, 3).filename()}));
+    });
+    if (HasFailure()) return;
+  }
+  EXPECT_TRUE(is_removing);
 }
 
 TEST_P(CheckpointFaults, AnOperationThatFailsFailsTheSaveOnAllRanksAndHarmsNothing) {
