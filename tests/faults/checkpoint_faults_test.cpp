@@ -195,6 +195,18 @@ class CheckpointFaults : public testing::TestWithParam<bool> {
     EXPECT_EQ(names_in(root_), expected);
   }
 
+  void resume_newest() {
+    Checkpointer checkpoints(root_);
+    SavedState state;
+    const auto resumed = checkpoints.resume({{"model", &state}});
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_TRUE(resumed->skipped.empty());
+    EXPECT_EQ(resumed->directory, list_checkpoints(root_).front());
+    checkpoints.save(resumed->step + 1, {{"model", &state}});
+    for (const std::string& name : names_in(root_))
+      EXPECT_EQ(name.find(".tmp-"), name.npos) << name;
+  }
+
   const ScratchDirectory scratch_;
   const fs::path base_ = scratch_.path() / "base";
   const fs::path root_ = scratch_.path() / "root";
@@ -303,6 +315,33 @@ TEST_P(CheckpointFaults, AnOperationThatFailsFailsTheSaveOnAllRanksAndHarmsNothi
                            tolerated.contains(operation.name));
     saver.end();
   })));
+}
+
+// Then a name may be left that nothing could take away; but what has one is whole.
+TEST_P(CheckpointFaults, ADiskThatDiesLeavesWholeOnesOnly) {
+  const auto all = operations();
+  fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+    Saver saver(rank, root_, GetParam());
+    std::int64_t step = 2;
+    for (const Operation& operation : all) {
+      const std::string fault = "rank=" + std::to_string(operation.rank) +
+                                " at=" + std::to_string(operation.number) + "+ do=eio";
+      const std::string message = saver.error_of_save(step, fault);
+      EXPECT_TRUE(!message.empty() || operation.name == "close") << fault;
+      SavedState state;
+      const std::int64_t latest = load_checkpoint(root_, {{"model", &state}});
+      EXPECT_TRUE(latest == step || latest == step - 1) << fault;
+      EXPECT_TRUE(is_same(state.state(), state_at(latest))) << fault;
+      for (const fs::path& named : list_checkpoints(root_))
+        EXPECT_NO_THROW(load_checkpoint(named, {{"model", &state}})) << fault << ": " << named;
+      saver.error_of_save(step + 1, "");
+      Saver::expect_whole(root_, step + 1, fault);
+      step += 2;
+    }
+    saver.end();
+  })));
+  fork_once([&] { resume_newest(); });
 }
 
 TEST_P(CheckpointFaults, InterruptionsAndShortWritesAreNotNoticed) {

@@ -5,7 +5,7 @@
 //
 //   in=FOLDER  counts the operations that change something in this folder or below
 //   rank=R     only where RANK is R; else in every process
-//   at=N       the operation, counted from 1; 0 for all of them
+//   at=N       the operation, counted from 1; at=N+ for that and all that follow; 0 for all of them
 //   do=kill          SIGKILL before the operation
 //      kill-after    SIGKILL after it
 //      kill-all      SIGKILL before it, to the whole process group
@@ -47,7 +47,8 @@ struct Plan {
   std::string log;
   std::string rank;
   long at = -1;
-  long room = 0;  // Bytes until the disk is full.
+  bool and_on = false;  // From `at` on.
+  long room = 0;        // Bytes until the disk is full.
   long count = 0;
 };
 
@@ -80,6 +81,7 @@ bool read_plan() {
             .rank = field(text, "rank")};
     plan.at = std::atol(field(text, "at").c_str());
     if (field(text, "at").empty()) plan.at = -1;
+    plan.and_on = field(text, "at").ends_with('+');
     plan.room = std::atol(field(text, "after").c_str());
   }
   return plan.rank.empty() || (rank != nullptr && plan.rank == rank);
@@ -128,7 +130,8 @@ std::string next(const char* name, const std::string& path, const std::string& o
   if (!read_plan() || !(is_watched(path) || is_watched(other))) return "";
   ++plan.count;
   write_log(name, path);
-  const bool now = plan.at == 0 || plan.at == plan.count || plan.action == "full";
+  const bool now = plan.at == 0 || plan.at == plan.count || (plan.and_on && plan.count > plan.at) ||
+                   plan.action == "full";
   if (!now) return "";
   if (plan.action == "kill") end_process();
   if (plan.action == "kill-all") end_process(/*all=*/true);
