@@ -90,12 +90,12 @@ def measured(options):
     figures["memory"] = on_all(peak.growth(), dist.ReduceOp.SUM)
     last = options.dir / str(options.saves - 1)
     figures["bytes"] = files.bytes_in(last)
+    dist.barrier()
+    if options.cold and dist.get_rank() == 0:
+        files.drop_cached(last)
+    first = load(state, last, total)
+    figures |= {"load_cold": first} if options.cold else {}
     figures["load"] = load(state, last, total)
-    if options.cold:
-        dist.barrier()
-        if dist.get_rank() == 0:
-            files.drop_cached(last)
-        figures["load_cold"] = load(state, last, total)
     return figures
 
 

@@ -16,11 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path checkpoint_in(const fs::path& directory) {
+// Which checkpoint `directory` means: itself, or the one that its link leads to just now.
+std::string checkpoint_in(const fs::path& directory) {
   std::error_code error;
-  if (fs::exists(directory / manifest_name, error)) return directory;
-  const fs::path latest = directory / latest_name;
-  return fs::is_symlink(latest, error) ? latest : directory;
+  if (fs::exists(directory / manifest_name, error)) return directory.string();
+  const fs::path latest = fs::read_symlink(directory / latest_name, error);
+  return error ? directory.string() : (directory / latest).string();
 }
 
 std::string quoted(const std::set<std::string>& names) {
@@ -69,8 +70,11 @@ std::int64_t load_state(const fs::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown) {
   std::int64_t step = 0;
   std::vector<StateDict> loaded;
+  // Rank 0 says which: a training may be saving the next one.
+  const fs::path checkpoint =
+      ranks.rank_0("name of a checkpoint", [&] { return checkpoint_in(directory); });
   ranks.all("a checkpoint to load", [&] {
-    const CheckpointReader reader(checkpoint_in(directory));
+    const CheckpointReader reader(checkpoint);
     require_parts(reader, states, unknown);
     loaded = read(reader, states);
     step = reader.step();

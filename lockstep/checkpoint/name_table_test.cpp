@@ -33,7 +33,7 @@ class LoadedByTable : public testing::Test {
 
   const test::ScratchDirectory scratch_;
   const std::filesystem::path file_ = scratch_.path() / "theirs.safetensors";
-  const torch::nn::Linear net_{3, 2};
+  torch::nn::Linear net_{3, 2};
 };
 
 TEST(NameTable, LeavesNamesThatNoRuleMatches) {

@@ -89,6 +89,17 @@ TEST(RandomGenerators, AreEachRanksOwnAndOfFurtherRanksNew) {
   EXPECT_EQ(drawn_by_ranks(3, saved)[2], of_four[2]) << "on any number of ranks";
 }
 
+TEST(RandomGenerators, SeedFurtherRanksByAFrozenRule) {
+  torch::manual_seed(40);
+  const StateDict saved = RandomGenerators().state_dict();
+  run_in_process(3, [&](const ProcessGroup& group) {
+    if (group.rank() != 2) return;
+    RandomGenerators generators(group);
+    load(generators, saved);
+    EXPECT_EQ(at::detail::getDefaultCPUGenerator().current_seed(), 10494444551200670572U);
+  });
+}
+
 TEST(RandomGenerators, RefuseWhatIsNoStateOfAGenerator) {
   RandomGenerators generators;
   const auto refusal = [&](const StateDict& saved) {

@@ -90,7 +90,16 @@ def check(checkpoint, printed):
     assert found == expected, sorted(set(found.items()) ^ set(expected.items()))
     listed = {path.name for path in checkpoint.iterdir()}
     assert listed == {"manifest.json"} | {entry["name"] for entry in manifest["files"]}, listed
-    return len(found), len(manifest["files"])
+    return found, len(manifest["files"])
+
+
+def check_merged(lockstep, folder, found):
+    """One file of all tensors of a part, as `lockstep checkpoint merge` writes it."""
+    file = pathlib.Path(folder, "model.safetensors")
+    subprocess.run([lockstep, "checkpoint", "merge", folder, file], stdout=subprocess.DEVNULL, check=True)
+    merged = {("model", name): digest(tensor)
+              for name, tensor in tensors_in(file, {"format": "pt"}).items()}
+    assert merged == {key: value for key, value in found.items() if key[0] == "model"}, "merged"
 
 
 def main():
@@ -103,8 +112,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         command = [options.lockstep, "run", "-n", "2", options.program, folder]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        tensors, files = check(pathlib.Path(folder, "latest"), done.stdout)
-    print(tensors, "tensors in", files, "files, read with",
+        found, files = check(pathlib.Path(folder, "latest"), done.stdout)
+        check_merged(options.lockstep, folder, found)
+    print(len(found), "tensors in", files, "files, read with",
           "the specification" if safe_open is None else "safetensors")
 
 

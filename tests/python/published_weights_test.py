@@ -16,7 +16,8 @@ from torch_or_skip import torch
 try:
     from safetensors.torch import save_file
 except ImportError:
-    save_file = write
+    def save_file(tensors, file, metadata):
+        write(file, tensors, metadata)
 
 NAMES = pathlib.Path(__file__).resolve().parent / "torchvision_names"
 WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Of published_weights.cpp's Gpt.
