@@ -1,0 +1,475 @@
+// What a disk, or a kill, in the midst of a save does to checkpoints: nothing to those that there are.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/process_group.h"
+#include "tests/fault_of.h"
+#include "tests/faults/forked_ranks.h"
+#include "tests/faults/saved_state.h"
+#include "tests/ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int world_size = 2;
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+fs::path step_folder(const fs::path& root, std::int64_t step) {
+  const std::string number = std::to_string(step);
+  return root / ("step-" + std::string(10 - number.size(), '0') + number);
+}
+
+// One rank of a job that saves.
+class Saver {
+ public:
+  Saver(const Rank& rank, fs::path root, bool async)
+      : rank_(rank), root_(std::move(root)), checkpoints_(root_, world_, {.async = async}) {}
+
+  void save(std::int64_t step) {
+    SavedState state(state_at(step, rank_.rank, rank_.world_size));
+    checkpoints_.save(step, {{"model", &state}});
+    checkpoints_.wait();
+  }
+
+  // The Error, which is that of the operating system; empty when there is none.
+  std::string error_of_save(std::int64_t step, const std::string& fault) {
+    world_.barrier();
+    ::setenv("LOCKSTEP_TEST_FAULT", ("in=" + root_.string() + " " + fault).c_str(), 1);
+    std::string message;
+    try {
+      save(step);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.fault(), Fault::system) << fault;
+      message = error.what();
+    }
+    ::unsetenv("LOCKSTEP_TEST_FAULT");
+    world_.barrier();
+    return message;
+  }
+
+  // That the save of `step` fails, harms nothing, and succeeds once the fault is over; or succeeds
+  // at once, if it may. `step` - 1 was saved before.
+  void save_despite(std::int64_t step, const std::string& fault, bool may_succeed = false) {
+    const auto names = names_in(root_);
+    const std::string message = error_of_save(step, fault);
+    if (message.empty()) {
+      EXPECT_TRUE(may_succeed) << fault << ": was not noticed";
+    } else {
+      EXPECT_NE(message.find(root_.string()), message.npos) << fault << ": " << message;
+      EXPECT_EQ(names_in(root_), names) << fault;
+      expect_whole(root_, step - 1, fault);
+      world_.barrier();
+      save(step);
+    }
+    world_.barrier();
+    expect_whole(root_, step, fault);
+    EXPECT_EQ(names_in(root_).size(), names.size() + 1) << fault;
+    world_.barrier();
+    if (rank_.rank == 0) fs::remove_all(step_folder(root_, step - 1));
+    world_.barrier();
+  }
+
+  // That this is what `latest` leads to.
+  static void expect_whole(const fs::path& root, std::int64_t step, const std::string& context) {
+    SavedState state;
+    EXPECT_EQ(load_checkpoint(root, {{"model", &state}}), step) << context;
+    EXPECT_TRUE(is_same(state.state(), state_at(step))) << context;
+  }
+
+  void end() { destroy_process_group(world_); }
+
+ private:
+  const Rank rank_;
+  const fs::path root_;
+  ProcessGroup world_ = init_process_group();
+  Checkpointer checkpoints_;
+};
+
+struct Operation {
+  int rank;
+  int number;
+  std::string name;
+};
+
+std::vector<Operation> read_operations(const fs::path& log) {
+  std::vector<Operation> found;
+  std::ifstream in(log);
+  for (std::string line; std::getline(in, line);) {
+    Operation operation{};
+    std::istringstream(line) >> operation.rank >> operation.number >> operation.name;
+    found.push_back(operation);
+  }
+  return found;
+}
+
+class CheckpointFaults : public testing::TestWithParam<bool> {
+ protected:
+  // With step 1 in it.
+  void SetUp() override {
+    EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+      Saver saver(rank, base_, GetParam());
+      saver.save(1);
+      saver.end();
+    })));
+  }
+
+  // All of a save.
+  std::vector<Operation> operations() {
+    fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    const fs::path log = scratch_.path() / "log";
+    EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+      Saver saver(rank, root_, GetParam());
+      saver.error_of_save(2, "log=" + log.string());
+      saver.end();
+    })));
+    fs::remove_all(root_);
+    return read_operations(log);
+  }
+
+  // A job that saves step 2 and is killed meanwhile; and then another one.
+  void kill(const Operation& operation, const std::string& action) {
+    const std::string fault = "rank=" + std::to_string(operation.rank) +
+                              " at=" + std::to_string(operation.number) + " do=" + action;
+    SCOPED_TRACE(fault + " (" + operation.name + ")");
+    fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    const fs::path done = scratch_.path() / "done";
+    const auto exits = fork_ranks(world_size, [&](const Rank& rank) {
+      Saver saver(rank, root_, GetParam());
+      ::setenv("LOCKSTEP_TEST_FAULT", ("in=" + root_.string() + " " + fault).c_str(), 1);
+      saver.save(2);
+      std::ofstream(done) << "done";
+      saver.end();
+    });
+    const Exit& victim = exits[static_cast<std::size_t>(operation.rank)];
+    const Exit& other = exits[static_cast<std::size_t>(1 - operation.rank)];
+    EXPECT_EQ(victim.signal, SIGKILL) << victim.output;
+    if (action == "kill-all")
+      EXPECT_EQ(other.signal, SIGKILL) << other.output;
+    else
+      EXPECT_TRUE(other.code == 0 || other.code == 10 + static_cast<int>(Fault::peer_lost))
+          << other.code << " " << other.signal << other.output;
+    fork_once([&] { resume(fs::exists(done)); });
+    fs::remove(done);
+    fs::remove_all(root_);
+  }
+
+  void resume(bool was_saved) {
+    const std::string link = fs::read_symlink(root_ / "latest");
+    Saver::expect_whole(root_, std::stoll(link.substr(5)), "latest");
+
+    Checkpointer checkpoints(root_);
+    SavedState state;
+    const auto resumed = checkpoints.resume({{"model", &state}});
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_TRUE(resumed->skipped.empty()) << resumed->skipped.front().reason;
+    EXPECT_TRUE(resumed->step == 2 || (resumed->step == 1 && !was_saved));
+    EXPECT_TRUE(is_same(state.state(), state_at(resumed->step)));
+    EXPECT_TRUE(!was_saved || link == step_folder(root_, 2).filename()) << link;
+
+    checkpoints.save(3, {{"model", &state}});
+    std::set<std::string> expected{"latest"};
+    for (std::int64_t step : {std::int64_t{1}, resumed->step, std::int64_t{3}})
+      expected.insert(step_folder(root_, step).filename());
+    EXPECT_EQ(names_in(root_), expected);
+  }
+
+  void resume_newest() {
+    Checkpointer checkpoints(root_);
+    SavedState state;
+    const auto resumed = checkpoints.resume({{"model", &state}});
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_TRUE(resumed->skipped.empty());
+    EXPECT_EQ(resumed->directory, list_checkpoints(root_).front());
+    checkpoints.save(resumed->step + 1, {{"model", &state}});
+    for (const std::string& name : names_in(root_))
+      EXPECT_EQ(name.find(".tmp-"), name.npos) << name;
+  }
+
+  const ScratchDirectory scratch_;
+  const fs::path base_ = scratch_.path() / "base";
+  const fs::path root_ = scratch_.path() / "root";
+};
+
+TEST_P(CheckpointFaults, AKillAtAnyOperationLeavesTheOldOrTheNewOne) {
+  const auto all = operations();
+  ASSERT_GT(std::ranges::count(all, 0, &Operation::rank), 15);
+  ASSERT_GT(std::ranges::count(all, 1, &Operation::rank), 5);
+  for (const Operation& operation : all) {
+    kill(operation, "kill");
+    if (operation.name == "write") kill(operation, "half");
+    if (operation.name != "sync_file_range") kill(operation, "kill-after");
+    if (HasFailure()) return;  // One is as good as many.
+  }
+}
+
+TEST_P(CheckpointFaults, AKillOfAllRanksLeavesTheOldOrTheNewOne) {
+  for (const Operation& operation : operations()) {
+    kill(operation, "kill-all");
+    if (HasFailure()) return;
+  }
+}
+
+// As above, for the first of all checkpoints: afterwards there is one, or none and nothing else.
+TEST_P(CheckpointFaults, AKillInTheFirstSaveLeavesItOrNothing) {
+  const auto save = [&](const std::string& fault) {
+    return fork_ranks(world_size, [&](const Rank& rank) {
+      Saver saver(rank, root_, GetParam());
+      EXPECT_EQ(saver.error_of_save(1, fault), "");
+      saver.end();
+    });
+  };
+  const fs::path log = scratch_.path() / "log";
+  EXPECT_TRUE(all_succeeded(save("log=" + log.string())));
+  for (const Operation& operation : read_operations(log)) {
+    if (operation.rank != 0) continue;
+    fs::remove_all(root_);
+    const std::string fault = "rank=0 at=" + std::to_string(operation.number) + " do=kill-all";
+    EXPECT_EQ(save(fault)[0].signal, SIGKILL) << fault;
+    fork_once([&] {
+      Checkpointer checkpoints(root_);
+      SavedState state(state_at(1));
+      const bool is_there = checkpoints.resume({{"model", &state}}).has_value();
+      EXPECT_TRUE(is_same(state.state(), state_at(1))) << fault;
+      checkpoints.save(2, {{"model", &state}});
+      std::set<std::string> expected{"latest", step_folder(root_, 2).filename()};
+      if (is_there) expected.insert(step_folder(root_, 1).filename());
+      EXPECT_EQ(names_in(root_), expected) << fault;
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// What is removed is never the one that is to be found.
+TEST_P(CheckpointFaults, AKillWhileOldOnesAreRemovedLeavesTheNewestWhole) {
+  const auto save = [&](const std::string& fault) {
+    fs::remove_all(root_);
+    fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    return fork_ranks(1, [&](const Rank&) {
+      ::setenv("LOCKSTEP_TEST_FAULT", ("in=" + root_.string() + " " + fault).c_str(), 1);
+      Checkpointer checkpoints(root_, {.keep_last = 1, .async = GetParam()});
+      SavedState state(state_at(2));
+      checkpoints.save(2, {{"model", &state}});
+      checkpoints.wait();
+      EXPECT_EQ(names_in(root_).size(), 2U);
+    });
+  };
+  const fs::path log = scratch_.path() / "log";
+  EXPECT_TRUE(all_succeeded(save("log=" + log.string())));
+  bool is_removing = false;
+  for (const Operation& operation : read_operations(log)) {
+    EXPECT_EQ(save("at=" + std::to_string(operation.number) + " do=kill")[0].signal, SIGKILL);
+    is_removing = is_removing || operation.name == "unlink";
+    fork_once([&] {
+      Checkpointer checkpoints(root_, {.keep_last = 1});
+      SavedState state;
+      const auto resumed = checkpoints.resume({{"model", &state}});
+      ASSERT_TRUE(resumed.has_value());
+      EXPECT_TRUE(resumed->skipped.empty());
+      EXPECT_TRUE(is_same(state.state(), state_at(resumed->step)));
+      EXPECT_TRUE(resumed->step == 2 || !is_removing);
+      checkpoints.save(3, {{"model", &state}});
+      EXPECT_EQ(names_in(root_),
+                (std::set<std::string>{"latest", step_folder(root_, 3).filename()}));
+    });
+    if (HasFailure()) return;
+  }
+  EXPECT_TRUE(is_removing);
+}
+
+TEST_P(CheckpointFaults, AnOperationThatFailsFailsTheSaveOnAllRanksAndHarmsNothing) {
+  // What may fail unnoticed: fsync() came before close(), and comes after sync_file_range().
+  const std::set<std::string> tolerated{"close", "sync_file_range"};
+  const auto all = operations();
+  fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+    Saver saver(rank, root_, GetParam());
+    std::int64_t step = 2;
+    for (const Operation& operation : all)
+      for (const std::string action : {"eio", "enospc"})
+        saver.save_despite(step++,
+                           "rank=" + std::to_string(operation.rank) +
+                               " at=" + std::to_string(operation.number) + " do=" + action +
+                               " name=" + operation.name,
+                           tolerated.contains(operation.name));
+    saver.end();
+  })));
+}
+
+// Then a name may be left that nothing could take away; but what has one is whole.
+TEST_P(CheckpointFaults, ADiskThatDiesLeavesWholeOnesOnly) {
+  const auto all = operations();
+  fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+    Saver saver(rank, root_, GetParam());
+    std::int64_t step = 2;
+    for (const Operation& operation : all) {
+      const std::string fault = "rank=" + std::to_string(operation.rank) +
+                                " at=" + std::to_string(operation.number) + "+ do=eio";
+      const std::string message = saver.error_of_save(step, fault);
+      EXPECT_TRUE(!message.empty() || operation.name == "close") << fault;
+      SavedState state;
+      const std::int64_t latest = load_checkpoint(root_, {{"model", &state}});
+      EXPECT_TRUE(latest == step || latest == step - 1) << fault;
+      EXPECT_TRUE(is_same(state.state(), state_at(latest))) << fault;
+      for (const fs::path& named : list_checkpoints(root_))
+        EXPECT_NO_THROW(load_checkpoint(named, {{"model", &state}})) << fault << ": " << named;
+      saver.error_of_save(step + 1, "");
+      Saver::expect_whole(root_, step + 1, fault);
+      step += 2;
+    }
+    saver.end();
+  })));
+  fork_once([&] { resume_newest(); });
+}
+
+TEST_P(CheckpointFaults, InterruptionsAndShortWritesAreNotNoticed) {
+  const auto all = operations();
+  fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+    Saver saver(rank, root_, GetParam());
+    std::int64_t step = 2;
+    EXPECT_EQ(saver.error_of_save(step, "at=0 do=short"), "");
+    Saver::expect_whole(root_, step++, "short");
+    for (const Operation& operation : all)
+      EXPECT_EQ(saver.error_of_save(step++, "rank=" + std::to_string(operation.rank) + " at=" +
+                                                std::to_string(operation.number) + " do=eintr"),
+                "")
+          << operation.rank << " " << operation.number << " " << operation.name;
+    Saver::expect_whole(root_, step - 1, "eintr");
+    saver.end();
+  })));
+}
+
+TEST_P(CheckpointFaults, ADiskThatIsFullAfterSoManyBytesHarmsNothing) {
+  std::uintmax_t least = 1 << 20;
+  for (const auto& entry : fs::directory_iterator(step_folder(base_, 1)))
+    if (entry.path().extension() == ".safetensors") least = std::min(least, entry.file_size());
+  EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+    Saver saver(rank, base_, GetParam());
+    std::int64_t step = 2;
+    for (unsigned i = 0; i < 16; ++i)
+      for (const std::string victim : {"rank=0", "rank=1"})
+        saver.save_despite(step++, victim + " do=full after=" + std::to_string(least * i / 16));
+    saver.end();
+  })));
+}
+
+TEST_P(CheckpointFaults, AFileThatMayNotBeSoLargeHarmsNothing) {
+  EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+    Saver saver(rank, base_, GetParam());
+    rlimit old{};
+    ::getrlimit(RLIMIT_FSIZE, &old);
+    const rlimit small{.rlim_cur = 1000, .rlim_max = old.rlim_max};
+    ::signal(SIGXFSZ, SIG_IGN);
+    if (rank.rank == 1) ::setrlimit(RLIMIT_FSIZE, &small);
+    const std::string message = saver.error_of_save(2, "");
+    ::setrlimit(RLIMIT_FSIZE, &old);
+    EXPECT_NE(message.find("File too large"), message.npos) << message;
+    EXPECT_NE(message.find(".safetensors"), message.npos) << message;
+    saver.save_despite(2, "", true);
+    saver.end();
+  })));
+}
+
+// True in a mount namespace where `folder` is a file system of `size`.
+bool mount_small(const fs::path& folder, const char* size) {
+  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+  return ::mount("lockstep", folder.c_str(), "tmpfs", 0, size) == 0;
+}
+
+TEST_P(CheckpointFaults, ADiskThatIsFullSaysSoAndServesOnceThereIsRoom) {
+  const fs::path disk = scratch_.path() / "disk";
+  fs::create_directory(disk);
+  const int no_mount = 77;
+  const auto exits = fork_ranks(1, [&](const Rank&) {
+    if (!mount_small(disk, "size=112k")) ::_exit(no_mount);
+    EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+      Saver saver(rank, disk / "runs", GetParam());
+      saver.save(1);
+      saver.save(2);
+      for (int i = 0; i < 3; ++i) {
+        const std::string message = saver.error_of_save(3, "");
+        EXPECT_NE(message.find("No space left on device"), message.npos) << message;
+        EXPECT_NE(message.find(disk.string()), message.npos) << message;
+        Saver::expect_whole(disk / "runs", 2, "full");
+      }
+      if (rank.rank == 0) fs::remove_all(step_folder(disk / "runs", 1));
+      saver.save(3);
+      Saver::expect_whole(disk / "runs", 3, "with room");
+      saver.end();
+    })));
+  });
+  if (exits[0].code == no_mount) GTEST_SKIP() << "no file system may be mounted here";
+  EXPECT_TRUE(all_succeeded(exits));
+}
+
+TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
+  const fs::path saved = scratch_.path() / "saved";
+  const fs::path refused = scratch_.path() / "refused";
+  const auto wait_for = [](const fs::path& mark) {
+    while (!fs::exists(mark)) ::usleep(1000);
+  };
+  // Each rank is a job of its own.
+  const auto exits = fork_ranks(2, [&](const Rank& rank) {
+    Checkpointer checkpoints(base_, {.async = GetParam()});
+    SavedState state(state_at(2));
+    const auto save = [&](std::int64_t step) {
+      checkpoints.save(step, {{"model", &state}});
+      checkpoints.wait();
+    };
+    if (rank.rank == 0) {
+      save(2);
+      std::ofstream(saved).flush();
+      wait_for(refused);
+      save(3);
+      ::raise(SIGKILL);
+    }
+    wait_for(saved);
+    std::string message;
+    EXPECT_EQ(fault_of([&] { save(4); }, &message), Fault::system);
+    EXPECT_NE(message.find(base_.string() + ": another job"), message.npos) << message;
+    EXPECT_EQ(names_in(base_).size(), 3U);
+    std::ofstream(refused).flush();
+    for (int tries = 0; tries < 1000; ++tries) {  // Until the kernel has cleared the other up.
+      try {
+        return save(4);
+      } catch (const Error&) {
+        ::usleep(10'000);
+      }
+    }
+    save(4);
+  });
+  EXPECT_EQ(exits[0].signal, SIGKILL) << exits[0].output;
+  EXPECT_EQ(exits[1].code, 0) << exits[1].output;
+  EXPECT_EQ(fs::read_symlink(base_ / "latest"), step_folder(base_, 4).filename());
+}
+
+INSTANTIATE_TEST_SUITE_P(Save, CheckpointFaults, testing::Bool(), [](const auto& each) {
+  return each.param ? "InTheBackground" : "AtOnce";
+});
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/faults/forked_ranks.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+namespace lockstep::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::filesystem::path output_of(const Rank& rank) {
+  return rank.scratch / ("output." + std::to_string(rank.rank));
+}
+
+void set_environment(const Rank& rank) {
+  const auto set = [](const char* key, const std::string& value) {
+    ::setenv(key, value.c_str(), 1);
+  };
+  set("RANK", std::to_string(rank.rank));
+  set("LOCAL_RANK", std::to_string(rank.rank));
+  set("WORLD_SIZE", std::to_string(rank.world_size));
+  set("LOCAL_WORLD_SIZE", std::to_string(rank.world_size));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", "29500");
+  set("LOCKSTEP_JOB_ID", rank.scratch.filename().string());
+  set("OMP_NUM_THREADS", "1");
+  ::unsetenv("LOCKSTEP_AGENT_FD");
+}
+
+[[noreturn]] void become(const Rank& rank, const Body& body) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int file = ::open(output_of(rank).c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+  ::dup2(file, STDOUT_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  set_environment(rank);
+  const int code = exit_code_of(body, rank);
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+std::string contents_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Leaves the process as a zombie, so that its peers can still see what ended it.
+void wait_for(pid_t pid, Clock::time_point deadline) {
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+         info.si_pid == 0) {
+    if (Clock::now() >= deadline) ::kill(pid, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace
+
+std::vector<Exit> fork_ranks(int world_size, const Body& body, std::chrono::milliseconds limit) {
+  const ScratchDirectory scratch;
+  const auto deadline = Clock::now() + limit;
+  std::fflush(nullptr);
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const pid_t pid = ::fork();
+    const pid_t leader = pids.empty() ? pid : pids.front();
+    ::setpgid(pid, leader);
+    if (pid == 0) become({rank, world_size, scratch.path()}, body);
+    pids.push_back(pid);
+  }
+  for (const pid_t pid : pids) wait_for(pid, deadline);
+  std::vector<Exit> exits;
+  for (int rank = 0; rank < world_size; ++rank) {
+    int status = 0;
+    ::waitpid(pids[static_cast<std::size_t>(rank)], &status, 0);
+    exits.push_back({rank, WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+                     WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                     contents_of(output_of({rank, world_size, scratch.path()}))});
+  }
+  return exits;
+}
+
+void fork_once(const std::function<void()>& body) {
+  const auto exits = fork_ranks(1, [&](const Rank&) { body(); });
+  EXPECT_TRUE(all_succeeded(exits));
+}
+
+}  // namespace lockstep::test
