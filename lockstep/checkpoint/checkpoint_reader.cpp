@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -67,6 +68,14 @@ void require_same_names(const SafetensorsFile& file, const ManifestFile& expecte
                   file.name() + ": tensor " + shown(name) + " of the manifest is missing");
 }
 
+// Memory that nobody has touched costs more than what is read into it, in small pages.
+void prefer_huge_pages(std::span<std::byte> bytes) {
+  constexpr std::uintptr_t page = 4096;
+  const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) / page * page;
+  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
 // Where a tensor's data is, and what it must sum up to.
 struct Source {
   const SafetensorsFile* file = nullptr;
@@ -106,6 +115,26 @@ at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device) {
 
 std::span<std::byte> bytes_of(at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+at::Tensor place_for(const Source& source, const ElementRange& range) {
+  const SafetensorsEntry& entry = *source.entry;
+  const auto elements = static_cast<std::int64_t>(source.bytes() / size_of(entry.type));
+  require(0 <= range.begin && range.begin <= range.end && range.end <= elements,
+          [&] { return "tensor " + shown(entry.name) + " has no such elements"; });
+  if (range.into.defined()) {
+    require(
+        range.into.is_cpu() && range.into.is_contiguous() &&
+            range.into.scalar_type() == scalar_type_of(entry.type) &&
+            range.into.numel() == range.end - range.begin,
+        [&] { return "tensor " + shown(entry.name) + " cannot be read to where it is wanted"; });
+    return range.into;
+  }
+  const bool is_whole = range.begin == 0 && range.end == elements;
+  at::Tensor place = is_whole ? empty_of(entry, at::kCPU)
+                              : at::empty({range.end - range.begin}, scalar_type_of(entry.type));
+  prefer_huge_pages(bytes_of(place));
+  return place;
 }
 
 }  // namespace
@@ -191,16 +220,9 @@ StateDict CheckpointReader::read(const std::string& part, const StateRequest& re
   result.values = contents(part).values;
   for (const auto& [name, range] : request) {
     const Source& source = state_->source(part, name);
-    const std::size_t size = size_of(source.entry->type);
-    const auto elements = static_cast<std::int64_t>(source.bytes() / size);
-    require(0 <= range.begin && range.begin <= range.end && range.end <= elements,
-            [&] { return "tensor " + shown(name) + " has no such elements"; });
-    if (range.begin == 0 && range.end == elements) {
-      result.tensors.emplace(name, whole(read(part, name)));
-      continue;
-    }
-    at::Tensor data = at::empty({range.end - range.begin}, scalar_type_of(source.entry->type));
-    source.read(static_cast<std::uint64_t>(range.begin) * size, bytes_of(data));
+    at::Tensor data = place_for(source, range);
+    source.read(static_cast<std::uint64_t>(range.begin) * size_of(source.entry->type),
+                bytes_of(data));
     result.tensors.emplace(
         name, StateTensor{.data = data, .shape = source.entry->shape, .begin = range.begin});
   }

@@ -55,7 +55,7 @@ class LOCKSTEP_API CheckpointReader {
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
   // What is requested of a part, with all its values. Tensors of which not all is requested have
-  // one dimension.
+  // one dimension. Errors: misuse for elements that are not there, or do not fit where they should go.
   StateDict read(const std::string& part, const StateRequest& request) const;
 
   // Reads without keeping.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/checkpoint/load_state.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
@@ -47,8 +48,7 @@ void require_parts(const CheckpointReader& reader, const NamedStates& states,
   });
 }
 
-std::vector<StateDict> read(const CheckpointReader& reader, const NamedStates& states) {
-  std::vector<StateDict> loaded;
+std::vector<StateRequest> requests_of(const CheckpointReader& reader, const NamedStates& states) {
   std::vector<StateRequest> requests;
   for (const auto& [part, state] : states) {
     try {
@@ -59,30 +59,61 @@ std::vector<StateDict> read(const CheckpointReader& reader, const NamedStates& s
                                      "': " + CheckpointRanks::text_of(error));
     }
   }
-  for (std::size_t i = 0; i < states.size(); ++i)
-    loaded.push_back(reader.read(states[i].first, requests[i]));
-  return loaded;
+  return requests;
+}
+
+// This rank's share of the tensors in the parts of `states`, so that ranks read different bytes from the disk.
+void verify_share(const CheckpointReader& reader, const NamedStates& states,
+                  const CheckpointRanks& ranks) {
+  std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks.size()));
+  for (const auto& [part, state] : states)
+    for (const auto& [name, tensor] : reader.contents(part).tensors) {
+      const auto least = std::ranges::min_element(load);
+      *least += tensor.data.nbytes();
+      if (least - load.begin() == ranks.rank()) reader.verify(part, name);
+    }
+}
+
+std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedStates& states,
+                                const std::vector<StateRequest>& requests) {
+  try {
+    std::vector<StateDict> loaded;
+    for (std::size_t i = 0; i < states.size(); ++i)
+      loaded.push_back(reader.read(states[i].first, requests[i]));
+    return loaded;
+  } catch (const Error& error) {
+    throw Error(error.fault(), CheckpointRanks::text_of(error) +
+                                   "; it was whole before, and the state is half loaded now");
+  }
 }
 
 }  // namespace
 
 std::int64_t load_state(const fs::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown) {
-  std::int64_t step = 0;
-  std::vector<StateDict> loaded;
   // Rank 0 says which: a training may be saving the next one.
   const fs::path checkpoint =
       ranks.rank_0("name of a checkpoint", [&] { return checkpoint_in(directory); });
+
+  std::optional<CheckpointReader> reader;
+  std::vector<StateRequest> requests;
+  ranks.all("a checkpoint to verify", [&] {
+    reader.emplace(checkpoint);
+    require_parts(*reader, states, unknown);
+    requests = requests_of(*reader, states);
+    verify_share(*reader, states, ranks);
+    return std::string();
+  });
+
+  // From the page cache as a rule, and compared with the checksums once more.
+  std::vector<StateDict> loaded;
   ranks.all("a checkpoint to load", [&] {
-    const CheckpointReader reader(checkpoint);
-    require_parts(reader, states, unknown);
-    loaded = read(reader, states);
-    step = reader.step();
+    loaded = read_all(*reader, states, requests);
     return std::string();
   });
   for (std::size_t i = 0; i < states.size(); ++i)
     states[i].second->load_state_dict(std::move(loaded[i]));
-  return step;
+  return reader->step();
 }
 
 }  // namespace lockstep

@@ -14,7 +14,8 @@ class DataParallelState final : public Stateful {
 
   StateRequest wanted(const StateDict& saved) override {
     require_fits(ddp_.replica(), saved);
-    return writes() ? everything(saved) : StateRequest{};
+    if (!ddp_.shares_parameters()) return wanted_in_place(ddp_.replica(), saved);
+    return ddp_.group().rank() == 0 ? everything(saved) : StateRequest{};
   }
 
   // Buffers are not shared, and edit_parameters() broadcasts them.
@@ -24,8 +25,6 @@ class DataParallelState final : public Stateful {
   }
 
  private:
-  bool writes() const { return !ddp_.shares_parameters() || ddp_.group().rank() == 0; }
-
   DataParallelBase& ddp_;
 };
 

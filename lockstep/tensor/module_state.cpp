@@ -29,7 +29,7 @@ class ModuleState final : public Stateful {
                "DistributedDataParallel to the state instead of its module";
       });
     require_fits(module_, saved);
-    return everything(saved);
+    return wanted_in_place(module_, saved);
   }
 
   void load_state_dict(StateDict state) override { copy_into(module_, state); }
@@ -65,10 +65,22 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved) {
   misfits.require_none("the saved state is not that of this module");
 }
 
+StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved) {
+  StateRequest request = everything(saved);
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (tensor.is_cpu() && tensor.is_contiguous()) request.at(name).into = tensor.detach();
+  return request;
+}
+
 void copy_into(const torch::nn::Module& module, const StateDict& state) {
   const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : named_tensors(module))
-    at::Tensor(tensor).copy_(state.tensors.at(name).data);
+  for (const auto& [name, tensor] : named_tensors(module)) {
+    const at::Tensor& loaded = state.tensors.at(name).data;
+    if (loaded.is_alias_of(tensor))
+      tensor.unsafeGetTensorImpl()->bump_version();
+    else
+      at::Tensor(tensor).copy_(loaded);
+  }
 }
 
 }  // namespace lockstep

@@ -27,6 +27,10 @@ LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 // What that does, for what holds a module in a way of its own.
 StateDict state_of(const torch::nn::Module& module);
 void require_fits(const torch::nn::Module& module, const StateDict& saved);
+// `saved` read to where the module has its tensors, as far as these lie in the CPU's memory row by row.
+StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
+
+// Does nothing to tensors that were read in place but tell autograd.
 void copy_into(const torch::nn::Module& module, const StateDict& state);
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@ StateTensor whole(const at::Tensor& tensor) {
 
 StateRequest everything(const StateDict& saved) {
   StateRequest request;
-  for (const auto& [name, tensor] : saved.tensors) request[name] = {0, tensor.data.numel()};
+  for (const auto& [name, tensor] : saved.tensors) request[name].end = tensor.data.numel();
   return request;
 }
 

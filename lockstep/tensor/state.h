@@ -55,6 +55,11 @@ LOCKSTEP_API StateTensor whole(const at::Tensor& tensor);
 struct ElementRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
+
+  // Where they are read to, if that exists: contiguous, on the CPU, of the saved type and as many
+  // elements. It is what load_state_dict() then gets. Not written to before all that is loaded was
+  // verified, on all ranks.
+  at::Tensor into = {};
 };
 
 // Of each tensor that a rank needs, by name, the elements.
@@ -75,7 +80,7 @@ class LOCKSTEP_API Stateful {
   virtual StateRequest wanted(const StateDict& saved) = 0;
 
   // Takes what was wanted, on the CPU and verified, with all values. Tensors that were wanted in part
-  // have one dimension. It may keep them. Collective for what is spread over ranks; all ranks
+  // have one dimension; it may keep them. Collective for what is spread over ranks; all ranks
   // have got theirs, so it should not fail.
   virtual void load_state_dict(StateDict state) = 0;
 };
