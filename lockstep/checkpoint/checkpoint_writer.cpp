@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <set>
@@ -15,6 +14,7 @@
 
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/element_types.h"
+#include "lockstep/comm/shm/ownership.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
@@ -67,10 +67,12 @@ void CheckpointWriter::copy_into(SnapshotMemory& memory) {
   for (at::Tensor& source : sources_) {
     if (!source.defined()) continue;
     const std::size_t bytes = source.nbytes();
-    if (source.is_cpu() && source.is_contiguous() && !source.is_neg() && bytes > 0)
-      std::memcpy(place, source.const_data_ptr(), bytes);
     const at::Tensor copy = at::from_blob(place, source.sizes(), source.scalar_type());
-    if (!source.is_cpu() || !source.is_contiguous() || source.is_neg()) copy.copy_(source);
+    if (source.is_cpu() && source.is_contiguous() && !source.is_neg())
+      copy_past_caches(place, static_cast<const std::byte*>(source.const_data_ptr()), bytes,
+                       /*taking_over=*/false);
+    else
+      copy.copy_(source);
     source = copy;
     place += aligned(bytes);
   }

@@ -14,6 +14,8 @@
 
 #include <cstddef>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // Asks for the lines of what will be read next. Changes nothing, and touches nothing beyond it.
@@ -28,6 +30,7 @@ constexpr std::size_t too_large_for_caches = std::size_t{4} << 20;
 
 // Copies past the caches, and with `taking_over` as copy_taking_over() does. The two must not
 // overlap.
-void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes, bool taking_over);
+LOCKSTEP_API void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes,
+                                   bool taking_over);
 
 }  // namespace lockstep
