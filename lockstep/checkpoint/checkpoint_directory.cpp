@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view prefix = "step-";
 constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
+constexpr std::string_view lock_name = ".lock";
 constexpr std::size_t digits = 10;  // So that names sort as steps do.
 
 // A name beside `path` that no other process chooses at the same time.
@@ -111,6 +112,16 @@ std::vector<fs::path> entries_of(const fs::path& root) {
   return paths;
 }
 
+// The checkpoint that was saved just now is no less saved when old ones cannot be listed.
+std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
+  try {
+    return find_checkpoints(root);
+  } catch (const Error& error) {
+    log(LogLevel::warning, error.what());
+    return {};
+  }
+}
+
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) {
@@ -126,10 +137,22 @@ std::vector<StepDirectory> find_checkpoints(const fs::path& root) {
   return found;
 }
 
+std::optional<fs::path> find_latest(const fs::path& root) {
+  std::error_code none;
+  const fs::path linked = fs::read_symlink(root / latest_name, none);
+  if (!linked.empty() && fs::is_directory(root / linked, none)) return root / linked;
+  const std::vector<StepDirectory> found = find_checkpoints(root);
+  return found.empty() ? std::nullopt : std::optional(found.front().path);
+}
+
+// A regular file, as NFS locks no folders.
 WriteLock::WriteLock(const fs::path& root) {
   make_directories(root);
-  fd_ = FileDescriptor(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd_) throw_errno(root.string());
+  const fs::path file = root / lock_name;
+  do {
+    fd_ = FileDescriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+  } while (!fd_ && errno == EINTR);
+  if (!fd_) throw_errno(file.string());
   int result = 0;
   do {
     result = ::flock(fd_.get(), LOCK_EX | LOCK_NB);
@@ -138,7 +161,7 @@ WriteLock::WriteLock(const fs::path& root) {
     throw Error(Fault::system, root.string() +
                                    ": another job, or another Checkpointer of this one, saves "
                                    "its checkpoints here");
-  if (result != 0) throw_errno(root.string());
+  if (result != 0) throw_errno(file.string());
 }
 
 StagedCheckpoint::StagedCheckpoint(fs::path root, std::int64_t step)
@@ -181,7 +204,10 @@ void StagedCheckpoint::require_new() const {
 // Whoever saves it again finds the name free, and `latest` leads where it did.
 void StagedCheckpoint::withdraw(const fs::path& latest_before) noexcept {
   try {
-    if (::rename(target_.c_str(), path_.c_str()) != 0) path_.clear();
+    if (::rename(target_.c_str(), path_.c_str()) != 0) {
+      path_.clear();
+      throw_errno(target_.string() + " keeps its name, though saving it failed");
+    }
     if (!latest_before.empty())
       point_latest_to(latest_before, root_);
     else
@@ -197,23 +223,26 @@ void remove_unfinished(const fs::path& root) {
 }
 
 void set_damaged_aside(const fs::path& checkpoint) {
-  fs::path aside_name = beside(checkpoint);
-  std::string name = aside_name.string();
+  std::string name = beside(checkpoint).string();
   name.replace(name.rfind(aside), aside.size(), damaged);
-  if (::rename(checkpoint.c_str(), name.c_str()) != 0) throw_errno(checkpoint.string());
+  if (::rename(checkpoint.c_str(), name.c_str()) != 0 && errno != ENOENT)
+    throw_errno(checkpoint.string());
   log(LogLevel::warning,
       checkpoint.string() + " is damaged: it is called " + name + " from now on");
 }
 
 void remove_old(const fs::path& root, std::int64_t step, int keep_last, std::int64_t keep_every) {
   if (keep_last <= 0) return;
-  std::vector<StepDirectory> found = find_checkpoints(root);
+  std::vector<StepDirectory> found = find_checkpoints_or_log(root);
   std::erase_if(found, [&](const StepDirectory& each) { return each.step > step; });
   for (std::size_t i = static_cast<std::size_t>(keep_last); i < found.size(); ++i) {
     if (keep_every > 0 && found[i].step % keep_every == 0) continue;
     const fs::path nameless = beside(found[i].path);
-    const bool renamed = ::rename(found[i].path.c_str(), nameless.c_str()) == 0;
-    remove_or_log(renamed ? nameless : found[i].path);
+    if (::rename(found[i].path.c_str(), nameless.c_str()) == 0)
+      remove_or_log(nameless);
+    else
+      log(LogLevel::warning,
+          found[i].path.string() + " cannot be removed: " + std::generic_category().message(errno));
   }
 }
 

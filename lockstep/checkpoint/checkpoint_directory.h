@@ -2,8 +2,9 @@
 //
 //   step-0000000100/            one checkpoint, whole; nothing in it is written to any more
 //   step-0000000200.tmp-1f3a/   one that is being written, or was when its job was killed
-//   step-0000000150.damaged-2c/ one that was found damaged when its step was to be saved again
+//   step-0000000150.damaged-2c/ one that a training which saves here could not be resumed from
 //   latest                      a link to the one that was saved last
+//   .lock                       an empty file, locked by the job that saves here
 //
 // A step's folder gets its name by a rename, after all that is in it was forced to the disk.
 //
@@ -14,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +38,12 @@ struct StepDirectory {
 // Those that have a step's name, the newest first. None when there is no such directory.
 std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
 
-// The right to write to `root`, which is made if need be. The kernel takes it back from a process that
-// ends, however it does. Errors: system when another one has it.
+// The one that was saved last: where `latest` leads, or if that leads nowhere, as after a kill, the newest
+// by name. Nothing when there is none.
+std::optional<std::filesystem::path> find_latest(const std::filesystem::path& root);
+
+// The right to write to `root`, which is made if need be: a lock on its file .lock, which stays. The
+// kernel takes it back from a process that ends, however it does. Errors: system when another one has it.
 class WriteLock {
  public:
   explicit WriteLock(const std::filesystem::path& root);
@@ -76,7 +82,7 @@ class StagedCheckpoint {
 void remove_unfinished(const std::filesystem::path& root);
 
 // Gives a checkpoint that was found damaged another name, under which nobody looks for one, so that its
-// step can be saved again; logs it.
+// step can be saved again and it does not count as one to keep; logs it.
 void set_damaged_aside(const std::filesystem::path& checkpoint);
 
 // Of the checkpoints up to `step` all but the `keep_last` newest, and those whose step is a multiple of

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/comm/before_end.h"
 #include "lockstep/comm/bytes.h"
 #include "lockstep/comm/error.h"
 
@@ -44,6 +45,14 @@ void rethrow(const std::string& encoded, int rank) {
 CheckpointRanks::CheckpointRanks(ProcessGroup group, std::chrono::milliseconds timeout)
     : timeout_(timeout) {
   if (group.size() > 1) group_ = std::move(group);
+}
+
+void CheckpointRanks::before_end(const std::shared_ptr<const std::function<void()>>& act) const {
+  if (group_) lockstep::before_end(*group_, act);
+}
+
+void CheckpointRanks::abort(std::string_view reason) const {
+  if (group_) group_->abort(reason);
 }
 
 std::string CheckpointRanks::text_of(const Error& error) {

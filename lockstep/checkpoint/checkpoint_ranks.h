@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,12 @@ class CheckpointRanks {
   // Without the fault before it and the place in our sources behind it, which a second Error would
   // add anew.
   static std::string text_of(const Error& error);
+
+  // before_end.h, if there are several ranks.
+  void before_end(const std::shared_ptr<const std::function<void()>>& act) const;
+
+  // Ends the group, if there is one.
+  void abort(std::string_view reason) const;
 
   // Collective: what `action` returns on each rank. If it throws on one, all throw that Error, the
   // first rank's if there are several; for what is not an Error the others throw Error(aborted) with

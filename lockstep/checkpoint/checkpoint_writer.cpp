@@ -80,10 +80,11 @@ void CheckpointWriter::copy_into(SnapshotMemory& memory) {
 
 std::vector<ManifestFile> CheckpointWriter::write(const std::filesystem::path& directory) {
   const at::NoGradGuard no_grad;
-  const std::vector<Work> sends = send_pieces();
+  std::vector<Work> sends;
   std::vector<ManifestFile> files;
   std::exception_ptr error;
   try {
+    sends = send_pieces();
     files = write_files(directory);
   } catch (...) {
     error = std::current_exception();
@@ -103,8 +104,9 @@ at::Tensor CheckpointWriter::on_cpu(std::size_t index) const {
   return sources_[index].cpu().resolve_neg().contiguous();
 }
 
-at::Tensor CheckpointWriter::assemble(std::size_t index) const {
+at::Tensor CheckpointWriter::assemble(std::size_t index) {
   const PlannedTensor& tensor = plan_.tensors[index];
+  next_ = index + 1;
   if (tensor.pieces.empty()) return on_cpu(index);
   at::Tensor flat = at::empty({tensor.pieces.back().end}, scalar_type_of(tensor.entry.type));
   for (const Piece& piece : tensor.pieces) {
@@ -166,7 +168,6 @@ ManifestFile CheckpointWriter::write_file(std::span<const std::size_t> tensors,
   entry.header_crc32c = write_summed(file, std::as_bytes(std::span(head)));
   for (const std::size_t index : tensors) {  // In the order of the header.
     const at::Tensor values = assemble(index);
-    next_ = index + 1;
     entry.tensors[plan_.tensors[index].entry.name] = write_summed(
         file, {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   }

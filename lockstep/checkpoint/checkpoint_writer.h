@@ -40,7 +40,7 @@ class CheckpointWriter {
  private:
   bool is_written_here(const PlannedTensor& tensor) const;
   at::Tensor on_cpu(std::size_t index) const;
-  at::Tensor assemble(std::size_t index) const;
+  at::Tensor assemble(std::size_t index);
   std::vector<Work> send_pieces() const;
   std::vector<ManifestFile> write_files(const std::filesystem::path& directory);
   ManifestFile write_file(std::span<const std::size_t> tensors, const std::filesystem::path& path);

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <exception>
-#include <set>
+#include <functional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -58,9 +59,13 @@ class Checkpointer::Implementation {
     require(options.keep_last >= 0 && options.keep_every >= 0,
             "Checkpointer: keep_last or keep_every is negative");
     require(!root_.empty(), "Checkpointer: the directory has no name");
+    ranks_.before_end(last_act_);
   }
 
   ~Implementation() {
+    // Where an exception ends the training, the others must not wait for a disk to learn of it.
+    if (std::uncaught_exceptions() > exceptions_ && background_.joinable())
+      ranks_.abort("an exception ends the training");
     if (background_.joinable()) background_.join();
     if (!error_) return;
     try {
@@ -105,7 +110,7 @@ class Checkpointer::Implementation {
         if (error.fault() != Fault::corrupt && error.fault() != Fault::system) throw;
         if (ranks_.rank() == 0)
           log(LogLevel::warning, candidate.string() + " is skipped: " + error.what());
-        if (error.fault() == Fault::corrupt) damaged_.insert(candidate);
+        skipped_.push_back(candidate);
         resumed.skipped.push_back({candidate, error.what()});
       }
     }
@@ -162,8 +167,7 @@ class Checkpointer::Implementation {
       lock_.emplace(root_);
       remove_unfinished(root_);
     }
-    const fs::path target = root_ / checkpoint_name(step);
-    if (damaged_.erase(target) > 0) set_damaged_aside(target);
+    for (const fs::path& each : std::exchange(skipped_, {})) set_damaged_aside(each);
     staged_ = std::make_unique<StagedCheckpoint>(root_, step);
   }
 
@@ -172,13 +176,19 @@ class Checkpointer::Implementation {
       writer->copy_into(memory_);
       return std::string();
     });
-    background_ = std::thread([this, step, writer = std::move(writer)] {
-      try {
-        write(step, *writer);
-      } catch (...) {
-        error_ = std::current_exception();
-      }
-    });
+    const std::shared_ptr<CheckpointWriter> shared = std::move(writer);
+    try {
+      background_ = std::thread([this, step, shared] {
+        try {
+          write(step, *shared);
+        } catch (...) {
+          error_ = std::current_exception();
+        }
+      });
+    } catch (const std::system_error& error) {
+      log(LogLevel::warning, std::string("no thread to save a checkpoint with: ") + error.what());
+      write(step, *shared);
+    }
   }
 
   // Collective; with `async` on a thread of its own.
@@ -201,14 +211,19 @@ class Checkpointer::Implementation {
   const fs::path root_;
   const CheckpointRanks ranks_;
   const CheckpointerOptions options_;
-  std::set<fs::path> damaged_;  // That resume() found.
-  NamedStateDicts states_;      // While they are being saved.
+  const int exceptions_ = std::uncaught_exceptions();
+  std::vector<fs::path> skipped_;  // By resume(), as they are damaged.
+  NamedStateDicts states_;         // While they are being saved.
 
   // Of rank 0.
   std::optional<WriteLock> lock_;
   std::unique_ptr<StagedCheckpoint> staged_;
 
   SnapshotMemory memory_;
+  const std::shared_ptr<const std::function<void()>> last_act_ =
+      std::make_shared<const std::function<void()>>([this] {
+        if (background_.joinable()) background_.join();
+      });
   std::thread background_;
   std::exception_ptr error_;  // Of the background; written before its end.
 };
@@ -236,11 +251,15 @@ std::optional<Resumed> Checkpointer::resume(const NamedStates& state) {
 
 std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state,
                              const ProcessGroup& group) {
-  return load_state(directory, state, {group, default_timeout}, UnknownParts::ignore);
+  return load_state(directory, state, {group, CheckpointerOptions{}.timeout}, UnknownParts::ignore);
 }
 
 std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state) {
   return load_state(directory, state, {}, UnknownParts::ignore);
+}
+
+std::optional<fs::path> latest_checkpoint(const fs::path& directory) {
+  return find_latest(directory);
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& directory) {

@@ -12,9 +12,12 @@
 // the disk; it never changes afterwards. Whatever is killed, whenever: what has a name is whole.
 // docs/checkpoint-format.md says what is in it; safetensors and JSON, for anybody to read.
 //
-// All ranks see the same folder. Ranks of one job write to it, no other job at a time.
+// All ranks see the same folder. Ranks of one job write to it, no other job at a time. Gradients are no
+// part of a state: save between steps, not between the passes that one accumulates.
 //
 // Thread safety: none; one training loop uses it.
+// Lifetime: `state` outlives a call, not more. destroy_process_group() waits for what is being written,
+// but what then goes wrong is only logged: call wait() first.
 // Errors: on all ranks the same: system, naming the file, when one cannot be written, and then
 // nothing of it is left and earlier checkpoints are as they were; mismatch when ranks have states
 // that do not fit together; misuse; unsupported for tensors that safetensors has no type for; those
@@ -79,7 +82,8 @@ class LOCKSTEP_API Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   // Collective. Saves `state` as that after so many steps. With `async` what went wrong in the
-  // background is thrown by the next call of save(), wait() or resume(), on all ranks.
+  // background is thrown by the next call of save(), wait() or resume(), on all ranks; such a save()
+  // has saved nothing itself.
   // Errors: misuse for a step that was saved before.
   void save(std::int64_t step, const NamedStates& state);
 
@@ -88,6 +92,7 @@ class LOCKSTEP_API Checkpointer {
 
   // Collective. Loads the newest checkpoint whose every byte is as it was written, and logs which
   // newer ones were skipped; nothing when there is none at all.
+  // Those that were skipped get another name when the next one is saved: their steps may come again.
   // Errors: corrupt when there are checkpoints and none is whole; misuse, naming them, for parts,
   // tensors or values that do not fit `state`, which then is as it was.
   std::optional<Resumed> resume(const NamedStates& state);
@@ -98,13 +103,19 @@ class LOCKSTEP_API Checkpointer {
 };
 
 // Collective: loads one checkpoint, at any number of ranks, or without a group in one process. `directory`
-// is its folder, or one that holds checkpoints: then its `latest`. Returns its step. What goes into
-// `state` was all verified before any of it is touched.
+// is its folder, or one that holds checkpoints: then latest_checkpoint(). Returns its step. All was
+// verified before anything of `state` is touched; then it is read a second time, from the page
+// cache as a rule, to where it goes. Only if that fails, of which the message tells, is `state` half loaded.
 // Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state);
+
+// The folder of the checkpoint in `directory` that was saved last; nothing when there is none. Its
+// link, and where that leads nowhere, as after a kill, the newest by name.
+LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(
+    const std::filesystem::path& directory);
 
 // The folders of checkpoints in `directory`, the newest first, by their names alone.
 LOCKSTEP_API std::vector<std::filesystem::path> list_checkpoints(

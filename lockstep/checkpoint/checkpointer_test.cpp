@@ -8,12 +8,14 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -95,6 +97,7 @@ bool contains(const std::string& text, const std::string& part) {
 std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  names.erase(".lock");
   return names;
 }
 
@@ -382,6 +385,64 @@ TEST_F(Checkpoints, ThatAreDamagedAreSkippedAndSetAside) {
   EXPECT_EQ(fs::read_symlink(root() / "latest"), "step-0000000003");
   EXPECT_TRUE(contains(log_, "step-0000000003 is damaged")) << log_;
   EXPECT_EQ(checkpoints.resume({{"model", &loaded}})->step, 3);
+}
+
+TEST_F(Checkpoints, ThatCannotBeReadAreSetAsideToo) {
+  catch_log();
+  Tensors saved(some_state(1)), loaded;
+  Checkpointer(root()).save(1, {{"model", &saved}});
+  std::ofstream(step("002")) << "a file, where a folder should be";
+  Checkpointer checkpoints(root(), {.keep_last = 2});
+  EXPECT_EQ(checkpoints.resume({{"model", &loaded}})->step, 1);
+  checkpoints.save(2, {{"model", &loaded}});
+  EXPECT_EQ(list_checkpoints(root()), (std::vector<fs::path>{step("002"), step("001")}));
+  EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}), 2);
+}
+
+TEST_F(Checkpoints, AreFoundWithoutTheirLink) {
+  Tensors saved(some_state(1)), loaded;
+  Checkpointer checkpoints(root());
+  EXPECT_EQ(latest_checkpoint(root()), std::nullopt);
+  checkpoints.save(1, {{"model", &saved}});
+  checkpoints.save(2, {{"model", &saved}});
+  fs::remove(root() / "latest");
+  EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}), 2);
+  fs::create_symlink("step-0000000003", root() / "latest");
+  EXPECT_EQ(latest_checkpoint(root()), step("002"));
+  fs::remove(root() / "latest");
+  fs::create_symlink("step-0000000001", root() / "latest");
+  EXPECT_EQ(latest_checkpoint(root()), step("001"));
+}
+
+TEST_F(Checkpoints, AreOnTheDiskWhenTheirGroupIsDestroyed) {
+  StateDict state;
+  state.tensors["weight"] = whole(at::randn({1 << 22}));
+  Tensors saved(state);
+  std::array<std::unique_ptr<Checkpointer>, 2> checkpoints;  // They outlive the group.
+  run_in_process(2, [&](ProcessGroup& world) {
+    auto& own = checkpoints.at(static_cast<std::size_t>(world.rank()));
+    own = std::make_unique<Checkpointer>(root(), world, CheckpointerOptions{.async = true});
+    own->save(1, {{"model", &saved}});
+  });
+  EXPECT_TRUE(fs::exists(step("001") / "manifest.json"));
+}
+
+TEST_F(Checkpoints, DoNotHoldUpAnExceptionThatEndsTheTraining) {
+  catch_log();
+  EXPECT_THROW(run_in_process(2,
+                              [&](ProcessGroup& world) {
+                                StateDict state;
+                                state.tensors["weight"] = whole(at::zeros({1 << 24}));
+                                Tensors saved(state);
+                                Checkpointer checkpoints(root(), world, {.async = true});
+                                checkpoints.save(1, {{"model", &saved}});
+                                if (world.rank() == 1) throw std::runtime_error("a training error");
+                                world.barrier();
+                              }),
+               std::exception);
+  EXPECT_TRUE(contains(log_, "an exception ends the training") || fs::exists(step("001"))) << log_;
+  Tensors saved(some_state(1));
+  Checkpointer(root()).save(2, {{"model", &saved}});
 }
 
 TEST_F(Checkpoints, OfWhichNoneIsWholeAreNotAFreshStart) {

@@ -17,12 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Which checkpoint `directory` means: itself, or the one that its link leads to just now.
+// Which checkpoint `directory` means: itself, or the latest in it.
 std::string checkpoint_in(const fs::path& directory) {
   std::error_code error;
   if (fs::exists(directory / manifest_name, error)) return directory.string();
-  const fs::path latest = fs::read_symlink(directory / latest_name, error);
-  return error ? directory.string() : (directory / latest).string();
+  return find_latest(directory).value_or(directory).string();
 }
 
 std::string quoted(const std::set<std::string>& names) {

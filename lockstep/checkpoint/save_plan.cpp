@@ -30,6 +30,7 @@ struct Holding {
 // What all ranks have of it.
 struct Holdings {
   PlannedTensor tensor;
+  bool in_pieces = false;  // Some rank has a part alone.
   std::vector<Holding> of;
 };
 
@@ -79,7 +80,13 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
       {.rank = rank,
        .of_rank_0 = item.at(7).get<bool>(),
        .piece = {rank, item.at(5).get<std::int64_t>(), item.at(6).get<std::int64_t>()}});
-  if (!tensor.strides.empty()) holdings.tensor.strides = tensor.strides;
+  if (holdings.of.back().piece.end - holdings.of.back().piece.begin == elements_of(tensor.entry))
+    return;
+  if (holdings.in_pieces && holdings.tensor.strides != tensor.strides)
+    disagree(key, "lies in memory in another order on rank " + std::to_string(rank) +
+                      " than on a rank before it");
+  holdings.in_pieces = true;
+  holdings.tensor.strides = tensor.strides;
 }
 
 // The ranks that have all of it; of a tensor of which rank 0's counts, that one.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/comm/before_end.h"
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/log.h"
@@ -368,7 +369,25 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
 
 // --- The end ------------------------------------------------------------------------------------
 
+void ProcessGroup::State::add_last_act(std::weak_ptr<const std::function<void()>> act) {
+  const std::lock_guard lock(order_);
+  last_acts_.push_back(std::move(act));
+}
+
+// Without the lock, as they may be waiting for calls of this group.
+void ProcessGroup::State::run_last_acts() {
+  std::unique_lock lock(order_);
+  const auto acts = last_acts_;
+  const auto children = children_;
+  lock.unlock();
+  for (const auto& weak : acts)
+    if (const auto act = weak.lock()) (*act)();
+  for (const auto& weak : children)
+    if (const auto child = weak.lock()) child->run_last_acts();
+}
+
 void ProcessGroup::State::leave() {
+  run_last_acts();
   const std::lock_guard lock(order_);
   require_usable();
   progress_.wait_until_idle();
@@ -418,6 +437,11 @@ void ProcessGroup::State::abort(std::string_view reason) {
   backend->give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, reason));
   messages->end(std::make_exception_ptr(error));
   break_with(std::make_exception_ptr(error));
+}
+
+void before_end(const ProcessGroup& group,
+                const std::shared_ptr<const std::function<void()>>& act) {
+  GroupAccess::state_of(group).add_last_act(act);
 }
 
 }  // namespace lockstep

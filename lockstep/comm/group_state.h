@@ -68,6 +68,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
                                const CallOptions& options);
 
   void leave();
+  void add_last_act(std::weak_ptr<const std::function<void()>> act);  // before_end.h
   void abort(std::string_view reason);
   std::string flight_record() const;
 
@@ -91,6 +92,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   void require_usable() const;
   void throw_if_broken() const;
   void break_with(std::exception_ptr error);
+  void run_last_acts();
   void retire();
 
   // Notes that a message begins; what is returned notes its end, and an Error that breaks the group.
@@ -114,6 +116,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::uint64_t sequence_ = 0;
   std::uint64_t splits_ = 0;
   std::vector<std::weak_ptr<State>> children_;
+  std::vector<std::weak_ptr<const std::function<void()>>> last_acts_;
   FlightRecorder collectives_;
 
   std::mutex messages_mutex_;  // Guards the record of messages and their number.
@@ -133,8 +136,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   ProgressThread progress_;  // Last, so that its thread ends before what it uses.
 };
 
-// How the rest of the library makes groups.
+// How the rest of the library makes groups, and what they share.
 struct GroupAccess {
+  static ProcessGroup::State& state_of(const ProcessGroup& group) { return group.state(); }
+
   static ProcessGroup make(ProcessGroup::State::Parts parts) {
     return ProcessGroup(std::make_shared<ProcessGroup::State>(std::move(parts)));
   }

@@ -10,6 +10,9 @@
 //       sampler.consume(batch.data.size(0));
 //     }
 //   }
+// What is saved after the last batch of an epoch goes on with the end of that epoch: an empty pass, and
+// what the program does after one. Who saves after that, says set_epoch(epoch + 1) before.
+//
 // Where it is counts the samples of all ranks together, so that an interrupted epoch goes on among
 // any number of ranks: each sample that was not consumed is dealt once.
 //

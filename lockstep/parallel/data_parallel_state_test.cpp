@@ -146,8 +146,8 @@ TEST(DataParallelState, AFragmentIsAskedForInPartWhereRowsAreInTheOrderOfMemory)
   run_in_process(4, [&](ProcessGroup& world) {
     Training training(world, /*share=*/true);
     const StateRequest request = training.state->wanted(catalogue_of(saved.optimizer.whole()));
-    const auto& [begin, end] = request.at("wide.weight.exp_avg");
-    EXPECT_LT(end - begin, 371 * 5 * 6 * 6 / 2);
+    const ElementRange& range = request.at("wide.weight.exp_avg");
+    EXPECT_LT(range.end - range.begin, 371 * 5 * 6 * 6 / 2);
     if (const auto of_conv = request.find("conv.weight.exp_avg"); of_conv != request.end()) {
       EXPECT_EQ(of_conv->second.end, 5 * 3 * 3 * 3);
     }

@@ -88,7 +88,8 @@ class LOCKSTEP_API Stateful {
 // All of `saved`, which is what a rank without parts wants.
 LOCKSTEP_API StateRequest everything(const StateDict& saved);
 
-// States under the names of the parts of a checkpoint, such as "model"; letters, digits, '_' and '-'.
+// States under the names of the parts of a checkpoint, such as "model"; 1 to 64 letters,
+// digits, '_' and '-', the first not '-'.
 // Lifetime: they outlive what refers to them.
 using NamedStates = std::vector<std::pair<std::string, Stateful*>>;
 

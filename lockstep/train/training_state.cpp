@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/train/training_state.h"
 
-#include <algorithm>
-#include <cctype>
-
+#include "lockstep/checkpoint/manifest.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
@@ -62,12 +60,6 @@ class TensorState : public Stateful {
   at::Tensor& tensor_;
 };
 
-bool is_part_name(const std::string& name) {
-  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
-    return (c < 0x80 && std::isalnum(c)) || c == '_' || c == '-';
-  });
-}
-
 }  // namespace
 
 TrainingState::TrainingState() = default;
@@ -109,7 +101,8 @@ void TrainingState::add(const std::string& name, at::Tensor& tensor) {
 
 void TrainingState::add(const std::string& name, Stateful& state) {
   require(is_part_name(name), [&] {
-    return "TrainingState: '" + name + "' is no name for a part, of letters, digits, '_' and '-'";
+    return "TrainingState: '" + name +
+           "' is no name for a part: 1 to 64 letters, digits, '_' and '-', the first not '-'";
   });
   for (const auto& [other, unused] : parts_)
     require(other != name, [&] { return "TrainingState: there is a part '" + name + "' already"; });

@@ -36,9 +36,11 @@ namespace lockstep {
 
 // Of which a program's variable may be.
 template <class T>
-concept VariableType = std::same_as<T, std::remove_cv_t<T>> &&
-                       (std::integral<T> || std::same_as<T, float> || std::same_as<T, double> ||
-                        std::same_as<T, std::string>);
+concept VariableType =
+    std::same_as<T, std::remove_cv_t<T>> &&
+    ((std::integral<T> && !std::same_as<T, wchar_t> && !std::same_as<T, char8_t> &&
+      !std::same_as<T, char16_t> && !std::same_as<T, char32_t> && sizeof(T) <= 8) ||
+     std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::string>);
 
 class LOCKSTEP_API TrainingState {
  public:

@@ -33,6 +33,7 @@ constexpr int world_size = 2;
 std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  names.erase(".lock");
   return names;
 }
 

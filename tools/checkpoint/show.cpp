@@ -175,7 +175,7 @@ int show(const ShowOptions& options) {
   const bool folder = kind == Kind::folder;
   if (folder && options.json) all["checkpoints"] = list_of(options.path);
   if (folder && !options.json) print_list(options.path);
-  const CheckpointReader reader(folder ? latest_in(options.path) : options.path);
+  const CheckpointReader reader(folder ? *latest_checkpoint(options.path) : options.path);
   if (!options.json) {
     if (folder) checkpoint::print("\n");
     print_checkpoint(reader, options.part);

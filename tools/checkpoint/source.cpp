@@ -77,19 +77,12 @@ Kind kind_of(const fs::path& path) {
                 "step-0000000100");
 }
 
-fs::path latest_in(const fs::path& folder) {
-  std::error_code error;
-  const fs::path linked = fs::read_symlink(folder / "latest", error);
-  if (!error && fs::is_directory(folder / linked, error)) return folder / linked;
-  return list_checkpoints(folder).front();
-}
-
 std::unique_ptr<Source> open_source(const fs::path& path, const std::string& part) {
   switch (kind_of(path)) {
     case Kind::file:
       return std::make_unique<FileSource>(path, part);
     case Kind::folder:
-      return std::make_unique<CheckpointSource>(latest_in(path));
+      return std::make_unique<CheckpointSource>(*latest_checkpoint(path));
     case Kind::checkpoint:
       return std::make_unique<CheckpointSource>(path);
   }

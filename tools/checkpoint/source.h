@@ -28,9 +28,6 @@ class NoInput : public std::runtime_error {
 // `folder` is one that holds checkpoints. Throws NoInput for anything else, and for nothing.
 Kind kind_of(const std::filesystem::path& path);
 
-// The newest checkpoint in `folder`: that of its link `latest`, if it has one.
-std::filesystem::path latest_in(const std::filesystem::path& folder);
-
 class Source {
  public:
   virtual ~Source() = default;

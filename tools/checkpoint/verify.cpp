@@ -21,8 +21,10 @@ struct Candidate {
   std::unique_ptr<const CheckpointReader> reader;
   std::string problem;  // The first one.
   int problems = 0;
+  bool is_damaged = false;
 
   void fails(const Error& error) {
+    is_damaged = is_damaged || error.fault() == Fault::corrupt;
     if (problems++ == 0)
       problem = (error.fault() == Fault::corrupt ? "damaged: " : "cannot be read: ") +
                 std::string(error.what());
@@ -99,7 +101,7 @@ int verify(const std::vector<fs::path>& paths) {
     bar.clear();
     print_result(each);
     flush_output();  // What is known is said, while the next one is read.
-    if (each.problems > 0) code = data_error;
+    if (each.problems > 0 && code != data_error) code = each.is_damaged ? data_error : io_error;
   }
   return code;
 }

@@ -1,0 +1,198 @@
+// A training that is cut short and resumed from its checkpoint, in other processes and on other
+// numbers of ranks, against one that never stopped.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/utils.h>
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/shared_optimizer.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/digest.h"
+#include "lockstep/train/training_state.h"
+#include "tests/ranks.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t all_steps = 12;
+
+// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones.
+class ErrorFeedback final : public Stateful {
+ public:
+  explicit ErrorFeedback(int rank) : name_("rank." + std::to_string(rank)) {}
+
+  void operator()(GradientBucket& bucket) {
+    if (!lost_.defined()) lost_ = at::zeros_like(bucket.buffer);
+    const at::Tensor wanted = bucket.buffer + lost_;
+    const at::Tensor sent = wanted.to(at::kBFloat16);
+    lost_ = wanted - sent.to(at::kFloat);
+    bucket.buffer.copy_(sent);
+    all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.tag = bucket.tag});
+  }
+
+  StateDict state_dict() override { return {.tensors = {{name_, whole(lost_)}}, .values = {}}; }
+  StateRequest wanted(const StateDict& saved) override {
+    StateRequest request;
+    if (const auto found = saved.tensors.find(name_); found != saved.tensors.end())
+      request[name_].end = found->second.data.numel();
+    return request;
+  }
+  void load_state_dict(StateDict state) override {
+    if (!state.tensors.empty()) lost_ = state.tensors.at(name_).data;
+  }
+
+ private:
+  const std::string name_;
+  at::Tensor lost_;
+};
+
+enum class Kind { plain, hook, zero, shared };
+
+// Its gradients fit one bucket, so that what the hook lost has one shape throughout.
+struct Training {
+  Training(const ProcessGroup& world, Kind kind)
+      : group(world),
+        model(std::make_shared<torch::nn::SequentialImpl>(
+            torch::nn::Linear(6, 37), torch::nn::Dropout(0.3), torch::nn::Linear(37, 5))),
+        ddp(model, world, {.share_parameters = kind == Kind::shared}),
+        feedback(world.rank()),
+        sampler(101, world, {.seed = 3}) {
+    const auto options = torch::optim::AdamWOptions(1e-2).amsgrad(true);
+    if (kind == Kind::zero)
+      optimizer =
+          std::make_unique<ZeroRedundancyOptimizer<AdamW>>(model->parameters(), world, options);
+    else if (kind == Kind::shared)
+      optimizer = std::make_unique<SharedOptimizer<AdamW>>(ddp, model->parameters(), options);
+    else
+      optimizer = std::make_unique<AdamW>(model->parameters(), options);
+    schedule = std::make_unique<torch::optim::StepLR>(*optimizer, 3, 0.7);
+    if (kind == Kind::hook)
+      ddp.register_comm_hook([this](GradientBucket& bucket) { feedback(bucket); });
+
+    state.add("model", ddp);
+    state.add("optimizer", *optimizer, *model);
+    state.add("schedule", *schedule);
+    state.add("sampler", sampler);
+    state.add("generators", RandomGenerators(world));
+    state.add("step", step);
+    if (kind == Kind::hook) state.add("hook", feedback);
+  }
+
+  // A sample is its index, so no dataset is needed. The batch of all ranks together is always 12.
+  void train(std::int64_t last, Checkpointer* checkpoints = nullptr) {
+    for (auto epoch = sampler.epoch(); step < last; ++epoch) {
+      sampler.set_epoch(epoch);
+      sampler.reset();
+      while (const auto batch = sampler.next(12 / static_cast<std::size_t>(group.size()))) {
+        if (step == last) break;
+        train_on(*batch);
+        if (checkpoints != nullptr) checkpoints->save(step, state);
+      }
+    }
+  }
+
+  void train_on(const std::vector<std::size_t>& batch) {
+    const at::Tensor index = torch::tensor(std::vector<std::int64_t>(batch.begin(), batch.end()));
+    const at::Tensor input = (index.unsqueeze(1) * torch::arange(1, 7)).to(at::kFloat).sin();
+    optimizer->zero_grad();
+    torch::nn::functional::cross_entropy(ddp(input), index.remainder(5)).backward();
+    optimizer->step();
+    schedule->step();
+    sampler.consume(batch.size());
+    ++step;
+  }
+
+  const ProcessGroup group;
+  std::shared_ptr<torch::nn::SequentialImpl> model;
+  DistributedDataParallel<torch::nn::SequentialImpl> ddp;
+  ErrorFeedback feedback;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::unique_ptr<torch::optim::StepLR> schedule;
+  DistributedSampler sampler;
+  std::int64_t step = 0;
+  TrainingState state;
+};
+
+std::filesystem::path folder_of(const test::Rank& rank, Kind kind) {
+  return rank.scratch / std::to_string(static_cast<int>(kind));
+}
+
+// Saves each step in the background, and the digest of the weights of one that never stopped.
+void train_and_save(const test::Rank& rank, Kind kind) {
+  ProcessGroup world = init_process_group();
+  torch::manual_seed(world.rank());
+  {
+    Training training(world, kind);
+    Checkpointer checkpoints(folder_of(rank, kind), world, {.async = true});
+    training.train(all_steps, &checkpoints);
+    checkpoints.wait();
+    if (world.rank() == 0)
+      std::ofstream(folder_of(rank, kind) / "digest") << sha256(*training.model);
+  }
+  destroy_process_group(world);
+}
+
+// Goes on from each of them, as a new process would.
+void resume_all(const test::Rank& rank, Kind kind) {
+  ProcessGroup world = init_process_group();
+  std::string expected;
+  std::ifstream(folder_of(rank, kind) / "digest") >> expected;
+  ASSERT_EQ(expected.size(), 64u);
+  for (std::int64_t from = 1; from <= all_steps; ++from) {
+    torch::manual_seed(99);
+    Training training(world, kind);
+    const auto all = list_checkpoints(folder_of(rank, kind));
+    load_checkpoint(all.at(static_cast<std::size_t>(all_steps - from)), training.state, world);
+    ASSERT_EQ(training.step, from);
+    training.train(all_steps);
+    EXPECT_EQ(sha256(*training.model), expected) << "from step " << from;
+  }
+  destroy_process_group(world);
+}
+
+void train_then_resume(const test::Rank& rank, Kind kind) {
+  train_and_save(rank, kind);
+  resume_all(rank, kind);
+}
+
+const test::Ranks plain("a plain training is resumed",
+                        [](const test::Rank& rank) { train_then_resume(rank, Kind::plain); });
+const test::Ranks hook("one with a hook is resumed",
+                       [](const test::Rank& rank) { train_then_resume(rank, Kind::hook); });
+const test::Ranks zero("one with ZeRO is resumed",
+                       [](const test::Rank& rank) { train_then_resume(rank, Kind::zero); });
+const test::Ranks shared("one with shared weights is resumed",
+                         [](const test::Rank& rank) { train_then_resume(rank, Kind::shared); });
+
+TEST(ResumedTraining, IsTheOneThatNeverStoppedBitForBit) {
+  for (const int ranks : {1, 2, 3}) EXPECT_TRUE(test::all_succeeded(plain.run(ranks))) << ranks;
+}
+
+TEST(ResumedTraining, WithACommunicationHookThatRemembersIsTheSame) {
+  for (const int ranks : {2, 4}) EXPECT_TRUE(test::all_succeeded(hook.run(ranks))) << ranks;
+}
+
+TEST(ResumedTraining, WithStateSpreadOverTheRanksIsTheSame) {
+  EXPECT_TRUE(test::all_succeeded(zero.run(3)));
+  EXPECT_TRUE(test::all_succeeded(shared.run(4)));
+}
+
+}  // namespace
+}  // namespace lockstep
