@@ -7,14 +7,31 @@
 #include <atomic>
 #include <cstdio>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
 
-AtomicFile::AtomicFile(std::filesystem::path target, std::uint64_t size)
-    : target_(std::move(target)) {
+namespace {
+
+// Where a link leads is where the file is to be. What is no file, a device say, is not for replacing.
+std::filesystem::path regular_file(const std::filesystem::path& target) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(target, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    throw Error(Fault::system, target.string() + ": it is there already and is not a regular file");
+  if (!std::filesystem::is_symlink(target, error)) return target;
+  const auto resolved = std::filesystem::weakly_canonical(target, error);
+  if (error) throw_errno(target.string(), error.value());
+  return resolved;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::filesystem::path& target, std::uint64_t size)
+    : target_(regular_file(target)) {
   open_aside();
   try {
     file_->reserve(size);

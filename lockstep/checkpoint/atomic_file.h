@@ -1,7 +1,8 @@
 // A file that appears under its name when it is whole, and not before: until then, whatever had the
 // name stays as it is.
 //
-// Errors: system, naming the file, such as "No space left on device". Where it lies, nothing is left
+// Errors: system, naming the file, such as "No space left on device", and when the name is that of a
+// device, a FIFO or a folder. Where it lies, nothing is left
 // of a file that was not committed, unless the process was killed: then NAME.tmp-PID-N is.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -19,7 +20,7 @@ namespace lockstep {
 class AtomicFile {
  public:
   // Reserves `size` bytes where the file system can, so that a full disk is noticed at once.
-  AtomicFile(std::filesystem::path target, std::uint64_t size);
+  AtomicFile(const std::filesystem::path& target, std::uint64_t size);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

@@ -42,21 +42,12 @@ fs::path beside(const fs::path& path) {
   return name;
 }
 
-std::optional<std::int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(prefix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  const bool whole = error == std::errc() && end == name.data() + name.size();
-  return whole && step >= 0 && name.size() >= digits ? std::optional(step) : std::nullopt;
-}
-
 // Whether this library left it behind: a staged checkpoint, or a link on its way to be `latest`.
 bool is_unfinished(const std::string& name) {
   const auto end = name.find(aside);
   if (end == name.npos) return false;
   const std::string_view front = std::string_view(name).substr(0, end);
-  return front == latest_name || step_of(front).has_value();
+  return front == latest_name || step_in(front).has_value();
 }
 
 void make_directory(const fs::path& path) {
@@ -70,10 +61,6 @@ void make_directories(const fs::path& path) {
   make_directories(path.parent_path());
   if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) throw_errno(path.string());
   sync_directory(path.parent_path());
-}
-
-bool is_there(const fs::path& path) {
-  return ::faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 // Errors: EEXIST when `to` is there. Without RENAME_NOREPLACE, on a network say, rename() still refuses
@@ -124,6 +111,15 @@ std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
 
 }  // namespace
 
+std::optional<std::int64_t> step_in(std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const bool whole = error == std::errc() && end == name.data() + name.size();
+  return whole && step >= 0 && name.size() >= digits ? std::optional(step) : std::nullopt;
+}
+
 std::string checkpoint_name(std::int64_t step) {
   const std::string number = std::to_string(step);
   return std::string(prefix) + std::string(digits - std::min(digits, number.size()), '0') + number;
@@ -132,17 +128,9 @@ std::string checkpoint_name(std::int64_t step) {
 std::vector<StepDirectory> find_checkpoints(const fs::path& root) {
   std::vector<StepDirectory> found;
   for (const fs::path& path : entries_of(root))
-    if (const auto step = step_of(path.filename().string())) found.push_back({*step, path});
+    if (const auto step = step_in(path.filename().string())) found.push_back({*step, path});
   std::ranges::sort(found, std::ranges::greater{}, &StepDirectory::step);
   return found;
-}
-
-std::optional<fs::path> find_latest(const fs::path& root) {
-  std::error_code none;
-  const fs::path linked = fs::read_symlink(root / latest_name, none);
-  if (!linked.empty() && fs::is_directory(root / linked, none)) return root / linked;
-  const std::vector<StepDirectory> found = find_checkpoints(root);
-  return found.empty() ? std::nullopt : std::optional(found.front().path);
 }
 
 // A regular file, as NFS locks no folders.
@@ -165,7 +153,7 @@ WriteLock::WriteLock(const fs::path& root) {
 }
 
 StagedCheckpoint::StagedCheckpoint(fs::path root, std::int64_t step)
-    : root_(std::move(root)), target_(root_ / checkpoint_name(step)) {
+    : root_(std::move(root)), step_(step), target_(root_ / checkpoint_name(step)) {
   require_new();
   fs::path path = beside(target_);
   make_directory(path);
@@ -198,7 +186,11 @@ void StagedCheckpoint::commit(std::string_view manifest) {
 }
 
 void StagedCheckpoint::require_new() const {
-  require(!is_there(target_), [&] { return target_.string() + " is there already"; });
+  const std::vector<StepDirectory> found = find_checkpoints(root_);
+  require(found.empty() || found.front().step < step_, [&] {
+    return target_.string() + " cannot be saved, as " + found.front().path.string() +
+           " is there already: resume from that, or save to another folder";
+  });
 }
 
 // Whoever saves it again finds the name free, and `latest` leads where it did.
@@ -231,10 +223,9 @@ void set_damaged_aside(const fs::path& checkpoint) {
       checkpoint.string() + " is damaged: it is called " + name + " from now on");
 }
 
-void remove_old(const fs::path& root, std::int64_t step, int keep_last, std::int64_t keep_every) {
+void remove_old(const fs::path& root, int keep_last, std::int64_t keep_every) {
   if (keep_last <= 0) return;
-  std::vector<StepDirectory> found = find_checkpoints_or_log(root);
-  std::erase_if(found, [&](const StepDirectory& each) { return each.step > step; });
+  const std::vector<StepDirectory> found = find_checkpoints_or_log(root);
   for (std::size_t i = static_cast<std::size_t>(keep_last); i < found.size(); ++i) {
     if (keep_every > 0 && found[i].step % keep_every == 0) continue;
     const fs::path nameless = beside(found[i].path);

@@ -1,7 +1,7 @@
 // The folder in which the checkpoints of a training lie, and how one comes to be there:
 //
 //   step-0000000100/            one checkpoint, whole; nothing in it is written to any more
-//   step-0000000200.tmp-1f3a/   one that is being written, or was when its job was killed
+//   step-0000000200.tmp-1f3a/   one that is being written or removed, or was when its job was killed
 //   step-0000000150.damaged-2c/ one that a training which saves here could not be resumed from
 //   latest                      a link to the one that was saved last
 //   .lock                       an empty file, locked by the job that saves here
@@ -30,6 +30,9 @@ inline constexpr std::string_view latest_name = "latest";
 // Such as "step-0000000100".
 std::string checkpoint_name(std::int64_t step);
 
+// The step in such a name; nothing for any other.
+std::optional<std::int64_t> step_in(std::string_view name);
+
 struct StepDirectory {
   std::int64_t step = 0;
   std::filesystem::path path;
@@ -37,10 +40,6 @@ struct StepDirectory {
 
 // Those that have a step's name, the newest first. None when there is no such directory.
 std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
-
-// The one that was saved last: where `latest` leads, or if that leads nowhere, as after a kill, the newest
-// by name. Nothing when there is none.
-std::optional<std::filesystem::path> find_latest(const std::filesystem::path& root);
 
 // The right to write to `root`, which is made if need be: a lock on its file .lock, which stays. The
 // kernel takes it back from a process that ends, however it does. Errors: system when another one has it.
@@ -55,7 +54,8 @@ class WriteLock {
 // A checkpoint that is being written. Without commit() nothing is left of it.
 class StagedCheckpoint {
  public:
-  // Errors: misuse when the step was saved before.
+  // Errors: misuse unless the step is higher than that of any checkpoint that is there: one folder holds one
+  // line of training, so that the newest is the one with the highest step.
   StagedCheckpoint(std::filesystem::path root, std::int64_t step);
   ~StagedCheckpoint();
   StagedCheckpoint(const StagedCheckpoint&) = delete;
@@ -74,6 +74,7 @@ class StagedCheckpoint {
   void withdraw(const std::filesystem::path& latest_before) noexcept;
 
   const std::filesystem::path root_;
+  const std::int64_t step_;
   const std::filesystem::path target_;
   std::filesystem::path path_;  // Empty once there is nothing to remove.
 };
@@ -85,10 +86,9 @@ void remove_unfinished(const std::filesystem::path& root);
 // step can be saved again and it does not count as one to keep; logs it.
 void set_damaged_aside(const std::filesystem::path& checkpoint);
 
-// Of the checkpoints up to `step` all but the `keep_last` newest, and those whose step is a multiple of
-// keep_every; none when these are 0. Each loses its name first, so that what is half removed is not
-// found. What cannot be removed is logged.
-void remove_old(const std::filesystem::path& root, std::int64_t step, int keep_last,
-                std::int64_t keep_every);
+// All checkpoints but the `keep_last` newest, and those whose step is a multiple of keep_every; none
+// when keep_last is 0. Each loses its name first, so that what is half removed is not found. What cannot
+// be removed is logged.
+void remove_old(const std::filesystem::path& root, int keep_last, std::int64_t keep_every);
 
 }  // namespace lockstep

@@ -146,6 +146,11 @@ struct CheckpointReader::State {
     const fs::path manifest_path = path / manifest_name;
     manifest = parse_manifest(manifest_path.string(),
                               read_all(open_in(fd, manifest_path), manifest_path, manifest_limit));
+    const auto named = step_in(path.filename().string());
+    if (named && *named != manifest.step)
+      throw Error(Fault::corrupt, manifest_path.string() + ": it is of step " +
+                                      std::to_string(manifest.step) +
+                                      ", and in the folder of another one");
     for (const auto& [part, values] : manifest.values) contents[part].values = values;
     for (const ManifestFile& file : manifest.files) add(file);
   }

@@ -100,6 +100,7 @@ class Checkpointer::Implementation {
   std::optional<Resumed> resume(const NamedStates& states) {
     wait();
     Resumed resumed;
+    Fault fault = Fault::corrupt;  // Of the newest.
     for (const fs::path& candidate : candidates()) {
       try {
         resumed.step = load_state(candidate, states, ranks_, UnknownParts::refuse);
@@ -110,14 +111,15 @@ class Checkpointer::Implementation {
         if (error.fault() != Fault::corrupt && error.fault() != Fault::system) throw;
         if (ranks_.rank() == 0)
           log(LogLevel::warning, candidate.string() + " is skipped: " + error.what());
+        if (resumed.skipped.empty()) fault = error.fault();
         skipped_.push_back(candidate);
         resumed.skipped.push_back({candidate, error.what()});
       }
     }
     if (resumed.skipped.empty()) return std::nullopt;
-    throw Error(Fault::corrupt,
+    throw Error(fault,
                 root_.string() + ": none of its " + std::to_string(resumed.skipped.size()) +
-                    " checkpoints is whole; the newest: " + resumed.skipped.front().reason);
+                    " checkpoints can be loaded; the newest: " + resumed.skipped.front().reason);
   }
 
  private:
@@ -203,7 +205,7 @@ class Checkpointer::Implementation {
                                       .world_size = ranks_.size(),
                                       .files = decode_files(written),
                                       .values = writer.plan().values}));
-      remove_old(root_, step, options_.keep_last, options_.keep_every);
+      remove_old(root_, options_.keep_last, options_.keep_every);
       return std::string();
     });
   }
@@ -259,7 +261,8 @@ std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state
 }
 
 std::optional<fs::path> latest_checkpoint(const fs::path& directory) {
-  return find_latest(directory);
+  const std::vector<StepDirectory> found = find_checkpoints(directory);
+  return found.empty() ? std::nullopt : std::optional(found.front().path);
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& directory) {

@@ -84,7 +84,8 @@ class LOCKSTEP_API Checkpointer {
   // Collective. Saves `state` as that after so many steps. With `async` what went wrong in the
   // background is thrown by the next call of save(), wait() or resume(), on all ranks; such a save()
   // has saved nothing itself.
-  // Errors: misuse for a step that was saved before.
+  // Errors: misuse unless the step is higher than that of every checkpoint in the folder, but for those
+  // that resume() has skipped: what is the newest would not be clear. To go back, use another folder.
   void save(std::int64_t step, const NamedStates& state);
 
   // Until what was saved is on the disk. Collective with `async`.
@@ -93,7 +94,7 @@ class LOCKSTEP_API Checkpointer {
   // Collective. Loads the newest checkpoint whose every byte is as it was written, and logs which
   // newer ones were skipped; nothing when there is none at all.
   // Those that were skipped get another name when the next one is saved: their steps may come again.
-  // Errors: corrupt when there are checkpoints and none is whole; misuse, naming them, for parts,
+  // Errors: corrupt, or system, when there are checkpoints and none can be loaded; misuse, naming them, for parts,
   // tensors or values that do not fit `state`, which then is as it was.
   std::optional<Resumed> resume(const NamedStates& state);
 
@@ -112,8 +113,7 @@ LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state);
 
-// The folder of the checkpoint in `directory` that was saved last; nothing when there is none. Its
-// link, and where that leads nowhere, as after a kill, the newest by name.
+// The folder of the newest checkpoint in `directory`, by its name alone; nothing when there is none.
 LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(
     const std::filesystem::path& directory);
 

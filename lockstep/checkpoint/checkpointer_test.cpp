@@ -409,9 +409,6 @@ TEST_F(Checkpoints, AreFoundWithoutTheirLink) {
   EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}), 2);
   fs::create_symlink("step-0000000003", root() / "latest");
   EXPECT_EQ(latest_checkpoint(root()), step("002"));
-  fs::remove(root() / "latest");
-  fs::create_symlink("step-0000000001", root() / "latest");
-  EXPECT_EQ(latest_checkpoint(root()), step("001"));
 }
 
 TEST_F(Checkpoints, AreOnTheDiskWhenTheirGroupIsDestroyed) {
@@ -456,7 +453,7 @@ TEST_F(Checkpoints, OfWhichNoneIsWholeAreNotAFreshStart) {
                              Checkpointer(root()).resume({{"model", &loaded}});
                            },
                            Fault::corrupt),
-                       "none of its 1 checkpoints is whole"));
+                       "none of its 1 checkpoints can be loaded"));
   expect_same(loaded.state(), some_state(5));
 }
 
@@ -484,6 +481,40 @@ TEST_F(Checkpoints, ThatDoNotFitTheProgramAreMisuse) {
                            },
                            Fault::system),
                        "No such file"));
+}
+
+TEST_F(Checkpoints, OfOneFolderAreOneLineOfTraining) {
+  Tensors saved(some_state(1)), loaded;
+  {
+    Checkpointer checkpoints(root());
+    checkpoints.save(10, {{"model", &saved}});
+    checkpoints.save(20, {{"model", &saved}});
+  }
+  Checkpointer again(root());
+  load_checkpoint(step("010"), {{"model", &loaded}});
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             again.save(15, {{"model", &saved}});
+                           },
+                           Fault::misuse),
+                       "step-0000000020 is there already: resume from that"));
+  fs::rename(step("010"), step("030"));
+  EXPECT_TRUE(contains(error_of([&] { CheckpointReader reader(step("030")); }, Fault::corrupt),
+                       "of step 10, and in the folder of another one"));
+  catch_log();
+  EXPECT_EQ(again.resume({{"model", &loaded}})->step, 20);
+  again.save(30, {{"model", &saved}});
+}
+
+TEST_F(Checkpoints, OfAnEmptyFolderAreNone) {
+  Tensors loaded;
+  fs::create_directories(root());
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             load_checkpoint(root(), {{"model", &loaded}});
+                           },
+                           Fault::misuse),
+                       "holds no checkpoint"));
 }
 
 TEST_F(Checkpoints, OfTwoWritersOneWins) {

@@ -17,11 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Which checkpoint `directory` means: itself, or the latest in it.
+// Which checkpoint `directory` means: itself, or the newest in it.
 std::string checkpoint_in(const fs::path& directory) {
   std::error_code error;
-  if (fs::exists(directory / manifest_name, error)) return directory.string();
-  return find_latest(directory).value_or(directory).string();
+  const bool is_one = fs::exists(directory / manifest_name, error) ||
+                      step_in(directory.filename().string()) || !fs::is_directory(directory, error);
+  if (is_one) return directory.string();
+  const std::vector<StepDirectory> found = find_checkpoints(directory);
+  require(!found.empty(), [&] { return directory.string() + " holds no checkpoint"; });
+  return found.front().path.string();
 }
 
 std::string quoted(const std::set<std::string>& names) {
@@ -32,14 +36,15 @@ std::string quoted(const std::set<std::string>& names) {
 
 void require_parts(const CheckpointReader& reader, const NamedStates& states,
                    UnknownParts unknown) {
-  std::set<std::string> saved;
-  for (const std::string& part : reader.parts()) saved.insert(part);
+  const std::vector<std::string> parts = reader.parts();
+  const std::set<std::string> all(parts.begin(), parts.end());
+  std::set<std::string> saved = all;
   std::set<std::string> missing;
   for (const auto& [name, state] : states)
     if (saved.erase(name) == 0) missing.insert(name);
   require(missing.empty(), [&] {
     return reader.directory().string() + " has no part " + quoted(missing) + "; it has " +
-           quoted(saved);
+           quoted(all);
   });
   require(unknown == UnknownParts::ignore || saved.empty(), [&] {
     return reader.directory().string() + " has the part " + quoted(saved) +

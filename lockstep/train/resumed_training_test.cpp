@@ -33,39 +33,44 @@ namespace {
 
 constexpr std::int64_t all_steps = 12;
 
-// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones.
+// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones. Kept by name,
+// as parameters change places when buckets are rebuilt.
 class ErrorFeedback final : public Stateful {
  public:
-  explicit ErrorFeedback(int rank) : name_("rank." + std::to_string(rank)) {}
+  explicit ErrorFeedback(int rank) : prefix_("rank." + std::to_string(rank) + ".") {}
 
   void operator()(GradientBucket& bucket) {
-    if (!lost_.defined()) lost_ = at::zeros_like(bucket.buffer);
-    const at::Tensor wanted = bucket.buffer + lost_;
-    const at::Tensor sent = wanted.to(at::kBFloat16);
-    lost_ = wanted - sent.to(at::kFloat);
-    bucket.buffer.copy_(sent);
+    for (const auto& [name, gradient] : bucket.gradients) {
+      at::Tensor& lost = lost_[prefix_ + name];
+      const at::Tensor wanted = lost.defined() ? gradient + lost : gradient.clone();
+      gradient.copy_(wanted.to(at::kBFloat16));
+      lost = wanted - gradient;
+    }
     all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.tag = bucket.tag});
   }
 
-  StateDict state_dict() override { return {.tensors = {{name_, whole(lost_)}}, .values = {}}; }
+  StateDict state_dict() override {
+    StateDict state;
+    for (const auto& [name, lost] : lost_) state.tensors[name] = whole(lost);
+    return state;
+  }
   StateRequest wanted(const StateDict& saved) override {
     StateRequest request;
-    if (const auto found = saved.tensors.find(name_); found != saved.tensors.end())
-      request[name_].end = found->second.data.numel();
+    for (const auto& [name, tensor] : saved.tensors)
+      if (name.starts_with(prefix_)) request[name].end = tensor.data.numel();
     return request;
   }
   void load_state_dict(StateDict state) override {
-    if (!state.tensors.empty()) lost_ = state.tensors.at(name_).data;
+    for (const auto& [name, tensor] : state.tensors) lost_[name] = tensor.data;
   }
 
  private:
-  const std::string name_;
-  at::Tensor lost_;
+  const std::string prefix_;
+  std::map<std::string, at::Tensor> lost_;
 };
 
 enum class Kind { plain, hook, zero, shared };
 
-// Its gradients fit one bucket, so that what the hook lost has one shape throughout.
 struct Training {
   Training(const ProcessGroup& world, Kind kind)
       : group(world),
