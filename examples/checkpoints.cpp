@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/comm/error.h"
 
 Checkpoints::Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
@@ -20,14 +21,24 @@ Checkpoints::Checkpoints(const Options& options, const lockstep::ProcessGroup& w
 }
 
 void Checkpoints::resume() {
-  if (options_.resume.empty()) return;
   try {
-    load();
+    if (!options_.resume.empty()) load();
   } catch (const lockstep::Error& error) {
     if (error.fault() == lockstep::Fault::corrupt) throw DamagedCheckpoint(error.what());
     throw;
   }
   if (world_.rank() == 0 && saved_ > 0) std::cerr << "resumed after step " << saved_ << std::endl;
+  require_newest();
+}
+
+// What is trained from here on could not be saved beside later checkpoints, and is not to be lost.
+void Checkpoints::require_newest() const {
+  if (!checkpointer_ || options_.resume == "auto") return;
+  const auto newest = lockstep::latest_checkpoint(options_.checkpoint);
+  if (!newest || (saved_ > 0 && lockstep::CheckpointReader(*newest).step() <= saved_)) return;
+  throw std::runtime_error(newest->string() +
+                           " is there already: --resume auto goes on from it; or choose another "
+                           "folder with --checkpoint");
 }
 
 void Checkpoints::load() {

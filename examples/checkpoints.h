@@ -20,7 +20,8 @@ class Checkpoints {
   Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
               const lockstep::TrainingState& state);
 
-  // As --resume says, if it does. Throws DamagedCheckpoint.
+  // As --resume says, if it does. Throws DamagedCheckpoint, and std::runtime_error when the folder has
+  // later checkpoints than the training that begins here.
   void resume();
 
   // After each step, with the number of all that were made: saves every --checkpoint-every.
@@ -31,6 +32,7 @@ class Checkpoints {
 
  private:
   void load();
+  void require_newest() const;
 
   const Options& options_;
   const lockstep::ProcessGroup& world_;

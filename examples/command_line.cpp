@@ -71,7 +71,7 @@ void add_options(CLI::App& app, Options& options) {
                  "Samples in a step, on each rank; by default " + std::to_string(usual_batch_size) +
                      ", or what the resumed training had")
       ->check(CLI::Range(std::int64_t{1}, most_samples));
-  app.add_option("--lr", options.lr, "Learning rate")
+  app.add_option("--lr", options.lr, "Learning rate; a training that is resumed keeps its own")
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Of the first weights and of the order of samples")

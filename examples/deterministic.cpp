@@ -31,6 +31,8 @@ struct Net : Cnn {
 
 void run(const Options& options) {
   torch::set_num_threads(options.threads > 0 ? options.threads : 1);
+  if (options.threads > 1)
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   auto world = lockstep::init_process_group();
   torch::manual_seed(options.seed);
   auto net = std::make_shared<Net>();

@@ -203,5 +203,7 @@ int main(int argc, char** argv) {
   CommandLine line;
   const std::string name = parse(argc, argv, line);
   const int code = run_guarded(name, line);
-  return flush_output() || code != 0 ? code : io_error;
+  if (flush_output()) return code;
+  if (name == "diff") return diff_trouble;  // Whose 1 says something else.
+  return code != 0 ? code : io_error;
 }

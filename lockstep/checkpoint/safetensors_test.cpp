@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -227,6 +228,29 @@ TEST_F(SafetensorsFile, DoesNotTouchAModuleItDoesNotFit) {
   of_another_type.back().second = at::ones({});
   EXPECT_TRUE(contains(load(of_another_type), R"("1.num_batches_tracked" is Float [])"));
   EXPECT_TRUE(contains(load(named_tensors(*small_net(5))), "and 1 more"));
+}
+
+// As safetensors.torch.save_model() writes them.
+TEST_F(SafetensorsFile, MayHaveOneOfTheNamesOfATensorThatHasTwo) {
+  torch::nn::Linear twice(torch::nn::LinearOptions(3, 3).bias(false));
+  twice->register_parameter("again", twice->weight);
+  save_safetensors(file_, {{"weight", at::ones({3, 3})}});
+  load_weights(*twice, file_);
+  EXPECT_TRUE(at::equal(twice->weight, at::ones({3, 3})));
+}
+
+// As root, a program that saves to /dev/null must not replace it.
+TEST_F(SafetensorsFile, DoesNotReplaceWhatIsNoFile) {
+  const NamedTensors tensors{{"weight", at::ones({3})}};
+  const std::filesystem::path fifo = scratch_.path() / "fifo", link = scratch_.path() / "link";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_TRUE(contains(error_of([&] { save_safetensors(fifo, tensors); }, Fault::system),
+                       "not a regular file"));
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  std::filesystem::create_symlink(file_.filename(), link);
+  save_safetensors(link, tensors);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(load_safetensors(file_).tensors.size(), 1u);
 }
 
 }  // namespace
