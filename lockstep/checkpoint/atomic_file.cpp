@@ -20,12 +20,15 @@ namespace {
 std::filesystem::path regular_file(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(target, error);
+  if (error == std::errc::too_many_symbolic_link_levels)
+    throw_errno(target.string(), error.value());
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     throw Error(Fault::system, target.string() + ": it is there already and is not a regular file");
   if (!std::filesystem::is_symlink(target, error)) return target;
-  const auto resolved = std::filesystem::weakly_canonical(target, error);
+  // What a link leads to need not be there yet.
+  const std::filesystem::path linked = std::filesystem::read_symlink(target, error);
   if (error) throw_errno(target.string(), error.value());
-  return resolved;
+  return regular_file(target.parent_path() / linked);
 }
 
 }  // namespace

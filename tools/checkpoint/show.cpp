@@ -155,6 +155,20 @@ void print(const Json& json) {
   checkpoint::print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+// The list says which ones are damaged.
+fs::path newest_readable(const fs::path& folder) {
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  for (const fs::path& each : all) {
+    try {
+      const CheckpointReader reader(each);
+      return each;
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return all.front();
+}
+
 }  // namespace
 
 int show(const ShowOptions& options) {
@@ -175,7 +189,7 @@ int show(const ShowOptions& options) {
   const bool folder = kind == Kind::folder;
   if (folder && options.json) all["checkpoints"] = list_of(options.path);
   if (folder && !options.json) print_list(options.path);
-  const CheckpointReader reader(folder ? *latest_checkpoint(options.path) : options.path);
+  const CheckpointReader reader(folder ? newest_readable(options.path) : options.path);
   if (!options.json) {
     if (folder) checkpoint::print("\n");
     print_checkpoint(reader, options.part);
