@@ -2,8 +2,7 @@
 // numbers of ranks, against one that never stopped.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/allclose.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -12,11 +11,14 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/utils.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 
+#include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/adamw.h"
@@ -30,6 +32,8 @@
 
 namespace lockstep {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::int64_t all_steps = 12;
 
@@ -69,16 +73,17 @@ class ErrorFeedback final : public Stateful {
   std::map<std::string, at::Tensor> lost_;
 };
 
-enum class Kind { plain, hook, zero, shared };
+enum class Kind { plain, hook, zero, shared, without_dropout };
 
 struct Training {
   Training(const ProcessGroup& world, Kind kind)
       : group(world),
         model(std::make_shared<torch::nn::SequentialImpl>(
-            torch::nn::Linear(6, 37), torch::nn::Dropout(0.3), torch::nn::Linear(37, 5))),
+            torch::nn::Linear(6, 37), torch::nn::Dropout(kind == Kind::without_dropout ? 0. : 0.3),
+            torch::nn::Linear(37, 5))),
         ddp(model, world, {.share_parameters = kind == Kind::shared}),
         feedback(world.rank()),
-        sampler(101, world, {.seed = 3}) {
+        sampler(kind == Kind::without_dropout ? 108 : 101, world, {.seed = 3}) {
     const auto options = torch::optim::AdamWOptions(1e-2).amsgrad(true);
     if (kind == Kind::zero)
       optimizer =
@@ -135,7 +140,7 @@ struct Training {
   TrainingState state;
 };
 
-std::filesystem::path folder_of(const test::Rank& rank, Kind kind) {
+fs::path folder_of(const test::Rank& rank, Kind kind) {
   return rank.scratch / std::to_string(static_cast<int>(kind));
 }
 
@@ -172,11 +177,51 @@ void resume_all(const test::Rank& rank, Kind kind) {
   destroy_process_group(world);
 }
 
+std::vector<at::Tensor> weights_of(const Training& training) {
+  std::vector<at::Tensor> weights;
+  for (const auto& [name, weight] : named_parameters(*training.model))
+    weights.push_back(weight.detach().clone());
+  return weights;
+}
+
+// Four ranks train on whole batches, without random numbers; two go on from step 5 to step 8, and three from there to the end.
+void change_ranks(const test::Rank& rank) {
+  ProcessGroup world = init_process_group();
+  torch::manual_seed(1);
+  {
+    Training undisturbed(world, Kind::without_dropout);
+    Checkpointer checkpoints(rank.scratch / "4", world);
+    undisturbed.train(all_steps, &checkpoints);
+    const auto expected = weights_of(undisturbed);
+
+    fs::path from = rank.scratch / "4" / "step-0000000005";
+    for (const auto& [ranks, until] :
+         {std::pair(2, 8), std::pair(3, static_cast<int>(all_steps))}) {
+      std::vector<int> some(static_cast<std::size_t>(ranks));
+      std::iota(some.begin(), some.end(), 0);
+      const auto fewer = world.new_group(some);
+      if (fewer) {
+        Training resumed(*fewer, Kind::without_dropout);
+        load_checkpoint(from, resumed.state, *fewer);
+        Checkpointer next(rank.scratch / std::to_string(ranks), *fewer);
+        resumed.train(until, &next);
+        const auto found = weights_of(resumed);
+        for (std::size_t i = 0; until == all_steps && i < found.size(); ++i)
+          EXPECT_TRUE(at::allclose(found[i], expected[i], 0, 1e-4)) << i;
+      }
+      world.barrier();
+      from = rank.scratch / std::to_string(ranks) / checkpoint_name(until);
+    }
+  }
+  destroy_process_group(world);
+}
+
 void train_then_resume(const test::Rank& rank, Kind kind) {
   train_and_save(rank, kind);
   resume_all(rank, kind);
 }
 
+const test::Ranks changing("ranks change", change_ranks);
 const test::Ranks plain("a plain training is resumed",
                         [](const test::Rank& rank) { train_then_resume(rank, Kind::plain); });
 const test::Ranks hook("one with a hook is resumed",
@@ -188,6 +233,10 @@ const test::Ranks shared("one with shared weights is resumed",
 
 TEST(ResumedTraining, IsTheOneThatNeverStoppedBitForBit) {
   for (const int ranks : {1, 2, 3}) EXPECT_TRUE(test::all_succeeded(plain.run(ranks))) << ranks;
+}
+
+TEST(ResumedTraining, OnOtherNumbersOfRanksComesToTheSameWeights) {
+  EXPECT_TRUE(test::all_succeeded(changing.run(4)));
 }
 
 TEST(ResumedTraining, WithACommunicationHookThatRemembersIsTheSame) {
