@@ -99,6 +99,7 @@ class Checkpointer::Implementation {
 
   std::optional<Resumed> resume(const NamedStates& states) {
     wait();
+    skipped_.clear();
     Resumed resumed;
     Fault fault = Fault::corrupt;  // Of the newest.
     for (const fs::path& candidate : candidates()) {

@@ -399,6 +399,20 @@ TEST_F(Checkpoints, ThatCannotBeReadAreSetAsideToo) {
   EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}), 2);
 }
 
+TEST_F(Checkpoints, ThatCanBeReadAgainAreNotSetAside) {
+  catch_log();
+  Tensors saved(some_state(1)), loaded;
+  Checkpointer checkpoints(root());
+  checkpoints.save(1, {{"model", &saved}});
+  checkpoints.save(2, {{"model", &saved}});
+  fs::rename(step("002") / "manifest.json", step("002") / "elsewhere");
+  EXPECT_EQ(checkpoints.resume({{"model", &loaded}})->step, 1);
+  fs::rename(step("002") / "elsewhere", step("002") / "manifest.json");
+  EXPECT_EQ(checkpoints.resume({{"model", &loaded}})->step, 2);
+  checkpoints.save(3, {{"model", &saved}});
+  EXPECT_EQ(list_checkpoints(root()).size(), 3u);
+}
+
 TEST_F(Checkpoints, AreFoundWithoutTheirLink) {
   Tensors saved(some_state(1)), loaded;
   Checkpointer checkpoints(root());
