@@ -55,7 +55,7 @@ class TcpStore::Connection {
     const auto slot = answers_.try_emplace(request.id).first;
     queue(encode(request));
     while (!slot->second && broken_.empty() && Clock::now() < deadline) take_turn(lock, deadline);
-    const std::optional<Answer> answer = std::move(slot->second);
+    std::optional<Answer> answer = std::move(slot->second);
     answers_.erase(slot);
     if (answer) return answer;
     throw_if_broken(what);
