@@ -19,6 +19,7 @@
 
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
+#include "tests/rank_setup.h"
 
 namespace lockstep::test {
 namespace {
@@ -30,25 +31,6 @@ constexpr const char* flag = "--lockstep-rank";
 std::map<std::string, Body>& bodies() {
   static std::map<std::string, Body> all;
   return all;
-}
-
-std::filesystem::path output_of(const Rank& rank) {
-  return rank.scratch / ("output." + std::to_string(rank.rank));
-}
-
-void set_environment(const Rank& rank) {
-  const auto set = [](const char* key, const std::string& value) {
-    ::setenv(key, value.c_str(), 1);
-  };
-  set("RANK", std::to_string(rank.rank));
-  set("LOCAL_RANK", std::to_string(rank.rank));
-  set("WORLD_SIZE", std::to_string(rank.world_size));
-  set("LOCAL_WORLD_SIZE", std::to_string(rank.world_size));
-  set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", "29500");
-  set("LOCKSTEP_JOB_ID", rank.scratch.filename().string());  // Unique, so jobs cannot meet.
-  set("OMP_NUM_THREADS", "1");
-  ::unsetenv("LOCKSTEP_AGENT_FD");
 }
 
 pid_t start(const std::string& name, const Rank& rank) {
@@ -92,6 +74,25 @@ void wait_for(pid_t pid, Clock::time_point deadline) {
 }
 
 }  // namespace
+
+std::filesystem::path output_of(const Rank& rank) {
+  return rank.scratch / ("output." + std::to_string(rank.rank));
+}
+
+void set_environment(const Rank& rank) {
+  const auto set = [](const char* key, const std::string& value) {
+    ::setenv(key, value.c_str(), 1);
+  };
+  set("RANK", std::to_string(rank.rank));
+  set("LOCAL_RANK", std::to_string(rank.rank));
+  set("WORLD_SIZE", std::to_string(rank.world_size));
+  set("LOCAL_WORLD_SIZE", std::to_string(rank.world_size));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", "29500");
+  set("LOCKSTEP_JOB_ID", rank.scratch.filename().string());  // Unique, so jobs cannot meet.
+  set("OMP_NUM_THREADS", "1");
+  ::unsetenv("LOCKSTEP_AGENT_FD");
+}
 
 ScratchDirectory::ScratchDirectory() {
   std::string pattern = std::filesystem::temp_directory_path() / "lockstep-test-XXXXXX";

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/before_end.h"
 #include "lockstep/comm/bytes.h"
 #include "lockstep/comm/error.h"
@@ -25,7 +26,7 @@ Outcome attempt(const std::function<std::string()>& action) {
     return {succeeded + action(), nullptr};
   } catch (const Error& error) {
     const char fault = static_cast<char>(first_fault + static_cast<int>(error.fault()));
-    return {fault + CheckpointRanks::text_of(error), nullptr};
+    return {fault + bare_text(error), nullptr};
   } catch (const std::exception& error) {
     const std::string text = error.what();
     return {foreign + text.substr(0, text.find('\n')), std::current_exception()};
@@ -53,12 +54,6 @@ void CheckpointRanks::before_end(const std::shared_ptr<const std::function<void(
 
 void CheckpointRanks::abort(std::string_view reason) const {
   if (group_) group_->abort(reason);
-}
-
-std::string CheckpointRanks::text_of(const Error& error) {
-  std::string text = error.what();
-  text.erase(0, name(error.fault()).size() + 2);
-  return text.substr(0, text.rfind(" ["));
 }
 
 std::vector<std::string> CheckpointRanks::all(std::string_view what,

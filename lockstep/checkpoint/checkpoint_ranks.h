@@ -14,7 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -30,10 +29,6 @@ class CheckpointRanks {
   // Of more than one rank.
   const ProcessGroup& group() const { return *group_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-
-  // Without the fault before it and the place in our sources behind it, which a second Error would
-  // add anew.
-  static std::string text_of(const Error& error);
 
   // before_end.h, if there are several ranks.
   void before_end(const std::shared_ptr<const std::function<void()>>& act) const;

@@ -10,6 +10,7 @@
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
@@ -59,8 +60,8 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
       requests.push_back(state->wanted(reader.contents(part)));
     } catch (const Error& error) {
       if (error.fault() != Fault::misuse) throw;
-      throw Error(Fault::misuse, reader.directory().string() + ", part '" + part +
-                                     "': " + CheckpointRanks::text_of(error));
+      throw Error(Fault::misuse,
+                  reader.directory().string() + ", part '" + part + "': " + bare_text(error));
     }
   }
   return requests;
@@ -90,8 +91,8 @@ std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedState
       loaded.push_back(reader.read(states[i].first, requests[i]));
     return loaded;
   } catch (const Error& error) {
-    throw Error(error.fault(), CheckpointRanks::text_of(error) +
-                                   "; it was whole before, and the state is half loaded now");
+    throw Error(error.fault(),
+                bare_text(error) + "; it was whole before, and the state is half loaded now");
   }
 }
 

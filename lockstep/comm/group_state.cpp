@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/before_end.h"
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
@@ -21,15 +22,6 @@ bool must_be_told(Fault fault) { return fault != Fault::peer_lost && fault != Fa
 
 std::uint64_t tag_of(const CallOptions& options) {
   return options.tag.empty() ? 0 : hash_of(options.tag.data(), options.tag.size());
-}
-
-// What an Error says, without the fault before it and the place in our source behind it.
-std::string bare_text(const Error& error) {
-  std::string text = error.what();
-  const std::string fault = fmt::format("{}: ", name(error.fault()));
-  if (text.starts_with(fault)) text.erase(0, fault.size());
-  if (text.ends_with(']')) text.erase(std::min(text.rfind(" ["), text.size()));
-  return text;
 }
 
 }  // namespace

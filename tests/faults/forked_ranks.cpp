@@ -14,29 +14,12 @@
 #include <iterator>
 #include <thread>
 
+#include "tests/rank_setup.h"
+
 namespace lockstep::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::filesystem::path output_of(const Rank& rank) {
-  return rank.scratch / ("output." + std::to_string(rank.rank));
-}
-
-void set_environment(const Rank& rank) {
-  const auto set = [](const char* key, const std::string& value) {
-    ::setenv(key, value.c_str(), 1);
-  };
-  set("RANK", std::to_string(rank.rank));
-  set("LOCAL_RANK", std::to_string(rank.rank));
-  set("WORLD_SIZE", std::to_string(rank.world_size));
-  set("LOCAL_WORLD_SIZE", std::to_string(rank.world_size));
-  set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", "29500");
-  set("LOCKSTEP_JOB_ID", rank.scratch.filename().string());
-  set("OMP_NUM_THREADS", "1");
-  ::unsetenv("LOCKSTEP_AGENT_FD");
-}
 
 [[noreturn]] void become(const Rank& rank, const Body& body) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
