@@ -27,6 +27,7 @@ struct Activity {
   std::atomic<std::uint64_t> state;
   std::atomic<Ticks> since;                         // When it began, or ended.
   std::array<std::atomic<std::uint64_t>, 6> group;  // Whose operation it is.
+  std::atomic<std::uint64_t> step;  // Of training, ProcessGroup::set_step(); 0 before the first.
 
   void enter(const GroupName& name, Operation what, std::uint64_t number, Ticks now) {
     for (std::size_t i = 0; i < name.size(); ++i)

@@ -19,6 +19,11 @@ struct LaunchEnvironment {
   int local_world_size = 1;     // When the launcher does not say: all of them.
   std::string job_id;           // Equal on all ranks of the job, and of no other job on this host.
   std::optional<int> agent_fd;  // Our end of the socket pair to `lockstep run`.
+  int attempt = 0;              // How often the job's ranks were started anew before this start.
+
+  // HOST:PORT of the store through which ranks of several agents meet; empty where one agent
+  // started all of them, or none did.
+  std::string store = {};
 };
 
 // Looks, in this order, for RANK and WORLD_SIZE (lockstep run, torchrun, Kubernetes operators),

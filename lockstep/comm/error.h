@@ -44,6 +44,9 @@ struct Failure {
   std::optional<bool> oom = {};    // Ended by the kernel for want of memory; empty when unknown.
   std::string operation = {};  // What it did last, such as "all_reduce"; empty before the first.
   std::uint64_t sequence = 0;  // The number of that operation in its group, counted from 1.
+  std::string group = {};      // That group's name.
+  std::string what = {};       // The exception that ended it, type and text; empty when not known.
+  int detected_by = -1;        // The rank that noticed first; -1 for the launcher.
 };
 
 // One line, such as

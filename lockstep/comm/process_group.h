@@ -158,6 +158,20 @@ class LOCKSTEP_API ProcessGroup {
   // between. Errors: as allocate()'s.
   RegisteredMemory allocate_shared(std::size_t bytes, const CallOptions& options = {}) const;
 
+  // Asks that the job may be told to make room: from now on SIGTERM and SIGUSR1, sent to this
+  // process or to `lockstep run`, which passes them on, do not end this process but are kept for
+  // preempted(). Once per process; replaces the handlers of these two signals.
+  void on_preemption() const;
+
+  // Collective: whether any rank has got such a signal, the same answer on all ranks. To be asked
+  // once a step; when it is true, save a checkpoint and leave main() with exit_preempted, by which
+  // schedulers know that the job wants to be started again. Errors: misuse before on_preemption().
+  bool preempted(const CallOptions& options = {}) const;
+
+  // Says which step of its training this rank is at, for `lockstep status`. Costs a store to memory.
+  // Without it, that counts the backward passes in which DistributedDataParallel averaged gradients.
+  void set_step(std::uint64_t step) const;
+
   // Ends the group from any thread: calls that are under way or still to come throw
   // Error(aborted) with `reason`, on all ranks, within some 20 ms.
   void abort(std::string_view reason = "abort() was called") const;

@@ -8,15 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/rendezvous.h"
+
 namespace lockstep {
 
 struct RankPlace {
-  int rank;
-  int world_size;
-  std::string job_id;
-  int master_port;  // Free for rank 0 to listen on, at 127.0.0.1.
-  int agent_fd;     // The rank's end of its socket to the agent.
-  int threads;      // What OMP_NUM_THREADS is to be, unless the user has set it.
+  int local_rank;
+  int local_world_size;
+  Round round;             // Free for rank 0 to listen on: master_port of master_addr.
+  int max_restarts;        // As the launcher was told.
+  std::string error_file;  // Where the rank, or torchrun's @record in it, writes its exception.
+  int agent_fd;            // The rank's end of its socket to the agent.
+  int threads;             // What OMP_NUM_THREADS is to be, unless the user has set it.
 
   // How many columns a line of the rank has when it is shown on a terminal.
   std::optional<int> columns;

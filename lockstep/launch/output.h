@@ -18,17 +18,31 @@
 
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/launch/line_splitter.h"
+#include "lockstep/launch/log_options.h"
 #include "lockstep/launch/sink.h"
 
 namespace lockstep {
 
 class Output {
  public:
-  // Both are borrowed. They may be the same terminal, pipe or file; then so is their order.
-  Output(int out, int err);
+  // `out` and `err` are borrowed. They may be the same terminal, pipe or file; then so is their
+  // order. Errors: system, misuse when the folder of the logs cannot be made or is not ours.
+  Output(int out, int err, const LogOptions& options);
 
-  // The reading ends of a rank's pipes.
-  void add(int rank, FileDescriptor out, FileDescriptor err);
+  // The folder of this attempt's files, when there are any; made when it is needed.
+  // Errors: system.
+  void begin_attempt(const std::string& job_id, int attempt);
+
+  // What a rank is to have as stdout or stderr. We read what it writes there, unless that goes to a
+  // file alone, which is then its stdout. Errors: system.
+  struct Ends {
+    FileDescriptor out;
+    FileDescriptor err;
+  };
+  Ends add(int rank, int local_rank);
+
+  // Where the rank writes its exception, a path; empty without a folder of logs.
+  std::string error_file(int local_rank) const;
 
   // A line of the launcher itself, on stderr.
   void say(std::string_view text);

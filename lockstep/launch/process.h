@@ -19,8 +19,9 @@ struct Command {
   int in = 0;                            // What becomes its stdin,
   int out = 1;                           // stdout
   int err = 2;                 // and stderr. Each of these three is that number or above 2.
-  int inherited = -1;          // One more descriptor that stays open in it, at the same number.
+  std::vector<int> inherited = {};  // More descriptors that stay open in it, at the same numbers.
   std::vector<int> cpus = {};  // What it is bound to; as this process when empty.
+  std::vector<int> memory_nodes = {};  // Where its memory comes from first; as this process's.
   int open_files = 0;          // Its soft limit of descriptors; as this process when 0.
 };
 

@@ -15,8 +15,10 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/comm/activity.h"
@@ -60,13 +62,31 @@ class LOCKSTEP_API JobPage {
   // The state of the process in `slot` as proc(5) has it, such as 'T' for a stopped one.
   char process_state(int slot) const;
 
-  // What is known of the process that held `slot`, and of the signal that ended it.
+  // What the process in `slot` has to say before it ends: the exception that it ends with, cut to
+  // 1 KiB. The first words count. Async-signal-safe.
+  void say_last_words(int slot, std::string_view text) const;
+  std::string last_words(int slot) const;  // Empty when there are none.
+
+  // That the process in `slot` takes SIGTERM and SIGUSR1 as the news that the job must make room,
+  // and ends by itself: ProcessGroup::on_preemption().
+  void expect_preemption(int slot) const;
+  bool expects_preemption(int slot) const;
+
+  // That the ranks have agreed to end for a preemption: ProcessGroup::preempted() was true.
+  void agree_on_preemption() const;
+  bool preemption_agreed() const;
+
+  // What is known of the process that held `slot`, of the signal that ended it, whether the kernel
+  // killed it for want of memory, and of its last words.
   Failure examine(int slot) const;
 
   // Records the job's first failure; later ones are dropped. Async-signal-safe.
   void report(const Failure& failure) const;
 
   std::optional<Failure> failure() const;
+
+  // How long ago that was recorded; 0 when it was not.
+  std::chrono::milliseconds since_failure() const;
 
  private:
   struct Layout;

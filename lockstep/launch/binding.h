@@ -1,0 +1,38 @@
+// Which cores and which memory of the host each rank is bound to.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/api.h"
+
+namespace lockstep {
+
+enum class Binding {
+  automatic,  // As core where there is a core for each rank; else, and under a CPU quota, as none.
+  numa,       // Each rank to all cores of a NUMA node; nodes are shared when there are fewer.
+  core,       // Each rank to cores of its own, neighbours in the machine: of one L3, one NUMA node.
+  none,       // No rank is bound.
+};
+
+struct RankBinding {
+  std::vector<int> cpus = {};          // Logical processors; the rank is not bound when empty.
+  std::vector<int> memory_nodes = {};  // NUMA nodes its memory comes from first; any when empty.
+  int threads = 1;                     // How many cores are its share: for OMP_NUM_THREADS.
+};
+
+struct BindingPlan {
+  std::vector<RankBinding> ranks;  // By local rank.
+  std::string picture;             // Packages, nodes and caches with the ranks in them; some lines.
+};
+
+// Of what this process may use: its affinity mask, and the CPU quota of its cgroups.
+// Errors: misuse for no rank, and for Binding::core with more ranks than cores.
+LOCKSTEP_API BindingPlan plan_binding(int ranks, Binding binding);
+
+// How many cores this process may use, by mask and quota; at least 1.
+LOCKSTEP_API int usable_cores();
+
+}  // namespace lockstep
