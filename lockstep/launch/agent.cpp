@@ -34,12 +34,6 @@ constexpr std::chrono::milliseconds time_to_die = 5s;
 // timeout(1) and others send a signal to us and to our process group: that is one Ctrl-C.
 constexpr std::chrono::milliseconds double_signal = 50ms;
 
-std::pair<FileDescriptor, FileDescriptor> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 std::pair<FileDescriptor, FileDescriptor> make_socket_pair() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
@@ -75,7 +69,7 @@ Agent::Agent(const RunOptions& options, const sigset_t& signals, int lifeline)
       lifeline_(lifeline),
       page_(JobPage::create(options.nproc_per_node, job_id_)),
       switchboard_(page_.descriptor()),
-      output_(STDOUT_FILENO, STDERR_FILENO) {
+      output_(STDOUT_FILENO, STDERR_FILENO, options.log) {
   if (!signals_) throw_errno("signalfd");
 }
 
@@ -114,32 +108,34 @@ int Agent::start() {
 }
 
 Process Agent::start_rank(int rank, const std::vector<int>& cpus, int open_files) {
-  auto [out, out_of_rank] = make_pipe();
-  auto [err, err_of_rank] = make_pipe();
+  const Output::Ends ends = output_.add(rank, rank);
   auto [socket, socket_of_rank] = make_socket_pair();
   const FileDescriptor nothing = open_dev_null();
   // A terminal would stop a rank that reads from it: no rank is in the foreground.
   const bool keeps_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0;
   const int threads = std::max(1, static_cast<int>(cpus.size()));
 
+  RankPlace place;
+  place.local_rank = rank;
+  place.local_world_size = place.round.world_size = options_.nproc_per_node;
+  place.round.job_id = job_id_;
+  place.round.master_addr = "127.0.0.1";
+  place.round.master_port = port_.number();
+  place.max_restarts = options_.max_restarts;
+  place.error_file = output_.error_file(rank);
+  place.agent_fd = socket_of_rank.get();
+  place.threads = threads;
+  place.columns = output_.columns(rank);
   Process process({.program = options_.program,
                    .arguments = options_.arguments,
-                   .environment = environment_of({.rank = rank,
-                                                  .world_size = options_.nproc_per_node,
-                                                  .job_id = job_id_,
-                                                  .master_port = port_.number(),
-                                                  .agent_fd = socket_of_rank.get(),
-                                                  .threads = threads,
-                                                  .columns = output_.columns(rank)},
-                                                 environ),
+                   .environment = environment_of(place, environ),
                    .in = keeps_stdin ? STDIN_FILENO : nothing.get(),
-                   .out = out_of_rank.get(),
-                   .err = err_of_rank.get(),
-                   .inherited = socket_of_rank.get(),
+                   .out = ends.out.get(),
+                   .err = ends.err.get(),
+                   .inherited = {socket_of_rank.get()},
                    .cpus = cpus,
                    .open_files = open_files});
   switchboard_.connect(std::move(socket));
-  output_.add(rank, std::move(out), std::move(err));
   if (options_.verbose) {
     const char* users_threads = std::getenv("OMP_NUM_THREADS");
     output_.say(fmt::format("rank {}: pid {}, cores {}, OMP_NUM_THREADS={}", rank, process.pid(),

@@ -29,22 +29,24 @@ Variables parse(const char* const* environment) {
 
 // One host is one node of torchrun's, and all ranks have one role.
 Variables torchrun_variables(const RankPlace& place) {
-  const std::string rank = std::to_string(place.rank);
-  const std::string world_size = std::to_string(place.world_size);
+  const Round& round = place.round;
+  const std::string rank = std::to_string(round.first_rank + place.local_rank);
+  const std::string world_size = std::to_string(round.world_size);
   return {{"RANK", rank},
-          {"LOCAL_RANK", rank},
+          {"LOCAL_RANK", std::to_string(place.local_rank)},
           {"ROLE_RANK", rank},
           {"WORLD_SIZE", world_size},
-          {"LOCAL_WORLD_SIZE", world_size},
+          {"LOCAL_WORLD_SIZE", std::to_string(place.local_world_size)},
           {"ROLE_WORLD_SIZE", world_size},
           {"ROLE_NAME", "default"},
-          {"GROUP_RANK", "0"},
-          {"GROUP_WORLD_SIZE", "1"},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(place.master_port)},
-          {"TORCHELASTIC_RESTART_COUNT", "0"},
-          {"TORCHELASTIC_MAX_RESTARTS", "0"},
-          {"TORCHELASTIC_RUN_ID", place.job_id},
+          {"GROUP_RANK", std::to_string(round.node)},
+          {"GROUP_WORLD_SIZE", std::to_string(round.nodes)},
+          {"MASTER_ADDR", round.master_addr},
+          {"MASTER_PORT", std::to_string(round.master_port)},
+          {"TORCHELASTIC_RESTART_COUNT", std::to_string(round.restarts)},
+          {"TORCHELASTIC_MAX_RESTARTS", std::to_string(place.max_restarts)},
+          {"TORCHELASTIC_RUN_ID", round.job_id},
+          {"TORCHELASTIC_ERROR_FILE", place.error_file},
           // With True, c10d would expect that the launcher listens on MASTER_PORT.
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
@@ -68,7 +70,12 @@ std::vector<std::string> environment_of(const RankPlace& place, const char* cons
   for (auto& [key, value] : torchrun_variables(place)) variables.insert_or_assign(key, value);
   variables.emplace("OMP_NUM_THREADS", std::to_string(place.threads));
   keep_freed_memory(variables);
-  variables.insert_or_assign("LOCKSTEP_JOB_ID", place.job_id);
+  for (const char* secret : {"LOCKSTEP_JOB_TOKEN", "LOCKSTEP_JOB_TOKEN_FILE"})
+    variables.erase(secret);  // A rank gets the token from its agent.
+  variables.insert_or_assign("LOCKSTEP_JOB_ID", place.round.job_id);
+  variables.insert_or_assign("LOCKSTEP_ATTEMPT", std::to_string(place.round.attempt));
+  variables.erase("LOCKSTEP_STORE");
+  if (!place.round.store.empty()) variables.emplace("LOCKSTEP_STORE", place.round.store);
   variables.insert_or_assign("LOCKSTEP_AGENT_FD", std::to_string(place.agent_fd));
   variables.erase("LOCKSTEP_TERMINAL");
   if (place.columns) variables.emplace("LOCKSTEP_TERMINAL", std::to_string(*place.columns));

@@ -12,8 +12,16 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/comm/error.h"
+
 namespace lockstep {
 namespace {
+
+std::pair<FileDescriptor, FileDescriptor> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
 
 std::string prefix_of(int rank) { return fmt::format("[{}] ", rank); }
 
@@ -29,13 +37,29 @@ bool seen(const std::vector<pollfd>& entries, int fd) {
 
 }  // namespace
 
-Output::Output(int out, int err) : err_fd_(err), on_terminal_(::isatty(err) == 1), err_(err) {
+Output::Output(int out, int err, const LogOptions& options)
+    : err_fd_(err), on_terminal_(::isatty(err) == 1), err_(err) {
   if (!same_file(out, err)) out_.emplace(out);
+  (void)options;
 }
 
-void Output::add(int rank, FileDescriptor out, FileDescriptor err) {
+void Output::begin_attempt(const std::string& job_id, int attempt) {
+  (void)job_id;
+  (void)attempt;
+}
+
+Output::Ends Output::add(int rank, int local_rank) {
+  (void)local_rank;
+  auto [out, out_of_rank] = make_pipe();
+  auto [err, err_of_rank] = make_pipe();
   add(rank, std::move(out), /*is_error=*/false);
   add(rank, std::move(err), /*is_error=*/true);
+  return {std::move(out_of_rank), std::move(err_of_rank)};
+}
+
+std::string Output::error_file(int local_rank) const {
+  (void)local_rank;
+  return {};
 }
 
 void Output::add(int rank, FileDescriptor pipe, bool is_error) {

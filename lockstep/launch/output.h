@@ -27,7 +27,7 @@ class Output {
  public:
   // `out` and `err` are borrowed. They may be the same terminal, pipe or file; then so is their
   // order. Errors: system, misuse when the folder of the logs cannot be made or is not ours.
-  Output(int out, int err, const LogOptions& options);
+  Output(int out, int err, const LogOptions& options = {});
 
   // The folder of this attempt's files, when there are any; made when it is needed.
   // Errors: system.

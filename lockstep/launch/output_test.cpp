@@ -58,10 +58,13 @@ void settle(Output& output) {
 // One rank, whose stdout and stderr are the two pipes.
 struct OneRank {
   explicit OneRank(Output& output, int rank = 0) {
-    output.add(rank, std::move(out.read), std::move(err.read));
+    Output::Ends ends = output.add(rank, rank);
+    out.write = std::move(ends.out);
+    err.write = std::move(ends.err);
   }
-  Pipe out;
-  Pipe err;
+  struct {
+    FileDescriptor write;
+  } out, err;
 };
 
 TEST(Output, PutsTheRankBeforeEachLineAndKeepsStdoutAndStderrApart) {

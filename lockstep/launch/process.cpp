@@ -52,7 +52,8 @@ int become(const Prepared& prepared) {
   if (::dup2(command.in, STDIN_FILENO) < 0 || ::dup2(command.out, STDOUT_FILENO) < 0 ||
       ::dup2(command.err, STDERR_FILENO) < 0)
     return errno;
-  if (command.inherited >= 0 && ::fcntl(command.inherited, F_SETFD, 0) != 0) return errno;
+  for (const int fd : command.inherited)
+    if (::fcntl(fd, F_SETFD, 0) != 0) return errno;
   if (!prepared.mask.empty() &&
       ::sched_setaffinity(0, prepared.mask.size() * sizeof prepared.mask[0],
                           reinterpret_cast<const cpu_set_t*>(prepared.mask.data())) != 0)
