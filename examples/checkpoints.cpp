@@ -9,24 +9,19 @@
 #include <system_error>
 
 #include "lockstep/checkpoint/checkpoint_reader.h"
-#include "lockstep/comm/error.h"
 
 Checkpoints::Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
                          const lockstep::TrainingState& state)
     : options_(options), world_(world), state_(state) {
-  if (!options.checkpoint.empty())
-    checkpointer_.emplace(
-        options.checkpoint, world,
-        lockstep::CheckpointerOptions{.keep_last = options.keep, .async = options.async});
+  if (options.checkpoint.empty()) return;
+  checkpointer_.emplace(
+      options.checkpoint, world,
+      lockstep::CheckpointerOptions{.keep_last = options.keep, .async = options.async});
+  world.on_preemption();
 }
 
 void Checkpoints::resume() {
-  try {
-    if (!options_.resume.empty()) load();
-  } catch (const lockstep::Error& error) {
-    if (error.fault() == lockstep::Fault::corrupt) throw DamagedCheckpoint(error.what());
-    throw;
-  }
+  if (!options_.resume.empty()) load();
   if (world_.rank() == 0 && saved_ > 0) std::cerr << "resumed after step " << saved_ << std::endl;
   require_newest();
 }
@@ -47,6 +42,12 @@ void Checkpoints::load() {
   } else if (const auto resumed = checkpointer_->resume(state_)) {
     saved_ = resumed->step;
   }
+}
+
+bool Checkpoints::make_room(std::int64_t step) {
+  if (!checkpointer_ || !world_.preempted()) return false;
+  finish(step);
+  return true;
 }
 
 void Checkpoints::after_step(std::int64_t step) {

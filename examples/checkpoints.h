@@ -20,11 +20,15 @@ class Checkpoints {
   Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
               const lockstep::TrainingState& state);
 
-  // As --resume says, if it does. Throws DamagedCheckpoint, and std::runtime_error when the folder has
-  // later checkpoints than the training that begins here.
+  // As --resume says, if it does. Throws std::runtime_error when the folder has later checkpoints
+  // than the training that begins here.
   void resume();
 
-  // After each step, with the number of all that were made: saves every --checkpoint-every.
+  // After each step, with the number of all that were made: whether the job has been told to make
+  // room. All is saved then, and the rank should leave with lockstep::exit_preempted.
+  bool make_room(std::int64_t step);
+
+  // After each step: saves every --checkpoint-every.
   void after_step(std::int64_t step);
 
   // In the end: saves what was not, and waits until it is on the disk.

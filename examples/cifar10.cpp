@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <optional>
 
 #include "examples/checkpoints.h"
 #include "examples/command_line.h"
@@ -31,7 +32,8 @@ double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup&
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
-Report train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world) {
+// Nothing when the job had to make room before the last step.
+std::optional<Report> train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world) {
   lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),
                                         world);
   lockstep::Adam adam(net.parameters(), options.lr);
@@ -75,6 +77,7 @@ Report train(Cnn& net, const Options& options, const lockstep::ProcessGroup& wor
       log.write(step, sampler.consume(static_cast<std::size_t>(batch.data.size(0))));
       samples += batch.data.size(0) * world.size();
       progress.step(batch.data.size(0) * world.size(), loss.item<double>());
+      if (checkpoints.make_room(step)) return std::nullopt;
       checkpoints.after_step(step);
       if (step == steps) break;
     }
@@ -82,31 +85,33 @@ Report train(Cnn& net, const Options& options, const lockstep::ProcessGroup& wor
   checkpoints.finish(step);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - started;
   lockstep::all_reduce(loss.detach_(), world, lockstep::ReduceOp::average);
-  return {.samples_per_second = static_cast<double>(samples) / time.count(),
-          .seconds = time.count(),
-          .loss = loss.item<double>(),
-          .world_size = world.size(),
-          .steps = steps};
+  return Report{.samples_per_second = static_cast<double>(samples) / time.count(),
+                .seconds = time.count(),
+                .loss = loss.item<double>(),
+                .world_size = world.size(),
+                .steps = steps};
 }
 
-void run(const Options& options) {
+int run(const Options& options) {
   if (options.threads > 0) torch::set_num_threads(options.threads);
   auto world = lockstep::init_process_group();
   torch::manual_seed(options.seed);
   auto net = std::make_shared<Cnn>(/*channels=*/3, /*size=*/32, /*classes=*/10);
   if (!options.load.empty()) lockstep::load_weights(*net, options.load);
 
-  Report report = train(*net, options, world);
-  report.accuracy = accuracy(*net, options.data, world);
+  auto report = train(*net, options, world);
+  if (!report) return lockstep::exit_preempted;
+  report->accuracy = accuracy(*net, options.data, world);
 
   if (world.rank() == 0) {
-    std::cout << "test accuracy " << report.accuracy << ", " << report.samples_per_second
-              << " samples/s, loss " << report.loss << std::endl;
+    std::cout << "test accuracy " << report->accuracy << ", " << report->samples_per_second
+              << " samples/s, loss " << report->loss << std::endl;
     if (options.print_hash) std::cout << "sha256 " << lockstep::sha256(*net) << std::endl;
     if (!options.save.empty()) lockstep::save_weights(*net, options.save);
-    if (!options.json.empty()) write_json(report, options.json);
+    if (!options.json.empty()) write_json(*report, options.json);
   }
   lockstep::destroy_process_group(world);
+  return 0;
 }
 
 }  // namespace
@@ -115,10 +120,5 @@ int main(int argc, char** argv) {
   const Options options =
       read_command_line(argc, argv, "Trains a small CNN on CIFAR-10, on every rank of the job.",
                         "cifar-10-batches-bin");
-  try {
-    run(options);
-    return 0;
-  } catch (const std::exception& error) {
-    return report_failure(error);
-  }
+  return lockstep::record([&] { return run(options); });
 }

@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "lockstep/comm/exit_code.h"
+
 namespace {
 
-constexpr int usage_error = 64;
-constexpr int data_error = 65;
 constexpr std::int64_t most_steps = 1'000'000'000;
 constexpr std::int64_t most_samples = 1'000'000;
 
@@ -105,14 +105,9 @@ Options read_command_line(int argc, char** argv, const std::string& description,
     if (options.resume == "auto" && options.checkpoint.empty())
       throw CLI::RequiresError("--resume auto", "--checkpoint");
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : usage_error);
+    std::exit(app.exit(error) == 0 ? 0 : lockstep::exit_usage);
   }
   return options;
-}
-
-int report_failure(const std::exception& error) {
-  std::cerr << "error: " << error.what() << std::endl;
-  return dynamic_cast<const DamagedCheckpoint*>(&error) != nullptr ? data_error : 1;
 }
 
 void write_json(const Report& report, const std::string& file) {

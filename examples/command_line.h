@@ -4,9 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <optional>
-#include <stdexcept>
 #include <string>
 
 struct Options {
@@ -36,15 +34,6 @@ Options read_command_line(int argc, char** argv, const std::string& description,
 
 // What --batch-size is when nothing says otherwise.
 constexpr std::int64_t usual_batch_size = 64;
-
-class DamagedCheckpoint : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// Says on stderr what ended the training. Returns the exit code: 65, sysexits' EX_DATAERR, for a
-// damaged checkpoint, 1 for all else.
-int report_failure(const std::exception& error);
 
 struct Report {
   double accuracy = 0;            // On the test data.

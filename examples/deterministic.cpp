@@ -29,7 +29,7 @@ struct Net : Cnn {
   }
 };
 
-void run(const Options& options) {
+int run(const Options& options) {
   torch::set_num_threads(options.threads > 0 ? options.threads : 1);
   if (options.threads > 1)
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -83,6 +83,7 @@ void run(const Options& options) {
       ++step;
       log.write(step, sampler.consume(batch_size));
       progress.step(global_batch, loss);
+      if (checkpoints.make_room(step)) return lockstep::exit_preempted;
       checkpoints.after_step(step);
       if (step == steps) break;
     }
@@ -95,6 +96,7 @@ void run(const Options& options) {
     if (!options.save.empty()) lockstep::save_weights(*net, options.save);
   }
   lockstep::destroy_process_group(world);
+  return 0;
 }
 
 }  // namespace
@@ -105,10 +107,5 @@ int main(int argc, char** argv) {
       "Trains a small CNN on Fashion-MNIST to the same weights on every number of ranks.\n"
       "--batch-size is that of all ranks together, and --threads is 1 when not given.",
       "fashion-mnist");
-  try {
-    run(options);
-    return 0;
-  } catch (const std::exception& error) {
-    return report_failure(error);
-  }
+  return lockstep::record([&] { return run(options); });
 }

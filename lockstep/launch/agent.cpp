@@ -1,316 +1,233 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/agent.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
-#include "lockstep/launch/cores.h"
+#include "lockstep/comm/exit_code.h"
+#include "lockstep/comm/failure_record.h"
+#include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/store/poll_until.h"
 #include "lockstep/launch/descendants.h"
-#include "lockstep/launch/environment.h"
+#include "lockstep/launch/ranges.h"
+#include "lockstep/launch/signals.h"
 
 namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
 
-// How long a rank that looks at the job page may take to throw an Error that names the failed
-// rank, and to end by itself, before it is told to end.
-constexpr std::chrono::milliseconds time_to_throw = 500ms;
-
 // How long the kernel may take to end a killed process; one that is stuck in it never ends.
 constexpr std::chrono::milliseconds time_to_die = 5s;
+
+// How long ranks may take to end once the job is over without them: the other hosts are ending,
+// too, or the one that decides is lost, and all agents have promised to be gone within 5 s.
+constexpr std::chrono::milliseconds time_after_the_end = 1s;
 
 // timeout(1) and others send a signal to us and to our process group: that is one Ctrl-C.
 constexpr std::chrono::milliseconds double_signal = 50ms;
 
-std::pair<FileDescriptor, FileDescriptor> make_socket_pair() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-FileDescriptor open_dev_null() {
-  FileDescriptor fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno("/dev/null");
-  return fd;
-}
-
-std::string signal_name(int signal) {
-  const char* abbreviation = ::sigabbrev_np(signal);
-  return abbreviation != nullptr ? fmt::format("SIG{}", abbreviation)
-                                 : fmt::format("signal {}", signal);
-}
-
-std::string name_of(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", as_ranges(ranks));
-}
-
-int code_of(const Failure& failure) {
-  return failure.signal ? 128 + *failure.signal : failure.exit_code.value_or(0);
-}
+// How long what this agent said last may take to leave the host.
+constexpr std::chrono::milliseconds time_to_say = 500ms;
 
 }  // namespace
 
 Agent::Agent(const RunOptions& options, const sigset_t& signals, int lifeline)
     : options_(options),
-      job_id_(random_job_id()),
       signals_(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)),
       lifeline_(lifeline),
-      page_(JobPage::create(options.nproc_per_node, job_id_)),
-      switchboard_(page_.descriptor()),
-      output_(STDOUT_FILENO, STDERR_FILENO, options.log) {
+      binding_(plan_binding(options.nproc_per_node, options.bind)),
+      output_(STDOUT_FILENO, STDERR_FILENO, options.log),
+      rendezvous_(options),
+      status_service_([this] { return status(); }) {
   if (!signals_) throw_errno("signalfd");
 }
 
 int Agent::run() {
-  int code = start();
-  if (code != 0) kill_all();
-  while (running_ > 0 && !orphaned_) turn();
+  if (options_.verbose) output_.say(binding_.picture);
+  while (!over() && !orphaned_) turn();
   end_descendants(time_to_die);
   if (orphaned_) return 128 + SIGKILL;
-
+  rendezvous_.flush(time_to_say);
   output_.finish();
-  if (code == 0) {
-    say_why();
-    code = exit_code();
-  }
   while (output_.pending() && !orphaned_) turn();
-  return code;
-}
-
-int Agent::start() {
-  const int open_files = raise_open_files();
-  const auto blocks = divide_cpus(usable_cpus(), options_.nproc_per_node);
-  std::vector<Process> processes;
-  for (int rank = 0; rank < options_.nproc_per_node; ++rank) {
-    processes.push_back(start_rank(rank, blocks[static_cast<std::size_t>(rank)], open_files));
-    ranks_.push_back({.pid = processes.back().pid()});
-    ++running_;
-  }
-  for (Process& process : processes) {
-    const int error_number = process.wait_for_exec();
-    if (error_number == 0) continue;
-    output_.say(fmt::format("{}: {}", options_.program, std::strerror(error_number)));
-    return error_number == ENOENT ? 127 : 126;
-  }
-  return 0;
-}
-
-Process Agent::start_rank(int rank, const std::vector<int>& cpus, int open_files) {
-  const Output::Ends ends = output_.add(rank, rank);
-  auto [socket, socket_of_rank] = make_socket_pair();
-  const FileDescriptor nothing = open_dev_null();
-  // A terminal would stop a rank that reads from it: no rank is in the foreground.
-  const bool keeps_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0;
-  const int threads = std::max(1, static_cast<int>(cpus.size()));
-
-  RankPlace place;
-  place.local_rank = rank;
-  place.local_world_size = place.round.world_size = options_.nproc_per_node;
-  place.round.job_id = job_id_;
-  place.round.master_addr = "127.0.0.1";
-  place.round.master_port = port_.number();
-  place.max_restarts = options_.max_restarts;
-  place.error_file = output_.error_file(rank);
-  place.agent_fd = socket_of_rank.get();
-  place.threads = threads;
-  place.columns = output_.columns(rank);
-  Process process({.program = options_.program,
-                   .arguments = options_.arguments,
-                   .environment = environment_of(place, environ),
-                   .in = keeps_stdin ? STDIN_FILENO : nothing.get(),
-                   .out = ends.out.get(),
-                   .err = ends.err.get(),
-                   .inherited = {socket_of_rank.get()},
-                   .cpus = cpus,
-                   .open_files = open_files});
-  switchboard_.connect(std::move(socket));
-  if (options_.verbose) {
-    const char* users_threads = std::getenv("OMP_NUM_THREADS");
-    output_.say(fmt::format("rank {}: pid {}, cores {}, OMP_NUM_THREADS={}", rank, process.pid(),
-                            as_ranges(cpus.empty() ? usable_cpus() : cpus),
-                            users_threads ? users_threads : std::to_string(threads)));
-  }
-  return process;
+  return *exit_code_;
 }
 
 void Agent::turn() {
   std::vector<pollfd> entries{{signals_.get(), POLLIN, 0}, {lifeline_, POLLIN, 0}};
   output_.watch(entries);
-  switchboard_.watch(entries);
-  if (::poll(entries.data(), entries.size(), milliseconds_to_next_deadline()) < 0 && errno != EINTR)
+  status_service_.watch(entries);
+  rendezvous_.watch(entries);
+  if (ranks_) ranks_->watch(entries);
+  if (::poll(entries.data(), entries.size(), milliseconds_until(next_deadline())) < 0 &&
+      errno != EINTR)
     throw_errno("poll");
   if (entries[1].revents != 0) orphaned_ = true;
   output_.serve(entries);
-  switchboard_.serve(entries);
+  status_service_.serve(entries);
+  if (ranks_) ranks_->serve(entries);
   if (entries[0].revents != 0) read_signals();
-  act_on_deadlines();
+  if (ranks_) ranks_->act_on_deadlines();
+  if (ranks_ && ranks_->ending() && !reported_) report_failure();
+  if (ranks_ && ranks_->running() == 0 && !concluded_) conclude();
+  if (exit_code_) return;
+  for (const Order& order : rendezvous_.serve(entries)) obey(order);
 }
 
-int Agent::milliseconds_to_next_deadline() const {
-  const Deadline next = std::min({terminate_at_, kill_at_, give_up_at_});
-  if (next == no_deadline || running_ == 0) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-  return static_cast<int>(std::max(left, 0ms).count());
-}
-
-void Agent::act_on_deadlines() {
-  const auto now = Clock::now();
-  if (now >= terminate_at_) {
-    terminate_at_ = no_deadline;
-    kill_at_ = in(options_.shutdown_timeout);
-    for (Rank& rank : ranks_) tell(rank, SIGTERM);
-  }
-  if (now >= kill_at_ && running_ > 0) {
-    output_.say(fmt::format("{} did not end within {:g} s of being told to: killed",
-                            name_of(running()),
-                            std::chrono::duration<double>(options_.shutdown_timeout).count()));
-    kill_all();
-  }
-  if (now >= give_up_at_ && running_ > 0) {
-    output_.say(fmt::format("{} cannot be killed: left behind", name_of(running())));
-    for (Rank& rank : ranks_) rank.ended = true;
-    running_ = 0;
-  }
+Deadline Agent::next_deadline() const {
+  Deadline next = exit_code_ ? no_deadline : rendezvous_.deadline();
+  if (ranks_) next = std::min(next, ranks_->deadline());
+  return next;
 }
 
 void Agent::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGCHLD)
-      reap();
-    else
-      on_stop_signal(static_cast<int>(info.ssi_signo));
+    if (info.ssi_signo != SIGCHLD)
+      on_signal(static_cast<int>(info.ssi_signo));
+    else if (ranks_)
+      ranks_->reap();
   }
 }
 
-// A rank is reaped only after its failure is in the job page: until then its pid is its own.
-void Agent::reap() {
-  siginfo_t end{};
-  while (::waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0) {
-    const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const Rank& candidate) {
-      return candidate.pid == end.si_pid && !candidate.ended;
-    });
-    if (rank != ranks_.end()) on_end(static_cast<int>(rank - ranks_.begin()), end);
-    ::waitpid(end.si_pid, nullptr, 0);
-    end = {};
+void Agent::obey(const Order& order) {
+  if (const auto* round = std::get_if<StartRanks>(&order)) start(round->round);
+  if (const auto* which = std::get_if<EndRanks>(&order)) end(*which);
+  if (const auto* how = std::get_if<EndJob>(&order)) finish(*how);
+}
+
+void Agent::start(const Round& round) {
+  if (round.attempt > 0)
+    output_.say(fmt::format("attempt {}: {} ranks on {} hosts, restart {} of {}", round.attempt,
+                            round.world_size, round.nodes, round.restarts, options_.max_restarts));
+  output_.begin_attempt(round.job_id, round.attempt);
+  concluded_ = reported_ = preempting_ = false;
+  ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
+}
+
+void Agent::end(const EndRanks& order) {
+  if (!ranks_ || concluded_) return;
+  reported_ = true;  // Whatever fails from now on, fails because of this.
+  if (ranks_->ending()) return;
+  if (order.failure) return ranks_->end_after(*order.failure);
+  output_.say(fmt::format("{}: ending the ranks", order.why));
+  ranks_->end(SIGTERM, options_.shutdown_timeout);
+}
+
+void Agent::finish(const EndJob& order) {
+  exit_code_ = order.exit_code;
+  if (ranks_ && ranks_->running() > 0)
+    ranks_->end(SIGTERM, std::min(options_.shutdown_timeout, time_after_the_end));
+  say_why(order);
+}
+
+// Other hosts' ranks are to end now, too. This host's alone may still become known better.
+void Agent::report_failure() {
+  if (ranks_->round().nodes == 1 || !ranks_->first_failure()) return;
+  reported_ = true;
+  rendezvous_.report(Outcome::failed, ranks_->exit_code(), ranks_->first_failure());
+}
+
+void Agent::conclude() {
+  concluded_ = true;
+  end_descendants(time_to_die);  // What the ranks started.
+  if (!reported_ && !stopped_by_) {
+    const Outcome outcome = ranks_->outcome();
+    const int code = outcome == Outcome::preempted ? exit_preempted : ranks_->exit_code();
+    rendezvous_.report(outcome, code, ranks_->first_failure());
   }
+  rendezvous_.all_gone();
+  if (leaving_) finish({128 + *stopped_by_, "", std::nullopt});
 }
 
-void Agent::on_end(int number, const siginfo_t& end) {
-  Rank& rank = ranks_[static_cast<std::size_t>(number)];
-  rank.ended = true;
-  --running_;
-  Failure failure = page_.examine(number);  // What it was doing. How it ended we know better.
-  failure.pid = rank.pid;
-  failure.signal = failure.exit_code = std::nullopt;
-  (end.si_code == CLD_EXITED ? failure.exit_code : failure.signal) = end.si_status;
-  const bool succeeded = failure.exit_code == 0;
-  rank.failed = !succeeded && !rank.told;
-
-  if (first_ && first_->rank == number && !first_->signal && !first_->exit_code) first_ = failure;
-  if (stopping()) return;
-  if (!succeeded)
-    on_failure(failure);
-  else if (page_.phase(number) != JobPage::Phase::finished)
-    // The others may be done as well, so they are not told to end. But a collective that waits
-    // for this rank, or ever will, must throw.
-    page_.report(failure);
-}
-
-void Agent::on_failure(const Failure& failure) {
-  page_.report(failure);
-  // A rank may have been seen to die by its peers, and they to fail, before we could reap it.
-  first_ = page_.failure();
-  if (!first_ || first_->rank == failure.rank) first_ = failure;
-  code_of_first_end_ = code_of(failure);
-  for (const int rank : running())
-    if (!attached(rank)) tell(ranks_[static_cast<std::size_t>(rank)], SIGTERM);
-  terminate_at_ = in(any_attached(running()) ? time_to_throw : 0ms);
+void Agent::on_signal(int signal) {
+  if (signal == SIGUSR1 || signal == SIGUSR2) {
+    if (!ranks_ || !ranks_->pass_on(signal))
+      output_.say(fmt::format("{}: no rank has a handler for it, so none gets it",
+                              signal_name(signal)));
+    return;
+  }
+  const bool may_be_news = signal == SIGTERM && !preempting_ && ranks_ && !ranks_->ending();
+  if (may_be_news && ranks_->expect_preemption()) {
+    preempting_ = true;
+    ranks_->pass_on(signal);
+    output_.say("SIGTERM: the ranks are told to make room; a second one ends them");
+    return;
+  }
+  on_stop_signal(signal);
 }
 
 void Agent::on_stop_signal(int signal) {
   const auto now = Clock::now();
   const bool again = now - last_interrupt_ > double_signal;
   if (signal == SIGINT) last_interrupt_ = now;
-  if (running_ == 0) {
+  if (exit_code_ && over()) {
     output_.drop();
-  } else if (!stopping()) {
+  } else if (!stopped_by_) {
     stopped_by_ = signal;
-    for (Rank& rank : ranks_) tell(rank, signal == SIGINT ? SIGINT : SIGTERM);
-    kill_at_ = in(options_.shutdown_timeout);
+    const bool runs = ranks_ && ranks_->running() > 0;
+    if (runs && !ranks_->ending())
+      ranks_->end(signal == SIGINT ? SIGINT : SIGTERM, options_.shutdown_timeout);
+    // A host that is taken from an elastic job leaves it; but where the store is, the job ends.
+    const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
+    leaving_ = may_leave && ranks_ && ranks_->round().node != 0;
+    rendezvous_.report(leaving_ ? Outcome::left : Outcome::stopped, 128 + signal, std::nullopt);
+    reported_ = true;
+    if (!runs) finish({128 + signal, "", std::nullopt});  // Nobody need be waited for.
   } else if (signal == SIGINT && again) {
-    kill_all();
+    if (ranks_) ranks_->kill_all();
+    if (!ranks_ || ranks_->running() == 0) exit_code_ = 128 + signal;
   }
 }
 
-// A rank that is attached looks at the job page, or has just left it to an exception.
-bool Agent::attached(int rank) const {
-  const JobPage::Phase phase = page_.phase(rank);
-  return phase == JobPage::Phase::alive || phase == JobPage::Phase::abandoned;
-}
-
-bool Agent::any_attached(const std::vector<int>& ranks) const {
-  return std::any_of(ranks.begin(), ranks.end(), [this](int rank) { return attached(rank); });
-}
-
-// Each rank leads a process group of its own, in which its own children are as well.
-void Agent::tell(Rank& rank, int signal) {
-  if (rank.ended || (rank.told && signal != SIGKILL)) return;
-  if (::kill(-rank.pid, signal) != 0) ::kill(rank.pid, signal);
-  ::kill(-rank.pid, SIGCONT);  // A stopped process would not act on it.
-  rank.told = true;
-}
-
-void Agent::kill_all() {
-  terminate_at_ = kill_at_ = no_deadline;
-  give_up_at_ = in(time_to_die);
-  for (Rank& rank : ranks_) tell(rank, SIGKILL);
-}
-
-std::vector<int> Agent::running() const {
-  std::vector<int> numbers;
-  for (std::size_t i = 0; i < ranks_.size(); ++i)
-    if (!ranks_[i].ended) numbers.push_back(static_cast<int>(i));
-  return numbers;
-}
-
-void Agent::say_why() {
+void Agent::say_why(const EndJob& order) {
   if (stopped_by_)
     return output_.say(
-        fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), exit_code()));
-  if (!first_) return;
-  // Only of a rank that was attached can it be said that it left without saying so.
-  output_.say(first_->exit_code && !attached(first_->rank)
-                  ? fmt::format("rank {} (pid {} on {}) exited with code {}", first_->rank,
-                                first_->pid, first_->host, *first_->exit_code)
-                  : describe(*first_));
-
-  std::vector<int> others;
-  for (std::size_t i = 0; i < ranks_.size(); ++i)
-    if (ranks_[i].failed && static_cast<int>(i) != first_->rank)
-      others.push_back(static_cast<int>(i));
+        fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_));
+  if (order.failure) {
+    const Failure& failure = *order.failure;
+    // Only of a rank that was attached can it be said that it left without saying so.
+    output_.say(failure.exit_code && failure.what.empty() && ranks_ && !ranks_->was_attached(failure)
+                    ? fmt::format("rank {} (pid {} on {}) exited with code {}", failure.rank,
+                                  failure.pid, failure.host, *failure.exit_code)
+                    : describe(failure));
+    output_.say(failure_record(ranks_ ? ranks_->round().job_id : "-", failure,
+                               ranks_ ? ranks_->noticed_after() : 0ms));
+  } else if (!order.why.empty()) {
+    output_.say(order.why);
+  }
+  if (*exit_code_ == 0) return;
+  const std::vector<int> others = ranks_ ? ranks_->also_failed() : std::vector<int>{};
   output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of(others))) +
-              fmt::format("exit code {}", exit_code()));
+              fmt::format("exit code {}", *exit_code_));
 }
 
-int Agent::exit_code() const {
-  if (stopped_by_) return 128 + *stopped_by_;
-  if (!first_) return 0;
-  // A rank that left too early with code 0 is a failure all the same.
-  const int code = code_of(*first_);
-  return code != 0 ? code : code_of_first_end_;
+JobStatus Agent::status() const {
+  JobStatus status;
+  for (const std::string& word : options_.arguments)
+    status.program += (status.program.empty() ? "" : " ") + word;
+  status.agent_pid = ::getpid();
+  status.host = host_name();
+  status.seconds = seconds_since(start_);
+  status.state = !ranks_ || concluded_ ? rendezvous_.state()
+                 : ranks_->ending()    ? "ending"
+                                       : "running";
+  if (!ranks_) return status;
+  const Round& round = ranks_->round();
+  status.job_id = round.job_id;
+  status.node = round.node;
+  status.nodes = round.nodes;
+  status.world_size = round.world_size;
+  status.attempt = round.attempt;
+  status.ranks = ranks_->status();
+  return status;
 }
 
 }  // namespace lockstep

@@ -8,7 +8,6 @@ import os
 import pathlib
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from processes import kill_all  # noqa: E402
 from small_datasets import write_cifar10, write_fashion_mnist  # noqa: E402
 
 PROGRAMS = None  # What main() was told.
@@ -37,23 +37,6 @@ def checkpoints_in(folder):
     """The names of those that are whole, the oldest first."""
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(name for name in names if re.fullmatch(r"step-\d{10}", name))
-
-
-def descendants(pid):
-    """Process ids of the children, theirs and so on."""
-    try:
-        tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
-        children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
-    except OSError:
-        return []
-    return children + [grandchild for child in children for grandchild in descendants(child)]
-
-
-def is_running(pid):
-    try:
-        return "\nState:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 class Examples(unittest.TestCase):
@@ -155,16 +138,8 @@ class Examples(unittest.TestCase):
             time.sleep(0.005)
         self.assertTrue(checkpoints_in(folder), "no checkpoint within a minute")
         time.sleep(random.uniform(0, 0.3))
-        family = [job.pid, *descendants(job.pid)]
-        for pid in family:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_all(job.pid)
         job.wait()
-        for pid in family:
-            while is_running(pid) and time.monotonic() < deadline:
-                time.sleep(0.005)
 
     def test_each_sample_of_an_epoch_is_trained_on_once_on_four_then_two_then_three_ranks(self):
         write_fashion_mnist(self.data)

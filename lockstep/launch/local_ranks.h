@@ -1,0 +1,142 @@
+// The ranks of one attempt on this host: starts them, hands them the job page and each other's
+// descriptors, learns how each of them ends, and ends those that are left.
+//
+// Thread safety: none; used by the one thread whose poll() loop it is part of.
+// Blocking: the constructor until every program runs; the rest never.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/job_page.h"
+#include "lockstep/comm/host/switchboard.h"
+#include "lockstep/comm/store/job_token.h"
+#include "lockstep/comm/time.h"
+#include "lockstep/launch/binding.h"
+#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/output.h"
+#include "lockstep/launch/process.h"
+#include "lockstep/launch/rendezvous.h"
+#include "lockstep/launch/run.h"
+
+namespace lockstep {
+
+class LocalRanks {
+ public:
+  // `options`, `binding` and `output` must outlive it. Errors: system.
+  LocalRanks(const RunOptions& options, const Round& round, const BindingPlan& binding,
+             const std::optional<JobToken>& token, Output& output);
+  LocalRanks(const LocalRanks&) = delete;
+  LocalRanks& operator=(const LocalRanks&) = delete;
+
+  const Round& round() const { return round_; }
+
+  // Not 0 when the program could not be started: what the job is to end with.
+  int start_error() const { return start_error_; }
+
+  // Adds what poll() has to watch, then acts on what it saw.
+  void watch(std::vector<pollfd>& entries) const { switchboard_.watch(entries); }
+  void serve(const std::vector<pollfd>& entries);
+
+  // When act_on_deadlines() has something to do.
+  Deadline deadline() const;
+  void act_on_deadlines();
+
+  // Takes note of processes that have ended; those that are no ranks are reaped too.
+  void reap();
+
+  // Passes a signal on to the ranks that are prepared for it; false when there are none.
+  bool pass_on(int signal);
+
+  // Whether all ranks that run take SIGTERM as news, ProcessGroup::on_preemption().
+  bool expect_preemption() const;
+
+  // The first failure of this attempt: of a rank of this host, or of another one that this host's
+  // ranks have noticed. Until the last rank has gone more may become known of it.
+  const std::optional<Failure>& first_failure() const { return first_; }
+
+  // How long after whoever noticed that failure first this agent learned of it.
+  std::chrono::milliseconds noticed_after() const { return noticed_after_; }
+
+  // What a launcher should exit with because of it. 0 when there was none.
+  int exit_code() const;
+
+  // The local ranks that failed by themselves after the first one, by their rank in the job.
+  std::vector<int> also_failed() const;
+  bool was_attached(const Failure& failure) const;
+
+  // Ends the ranks because one failed, here or on another host: they get the chance to throw an Error
+  // that names it.
+  void end_after(const Failure& failure);
+
+  // Sends `signal`, and SIGKILL to those that are left after `patience`.
+  void end(int signal, std::chrono::milliseconds patience);
+
+  void kill_all();
+
+  bool ending() const { return ending_; }
+  int running() const { return running_; }
+
+  // Once none is running: whether all succeeded, made room, or not.
+  Outcome outcome() const;
+
+  std::vector<RankStatus> status() const;
+
+ private:
+  struct Rank {
+    pid_t pid = 0;
+    ErrorFile error_file;
+    bool ended = false;
+    bool failed = false;
+    bool preempted = false;
+    bool told = false;  // To end, by a signal of ours.
+  };
+
+  Process start_rank(int local_rank, int open_files);
+  void offer_token(const std::optional<JobToken>& token);
+  void say_where(int local_rank, pid_t pid) const;
+
+  // Where the ranks say what they do: our own page, by local rank; or that of the group which they
+  // form with another agent's ranks of this host, by rank.
+  const JobPage& page() const { return session_page_ ? *session_page_ : page_; }
+  int slot(int local_rank) const { return session_page_ ? number(local_rank) : local_rank; }
+  int number(int local_rank) const { return round_.first_rank + local_rank; }
+  int local_rank(int number) const { return number - round_.first_rank; }
+  bool is_local(int number) const;
+
+  Failure examine(int local_rank) const;
+  void on_end(int local_rank, const siginfo_t& end);
+  void on_failure(const Failure& failure);
+  bool attached(int local_rank) const;
+  void tell(Rank& rank, int signal);
+  std::vector<int> left() const;  // Local ranks that run.
+
+  const RunOptions& options_;
+  const Round round_;
+  const BindingPlan& binding_;
+  Output& output_;
+  JobPage page_;
+  std::optional<JobPage> session_page_;
+  Switchboard switchboard_;
+  std::vector<Rank> ranks_;
+  int running_ = 0;
+  int start_error_ = 0;
+
+  bool ending_ = false;
+  std::optional<Failure> first_;
+  std::chrono::milliseconds noticed_after_{0};
+  int code_of_first_end_ = 0;  // Of the first rank that was seen to fail.
+  std::chrono::milliseconds patience_;
+  Deadline terminate_at_ = no_deadline;
+  Deadline kill_at_ = no_deadline;
+  Deadline give_up_at_ = no_deadline;
+};
+
+}  // namespace lockstep

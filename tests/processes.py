@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that a test started, and what they started."""
+
+import os
+import pathlib
+import signal
+import time
+
+
+def descendants(pid):
+    """Process ids of the children, theirs and so on."""
+    try:
+        tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
+        children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return children + [grandchild for child in children for grandchild in descendants(child)]
+
+
+def is_running(pid):
+    try:
+        return "\nState:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def ranks_of(launcher):
+    """Process ids of the ranks that `lockstep run` has started: children of its child, the agent."""
+    try:
+        command = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children")
+        agents = [int(word) for word in command.read_text().split()]
+        return [int(word) for agent in agents
+                for word in pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def kill_all(pid):
+    """SIGKILL for a process and its descendants, which are gone when this returns."""
+    family = [pid, *descendants(pid)]
+    for process in family:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    deadline = time.monotonic() + 20
+    while any(is_running(process) for process in family) and time.monotonic() < deadline:
+        time.sleep(0.005)
