@@ -1,0 +1,89 @@
+// A rank that a test of `lockstep run` harms, or that harms itself: fault_rank WHAT [ARGUMENT].
+
+// SPDX-License-Identifier: Apache-2.0
+#include <lockstep/comm/comm.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace {
+
+using lockstep::ProcessGroup;
+
+// All ranks are in collectives, and this line is the last that is not.
+void say_ready(const ProcessGroup& world, const std::string& text = "ready") {
+  world.barrier();
+  std::puts(text.c_str());
+  std::fflush(stdout);
+}
+
+void reduce_once(const ProcessGroup& world) {
+  std::vector<float> values(1000, 1.0F);
+  world.all_reduce(lockstep::buffer_of(values));
+  if (values.front() != static_cast<float>(world.size())) throw std::logic_error("a wrong sum");
+}
+
+// Until somebody ends it, or for so many seconds.
+int reduce_for(ProcessGroup& world, double seconds) {
+  say_ready(world, "ready " + std::to_string(::getpid()));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  std::vector<std::int32_t> go_on(1);
+  for (std::uint64_t step = 1;; ++step) {
+    reduce_once(world);
+    world.set_step(step);
+    go_on[0] = std::chrono::steady_clock::now() < end ? 1 : 0;
+    world.all_reduce(lockstep::buffer_of(go_on), lockstep::ReduceOp::min);
+    if (go_on[0] == 0) break;
+  }
+  lockstep::destroy_process_group(world);
+  return 0;
+}
+
+int throw_in_main(ProcessGroup& world, const std::string& text) {
+  say_ready(world);
+  if (world.rank() == 1) throw std::runtime_error(text);
+  for (;;) reduce_once(world);
+}
+
+int throw_in_thread(ProcessGroup& world, const std::string& text) {
+  say_ready(world);
+  if (world.rank() == 1) std::thread([&] { throw std::runtime_error(text); }).join();
+  for (;;) reduce_once(world);
+}
+
+// Every rank has the same word, and no other job's rank does.
+int agree_on(ProcessGroup& world, const std::string& word) {
+  for (int i = 0; i < 100; ++i) {
+    std::vector<std::int64_t> low{std::stoll(word)}, high = low;
+    world.all_reduce(lockstep::buffer_of(low), lockstep::ReduceOp::min);
+    world.all_reduce(lockstep::buffer_of(high), lockstep::ReduceOp::max);
+    if (low != high) throw std::logic_error("two jobs have met");
+  }
+  std::printf("%d of %d agree on %s\n", world.rank(), world.size(), word.c_str());
+  lockstep::destroy_process_group(world);
+  return 0;
+}
+
+int run(const std::string& what, const std::string& argument) {
+  auto world = lockstep::init_process_group();
+  if (what == "reduce-for") return reduce_for(world, std::stod(argument));
+  if (what == "throw") return throw_in_main(world, argument);
+  if (what == "throw-in-thread") return throw_in_thread(world, argument);
+  if (what == "agree-on") return agree_on(world, argument);
+  throw std::invalid_argument("unknown: " + what);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return lockstep::exit_usage;
+  if (std::getenv("FAULT_RANK_WITHOUT_RECORD") != nullptr) return run(argv[1], argv[2]);
+  return lockstep::record([&] { return run(argv[1], argv[2]); });
+}
