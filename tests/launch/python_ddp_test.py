@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own DistributedDataParallel under `lockstep run`.
+"""PyTorch's own DistributedDataParallel under `lockstep run`, of one host and of two.
 
 Rank 0 of a Python program listens on MASTER_PORT, the port that the launcher keeps free for it.
 """
 
 import argparse
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,15 +37,32 @@ if not options.python:
     print("skipped: LOCKSTEP_PYTHON names no Python that has torch")
     sys.exit(SKIPPED)
 
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def started(program, ranks, *hosts):
+    return subprocess.Popen([options.lockstep, "run", "-n", str(ranks), *hosts, options.python, program],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def lines_of(*launchers):
+    lines = []
+    for launcher in launchers:
+        out, err = launcher.communicate(timeout=100)
+        print(out, err, sep="")
+        assert launcher.returncode == 0, launcher.returncode
+        lines += out.splitlines()
+    return sorted(lines)
+
+
 with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
     program.write(PROGRAM)
     program.flush()
-    run = subprocess.run(
-        [options.lockstep, "run", "-n", "2", options.python, program.name],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-print(run.stdout, run.stderr, sep="")
-assert run.returncode == 0, run.returncode
-assert sorted(run.stdout.splitlines()) == ["[0] good 0 of 2", "[1] good 1 of 2"]
+    one_host = lines_of(started(program.name, 2))
+    hosts = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "python")
+    two_hosts = lines_of(started(program.name, 1, *hosts), started(program.name, 2, *hosts))
+assert one_host == ["[0] good 0 of 2", "[1] good 1 of 2"]
+assert [line[4:] for line in two_hosts] == [f"good {rank} of 3" for rank in range(3)]
