@@ -15,14 +15,13 @@
 #include <string_view>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/descendants.h"
 
 namespace lockstep {
 namespace {
-
-constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
 
 constexpr std::chrono::milliseconds time_to_die = std::chrono::seconds(5);
 
@@ -53,15 +52,18 @@ void close_all_on_exec() {
 }
 
 // The signals that this launcher acts on, blocked from now on: they are waited for instead.
-sigset_t take_signals() {
+sigset_t take_signals(const RunOptions& options) {
   ::signal(SIGCHLD, SIG_DFL);  // If it was inherited as ignored, there would be no exit codes.
-  struct sigaction hangup {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT}) ::sigaddset(&signals, signal);
-  if (hangup.sa_handler != SIG_IGN) ::sigaddset(&signals, SIGHUP);  // nohup(1) ignores it.
+  // The latter two end nothing here: they are passed on to ranks that want them.
+  for (const int signal : {SIGCHLD, SIGUSR1, SIGUSR2}) ::sigaddset(&signals, signal);
+  const std::vector<int> usual{SIGINT, SIGTERM, SIGQUIT, SIGHUP};
+  for (const int signal : options.signals_to_handle.empty() ? usual : options.signals_to_handle)
+    ::sigaddset(&signals, signal);
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler == SIG_IGN) ::sigdelset(&signals, SIGHUP);  // nohup(1) ignores it.
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 
   // Neither a reader who is gone nor writing from the background may stop us.
@@ -82,7 +84,7 @@ int be_agent(const RunOptions& options, const sigset_t& signals, int lifeline) {
   } catch (const std::exception& error) {
     say(error.what());
     end_descendants(time_to_die);
-    return system_refused;
+    return exit_system;
   }
 }
 
@@ -115,10 +117,17 @@ int guard(pid_t agent, const sigset_t& signals) {
 int run(const RunOptions& options) {
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
   require(options.nproc_per_node > 0, "a job needs at least one rank");
+  require(options.max_restarts >= 0, "a job cannot be started anew less than never");
+  const Hosts& hosts = options.hosts;
+  require(hosts.least >= 1 && hosts.least <= hosts.most, "the numbers of hosts make no range");
+  require(hosts.most == 1 || !hosts.endpoint.empty(), "several hosts need an endpoint to meet at");
+  require(!hosts.node_rank || (*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most &&
+                               hosts.least == hosts.most),
+          "a host's number is given for a fixed number of hosts, and less than that");
   open_standard_streams();
   close_all_on_exec();
   adopt_orphans();
-  const sigset_t signals = take_signals();
+  const sigset_t signals = take_signals(options);
 
   int lifeline[2];  // Nothing is ever written: its end is the guardian's.
   if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("pipe");
