@@ -92,6 +92,15 @@ std::string job_id(const Dialect& dialect, const Lookup& lookup) {
   return id;
 }
 
+int attempt(const Lookup& lookup) {
+  for (const char* key : {"LOCKSTEP_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"})
+    if (const auto value = number(lookup, key)) {
+      require(*value >= 0, fmt::format("{}={} is negative", key, *value));
+      return *value;
+    }
+  return 0;
+}
+
 std::string launcher_name(const Dialect& dialect, const Lookup& lookup) {
   if (lookup("LOCKSTEP_AGENT_FD") != nullptr) return "lockstep run";
   if (dialect.rank == std::string_view("RANK") && lookup("TORCHELASTIC_RUN_ID") != nullptr)
@@ -118,6 +127,8 @@ LaunchEnvironment read(const Dialect& dialect, const Lookup& lookup) {
                       dialect.world_size, found.world_size));
   found.job_id = job_id(dialect, lookup);
   found.agent_fd = number(lookup, "LOCKSTEP_AGENT_FD");
+  found.attempt = attempt(lookup);
+  if (const char* store = lookup("LOCKSTEP_STORE")) found.store = store;
   return found;
 }
 

@@ -78,6 +78,34 @@ TEST(Environment, ProcessesOfTwoStepsOfOneSlurmJobAreTwoJobs) {
   EXPECT_NE(job("0"), job("1"));
 }
 
+TEST(Environment, TheAttemptIsLockstepsElseTorchrunsElseTheFirst) {
+  Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  EXPECT_EQ(read(variables).attempt, 0);
+  variables["TORCHELASTIC_RESTART_COUNT"] = "2";
+  EXPECT_EQ(read(variables).attempt, 2);
+  variables["LOCKSTEP_ATTEMPT"] = "3";  // It also counts the starts that no failure has caused.
+  EXPECT_EQ(read(variables).attempt, 3);
+}
+
+TEST(Environment, AnAttemptThatIsNoneIsRefusedByName) {
+  for (const char* wrong : {"-1", "second"}) {
+    const std::string text =
+        refusal_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_ATTEMPT", wrong}});
+    EXPECT_NE(text.find("LOCKSTEP_ATTEMPT"), text.npos) << text;
+  }
+}
+
+TEST(Environment, RanksOfSeveralAgentsAreToldTheirStore) {
+  Variables variables{{"RANK", "2"},
+                      {"WORLD_SIZE", "4"},
+                      {"LOCAL_RANK", "0"},
+                      {"LOCAL_WORLD_SIZE", "2"},
+                      {"LOCKSTEP_STORE", "node1:29400"}};
+  EXPECT_EQ(read(variables).store, "node1:29400");
+  variables.erase("LOCKSTEP_STORE");
+  EXPECT_EQ(read(variables).store, "");
+}
+
 TEST(Environment, NothingSetIsRefusedWithWhatWasLookedFor) {
   const std::string text = refusal_of({});
   for (const char* key :

@@ -25,6 +25,13 @@ namespace lockstep {
 
 class ProcessGroup::State : public std::enable_shared_from_this<State> {
  public:
+  // What all groups of one rank share beside its Activity.
+  struct RankWide {
+    std::function<void()> expect_preemption = [] {};    // Tell the agent, where there is one.
+    std::function<void()> agree_on_preemption = [] {};  // The same.
+    std::atomic<bool> step_is_told{false};              // By set_step().
+  };
+
   // What a group is made of.
   struct Parts {
     std::unique_ptr<Backend> backend;
@@ -32,7 +39,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
     int size = 1;
     std::string name;
     std::chrono::milliseconds timeout = default_timeout;
-    std::shared_ptr<Activity> activity;     // This process's.
+    std::shared_ptr<Activity> activity;  // This process's.
+    std::shared_ptr<RankWide> rank_wide = std::make_shared<RankWide>();
     std::function<void()> finish = [] {};   // The group ends in order.
     std::function<void()> abandon = [] {};  // It does not.
   };
@@ -66,6 +74,12 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   // rank has no color. `layout` is a hash of what all ranks must give alike.
   std::shared_ptr<State> split(std::optional<int> color, int key, std::uint64_t layout,
                                const CallOptions& options);
+
+  void on_preemption();
+  bool preempted(const CallOptions& options);
+
+  void set_step(std::uint64_t step);
+  void count_step();  // What a program that never calls set_step() is at: steps.h
 
   void leave();
   void add_last_act(std::weak_ptr<const std::function<void()>> act);  // before_end.h
@@ -110,6 +124,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   const std::chrono::milliseconds timeout_;
   const std::function<void()> finish_;
   const std::function<void()> abandon_;
+  const std::shared_ptr<RankWide> rank_wide_;
 
   std::mutex order_;  // Held by the call that is being entered.
   std::atomic<bool> destroyed_{false};

@@ -1,60 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <mutex>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
+#include "lockstep/comm/host/agent_line.h"
 #include "lockstep/comm/host/host_session.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/comm/meet_in_store.h"
+#include "lockstep/comm/preemption.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
-#include "lockstep/comm/store/job_token.h"
 
 namespace lockstep {
 namespace {
 
-void require_one_host(const LaunchEnvironment& who) {
-  if (who.local_world_size != who.world_size)
-    throw Error(Fault::unsupported,
-                fmt::format("{} of {} ranks run on this host; ranks on several hosts are not "
-                            "supported yet",
-                            who.local_world_size, who.world_size));
+// Ranks of one agent, or of a launcher that has none. Where the user gives a store, they meet under
+// the name that it holds.
+std::shared_ptr<HostSession> join_host(const LaunchEnvironment& who, const InitOptions& options,
+                                       const std::string& name, Deadline deadline) {
+  std::string secret;
+  if (options.store) secret = meet_in_store(*options.store, who, name, deadline);
+  return std::make_shared<HostSession>(
+      who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name, secret),
+      deadline);
 }
 
-// What two processes have in common when they can meet on an abstract Unix socket: the kernel, as it
-// was booted, and the network namespace.
-std::string meeting_place() {
-  char net[64] = {};
-  if (::readlink("/proc/self/ns/net", net, sizeof net - 1) < 0) net[0] = '\0';
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  in >> boot;
-  char host[64] = {};
-  ::gethostname(host, sizeof host - 1);
-  return fmt::format("{} {} {}", host, boot, net);
+// Ranks of several agents. No agent reaches all of them, so they meet as if they had none; but each
+// one's agent is shown what they do.
+std::shared_ptr<HostSession> join_across_agents(const LaunchEnvironment& who,
+                                                const InitOptions& options, const std::string& name,
+                                                Deadline deadline) {
+  require(who.agent_fd.has_value(), "LOCKSTEP_STORE is set, but not LOCKSTEP_AGENT_FD");
+  AgentLine agent(*who.agent_fd);
+  std::shared_ptr<Store> store = options.store;
+  if (!store) store = connect_to_agents_store(who, agent, deadline);
+  const std::string secret = meet_in_store(*store, who, name, deadline);
+  store.reset();
+  auto session = std::make_shared<HostSession>(HostMeeting::on_socket(who, name, secret), deadline);
+  agent.offer_session_page(session->page());
+  return session;
 }
 
-// Rank 0 makes a name for the job that nobody can guess, and says where it is; the others learn
-// both.
-void meet_in_store(Store& store, LaunchEnvironment& who, std::string_view group,
-                   Deadline deadline) {
-  const std::string key = fmt::format("lockstep/{}/{}", who.job_id, group);
-  const std::string here = meeting_place();
-  if (who.rank == 0) store.set(key, fmt::format("{}\n{}", make_job_token().text(), here));
-  const std::string said = store.wait(key, deadline);
-  const auto end = said.find('\n');
-  if (end == said.npos)
-    throw Error(Fault::corrupt, fmt::format("the store's '{}' is not what rank 0 wrote", key));
-  if (said.substr(end + 1) != here)
-    throw Error(Fault::unsupported,
-                fmt::format("rank {} is on another host or in another network namespace ({}) than "
-                            "rank 0 ({}); ranks on several hosts are not supported yet",
-                            who.rank, here, said.substr(end + 1)));
-  who.job_id = said.substr(0, end);
+std::shared_ptr<HostSession> join(const LaunchEnvironment& who, const InitOptions& options,
+                                  const std::string& name) {
+  const Deadline deadline = in(options.timeout);
+  if (who.local_world_size == who.world_size) return join_host(who, options, name, deadline);
+  if (!who.store.empty()) return join_across_agents(who, options, name, deadline);
+  throw Error(Fault::unsupported,
+              fmt::format("{} of {} ranks run on this host; ranks on several hosts are not "
+                          "supported yet",
+                          who.local_world_size, who.world_size));
 }
 
 ProcessGroup make_world(std::shared_ptr<HostSession> session, const std::string& name,
@@ -67,6 +65,14 @@ ProcessGroup make_world(std::shared_ptr<HostSession> session, const std::string&
   parts.name = name;
   parts.timeout = timeout;
   parts.activity = {session, &session->page().activity(session->rank())};
+  const std::weak_ptr<HostSession> host = session;
+  parts.rank_wide->expect_preemption = [host] {
+    if (const auto strong = host.lock()) strong->page().expect_preemption(strong->rank());
+  };
+  parts.rank_wide->agree_on_preemption = [host] {
+    if (const auto strong = host.lock()) strong->page().agree_on_preemption();
+  };
+  if (keeps_preemption_signals()) parts.rank_wide->expect_preemption();  // Since an earlier group.
   parts.finish = [weak] {
     if (const auto strong = weak.lock()) strong->finish();
   };
@@ -84,13 +90,11 @@ ProcessGroup init_process_group(const InitOptions& options) {
   static std::weak_ptr<HostSession> current;
   static int groups_made = 0;
 
-  LaunchEnvironment who = options.environment ? *options.environment : read_environment();
-  require_one_host(who);
+  const LaunchEnvironment who = options.environment ? *options.environment : read_environment();
   const std::lock_guard lock(mutex);
   require(current.expired(), "init_process_group: this process is in a group already");
   const std::string name = groups_made == 0 ? "world" : fmt::format("world#{}", groups_made + 1);
-  if (options.store) meet_in_store(*options.store, who, name, in(options.timeout));
-  auto session = std::make_shared<HostSession>(who, name, in(options.timeout));
+  auto session = join(who, options, name);
   ProcessGroup world = make_world(session, name, options.timeout);
   current = session;
   ++groups_made;

@@ -428,6 +428,14 @@ RegisteredMemory ProcessGroup::allocate_shared(std::size_t bytes,
   return state().allocate(Operation::allocate_shared, bytes, options);
 }
 
+void ProcessGroup::on_preemption() const { state().on_preemption(); }
+
+bool ProcessGroup::preempted(const CallOptions& options) const {
+  return state().preempted(options);
+}
+
+void ProcessGroup::set_step(std::uint64_t step) const { state().set_step(step); }
+
 void ProcessGroup::abort(std::string_view reason) const { state().abort(reason); }
 
 std::string ProcessGroup::flight_record() const { return state().flight_record(); }

@@ -160,12 +160,14 @@ class LOCKSTEP_API ProcessGroup {
 
   // Asks that the job may be told to make room: from now on SIGTERM and SIGUSR1, sent to this
   // process or to `lockstep run`, which passes them on, do not end this process but are kept for
-  // preempted(). Once per process; replaces the handlers of these two signals.
+  // preempted(). Replaces this process's handlers of these two signals; once is enough for all of
+  // its groups.
   void on_preemption() const;
 
   // Collective: whether any rank has got such a signal, the same answer on all ranks. To be asked
-  // once a step; when it is true, save a checkpoint and leave main() with exit_preempted, by which
-  // schedulers know that the job wants to be started again. Errors: misuse before on_preemption().
+  // once a step, at the cost of an all_reduce of one number; when it is true, save a checkpoint and
+  // leave main() with exit_preempted, by which schedulers know that the job wants to be started
+  // again. Errors: misuse before on_preemption().
   bool preempted(const CallOptions& options = {}) const;
 
   // Says which step of its training this rank is at, for `lockstep status`. Costs a store to memory.

@@ -253,5 +253,19 @@ TEST(ProcessGroup, GroupsOverlapFromDifferentThreads) {
     run_in_process(ranks, [&](ProcessGroup& world) { groups_overlap(world, time); });
 }
 
+const Ranks of_two_attempts("of two attempts", [](const Rank& rank) {
+  LaunchEnvironment who = read_environment();
+  who.attempt = rank.rank;
+  std::string text;
+  EXPECT_EQ(fault_of([&] { init_process_group({.timeout = 1s, .environment = who}); }, &text),
+            Fault::timeout);
+  const char* absent = rank.rank == 0 ? "rank 1, which has not called" : "rank 0 of job";
+  EXPECT_NE(text.find(absent), text.npos) << text;
+});
+
+TEST(ProcessGroup, RanksOfTwoAttemptsOfAJobDoNotMeet) {
+  EXPECT_TRUE(all_succeeded(of_two_attempts.run(2)));
+}
+
 }  // namespace
 }  // namespace lockstep

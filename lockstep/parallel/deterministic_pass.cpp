@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/steps.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/fixed_state.h"
 #include "lockstep/parallel/piece_random.h"
@@ -232,6 +233,7 @@ void DeterministicPass::finish(const PassReports& reports, double count) {
   const NamedTensors& parameters = reducer_.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i)
     if (reports.used_by_any(i)) parameters[i].second.mutable_grad() = sums_.result(i);
+  count_step(group_);
 }
 
 }  // namespace lockstep

@@ -15,6 +15,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/comm/steps.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/overlap.h"
 #include "lockstep/parallel/scaled_copy.h"
@@ -361,6 +362,7 @@ void Reducer::finish_pass() {
   divide(reports);
   adopt_left_out(reports);
   learn();
+  count_step(group_);
 }
 
 // Of one rank without buckets, the gradients that came in the pass that is recorded.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <signal.h>
 
 #include <chrono>
@@ -50,6 +51,29 @@ TEST(LaunchedGroup, FormsThroughTheAgentAndReduces) {
     const Finished done = launch(works, world_size);
     EXPECT_EQ(done.code, 0) << done.out << done.err;
   }
+}
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int many = 32;  // Each costs a multiple there.
+#else
+constexpr int many = 256;
+#endif
+
+const Ranks one_of_many("one of many", [](const Rank& rank) {
+  const std::size_t before = ::mallinfo2().uordblks;
+  ProcessGroup group = init_process_group();
+  const std::size_t kept = ::mallinfo2().uordblks - before;
+  EXPECT_LT(kept, (64U << 10) + 512U * static_cast<unsigned>(rank.world_size));
+  std::int32_t value = rank.rank;
+  group.all_reduce({.data = &value, .count = 1, .dtype = DType::int32});
+  EXPECT_EQ(value, rank.world_size * (rank.world_size - 1) / 2);
+  destroy_process_group(group);
+});
+
+// All ranks' memory together grows with the square of what one keeps for each of its peers.
+TEST(LaunchedGroup, HoldsHundredsOfRanksOfWhichEachKeepsLittleForItsPeers) {
+  const Finished done = launch(one_of_many, many);
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
 }
 
 const Ranks one_is_killed("one is killed", [](const Rank& rank) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/host/host_session.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 
@@ -10,80 +9,73 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/abstract_socket.h"
+#include "lockstep/comm/host/agent_line.h"
 
 namespace lockstep {
 namespace {
 
-// What ranks of one job agree on, and ranks of any other cannot say. Never shown: it may hold a
-// secret.
-std::string identity_of(const LaunchEnvironment& environment, std::string_view name) {
-  const char* token = ::getenv("LOCKSTEP_JOB_TOKEN");
-  std::string identity =
-      fmt::format("{} {} ranks={}{}{}", environment.job_id, name, environment.world_size,
-                  token ? " token=" : "", token ? token : "");
-  require(
-      identity.size() < sizeof Packet::text,
-      fmt::format("the job's name and LOCKSTEP_JOB_TOKEN together are {} bytes long; {} is most",
-                  identity.size(), sizeof Packet::text - 1));
-  return identity;
-}
-
-// The inherited descriptor stays open for a later group; children of ours must not have it.
-FileDescriptor duplicate(int agent_fd) {
-  ::fcntl(agent_fd, F_SETFD, FD_CLOEXEC);
-  FileDescriptor copy(::fcntl(agent_fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy)
-    throw Error(Fault::misuse, fmt::format("LOCKSTEP_AGENT_FD={} is not open: lockstep run must "
-                                           "start this program itself, or a shell that execs it",
-                                           agent_fd));
-  return copy;
-}
-
-FileDescriptor call_rank_zero(const std::string& identity, const std::string& job_id,
-                              Deadline deadline) {
+FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
+  const Packet hello = make_packet(Packet::Kind::hello, "", meeting.identity);
   while (true) {
-    FileDescriptor socket = connect_to_abstract_socket(identity);
+    FileDescriptor socket = connect_to_abstract_socket(meeting.identity);
     if (socket && peer_is_this_user(socket.get()) &&
-        send_packet(socket.get(), make_packet(Packet::Kind::hello, "", identity)) == Sent::whole)
+        send_packet(socket.get(), hello) == Sent::whole)
       return socket;
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout,
-                  fmt::format("rank 0 of job '{}' did not appear on this host", job_id));
+                  fmt::format("rank 0 of job '{}' did not appear on this host", meeting.job_id));
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
 }  // namespace
 
-HostSession::HostSession(const LaunchEnvironment& environment, std::string_view name,
-                         Deadline deadline)
-    : rank_(environment.rank) {
-  if (environment.agent_fd) {
-    link_ = std::make_unique<HostLink>(duplicate(*environment.agent_fd));
-  } else if (rank_ == 0) {
-    open_switchboard(environment, identity_of(environment, name));
-  } else {
-    link_ = std::make_unique<HostLink>(
-        call_rank_zero(identity_of(environment, name), environment.job_id, deadline));
-  }
+HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
+  return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
+}
+
+// What ranks of one start of one job agree on, and those of any other cannot say. Never shown: it
+// may hold a secret.
+HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
+                                   std::string_view secret) {
+  const char* token = ::getenv("LOCKSTEP_JOB_TOKEN");
+  std::string identity = fmt::format(
+      "{} {} attempt={} ranks={}{}{}", secret.empty() ? std::string_view(who.job_id) : secret, name,
+      who.attempt, who.world_size, token ? " token=" : "", token ? token : "");
+  require(
+      identity.size() < sizeof Packet::text,
+      fmt::format("the job's name and LOCKSTEP_JOB_TOKEN together are {} bytes long; {} is most",
+                  identity.size(), sizeof Packet::text - 1));
+  return {.rank = who.rank,
+          .size = who.world_size,
+          .job_id = who.job_id,
+          .identity = std::move(identity)};
+}
+
+HostSession::HostSession(const HostMeeting& meeting, Deadline deadline) : rank_(meeting.rank) {
+  if (meeting.agent_fd)
+    link_ = std::make_unique<HostLink>(duplicate_agent_fd(*meeting.agent_fd));
+  else if (rank_ == 0)
+    open_switchboard(meeting);
+  else
+    link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline));
   if (!page_) page_.emplace(JobPage::attach(link_->obtain(job_page_key, deadline)));
-  if (size() != environment.world_size)
+  if (size() != meeting.size)
     throw Error(Fault::mismatch, fmt::format("this rank was told of {} ranks, the launcher of {}",
-                                             environment.world_size, size()));
+                                             meeting.size, size()));
   sentinel_ = std::make_unique<Sentinel>(*page_, rank_, switchboard_.get());
 }
 
-void HostSession::open_switchboard(const LaunchEnvironment& environment, std::string identity) {
-  page_.emplace(JobPage::create(environment.world_size, environment.job_id));
+void HostSession::open_switchboard(const HostMeeting& meeting) {
+  page_.emplace(JobPage::create(meeting.size, meeting.job_id));
   switchboard_ = std::make_unique<Switchboard>(page_->descriptor());
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     throw_errno("making a socket pair");
   switchboard_->connect(FileDescriptor(ends[0]));
   link_ = std::make_unique<HostLink>(FileDescriptor(ends[1]));
-  if (environment.world_size == 1) return;  // Nobody else will come.
-  FileDescriptor listener = listen_on_abstract_socket(identity);
-  switchboard_->listen(std::move(listener), std::move(identity));
+  if (meeting.size == 1) return;  // Nobody else will come.
+  switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
 }
 
 void HostSession::throw_if_peer_lost(std::string_view context) const {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/comm/environment.h"
@@ -19,13 +20,30 @@
 
 namespace lockstep {
 
+// Who the processes of a session are and how they find each other: through the agent that started
+// all of them, or on the abstract Unix socket named by `identity`, which rank 0 opens.
+struct HostMeeting {
+  int rank = 0;  // This process's slot in the job page.
+  int size = 1;
+  std::string job_id = {};           // For people.
+  std::optional<int> agent_fd = {};  // Our end of the agent's socket pair; else
+  std::string identity = {};         // what nobody but a process of this session says.
+
+  static HostMeeting through_agent(const LaunchEnvironment& who);
+
+  // `name` tells this session from an earlier one of the same job, which a slower rank may still
+  // be leaving. `secret`, when not empty, stands for the job's id, which others could guess.
+  // Errors: misuse when together they are too long.
+  static HostMeeting on_socket(const LaunchEnvironment& who, std::string_view name,
+                               std::string_view secret = {});
+};
+
 class HostSession {
  public:
-  // Finds the other ranks of the host: through the agent's socket when `lockstep run` started us,
-  // else on the abstract Unix socket named by the job, which rank 0 opens. Returns when this rank
-  // has its slot; others may still be on their way. `name` tells this session from an earlier one
-  // of the same job, which a slower rank may still be leaving.
-  HostSession(const LaunchEnvironment& environment, std::string_view name, Deadline deadline);
+  // Returns when this rank has its slot; others may still be on their way. Errors: timeout when
+  // rank 0 does not come; mismatch when the launcher says another number of ranks; misuse for a
+  // rank that is there already.
+  HostSession(const HostMeeting& meeting, Deadline deadline);
 
   // Leaves the job page: in order after finish(), as one who abandons the job without it.
   ~HostSession() = default;
@@ -47,7 +65,7 @@ class HostSession {
 
  private:
   std::optional<Failure> recorded_failure() const;
-  void open_switchboard(const LaunchEnvironment& environment, std::string identity);
+  void open_switchboard(const HostMeeting& meeting);
 
   const int rank_;
   std::optional<JobPage> page_;

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504b33;  // Changes with the layout.
+constexpr std::uint64_t magic = 0x5041474553504b34;  // Changes with the layout.
 
 // The value of a Failure in memory that several processes share.
 struct FailureRecord {
@@ -39,6 +39,7 @@ struct Slot {
   std::atomic<JobPage::Phase> phase;
   std::atomic<std::int32_t> pid;
   std::atomic<std::int64_t> started;  // When that process did: with its pid, which process it is.
+  std::atomic<std::int32_t> expects_preemption;  // The pid that does; a successor must ask anew.
   alignas(64) Activity activity;
 };
 
@@ -91,6 +92,7 @@ struct JobPage::Layout {
   std::uint64_t magic;
   std::int32_t slots;
   char job_id[128];
+  std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
   alignas(64) Slot slot[1];  // One for each rank of the host.
 
@@ -168,6 +170,18 @@ bool JobPage::lost(int slot) const {
 }
 
 char JobPage::process_state(int slot) const { return stat_text(pid(slot), 3).value_or("?")[0]; }
+
+void JobPage::expect_preemption(int slot) const {
+  layout().slot[slot].expects_preemption = pid(slot);
+}
+
+bool JobPage::expects_preemption(int slot) const {
+  return pid(slot) != 0 && layout().slot[slot].expects_preemption == pid(slot);
+}
+
+void JobPage::agree_on_preemption() const { layout().preemption_agreed = true; }
+
+bool JobPage::preemption_agreed() const { return layout().preemption_agreed; }
 
 Failure JobPage::examine(int slot) const {
   const Activity& last = activity(slot);

@@ -65,15 +65,30 @@ void Switchboard::serve(Client& client) {
     client.trusted = packet.kind == Packet::Kind::hello && packet.text == identity_;
     client.lost = !client.trusted;
   } else if (packet.kind == Packet::Kind::offer) {
-    offer(packet.key, {std::move(fd), packet.text, packet.readers});
+    if (packet.readers > 0) offer(packet.key, {std::move(fd), packet.text, packet.readers});
   } else if (packet.kind == Packet::Kind::want) {
     client.wanted.emplace_back(packet.key);
     give(client, packet.key);
   }
 }
 
+void Switchboard::publish(std::string_view key, FileDescriptor fd) {
+  offer(std::string(key), {.fd = std::move(fd), .readers = everybody});
+}
+
+void Switchboard::publish_refusal(std::string_view key, std::string_view reason) {
+  offer(std::string(key), {.refusal = std::string(reason), .readers = everybody});
+}
+
+std::optional<FileDescriptor> Switchboard::take(std::string_view key) {
+  const auto found = offers_.find(key);
+  if (found == offers_.end()) return std::nullopt;
+  FileDescriptor fd = std::move(found->second.fd);
+  offers_.erase(found);
+  return fd ? std::optional(std::move(fd)) : std::nullopt;
+}
+
 void Switchboard::offer(std::string key, Offer offer) {
-  if (offer.readers <= 0) return;
   if (!offer.fd && offer.refusal.empty())
     offer.refusal = "the process that passes it on has too many open files";
   offers_.insert_or_assign(key, std::move(offer));
@@ -96,7 +111,7 @@ void Switchboard::give(Client& client, const std::string& key) {
   const auto kind = offer.fd ? Packet::Kind::given : Packet::Kind::refused;
   const Packet answer = make_packet(kind, key, offer.refusal);
   client.lost = send_packet(client.socket.get(), answer, offer.fd.get()) != Sent::whole;
-  if (--offer.readers == 0) offers_.erase(found);
+  if (offer.readers != everybody && --offer.readers == 0) offers_.erase(found);
 }
 
 }  // namespace lockstep
