@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "lockstep/comm/exit_code.h"
+#include "lockstep/comm/host/agent_line.h"
 #include "lockstep/launch/environment.h"
 #include "lockstep/launch/ranges.h"
 #include "lockstep/launch/signals.h"
@@ -60,7 +60,7 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
       page_(JobPage::create(options.nproc_per_node, round.job_id)),
       switchboard_(page_.descriptor()),
       patience_(options.shutdown_timeout) {
-  offer_token(token);
+  if (!round.store.empty()) switchboard_.publish(job_token_key, share_job_token(token));
   static const int open_files = raise_open_files();
   std::vector<Process> processes;
   for (int rank = 0; rank < options_.nproc_per_node; ++rank)
@@ -114,17 +114,6 @@ Process LocalRanks::start_rank(int local_rank, int open_files) {
   return process;
 }
 
-// In memory that only processes with a line to this agent can get: never in an environment.
-void LocalRanks::offer_token(const std::optional<JobToken>& token) {
-  if (round_.store.empty()) return;
-  if (!token)
-    return switchboard_.refuse(job_token_key, options_.nproc_per_node, "the job has no token");
-  const std::string& text = token->text();
-  SharedMapping memory = SharedMapping::create("job token", text.size() + 1);
-  std::memcpy(memory.data(), text.c_str(), text.size() + 1);
-  switchboard_.offer(job_token_key, options_.nproc_per_node, memory.descriptor());
-}
-
 void LocalRanks::say_where(int local_rank, pid_t pid) const {
   const RankBinding& bound = binding_.ranks[static_cast<std::size_t>(local_rank)];
   const char* users_threads = std::getenv("OMP_NUM_THREADS");
@@ -135,9 +124,14 @@ void LocalRanks::say_where(int local_rank, pid_t pid) const {
 
 void LocalRanks::serve(const std::vector<pollfd>& entries) {
   switchboard_.serve(entries);
-  if (session_page_) return;
-  if (auto fd = switchboard_.take(session_page_key))
-    session_page_.emplace(JobPage::attach(std::move(*fd)));
+  auto fd = switchboard_.take(session_page_key);
+  if (!fd) return;
+  try {
+    JobPage page = JobPage::attach(std::move(*fd));
+    if (page.slots() == round_.world_size) session_page_.emplace(std::move(page));
+  } catch (const Error& error) {  // What a rank sends must not end its agent.
+    output_.say(fmt::format("a job page that no rank of ours has made is not used: {}", error.what()));
+  }
 }
 
 Deadline LocalRanks::deadline() const {

@@ -100,7 +100,6 @@ class LocalRanks {
   };
 
   Process start_rank(int local_rank, int open_files);
-  void offer_token(const std::optional<JobToken>& token);
   void say_where(int local_rank, pid_t pid) const;
 
   // Where the ranks say what they do: our own page, by local rank; or that of the group which they
