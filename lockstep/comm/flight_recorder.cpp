@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/log.h"
 
 namespace lockstep {
@@ -77,14 +78,12 @@ std::string FlightRecorder::json() const {
 
 std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
                           const FlightRecorder& messages) {
-  char host[64] = {};
-  ::gethostname(host, sizeof host - 1);
   const ordered_json record{{"version", 1},
                             {"group", header.group},
                             {"rank", header.rank},
                             {"size", header.size},
                             {"backend", header.backend},
-                            {"host", host},
+                            {"host", host_name()},
                             {"pid", ::getpid()},
                             {"now_us", microseconds(Clock::now())},
                             {"error", header.error},

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/store/job_token.h"
 #include "lockstep/comm/store/tcp_store.h"
 
@@ -23,9 +24,7 @@ std::string meeting_place() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
   std::string boot;
   in >> boot;
-  char host[64] = {};
-  ::gethostname(host, sizeof host - 1);
-  return fmt::format("{} {} {}", host, boot, net);
+  return fmt::format("{} {} {}", host_name(), boot, net);
 }
 
 struct HostAndPort {
