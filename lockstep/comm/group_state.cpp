@@ -12,8 +12,6 @@
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/log.h"
-#include "lockstep/comm/preemption.h"
-#include "lockstep/comm/steps.h"
 
 namespace lockstep {
 namespace {
@@ -362,44 +360,6 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   parts.rank_wide = rank_wide_;
   return std::make_shared<State>(std::move(parts));
 }
-
-// --- What the launcher is told -------------------------------------------------------------------
-
-void ProcessGroup::State::on_preemption() {
-  require_usable();
-  keep_preemption_signals();
-  rank_wide_->expect_preemption();  // After the handlers are there: now a signal ends nobody.
-}
-
-bool ProcessGroup::State::preempted(const CallOptions& options) {
-  require(keeps_preemption_signals(), "preempted: call on_preemption() first");
-  std::uint8_t any = preemption_signalled();
-  Collective collective{
-      .signature = {.count = 1, .operation = Operation::all_reduce, .dtype = DType::uint8},
-      .output = {.data = &any, .count = 1, .dtype = DType::uint8}};
-  collective.signature.op = ReduceOp::max;
-  CallOptions own = options;
-  own.tag = "preempted";
-  run(std::move(collective), own);
-  if (any != 0) rank_wide_->agree_on_preemption();
-  return any != 0;
-}
-
-void ProcessGroup::State::set_step(std::uint64_t step) {
-  const std::lock_guard lock(life_mutex_);
-  require_usable();
-  rank_wide_->step_is_told.store(true, std::memory_order_relaxed);
-  activity_->step.store(step, std::memory_order_relaxed);
-}
-
-void ProcessGroup::State::count_step() {
-  const std::lock_guard lock(life_mutex_);
-  require_usable();
-  if (!rank_wide_->step_is_told.load(std::memory_order_relaxed))
-    activity_->step.fetch_add(1, std::memory_order_relaxed);
-}
-
-void count_step(const ProcessGroup& group) { GroupAccess::state_of(group).count_step(); }
 
 // --- The end ------------------------------------------------------------------------------------
 

@@ -60,8 +60,8 @@ std::string meet_in_store(Store& store, const LaunchEnvironment& who, std::strin
     throw Error(Fault::corrupt, fmt::format("the store's '{}' is not what rank 0 wrote", key));
   if (said.substr(end + 1) != here)
     throw Error(Fault::unsupported,
-                fmt::format("rank {} is on another host or in another network namespace ({}) than "
-                            "rank 0 ({}); ranks on several hosts are not supported yet",
+                fmt::format("rank {} is on {} and rank 0 on {}: not one host with one network "
+                            "namespace; ranks on several hosts are not supported yet",
                             who.rank, here, said.substr(end + 1)));
   return said.substr(0, end);
 }

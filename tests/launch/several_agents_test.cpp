@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,6 +22,7 @@
 #include "lockstep/comm/host/job_page.h"
 #include "lockstep/comm/host/switchboard.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/store/tcp_store.h"
 #include "lockstep/comm/store/tcp_store_server.h"
 #include "tests/ranks.h"
 #include "tools/command.h"
@@ -264,6 +266,22 @@ TEST(SeveralAgents, AnAgentThatHasNoTokenSaysWhy) {
   TwoAgents two;
   two.agents[1]->switchboard().publish_refusal(job_token_key, "its file cannot be read");
   expect_refusal(two, "its file cannot be read", Fault::system);
+}
+
+TEST(SeveralAgents, RanksOfTwoHostsAreRefusedAndBothHostsNamed) {
+  TwoAgents two;
+  TcpStoreOptions options;
+  options.port = two.store.port();
+  options.token = two.token;
+  options.member.job_id = two.job.id;
+  options.member.world_size = two.job.world_size;
+  TcpStore rank_zero(options);
+  rank_zero.set("lockstep/" + two.job.id + "/0/world", "a name\nnode7 its-boot its-namespace");
+  expect_refusal(two, " and rank 0 on node7", Fault::unsupported);
+  char here[64] = {};
+  ::gethostname(here, sizeof here - 1);
+  const std::string text = two.rank(each).err();
+  EXPECT_NE(text.find(std::string("rank 3 is on ") + here), text.npos) << text;
 }
 
 const Ranks of_any_launcher("of a launcher without a store", [](const Rank&) {

@@ -72,6 +72,26 @@ TEST(JobPage, AProcessThatAbandonsTheJobIsLostThoughItLives) {
   EXPECT_FALSE(page.examine(0).exit_code);
 }
 
+TEST(JobPage, OnlyTheProcessThatAskedForItExpectsPreemption) {
+  JobPage page = JobPage::create(1, "job");
+  EXPECT_FALSE(page.expects_preemption(0));
+  const pid_t pid = start_rank(page, 0, [&] {
+    page.expect_preemption(0);
+    page.leave(0, JobPage::Phase::finished);
+  });
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_TRUE(page.expects_preemption(0));
+  page.enter(0);
+  EXPECT_FALSE(page.expects_preemption(0));
+  page.expect_preemption(0);
+  EXPECT_TRUE(page.expects_preemption(0));
+  page.leave(0, JobPage::Phase::finished);
+
+  EXPECT_FALSE(page.preemption_agreed());
+  page.agree_on_preemption();
+  EXPECT_TRUE(page.preemption_agreed());
+}
+
 TEST(JobPage, ASlotIsForOneProcess) {
   JobPage page = JobPage::create(1, "job");
   page.enter(0);
