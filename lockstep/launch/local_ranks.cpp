@@ -31,6 +31,9 @@ constexpr std::chrono::milliseconds time_to_throw = 500ms;
 // How long the kernel may take to end a killed process; one that is stuck in it never ends.
 constexpr std::chrono::milliseconds time_to_die = 5s;
 
+// Each needs a descriptor until its program runs.
+constexpr std::size_t most_starting = 32;
+
 std::pair<FileDescriptor, FileDescriptor> make_socket_pair() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
@@ -62,16 +65,22 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
       patience_(options.shutdown_timeout) {
   if (!round.store.empty()) switchboard_.publish(job_token_key, share_job_token(token));
   static const int open_files = raise_open_files();
-  std::vector<Process> processes;
-  for (int rank = 0; rank < options_.nproc_per_node; ++rank)
-    processes.push_back(start_rank(rank, open_files));
-  for (Process& process : processes) {
-    const int error_number = process.wait_for_exec();
-    if (error_number == 0 || start_error_ != 0) continue;
-    output_.say(fmt::format("{}: {}", options_.program, std::strerror(error_number)));
-    start_error_ = error_number == ENOENT ? exit_not_found : exit_not_executable;
+  std::deque<Process> starting;
+  for (int rank = 0; rank < options_.nproc_per_node && start_error_ == 0; ++rank) {
+    if (starting.size() == most_starting) wait_for(starting);
+    starting.push_back(start_rank(rank, open_files));
   }
+  while (!starting.empty()) wait_for(starting);
   if (start_error_ != 0) kill_all();
+}
+
+// For the first of them, whose descriptor for that is then closed.
+void LocalRanks::wait_for(std::deque<Process>& starting) {
+  const int error_number = starting.front().wait_for_exec();
+  starting.pop_front();
+  if (error_number == 0 || start_error_ != 0) return;
+  output_.say(fmt::format("{}: {}", options_.program, std::strerror(error_number)));
+  start_error_ = error_number == ENOENT ? exit_not_found : exit_not_executable;
 }
 
 Process LocalRanks::start_rank(int local_rank, int open_files) {

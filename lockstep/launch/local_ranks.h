@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -99,6 +100,7 @@ class LocalRanks {
     bool told = false;  // To end, by a signal of ours.
   };
 
+  void wait_for(std::deque<Process>& starting);
   Process start_rank(int local_rank, int open_files);
   void say_where(int local_rank, pid_t pid) const;
 
