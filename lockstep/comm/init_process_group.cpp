@@ -8,6 +8,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/last_words.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
@@ -91,6 +92,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
   const std::string name = groups_made == 0 ? "world" : fmt::format("world#{}", groups_made + 1);
   if (options.store) meet_in_store(*options.store, who, name, in(options.timeout));
   auto session = std::make_shared<HostSession>(who, name, in(options.timeout));
+  send_last_words_to(session->shared_page(), who.rank);
   ProcessGroup world = make_world(session, name, options.timeout);
   current = session;
   ++groups_made;

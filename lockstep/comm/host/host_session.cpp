@@ -9,10 +9,15 @@
 #include <thread>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/failure_record.h"
 #include "lockstep/comm/host/abstract_socket.h"
+#include "lockstep/comm/log.h"
 
 namespace lockstep {
 namespace {
+
+// Half of the time within which a failure is to be known.
+constexpr std::chrono::milliseconds time_for_last_words{50};
 
 // What ranks of one job agree on, and ranks of any other cannot say. Never shown: it may hold a
 // secret.
@@ -66,7 +71,8 @@ HostSession::HostSession(const LaunchEnvironment& environment, std::string_view 
     link_ = std::make_unique<HostLink>(
         call_rank_zero(identity_of(environment, name), environment.job_id, deadline));
   }
-  if (!page_) page_.emplace(JobPage::attach(link_->obtain(job_page_key, deadline)));
+  if (!page_)
+    page_ = std::make_shared<JobPage>(JobPage::attach(link_->obtain(job_page_key, deadline)));
   if (size() != environment.world_size)
     throw Error(Fault::mismatch, fmt::format("this rank was told of {} ranks, the launcher of {}",
                                              environment.world_size, size()));
@@ -74,7 +80,7 @@ HostSession::HostSession(const LaunchEnvironment& environment, std::string_view 
 }
 
 void HostSession::open_switchboard(const LaunchEnvironment& environment, std::string identity) {
-  page_.emplace(JobPage::create(environment.world_size, environment.job_id));
+  page_ = std::make_shared<JobPage>(JobPage::create(environment.world_size, environment.job_id));
   switchboard_ = std::make_unique<Switchboard>(page_->descriptor());
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
@@ -87,13 +93,32 @@ void HostSession::open_switchboard(const LaunchEnvironment& environment, std::st
 }
 
 void HostSession::throw_if_peer_lost(std::string_view context) const {
-  if (const auto failure = page_->failure()) throw Error(context, *failure);
+  if (const auto failure = page_->failure()) throw_lost(context, *failure);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_ || !page_->lost(peer)) continue;
-    const Failure seen = page_->examine(peer);
+    const Failure seen = examine(peer);
     page_->report(seen);
-    throw Error(context, recorded_failure().value_or(seen));
+    throw_lost(context, recorded_failure().value_or(seen));
   }
+}
+
+void HostSession::throw_lost(std::string_view context, const Failure& failure) const {
+  if (!logged_.exchange(true))
+    log(LogLevel::error, failure_record(page_->job_id(), failure, page_->since_failure()));
+  throw Error(context, failure);
+}
+
+// A rank that loses its group to an exception which it catches says which one only when the stack is
+// unwound, a moment later.
+Failure HostSession::examine(int peer) const {
+  const Deadline patience = in(time_for_last_words);
+  Failure seen = page_->examine(peer);
+  while (seen.left && seen.what.empty() && !page_->failure() && Clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    seen = page_->examine(peer);
+  }
+  seen.detected_by = rank_;
+  return seen;
 }
 
 // Another rank's record of the same failure may have come first, and be half written; that rank
