@@ -9,8 +9,8 @@
 namespace lockstep {
 
 struct ErrorReport {
-  std::string message;     // "Type: text".
-  std::string call_stack;  // Lines; may be empty. Shown before the message.
+  std::string message = {};     // "Type: text".
+  std::string call_stack = {};  // Lines; may be empty. Shown before the message.
 
   // Torchrun shows the error of the least second first, as the root cause: one that only follows
   // from another rank's must come later, whatever the clock says.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/host/oom_kills.h"
 
+#include <fmt/format.h>
+
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -29,7 +31,7 @@ std::optional<std::uint64_t> count_of(const fs::path& mount, fs::path path, cons
 
 // A line of /proc/self/cgroup is ID:CONTROLLERS:PATH; see cgroups(7).
 bool names_memory(std::string_view controllers) {
-  return ("," + std::string(controllers) + ",").find(",memory,") != std::string::npos;
+  return fmt::format(",{},", controllers).find(",memory,") != std::string::npos;
 }
 
 std::optional<std::uint64_t> count_of_own_group(const fs::path& root) {
