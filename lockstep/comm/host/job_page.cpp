@@ -101,6 +101,13 @@ std::optional<int> wait_status_of(int pid, std::int64_t started) {
   return static_cast<int>(*status);
 }
 
+// The beginning of `text`, which does not end within a character of UTF-8.
+std::string_view cut(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return text.substr(0, most);
+}
+
 // Whether the kernel has killed for want of memory since there were `before` such kills: it counts
 // one before it sends the signal.
 std::optional<bool> oom_kill_since(std::int64_t before) {
@@ -200,7 +207,7 @@ void JobPage::say_last_words(int slot, std::string_view text) const {
   LastWords& words = layout().slot[slot].words;
   std::uint32_t none = 0;
   if (!words.state.compare_exchange_strong(none, 1)) return;
-  copy_text(words.text, text);
+  copy_text(words.text, cut(text, most_words));
   words.state = 2;
 }
 

@@ -136,6 +136,12 @@ TEST(JobPage, TheFirstWordsOfAProcessAreItsLast) {
   EXPECT_EQ(page.examine(1).what, std::string(1024, 'x'));
 }
 
+TEST(JobPage, WordsAreNotCutWithinACharacter) {
+  JobPage page = JobPage::create(1, "job");
+  page.say_last_words(0, std::string(1023, 'x') + "\xc3\xa9");
+  EXPECT_EQ(page.last_words(0), std::string(1023, 'x'));
+}
+
 TEST(JobPage, WordsAreForgottenWhenAProcessComesBack) {
   JobPage page = JobPage::create(1, "job");
   page.enter(0);
