@@ -9,6 +9,12 @@
 namespace lockstep {
 namespace {
 
+double seconds_for(const Activity& activity) {
+  return std::max(0.0, seconds_since(time_of(activity.since.load(std::memory_order_relaxed))));
+}
+
+}  // namespace
+
 std::string group_of(const Activity& activity) {
   char text[sizeof activity.group + 1] = {};
   for (std::size_t i = 0; i < activity.group.size(); ++i) {
@@ -17,12 +23,6 @@ std::string group_of(const Activity& activity) {
   }
   return text;
 }
-
-double seconds_for(const Activity& activity) {
-  return std::max(0.0, seconds_since(time_of(activity.since.load(std::memory_order_relaxed))));
-}
-
-}  // namespace
 
 GroupName pack_group_name(std::string_view name) {
   GroupName packed{};

@@ -18,16 +18,38 @@ std::string compose(Fault fault, std::string_view message, std::source_location 
                      ours == path.npos ? path : path.substr(ours), where.line());
 }
 
-std::string cause(const Failure& failure) {
-  if (failure.signal) {
-    const char* abbreviation = ::sigabbrev_np(*failure.signal);
-    return fmt::format("was killed by signal {} (SIG{}){}", *failure.signal,
-                       abbreviation ? abbreviation : "?",
-                       failure.oom.value_or(false) ? ", out of memory," : "");
+// A rank's text is data: it may not move a reader's cursor. C1 controls are C2 80 to C2 9F in UTF-8.
+std::string one_line(std::string text) {
+  char before = 0;
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool c1 = before == '\xC2' && byte >= 0x80 && byte < 0xA0;
+    before = c;
+    if (byte < 0x20 || byte == 0x7F) c = ' ';
+    if (c1) c = '\xBF';  // With the C2 before it, an inverted question mark.
   }
+  return text;
+}
+
+std::string signal_text(const Failure& failure) {
+  const char* abbreviation = ::sigabbrev_np(*failure.signal);
+  return fmt::format("was killed by signal {} (SIG{}){}", *failure.signal,
+                     abbreviation ? abbreviation : "?",
+                     failure.oom.value_or(false) ? ", out of memory," : "");
+}
+
+std::string cause(const Failure& failure) {
+  // What an exception that nobody caught ends with is SIGABRT.
+  const bool another_signal = failure.signal && failure.signal != SIGABRT;
+  if (!failure.what.empty())
+    return fmt::format("{} an exception: {}",
+                       another_signal ? signal_text(failure) + " after" : "ended with",
+                       one_line(failure.what));
+  if (failure.signal) return signal_text(failure);
   if (failure.exit_code)
     return fmt::format("exited with code {} without destroy_process_group()", *failure.exit_code);
-  return "left the job without destroy_process_group(), or died of an unknown cause";
+  if (failure.left) return "left the job without destroy_process_group()";
+  return "died of an unknown cause";
 }
 
 }  // namespace

@@ -47,10 +47,12 @@ struct Failure {
   std::string group = {};      // That group's name.
   std::string what = {};       // The exception that ended it, type and text; empty when not known.
   int detected_by = -1;        // The rank that noticed first; -1 for the launcher.
+  bool left = false;           // It gave its group up, to an exception say, without having ended.
 };
 
 // One line, such as
 //   rank 1 (pid 4242 on node3) was killed by signal 9 (SIGKILL), last seen in all_reduce #812
+// Control characters in what a rank said are replaced.
 LOCKSTEP_API std::string describe(const Failure& failure);
 
 class LOCKSTEP_API Error : public std::runtime_error {

@@ -7,6 +7,7 @@
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/host/agent_line.h"
 #include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/last_words.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/meet_in_store.h"
 #include "lockstep/comm/preemption.h"
@@ -95,6 +96,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
   require(current.expired(), "init_process_group: this process is in a group already");
   const std::string name = groups_made == 0 ? "world" : fmt::format("world#{}", groups_made + 1);
   auto session = join(who, options, name);
+  send_last_words_to(session->shared_page(), who.rank);
   ProcessGroup world = make_world(session, name, options.timeout);
   current = session;
   ++groups_made;

@@ -8,11 +8,16 @@
 #include <thread>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/failure_record.h"
 #include "lockstep/comm/host/abstract_socket.h"
 #include "lockstep/comm/host/agent_line.h"
+#include "lockstep/comm/log.h"
 
 namespace lockstep {
 namespace {
+
+// Half of the time within which a failure is to be known.
+constexpr std::chrono::milliseconds time_for_last_words{50};
 
 FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
   const Packet hello = make_packet(Packet::Kind::hello, "", meeting.identity);
@@ -59,7 +64,8 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline) : rank_(
     open_switchboard(meeting);
   else
     link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline));
-  if (!page_) page_.emplace(JobPage::attach(link_->obtain(job_page_key, deadline)));
+  if (!page_)
+    page_ = std::make_shared<JobPage>(JobPage::attach(link_->obtain(job_page_key, deadline)));
   if (size() != meeting.size)
     throw Error(Fault::mismatch, fmt::format("this rank was told of {} ranks, the launcher of {}",
                                              meeting.size, size()));
@@ -67,7 +73,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline) : rank_(
 }
 
 void HostSession::open_switchboard(const HostMeeting& meeting) {
-  page_.emplace(JobPage::create(meeting.size, meeting.job_id));
+  page_ = std::make_shared<JobPage>(JobPage::create(meeting.size, meeting.job_id));
   switchboard_ = std::make_unique<Switchboard>(page_->descriptor());
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
@@ -79,13 +85,32 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
 }
 
 void HostSession::throw_if_peer_lost(std::string_view context) const {
-  if (const auto failure = page_->failure()) throw Error(context, *failure);
+  if (const auto failure = page_->failure()) throw_lost(context, *failure);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_ || !page_->lost(peer)) continue;
-    const Failure seen = page_->examine(peer);
+    const Failure seen = examine(peer);
     page_->report(seen);
-    throw Error(context, recorded_failure().value_or(seen));
+    throw_lost(context, recorded_failure().value_or(seen));
   }
+}
+
+void HostSession::throw_lost(std::string_view context, const Failure& failure) const {
+  if (!logged_.exchange(true))
+    log(LogLevel::error, failure_record(page_->job_id(), failure, page_->since_failure()));
+  throw Error(context, failure);
+}
+
+// A rank that loses its group to an exception which it catches says which one only when the stack is
+// unwound, a moment later.
+Failure HostSession::examine(int peer) const {
+  const Deadline patience = in(time_for_last_words);
+  Failure seen = page_->examine(peer);
+  while (seen.left && seen.what.empty() && !page_->failure() && Clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    seen = page_->examine(peer);
+  }
+  seen.detected_by = rank_;
+  return seen;
 }
 
 // Another rank's record of the same failure may have come first, and be half written; that rank

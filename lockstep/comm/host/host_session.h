@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,8 +54,12 @@ class HostSession {
   HostLink& link() { return *link_; }
   JobPage& page() { return *page_; }
 
-  // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message.
-  // Costs about 20 ns a rank: for the slow path of a wait, not for a spin.
+  // The page, for whoever must still reach it when this session is over.
+  std::shared_ptr<const JobPage> shared_page() const { return page_; }
+
+  // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message. The
+  // first time it does, it logs the failure record. Costs about 20 ns a rank: for the slow path of
+  // a wait, not for a spin.
   void throw_if_peer_lost(std::string_view context) const;
 
   // The group was destroyed by all: leaving is not a failure any more.
@@ -64,14 +69,17 @@ class HostSession {
   void abandon() { page_->abandon(rank_); }
 
  private:
+  [[noreturn]] void throw_lost(std::string_view context, const Failure& failure) const;
+  Failure examine(int peer) const;
   std::optional<Failure> recorded_failure() const;
   void open_switchboard(const HostMeeting& meeting);
 
   const int rank_;
-  std::optional<JobPage> page_;
+  std::shared_ptr<JobPage> page_;
   std::unique_ptr<Switchboard> switchboard_;  // In rank 0 when no agent started the job.
   std::unique_ptr<HostLink> link_;
   std::unique_ptr<Sentinel> sentinel_;
+  mutable std::atomic<bool> logged_{false};  // The failure record.
 };
 
 }  // namespace lockstep

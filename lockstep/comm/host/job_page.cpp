@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,15 +14,26 @@
 #include <string>
 
 #include "lockstep/comm/host/fixed_text.h"
+#include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/host/oom_kills.h"
+#include "lockstep/comm/time.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504b34;  // Changes with the layout.
+constexpr std::uint64_t magic = 0x5041474553504b35;  // Changes with the layout.
+
+constexpr std::size_t most_words = 1024;  // Bytes.
+
+// What a process says before it ends.
+struct LastWords {
+  std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 complete.
+  char text[most_words + 1];
+};
 
 // The value of a Failure in memory that several processes share.
 struct FailureRecord {
-  enum class Cause : std::int32_t { unknown, exit_code, signal };
+  enum class Cause : std::int32_t { unknown, exit_code, signal, left };
 
   std::atomic<std::uint32_t> state;  // 0 empty, 1 being written, 2 complete.
   std::int32_t rank;
@@ -29,9 +41,13 @@ struct FailureRecord {
   Cause cause;
   std::int32_t value;
   std::int32_t oom;  // -1 unknown, 0 no, 1 yes.
+  std::int32_t detected_by;
   std::uint64_t sequence;
+  Clock::rep reported;  // When, by the steady clock, which is the same for all processes of a host.
   char host[64];
   char operation[32];
+  char group[sizeof(GroupName) + 1];
+  char what[most_words + 1];
 };
 
 struct Slot {
@@ -41,13 +57,8 @@ struct Slot {
   std::atomic<std::int64_t> started;  // When that process did: with its pid, which process it is.
   std::atomic<std::int32_t> expects_preemption;  // The pid that does; a successor must ask anew.
   alignas(64) Activity activity;
+  alignas(64) LastWords words;
 };
-
-std::string host_name() {
-  char name[64] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 void make_robust(pthread_mutex_t& mutex) {
   pthread_mutexattr_t attributes;
@@ -86,11 +97,27 @@ std::optional<int> wait_status_of(int pid, std::int64_t started) {
   return static_cast<int>(*status);
 }
 
+// The beginning of `text`, which does not end within a character of UTF-8.
+std::string_view cut(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return text.substr(0, most);
+}
+
+// Whether the kernel has killed for want of memory since there were `before` such kills: it counts
+// one before it sends the signal.
+std::optional<bool> oom_kill_since(std::int64_t before) {
+  const auto now = oom_kills();
+  if (before < 0 || !now) return std::nullopt;
+  return static_cast<std::int64_t>(*now) > before;
+}
+
 }  // namespace
 
 struct JobPage::Layout {
   std::uint64_t magic;
   std::int32_t slots;
+  std::int64_t oom_kills;  // Before the job began; -1 when unknown.
   char job_id[128];
   std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
@@ -107,6 +134,7 @@ JobPage JobPage::create(int slots, std::string_view job_id) {
   Layout& layout = page.layout();  // All zeros, which is how every atomic in it starts.
   layout.slots = slots;
   copy_text(layout.job_id, job_id);
+  layout.oom_kills = oom_kills().value_or(-1);
   for (int i = 0; i < slots; ++i) make_robust(layout.slot[i].life);
   layout.magic = magic;
   return page;
@@ -143,6 +171,7 @@ void JobPage::enter(int slot) {
                                            slot, job_id(), mine.pid.load()));
   mine.pid = ::getpid();
   mine.started = stat_field(mine.pid, 22).value_or(0);
+  mine.words.state = 0;
   mine.phase = Phase::alive;
 }
 
@@ -183,16 +212,35 @@ void JobPage::agree_on_preemption() const { layout().preemption_agreed = true; }
 
 bool JobPage::preemption_agreed() const { return layout().preemption_agreed; }
 
+void JobPage::say_last_words(int slot, std::string_view text) const {
+  LastWords& words = layout().slot[slot].words;
+  std::uint32_t none = 0;
+  if (!words.state.compare_exchange_strong(none, 1)) return;
+  copy_text(words.text, cut(text, most_words));
+  words.state = 2;
+}
+
+std::string JobPage::last_words(int slot) const {
+  const LastWords& words = layout().slot[slot].words;
+  return words.state == 2 ? words.text : "";
+}
+
 Failure JobPage::examine(int slot) const {
   const Activity& last = activity(slot);
   Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
   failure.sequence = last.sequence();
-  if (failure.sequence > 0) failure.operation = name(last.operation());
-  if (phase(slot) == Phase::abandoned) return failure;
+  if (failure.sequence > 0) {
+    failure.operation = name(last.operation());
+    failure.group = group_of(last);
+  }
+  failure.what = last_words(slot);
+  failure.left = phase(slot) == Phase::abandoned;
+  if (failure.left) return failure;
   if (const auto status = wait_status_of(failure.pid, layout().slot[slot].started)) {
     if (WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
     if (WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
   }
+  if (failure.signal == SIGKILL) failure.oom = oom_kill_since(layout().oom_kills);
   return failure;
 }
 
@@ -205,12 +253,17 @@ void JobPage::report(const Failure& failure) const {
   record.pid = failure.pid;
   record.cause = failure.signal      ? Cause::signal
                  : failure.exit_code ? Cause::exit_code
+                 : failure.left      ? Cause::left
                                      : Cause::unknown;
   record.value = failure.signal.value_or(failure.exit_code.value_or(0));
   record.oom = failure.oom ? *failure.oom : -1;
+  record.detected_by = failure.detected_by;
   record.sequence = failure.sequence;
+  record.reported = Clock::now().time_since_epoch().count();
   copy_text(record.host, failure.host);
   copy_text(record.operation, failure.operation);
+  copy_text(record.group, failure.group);
+  copy_text(record.what, failure.what);
   record.state = 2;
 }
 
@@ -222,9 +275,22 @@ std::optional<Failure> JobPage::failure() const {
   if (record.cause == Cause::signal) failure.signal = record.value;
   if (record.cause == Cause::exit_code) failure.exit_code = record.value;
   if (record.oom >= 0) failure.oom = record.oom == 1;
+  failure.left = record.cause == Cause::left;
   failure.operation = record.operation;
   failure.sequence = record.sequence;
+  failure.group = record.group;
+  failure.detected_by = record.detected_by;
+  failure.what = record.what;
+  const bool is_ours = record.rank >= 0 && record.rank < slots() && pid(record.rank) == record.pid;
+  if (failure.what.empty() && is_ours) failure.what = last_words(record.rank);
   return failure;
+}
+
+std::chrono::milliseconds JobPage::since_failure() const {
+  const FailureRecord& record = layout().failure;
+  if (record.state != 2) return {};
+  const Clock::time_point then{Clock::duration(record.reported)};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - then);
 }
 
 }  // namespace lockstep

@@ -63,7 +63,7 @@ class LOCKSTEP_API JobPage {
   char process_state(int slot) const;
 
   // What the process in `slot` has to say before it ends: the exception that it ends with, cut to
-  // 1 KiB. The first words count. Async-signal-safe.
+  // 1 KiB. The first words count, until the slot is entered anew. Async-signal-safe.
   void say_last_words(int slot, std::string_view text) const;
   std::string last_words(int slot) const;  // Empty when there are none.
 
@@ -83,6 +83,7 @@ class LOCKSTEP_API JobPage {
   // Records the job's first failure; later ones are dropped. Async-signal-safe.
   void report(const Failure& failure) const;
 
+  // With the lost process's last words even if they came later than the report.
   std::optional<Failure> failure() const;
 
   // How long ago that was recorded; 0 when it was not.

@@ -116,7 +116,10 @@ TEST(JobPage, OnlyTheFirstFailureIsKept) {
                .signal = 9,
                .oom = true,
                .operation = "all_reduce",
-               .sequence = 12});
+               .sequence = 12,
+               .group = "world",
+               .what = "std::bad_alloc: std::bad_alloc",
+               .detected_by = 3});
   page.report({.rank = 0, .host = "b", .pid = 6, .exit_code = 3});
   const Failure failure = page.failure().value();
   EXPECT_EQ(failure.rank, 1);
@@ -125,6 +128,73 @@ TEST(JobPage, OnlyTheFirstFailureIsKept) {
   EXPECT_EQ(failure.oom, true);
   EXPECT_EQ(failure.operation, "all_reduce");
   EXPECT_EQ(failure.sequence, 12U);
+  EXPECT_EQ(failure.group, "world");
+  EXPECT_EQ(failure.what, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(failure.detected_by, 3);
+  EXPECT_FALSE(failure.left);
+}
+
+TEST(JobPage, TellsHowLongAgoTheFirstFailureWasReported) {
+  JobPage page = JobPage::create(1, "job");
+  EXPECT_EQ(page.since_failure().count(), 0);
+  page.report({.rank = 0});
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  page.report({.rank = 0});
+  EXPECT_GE(page.since_failure().count(), 30);
+  EXPECT_LT(page.since_failure().count(), 5000);
+}
+
+TEST(JobPage, TheFirstWordsOfAProcessAreItsLast) {
+  JobPage page = JobPage::create(2, "job");
+  page.enter(1);
+  EXPECT_EQ(page.last_words(1), "");
+  page.say_last_words(1, std::string(5000, 'x'));
+  page.say_last_words(1, "more");
+  EXPECT_EQ(page.last_words(1), std::string(1024, 'x'));
+  EXPECT_EQ(page.last_words(0), "");
+  page.leave(1, JobPage::Phase::abandoned);
+  EXPECT_EQ(page.examine(1).what, std::string(1024, 'x'));
+}
+
+TEST(JobPage, WordsAreNotCutWithinACharacter) {
+  JobPage page = JobPage::create(1, "job");
+  page.say_last_words(0, std::string(1023, 'x') + "\xc3\xa9");
+  EXPECT_EQ(page.last_words(0), std::string(1023, 'x'));
+}
+
+TEST(JobPage, WordsAreForgottenWhenAProcessComesBack) {
+  JobPage page = JobPage::create(1, "job");
+  page.enter(0);
+  page.say_last_words(0, "std::bad_alloc");
+  page.leave(0, JobPage::Phase::finished);
+  page.enter(0);
+  EXPECT_EQ(page.last_words(0), "");
+  page.leave(0, JobPage::Phase::finished);
+}
+
+TEST(JobPage, WordsThatComeAfterTheReportBelongToIt) {
+  JobPage page = JobPage::create(2, "job");
+  page.enter(1);
+  page.leave(1, JobPage::Phase::abandoned);
+  page.report(page.examine(1));
+  EXPECT_EQ(page.failure().value().what, "");
+  EXPECT_TRUE(page.failure().value().left);
+  page.say_last_words(1, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(page.failure().value().what, "std::bad_alloc: std::bad_alloc");
+}
+
+TEST(JobPage, AProcessThatEndsAfterItsLastWordsIsExaminedWithThem) {
+  JobPage page = JobPage::create(2, "job");
+  const pid_t pid = start_rank(page, 1, [&] {
+    page.say_last_words(1, "std::bad_alloc: std::bad_alloc");
+    ::raise(SIGABRT);
+  });
+  ASSERT_TRUE(soon([&] { return page.lost(1); }));
+  const Failure failure = page.examine(1);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(failure.what, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(failure.signal, SIGABRT);
+  EXPECT_FALSE(failure.oom);
 }
 
 TEST(JobPage, AnotherProcessSeesTheSamePage) {

@@ -1,0 +1,22 @@
+// An exception in words, for those who can no longer catch it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace lockstep {
+
+// Its type as one writes it in a program, and what(): "std::runtime_error: loss is nan". Of what is
+// not derived from std::exception, the type alone. At most some 8 KiB.
+std::string exception_text(const std::exception_ptr& error);
+
+// Whether it only says that another rank has failed, or has given its group up: that rank's own
+// exception is the one to be shown.
+bool is_consequence(const std::exception_ptr& error);
+
+// The calls that led to whoever asks, one a line, the innermost first, but for `skip` of them.
+std::string call_stack(int skip);
+
+}  // namespace lockstep
