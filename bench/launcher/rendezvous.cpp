@@ -1,0 +1,111 @@
+// What a rendezvous of many hosts costs, with all of them on this one: an agent's side for each, all in
+// one loop, and a store's client in a thread of its own for each of their ranks.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/rendezvous.h"
+
+#include <lockstep/comm/comm.h>
+#include <poll.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "lockstep/launch/reserved_port.h"
+
+namespace {
+
+using lockstep::Clock;
+using lockstep::Round;
+
+constexpr auto limit = std::chrono::minutes(2);
+
+// All that this host's processes have sent to each other, in packets with their headers.
+long long bytes_on_loopback() {
+  std::ifstream in("/sys/class/net/lo/statistics/rx_bytes");
+  long long bytes = 0;
+  in >> bytes;
+  return bytes;
+}
+
+lockstep::RunOptions options_of(int hosts, int ranks, int port) {
+  lockstep::RunOptions options;
+  options.nproc_per_node = ranks;
+  options.hosts.least = options.hosts.most = hosts;
+  options.hosts.endpoint = "127.0.0.1:" + std::to_string(port);
+  options.hosts.id = "bench";
+  return options;
+}
+
+// Until every host has been ordered to start its ranks.
+std::vector<Round> start(const std::vector<std::unique_ptr<lockstep::Rendezvous>>& hosts) {
+  std::vector<Round> rounds;
+  const auto deadline = Clock::now() + limit;
+  while (rounds.size() < hosts.size()) {
+    if (Clock::now() > deadline) throw std::runtime_error("the hosts did not all start");
+    std::vector<pollfd> entries;
+    for (const auto& host : hosts) host->watch(entries);
+    ::poll(entries.data(), entries.size(), 10);
+    for (const auto& host : hosts)
+      for (const lockstep::Order& order : host->serve(entries))
+        if (const auto* start = std::get_if<lockstep::StartRanks>(&order))
+          rounds.push_back(start->round);
+  }
+  return rounds;
+}
+
+// What ranks do in init_process_group(): rank 0 says a word, and all of them learn it.
+void meet(const Round& round, int rank, const std::optional<lockstep::JobToken>& token) {
+  const auto colon = round.store.rfind(':');
+  lockstep::TcpStore store({.host = round.store.substr(0, colon),
+                            .port = std::stoi(round.store.substr(colon + 1)),
+                            .member = {.job_id = round.job_id,
+                                       .rank = rank,
+                                       .world_size = round.world_size,
+                                       .attempt = round.attempt},
+                            .token = token});
+  if (rank == 0) store.set("word", "the word");
+  if (store.wait("word", Clock::now() + limit) != "the word")
+    throw std::runtime_error("the store says something else");
+}
+
+double milliseconds_since(Clock::time_point begin) { return lockstep::seconds_since(begin) * 1e3; }
+
+void measure(int hosts, int ranks) {
+  const auto options = options_of(hosts, ranks, lockstep::ReservedPort().number());
+  const long long bytes = bytes_on_loopback();
+  auto begin = Clock::now();
+  std::vector<std::unique_ptr<lockstep::Rendezvous>> all;
+  for (int host = 0; host < hosts; ++host)
+    all.push_back(std::make_unique<lockstep::Rendezvous>(options));
+  const std::vector<Round> rounds = start(all);
+  std::printf("agents_ms %.2f\n", milliseconds_since(begin));
+
+  begin = Clock::now();
+  std::vector<std::thread> threads;
+  for (const Round& round : rounds)
+    for (int rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] { meet(round, round.first_rank + rank, all[0]->token()); });
+  for (std::thread& thread : threads) thread.join();
+  std::printf("ranks_ms %.2f\nbytes %lld\nconnections %d\n", milliseconds_since(begin),
+              bytes_on_loopback() - bytes, hosts - 1 + hosts * ranks);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int hosts = 8;
+  int ranks = 8;
+  CLI::App app("What a rendezvous of many hosts costs");
+  app.add_option("--hosts", hosts, "How many")->check(CLI::Range(2, 4096))->capture_default_str();
+  app.add_option("--ranks", ranks, "Of each")->check(CLI::Range(1, 4096))->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  ::setenv("LOCKSTEP_JOB_TOKEN", lockstep::make_job_token().text().c_str(), 1);
+  measure(hosts, ranks);
+}
