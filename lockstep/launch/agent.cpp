@@ -12,12 +12,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
-#include "lockstep/launch/cores.h"
 #include "lockstep/launch/descendants.h"
 #include "lockstep/launch/environment.h"
+#include "lockstep/launch/ranges.h"
+#include "lockstep/launch/topology.h"
 
 namespace lockstep {
 namespace {
@@ -91,10 +93,14 @@ int Agent::run() {
 
 int Agent::start() {
   const int open_files = raise_open_files();
-  const auto blocks = divide_cpus(usable_cpus(), options_.nproc_per_node);
+  const BindingPlan plan = plan_binding(options_.nproc_per_node, options_.bind);
+  if (options_.verbose) {
+    std::istringstream picture(plan.picture);
+    for (std::string line; std::getline(picture, line);) output_.say(line);
+  }
   std::vector<Process> processes;
   for (int rank = 0; rank < options_.nproc_per_node; ++rank) {
-    processes.push_back(start_rank(rank, blocks[static_cast<std::size_t>(rank)], open_files));
+    processes.push_back(start_rank(rank, plan.ranks[static_cast<std::size_t>(rank)], open_files));
     ranks_.push_back({.pid = processes.back().pid()});
     ++running_;
   }
@@ -107,13 +113,12 @@ int Agent::start() {
   return 0;
 }
 
-Process Agent::start_rank(int rank, const std::vector<int>& cpus, int open_files) {
+Process Agent::start_rank(int rank, const RankBinding& binding, int open_files) {
   const Output::Ends ends = output_.add(rank, rank);
   auto [socket, socket_of_rank] = make_socket_pair();
   const FileDescriptor nothing = open_dev_null();
   // A terminal would stop a rank that reads from it: no rank is in the foreground.
   const bool keeps_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0;
-  const int threads = std::max(1, static_cast<int>(cpus.size()));
 
   RankPlace place;
   place.local_rank = rank;
@@ -124,7 +129,7 @@ Process Agent::start_rank(int rank, const std::vector<int>& cpus, int open_files
   place.max_restarts = options_.max_restarts;
   place.error_file = output_.error_file(rank);
   place.agent_fd = socket_of_rank.get();
-  place.threads = threads;
+  place.threads = binding.threads;
   place.columns = output_.columns(rank);
   Process process({.program = options_.program,
                    .arguments = options_.arguments,
@@ -133,14 +138,15 @@ Process Agent::start_rank(int rank, const std::vector<int>& cpus, int open_files
                    .out = ends.out.get(),
                    .err = ends.err.get(),
                    .inherited = {socket_of_rank.get()},
-                   .cpus = cpus,
+                   .cpus = binding.cpus,
+                   .memory_nodes = binding.memory_nodes,
                    .open_files = open_files});
   switchboard_.connect(std::move(socket));
   if (options_.verbose) {
     const char* users_threads = std::getenv("OMP_NUM_THREADS");
     output_.say(fmt::format("rank {}: pid {}, cores {}, OMP_NUM_THREADS={}", rank, process.pid(),
-                            as_ranges(cpus.empty() ? usable_cpus() : cpus),
-                            users_threads ? users_threads : std::to_string(threads)));
+                            as_ranges(binding.cpus.empty() ? affinity_mask() : binding.cpus),
+                            users_threads ? users_threads : std::to_string(binding.threads)));
   }
   return process;
 }

@@ -43,7 +43,7 @@ class Agent {
 
   // 0, or the exit code that says why the program could not be started.
   int start();
-  Process start_rank(int rank, const std::vector<int>& cpus, int open_files);
+  Process start_rank(int rank, const RankBinding& binding, int open_files);
 
   // One turn of the loop: waits for something to happen, and acts on it.
   void turn();

@@ -115,6 +115,7 @@ int guard(pid_t agent, const sigset_t& signals) {
 int run(const RunOptions& options) {
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
   require(options.nproc_per_node > 0, "a job needs at least one rank");
+  plan_binding(options.nproc_per_node, options.bind);  // Refuses what cannot be, before all else.
   open_standard_streams();
   close_all_on_exec();
   adopt_orphans();
