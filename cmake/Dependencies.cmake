@@ -7,6 +7,13 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 
+# hwloc 2.8 or later, for what cores share.
+find_path(LOCKSTEP_HWLOC_DIR hwloc.h REQUIRED)
+find_library(LOCKSTEP_HWLOC_LIBRARY hwloc REQUIRED)
+add_library(hwloc::hwloc UNKNOWN IMPORTED)
+set_target_properties(hwloc::hwloc PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_HWLOC_LIBRARY}
+                                              INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_HWLOC_DIR})
+
 # ISA-L, for CRC-32C; comm and launch do without.
 find_path(LOCKSTEP_ISAL_DIR isa-l/crc.h)
 find_library(LOCKSTEP_ISAL_LIBRARY isal)

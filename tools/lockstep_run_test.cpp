@@ -28,6 +28,7 @@
 #include "lockstep/comm/host/packet.h"
 #include "lockstep/comm/host/switchboard.h"
 #include "lockstep/comm/time.h"
+#include "lockstep/launch/binding.h"
 #include "tests/ranks.h"
 #include "tools/command.h"
 
@@ -180,6 +181,43 @@ TEST(LockstepRun, WhatFollowsTheProgramIsTheProgramsOwn) {
             "[0] <-v>\n");
 }
 
+TEST(LockstepRun, ADryRunSaysWhatWouldBeStartedAndStartsNothing) {
+  const ScratchDirectory scratch;
+  const std::string mark = scratch.path() / "started";
+  const std::string logs = scratch.path() / "logs";
+  const Finished run =
+      run_command(ranks_of_script(2, "touch " + mark, {"--dry-run", "--log-dir", logs}));
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(run.err, "");
+  for (const char* part :
+       {"2 ranks on this host\n", "command: /bin/sh -c 'touch ", "package ",
+        "\nrank 1: ", "LOCAL_RANK=1 RANK=1", "  WORLD_SIZE=2\n", "1/stderr.log, and shown here\n"})
+    EXPECT_TRUE(contains(run.out, part)) << part << " in " << run.out;
+  EXPECT_FALSE(std::filesystem::exists(mark));
+  EXPECT_FALSE(std::filesystem::exists(logs));
+}
+
+TEST(LockstepRun, ADryRunFindsOutThatThereIsNoProgram) {
+  EXPECT_EQ(run_command({LOCKSTEP_RUN, "--dry-run", "/no/such/program"}).code, 127);
+  EXPECT_EQ(run_command({LOCKSTEP_RUN, "--dry-run", "/etc/passwd"}).code, 126);
+}
+
+TEST(LockstepRun, MoreRanksThanCoresThatAreToHaveTheirOwnAreRefusedWith64) {
+  for (const char* option : {"--verbose", "--dry-run"}) {
+    const Finished run =
+        run_command({LOCKSTEP_RUN, option, "-n", "99999", "--bind", "core", "/bin/true"});
+    EXPECT_EQ(run.code, 64);
+    EXPECT_TRUE(contains(run.err, "99999 ranks cannot have cores of their own")) << run.err;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+}
+
+TEST(LockstepRun, VerboseShowsTheHostAndItsRanks) {
+  const Finished run = run_command(ranks_of_script(1, "exit 0", {"-v"}));
+  EXPECT_TRUE(contains(run.err, "lockstep run: package ")) << run.err;
+  EXPECT_TRUE(contains(run.err, "lockstep run: rank 0: pid ")) << run.err;
+}
+
 // --- What a rank is given -----------------------------------------------------------------------
 
 TEST(LockstepRun, EachRankFindsWhatTorchrunWouldTellIt) {
@@ -236,11 +274,10 @@ TEST(LockstepRun, OnlyRankZeroReadsTheLaunchersInput) {
 }
 
 TEST(LockstepRun, CoresAreDividedAmongTheRanksAndShown) {
-  cpu_set_t mask;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
-  const int cores = CPU_COUNT(&mask);
+  const int cores = usable_cores();
   const Finished run = run_command(ranks_of_script(
-      cores, "grep Cpus_allowed_list /proc/self/status; echo threads=$OMP_NUM_THREADS", {"-v"}));
+      cores, "grep Cpus_allowed_list /proc/self/status; echo threads=$OMP_NUM_THREADS",
+      {"-v", "--bind", "core"}));
   EXPECT_EQ(run.code, 0);
   std::set<std::string> lists;
   for (const std::string& line : sorted_lines(run.out))
@@ -252,12 +289,10 @@ TEST(LockstepRun, CoresAreDividedAmongTheRanksAndShown) {
 }
 
 TEST(LockstepRun, OneRankHasAllCoresAndAThreadForEach) {
-  cpu_set_t mask;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
   const std::string script = "echo threads=$OMP_NUM_THREADS";
   ::unsetenv("OMP_NUM_THREADS");
   auto alone = variables_in(run_command(ranks_of_script(1, script)).out);
-  EXPECT_EQ(alone["threads"], std::to_string(CPU_COUNT(&mask)));
+  EXPECT_EQ(alone["threads"], std::to_string(usable_cores()));
   auto told = variables_in(run_command(ranks_of_script(1, script), {"OMP_NUM_THREADS=5"}).out);
   EXPECT_EQ(told["threads"], "5");
 }

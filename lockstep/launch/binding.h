@@ -3,12 +3,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/api.h"
 
 namespace lockstep {
+
+struct Topology;
 
 enum class Binding {
   automatic,  // As core where there is a core for each rank; else, and under a CPU quota, as none.
@@ -18,9 +21,13 @@ enum class Binding {
 };
 
 struct RankBinding {
-  std::vector<int> cpus = {};          // Logical processors; the rank is not bound when empty.
-  std::vector<int> memory_nodes = {};  // NUMA nodes its memory comes from first; any when empty.
-  int threads = 1;                     // How many cores are its share: for OMP_NUM_THREADS.
+  std::vector<int> cpus = {};  // Logical processors of whole cores; not bound when empty.
+
+  // The NUMA node its memory comes from first, where the host has several and its cores are all of
+  // one. Not the only one: when that is full another is slower, but does not get the rank killed.
+  std::vector<int> memory_nodes = {};
+
+  int threads = 1;  // How many cores are its share: for OMP_NUM_THREADS.
 };
 
 struct BindingPlan {
@@ -31,6 +38,10 @@ struct BindingPlan {
 // Of what this process may use: its affinity mask, and the CPU quota of its cgroups.
 // Errors: misuse for no rank, and for Binding::core with more ranks than cores.
 LOCKSTEP_API BindingPlan plan_binding(int ranks, Binding binding);
+
+// The same for any machine and quota, in CPUs.
+BindingPlan plan_binding(const Topology& topology, std::optional<double> quota, int ranks,
+                         Binding binding);
 
 // How many cores this process may use, by mask and quota; at least 1.
 LOCKSTEP_API int usable_cores();

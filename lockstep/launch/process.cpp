@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,13 +25,16 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// A set of any size, in the kernel's own layout: bit i of the array is CPU i.
-std::vector<unsigned long> mask_of(const std::vector<int>& cpus) {
+constexpr int prefer_many = 5;  // MPOL_PREFERRED_MANY of linux/mempolicy.h, since Linux 5.15,
+constexpr int prefer = 1;       // and MPOL_PREFERRED, which takes the first node of several.
+
+// A set of any size, in the kernel's own layout: bit i of the array is CPU or NUMA node i.
+std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
   constexpr int bits = 8 * sizeof(unsigned long);
   std::vector<unsigned long> mask;
-  for (const int cpu : cpus) {
-    mask.resize(std::max(mask.size(), static_cast<std::size_t>(cpu / bits + 1)));
-    mask[static_cast<std::size_t>(cpu / bits)] |= 1UL << (cpu % bits);
+  for (const int number : numbers) {
+    mask.resize(std::max(mask.size(), static_cast<std::size_t>(number / bits + 1)));
+    mask[static_cast<std::size_t>(number / bits)] |= 1UL << (number % bits);
   }
   return mask;
 }
@@ -40,9 +45,21 @@ struct Prepared {
   const Command& command;
   std::vector<char*> arguments;
   std::vector<char*> environment;
-  std::vector<unsigned long> mask;
+  std::vector<unsigned long> cpus;
+  std::vector<unsigned long> memory_nodes;
   pid_t parent;
 };
+
+// Memory is taken from these nodes while they have some, and from others then: MPOL_BIND would have the
+// kernel kill the process although memory is free. Where it is not allowed, as in some containers,
+// memory still comes from near the core that touches it first.
+void prefer_memory_of(const std::vector<unsigned long>& nodes) {
+  if (nodes.empty()) return;
+  // The kernel does not look at the last bit of those that it is told of.
+  const unsigned long bits = 8 * sizeof nodes[0] * nodes.size() + 1;
+  if (::syscall(SYS_set_mempolicy, prefer_many, nodes.data(), bits) != 0)
+    ::syscall(SYS_set_mempolicy, prefer, nodes.data(), bits);
+}
 
 // Only async-signal-safe calls here. Returns the errno of what failed, or not at all.
 int become(const Prepared& prepared) {
@@ -54,10 +71,11 @@ int become(const Prepared& prepared) {
     return errno;
   for (const int fd : command.inherited)
     if (::fcntl(fd, F_SETFD, 0) != 0) return errno;
-  if (!prepared.mask.empty() &&
-      ::sched_setaffinity(0, prepared.mask.size() * sizeof prepared.mask[0],
-                          reinterpret_cast<const cpu_set_t*>(prepared.mask.data())) != 0)
+  if (!prepared.cpus.empty() &&
+      ::sched_setaffinity(0, prepared.cpus.size() * sizeof prepared.cpus[0],
+                          reinterpret_cast<const cpu_set_t*>(prepared.cpus.data())) != 0)
     return errno;
+  prefer_memory_of(prepared.memory_nodes);
   if (command.open_files > 0) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -75,8 +93,12 @@ int become(const Prepared& prepared) {
 }  // namespace
 
 Process::Process(const Command& command) {
-  const Prepared prepared{command, pointers_to(command.arguments), pointers_to(command.environment),
-                          mask_of(command.cpus), ::getpid()};
+  const Prepared prepared{command,
+                          pointers_to(command.arguments),
+                          pointers_to(command.environment),
+                          mask_of(command.cpus),
+                          mask_of(command.memory_nodes),
+                          ::getpid()};
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
   verdict_ = FileDescriptor(ends[0]);

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
@@ -72,6 +74,24 @@ TEST(Process, HasTheLimitOfOpenFilesThatItIsGiven) {
   Process process(command);
   EXPECT_EQ(process.wait_for_exec(), 0);
   EXPECT_EQ(code_of(process), 0);
+}
+
+TEST(Process, TakesItsMemoryFromTheNodesItIsGiven) {
+  if (::syscall(SYS_set_mempolicy, 0, nullptr, 0) != 0)
+    GTEST_SKIP() << "this kernel has no NUMA nodes, or lets nobody choose them";
+  Command command = shell("grep -q ' prefer[ a-z()]*:0 ' /proc/self/numa_maps");
+  command.memory_nodes = {0};
+  Process process(command);
+  EXPECT_EQ(process.wait_for_exec(), 0);
+  EXPECT_EQ(code_of(process), 0);
+}
+
+TEST(Process, RunsThoughTheNodesItIsGivenAreNotThere) {
+  Command command = shell("exit 7");
+  command.memory_nodes = {63};
+  Process process(command);
+  EXPECT_EQ(process.wait_for_exec(), 0);
+  EXPECT_EQ(code_of(process), 7);
 }
 
 }  // namespace

@@ -124,6 +124,7 @@ int run(const RunOptions& options) {
   require(!hosts.node_rank || (*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most &&
                                hosts.least == hosts.most),
           "a host's number is given for a fixed number of hosts, and less than that");
+  plan_binding(options.nproc_per_node, options.bind);  // Refuses what cannot be, before all else.
   open_standard_streams();
   close_all_on_exec();
   adopt_orphans();

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/binding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/launch/cpu_quota.h"
+#include "lockstep/launch/topology.h"
+
+namespace lockstep {
+namespace {
+
+using Cores = std::vector<Core>;
+
+// How many cores the quota is worth, at least 1; all of them when there is none.
+int worth(const Topology& topology, std::optional<double> quota) {
+  const int cores = static_cast<int>(topology.cores.size());
+  if (!quota || *quota >= cores) return cores;
+  return std::max(1, static_cast<int>(std::floor(*quota)));
+}
+
+// What a cut between two neighbouring cores keeps together: 0 cuts through an L3, 1 only between two
+// L3s, 2 between two NUMA nodes, 3 between two packages.
+int boundary(const Core& left, const Core& right) {
+  if (left.package != right.package) return 3;
+  if (left.node != right.node) return 2;
+  return left.l3 != right.l3 ? 1 : 0;
+}
+
+// Cuts a row of cores into blocks whose sizes are at most one apart.
+//
+// Which of the blocks are the larger ones is free. Among all such choices this is one with the most
+// cuts between packages, of these the most between nodes, of these the most between L3s: so a block
+// straddles a boundary only if it must. Of equal ones it has the larger blocks first. It is a
+// table of the best way to have made `block` blocks, `larger` of them larger.
+class Division {
+ public:
+  Division(const Cores& cores, int blocks)
+      : blocks_(static_cast<std::size_t>(blocks)),
+        smaller_size_(cores.size() / blocks_),
+        larger_(cores.size() % blocks_),
+        best_((blocks_ + 1) * (larger_ + 1), impossible) {
+    at(0, 0) = 0;
+    for (std::size_t block = 1; block <= blocks_; ++block)
+      for (std::size_t larger = 0; larger <= std::min(block, larger_); ++larger) {
+        const std::int64_t before =
+            std::max(before_smaller(block, larger), before_larger(block, larger));
+        if (before == impossible) continue;
+        const std::size_t cut = position(block, larger);
+        at(block, larger) = before + (cut < cores.size() ? value(cores[cut - 1], cores[cut]) : 0);
+      }
+  }
+
+  // The sizes of the blocks, from left to right.
+  std::vector<std::size_t> sizes() const {
+    std::vector<std::size_t> sizes(blocks_, smaller_size_);
+    std::size_t larger = larger_;
+    for (std::size_t block = blocks_; block > 0; --block) {
+      // Going backwards, a smaller block is taken whenever that costs nothing.
+      if (before_smaller(block, larger) >= before_larger(block, larger)) continue;
+      ++sizes[block - 1];
+      --larger;
+    }
+    return sizes;
+  }
+
+ private:
+  static constexpr std::int64_t impossible = -1;
+
+  // One cut of a level is worth more than all cuts of the levels below: there are fewer than 2^20.
+  static std::int64_t value(const Core& left, const Core& right) {
+    const int level = boundary(left, right);
+    return level == 0 ? 0 : std::int64_t{1} << (20 * (level - 1));
+  }
+
+  std::size_t position(std::size_t block, std::size_t larger) const {
+    return block * smaller_size_ + larger;
+  }
+  std::int64_t& at(std::size_t block, std::size_t larger) {
+    return best_[block * (larger_ + 1) + larger];
+  }
+  std::int64_t at(std::size_t block, std::size_t larger) const {
+    return best_[block * (larger_ + 1) + larger];
+  }
+  std::int64_t before_smaller(std::size_t block, std::size_t larger) const {
+    return at(block - 1, larger);
+  }
+  std::int64_t before_larger(std::size_t block, std::size_t larger) const {
+    return larger == 0 ? impossible : at(block - 1, larger - 1);
+  }
+
+  std::size_t blocks_;
+  std::size_t smaller_size_;
+  std::size_t larger_;  // How many blocks have one core more.
+  std::vector<std::int64_t> best_;
+};
+
+// A rank on all of these cores, of which `threads` are its share.
+RankBinding on(const Topology& topology, const Cores& cores, int threads) {
+  RankBinding binding{.threads = threads};
+  for (const Core& core : cores)
+    binding.cpus.insert(binding.cpus.end(), core.cpus.begin(), core.cpus.end());
+  std::sort(binding.cpus.begin(), binding.cpus.end());
+  const bool of_one_node = std::all_of(cores.begin(), cores.end(), [&](const Core& core) {
+    return core.node == cores.front().node;
+  });
+  if (topology.nodes > 1 && of_one_node) binding.memory_nodes = {cores.front().node};
+  return binding;
+}
+
+std::vector<RankBinding> by_core(const Topology& topology, int ranks, int share) {
+  std::vector<RankBinding> bindings;
+  auto next = topology.cores.begin();
+  for (const std::size_t size : Division(topology.cores, ranks).sizes()) {
+    const auto end = next + static_cast<std::ptrdiff_t>(size);
+    bindings.push_back(on(topology, Cores(next, end), std::min(static_cast<int>(size), share)));
+    next = end;
+  }
+  return bindings;
+}
+
+std::vector<RankBinding> by_node(const Topology& topology, int ranks, int share) {
+  std::vector<Cores> nodes;
+  for (const Core& core : topology.cores) {
+    if (nodes.empty() || nodes.back().front().node != core.node) nodes.emplace_back();
+    nodes.back().push_back(core);
+  }
+  const auto node_of = [&](int rank) {
+    return static_cast<std::size_t>(rank) * nodes.size() / static_cast<std::size_t>(ranks);
+  };
+  std::vector<int> tenants(nodes.size());
+  for (int rank = 0; rank < ranks; ++rank) ++tenants[node_of(rank)];
+  std::vector<RankBinding> bindings;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Cores& node = nodes[node_of(rank)];
+    const int part = std::max(1, static_cast<int>(node.size()) / tenants[node_of(rank)]);
+    bindings.push_back(on(topology, node, std::min(part, share)));
+  }
+  return bindings;
+}
+
+// A line for people on why no rank is bound; empty when they are to be.
+std::string why_unbound(const Topology& topology, std::optional<double> quota, int ranks,
+                        Binding binding) {
+  const int cores = static_cast<int>(topology.cores.size());
+  if (binding == Binding::none) return "as asked for";
+  if (binding != Binding::automatic) return {};
+  if (ranks > cores) return "more ranks than cores";
+  if (quota && *quota < cores)
+    return fmt::format("a CPU quota of {:g} for {} cores, which is of time, not of certain cores",
+                       *quota, cores);
+  return {};
+}
+
+}  // namespace
+
+BindingPlan plan_binding(const Topology& topology, std::optional<double> quota, int ranks,
+                         Binding binding) {
+  const int cores = static_cast<int>(topology.cores.size());
+  require(ranks > 0, "cores can only be divided among one rank or more");
+  require(binding != Binding::core || ranks <= cores, [&] {
+    return fmt::format("{} ranks cannot have cores of their own: this process may use {}", ranks,
+                       cores);
+  });
+  const bool limited = quota && *quota < cores;
+  const int share = limited ? std::max(1, worth(topology, quota) / ranks) : cores;
+  const std::string unbound = why_unbound(topology, quota, ranks, binding);
+
+  BindingPlan plan;
+  if (!unbound.empty())
+    plan.ranks.assign(static_cast<std::size_t>(ranks),
+                      {.threads = std::max(1, worth(topology, quota) / ranks)});
+  else
+    plan.ranks = binding == Binding::numa ? by_node(topology, ranks, share)
+                                          : by_core(topology, ranks, share);
+  plan.picture = picture_of(topology, plan.ranks);
+  if (!unbound.empty()) plan.picture += "no rank is bound: " + unbound + "\n";
+  return plan;
+}
+
+BindingPlan plan_binding(int ranks, Binding binding) {
+  return plan_binding(read_topology(affinity_mask()), cpu_quota(), ranks, binding);
+}
+
+int usable_cores() { return worth(read_topology(affinity_mask()), cpu_quota()); }
+
+}  // namespace lockstep

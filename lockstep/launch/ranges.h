@@ -1,0 +1,14 @@
+// Numbers of ranks and processors, as people write them.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// Numbers in rising order, such as "0-3,8".
+std::string as_ranges(const std::vector<int>& numbers);
+
+}  // namespace lockstep

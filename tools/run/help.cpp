@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/help.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr const char* about =
+    "Starts PROGRAM as several ranks on this host, watches them, and ends them together.\n"
+    "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its\n"
+    "environment, as under torchrun.\n";
+
+constexpr const char* examples = R"(
+Every option has a variable, said after it, that counts where the option is not given. Options are
+spelled with - or with _, as torchrun's.
+
+One host:
+  lockstep run -n 4 ./my_program --epochs 5
+  lockstep run -n auto -v ./my_program          # one rank for each core; say where each runs
+  lockstep run -n auto --dry-run ./my_program   # what would be started, and with what
+  lockstep run -n 2 python3 train_ddp.py        # any program that torchrun can start
+  lockstep run -- ./-odd-name                   # -- ends the launcher's own options
+
+Two hosts, the same line on both; the launcher on node0 is the one that decides:
+  lockstep run --nnodes 2 --rdzv-endpoint node0:29400 --rdzv-id job7 -n 4 ./my_program
+
+Two to four hosts, started anew up to three times when a rank or a host is lost:
+  lockstep run --nnodes 2:4 --max-restarts 3 --rdzv-endpoint node0 -n 4 ./my_program
+
+A file for each rank's output, and only rank 0's shown:
+  lockstep run -n 4 --log-dir logs --local-ranks-filter 0 ./my_program
+
+Everything after PROGRAM is passed on to it. Rank 0 keeps stdin unless that is a terminal; the
+others have /dev/null. Output comes in whole lines, each after its "[rank]".
+
+Exit code: that of the rank that failed first (128 + signal when it was killed), 0 when none did;
+128 + signal when the launcher was told to stop; 64 usage, 69 too few hosts came or the endpoint was
+lost, 71 the system refused, 75 the job made room and wants to be started again, 126 PROGRAM is not
+executable, 127 PROGRAM is not found.
+)";
+
+constexpr const char* ranks_group = "Ranks";
+constexpr const char* hosts_group = "Hosts";
+constexpr const char* life_group = "Restarts and signals";
+constexpr const char* output_group = "Output";
+constexpr const char* torchrun_group = "For command lines of torchrun";
+
+struct Setting {
+  const char* group;
+  const char* letter;  // Its short name; empty when it has none.
+  const char* name;
+  const char* type;  // What it takes; empty for a flag.
+  const char* text;
+  const char* preset = "";
+};
+
+constexpr Setting settings[] = {
+    {ranks_group, "n", "nproc-per-node", "N|auto",
+     "How many ranks on this host; 'auto' is one for each core that may be used", "1"},
+    {ranks_group, "", "bind", "auto|numa|core|none",
+     "What ranks are bound to: cores of their own (auto: where there are enough), or NUMA nodes",
+     "auto"},
+    {ranks_group, "", "dry-run", "", "Say what would be started, and start nothing"},
+    {hosts_group, "", "standalone", "", "This host alone"},
+    {hosts_group, "", "nnodes", "N|MIN:MAX", "How many hosts; with MIN:MAX they may come and go",
+     "1"},
+    {hosts_group, "", "node-rank", "N", "Which of the hosts this is; else in the order they come"},
+    {hosts_group, "", "rdzv-endpoint", "HOST[:PORT]",
+     "Where the hosts meet: one of them, which all others reach; port 29400 if none is given"},
+    {hosts_group, "", "rdzv-id", "ID", "Name of the job; who comes with another is turned away"},
+    {hosts_group, "", "join-timeout", "SECONDS", "How long to wait for MIN hosts", "600"},
+    {hosts_group, "", "last-call", "SECONDS", "How long to wait then for each next one, up to MAX",
+     "3"},
+    {life_group, "", "max-restarts", "N",
+     "How often all ranks are started anew after one failed or a host was lost", "0"},
+    {life_group, "", "signals-to-handle", "NAMES",
+     "Signals that end the job, passed on to the ranks", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+    {life_group, "", "shutdown-timeout", "SECONDS",
+     "How long ranks may take to end when told to, before they are killed", "10"},
+    {output_group, "v", "verbose", "", "Say which process and which cores each rank gets"},
+    {output_group, "", "log-dir", "DIR",
+     "Folder of the ranks' output; without -r and -t of all of it, which is also shown"},
+    {output_group, "r", "redirects", "STREAMS",
+     "What goes to files only: 1 stdout, 2 stderr, 3 both; or of local ranks, 0:1,1:2"},
+    {output_group, "t", "tee", "STREAMS", "What goes to files and is shown too"},
+    {output_group, "", "local-ranks-filter", "N,N...", "Show the output of these local ranks only"},
+    {output_group, "", "log-format", "text|json", "How lines are shown", "text"},
+    {torchrun_group, "", "master-addr", "HOST", "With --master-port, the same as --rdzv-endpoint"},
+    {torchrun_group, "", "master-port", "PORT", "29500 if none is given"},
+    {torchrun_group, "", "rdzv-backend", "c10d|static", "Either; they are the same here", "c10d"},
+    {torchrun_group, "", "no-python", "", "As always here: PROGRAM may be anything"},
+};
+
+struct Other {
+  const char* names;
+  const char* instead;
+};
+
+constexpr Other others[] = {
+    {"-m,--module", "name the interpreter, as in: lockstep run python3 -m MODULE"},
+    {"--monitor-interval", "the end of a rank is noticed at once; leave it out"},
+    {"--numa-binding", "use --bind numa"},
+    {"--rdzv-conf", "use --join-timeout and --last-call"},
+    {"--role", "all ranks have the same role; leave it out"},
+    {"--start-method", "ranks are programs of their own; leave it out"},
+    {"--local-addr", "this host's address is found by itself; leave it out"},
+    {"--run-path", "name the interpreter, as in: lockstep run python3 FILE"},
+    {"--virtual-local-rank", "every rank has its own LOCAL_RANK; leave it out"},
+};
+
+std::string with_underscores(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+// torchrun takes both spellings of a long name.
+std::string both_spellings(const std::string& name) {
+  const std::string other = with_underscores(name);
+  return "--" + name + (other == name ? "" : ",--" + other);
+}
+
+std::string variable_of(const std::string& name) {
+  std::string variable = "LOCKSTEP_" + with_underscores(name);
+  for (char& letter : variable)
+    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
+  return variable;
+}
+
+// With a newline instead of a space wherever a line would be longer.
+std::string wrapped(std::string text, std::size_t width) {
+  std::size_t begin = 0;
+  while (text.size() - begin > width) {
+    const auto space = text.rfind(' ', begin + width);
+    if (space == text.npos || space <= begin) break;
+    text[space] = '\n';
+    begin = space + 1;
+  }
+  return text;
+}
+
+class Formatter : public CLI::Formatter {
+ public:
+  Formatter() { column_width(column); }
+
+ private:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: lockstep run [OPTIONS] PROGRAM [ARGUMENTS...]\n";
+  }
+
+  std::string make_option_name(const CLI::Option* option, bool) const override {
+    std::string names =
+        option->get_snames().empty() ? "    " : "-" + option->get_snames()[0] + ", ";
+    return names + "--" + option->get_lnames()[0];
+  }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text;
+    if (option->get_type_size() != 0) text += " " + option->get_type_name();
+    return text;
+  }
+
+  // The default and the variable come last, where they do not push the text to the right.
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::string text = option->get_description();
+    if (!option->get_default_str().empty()) text += " [" + option->get_default_str() + "]";
+    text = wrapped(text, 100 - column);
+    if (!option->get_envname().empty()) text += "\n" + option->get_envname();
+    return text;
+  }
+
+  static constexpr std::size_t column = 36;  // Of the texts.
+};
+
+}  // namespace
+
+void declare_options(CLI::App& app) {
+  app.description(about);
+  app.name("lockstep run");
+  app.formatter(std::make_shared<Formatter>());
+  app.footer(examples);
+  app.prefix_command();
+  for (const Setting& setting : settings) {
+    const std::string letter =
+        *setting.letter == '\0' ? "" : std::string("-") + setting.letter + ",";
+    const std::string names = letter + both_spellings(setting.name);
+    const std::string text = setting.text;
+    CLI::Option* option = *setting.type == '\0'
+                              ? app.add_flag(names, text)
+                              : app.add_option(names, text)->type_name(setting.type);
+    option->envname(variable_of(setting.name))->group(setting.group)->take_last();
+    option->default_str(setting.preset);
+  }
+  for (const Other& other : others) {
+    const std::string names = other.names;
+    const auto spelled = names.substr(names.find("--") + 2);
+    const std::string text;
+    app.add_option(names.substr(0, names.find("--")) + both_spellings(spelled), text)
+        ->expected(0, 1)
+        ->take_last()
+        ->group("");
+  }
+}
+
+void refuse_others(const CLI::App& app) {
+  for (const Other& other : others) {
+    const std::string names = other.names;
+    const std::string name = names.substr(names.find("--"));
+    if (app[name]->count() > 0) throw Error(Fault::misuse, name + ": " + other.instead);
+  }
+}
+
+}  // namespace lockstep::tools

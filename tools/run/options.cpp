@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/error.h"
+#include "tools/run/help.h"
+#include "tools/run/values.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr int rdzv_port = 29400;    // Both are torchrun's,
+constexpr int master_port = 29500;  // where none is given.
+constexpr int most_ranks = 99999;
+
+[[noreturn]] void refuse(const std::string& problem) { throw Error(Fault::misuse, problem); }
+
+// What was said for each option, on the command line or by its variable.
+class Given {
+ public:
+  explicit Given(const CLI::App& app) : app_(app) {}
+
+  bool has(const std::string& name) const { return app_["--" + name]->count() > 0; }
+  bool flag(const std::string& name) const { return has(name) && app_["--" + name]->as<bool>(); }
+
+  // `parse` of the option's text, or of its default; says which option it was that is wrong.
+  template <class Parse>
+  auto value(const std::string& name, Parse parse) const {
+    try {
+      return parse(app_["--" + name]->as<std::string>());
+    } catch (const Error& error) {
+      refuse("--" + name + ": " + shown(bare_text(error)));
+    }
+  }
+
+  template <class Parse>
+  auto value_if_any(const std::string& name, Parse parse) const
+      -> std::optional<decltype(parse(std::string()))> {
+    if (!has(name)) return std::nullopt;
+    return value(name, parse);
+  }
+
+  std::string text(const std::string& name) const {
+    return value(name, [](const std::string& text) { return text; });
+  }
+
+ private:
+  const CLI::App& app_;
+};
+
+// One of a few words, each of which stands for a value.
+template <class Value>
+Value choose(const std::string& text, const std::vector<std::pair<std::string, Value>>& choices) {
+  std::string words;
+  for (const auto& [word, value] : choices) {
+    if (word == text) return value;
+    words += (words.empty() ? "" : ", ") + word;
+  }
+  refuse("must be one of " + words + ", not '" + shown(text) + "'");
+}
+
+int parse_ranks(const std::string& text) {
+  if (text == "auto") return usable_cores();
+  const bool digits = text.find_first_not_of("0123456789") == text.npos;
+  if (text.empty() || !digits || text.size() > 5 || std::stoi(text) == 0)
+    refuse("must be a number of ranks, at most " + std::to_string(most_ranks) +
+           ", or 'auto', not '" + shown(text) + "'");
+  return std::stoi(text);
+}
+
+// Where the hosts meet: --rdzv-endpoint, or --master-addr and --master-port as torchrun's static
+// rendezvous has it. Empty when nothing is said.
+std::string endpoint_of(const Given& given, int hosts) {
+  const auto port = given.value_if_any(
+      "master-port", [](const std::string& text) { return parse_number(text, 0, 65535); });
+  if (given.has("rdzv-endpoint")) {
+    if (given.has("master-addr") || port)
+      refuse("--rdzv-endpoint and --master-addr say the same: give one of them");
+    return given.value("rdzv-endpoint",
+                       [](const std::string& text) { return parse_endpoint(text, rdzv_port); });
+  }
+  if (given.has("master-addr"))
+    return given.value("master-addr", [&](const std::string& text) {
+      if (text.find(':') != text.npos && !text.ends_with(']'))
+        refuse("must be a host without a port, an IPv6 address in brackets, not '" + shown(text) +
+               "'");
+      return parse_endpoint(text, port.value_or(master_port));
+    });
+  if (port && hosts > 1) refuse("--master-port needs --master-addr");
+  return {};
+}
+
+Hosts hosts_of(const Given& given) {
+  Hosts hosts;
+  std::tie(hosts.least, hosts.most) = given.value("nnodes", parse_hosts);
+  const std::string said = "--nnodes " + given.text("nnodes");
+  const bool several = hosts.most > 1;
+  const bool fixed = hosts.least == hosts.most;
+  hosts.endpoint = endpoint_of(given, hosts.most);
+  hosts.id = given.value_if_any("rdzv-id", parse_id).value_or("");
+  hosts.join_timeout = given.value("join-timeout", parse_seconds);
+  hosts.last_call = given.value("last-call", parse_seconds);
+  hosts.node_rank = given.value_if_any("node-rank", [&](const std::string& text) {
+    if (!fixed) refuse("is for a fixed number of hosts, not for " + said);
+    return parse_number(text, 0, hosts.most - 1);
+  });
+  const bool is_static = given.value("rdzv-backend", [](const std::string& text) {
+    return choose<bool>(text, {{"c10d", false}, {"static", true}});
+  });
+
+  if (is_static && !fixed)
+    refuse("--rdzv-backend static is for a fixed number of hosts, not for " + said);
+  if (given.flag("standalone")) {
+    if (several) refuse("--standalone is for one host, not for " + said);
+    if (!hosts.endpoint.empty()) refuse("--standalone meets no other host: leave out the endpoint");
+  }
+  if (several && hosts.endpoint.empty())
+    refuse(said + " needs --rdzv-endpoint HOST:PORT, where the hosts are to meet");
+  if (several && hosts.endpoint.ends_with(":0"))
+    refuse(said + " needs a port that all hosts know, not 0");
+  return hosts;
+}
+
+// Of the local ranks that are named, one that there is not.
+void require_local(const std::string& name, int local_rank, int ranks) {
+  if (local_rank >= ranks)
+    refuse("--" + name + ": there is no local rank " + std::to_string(local_rank) + " of " +
+           std::to_string(ranks));
+}
+
+LogOptions logs_of(const Given& given, int ranks) {
+  LogOptions log;
+  log.directory = given.text("log-dir");
+  for (const auto& [name, choice] : {std::pair{"redirects", &log.redirects}, {"tee", &log.tee}}) {
+    if (!given.has(name)) continue;
+    *choice = given.value(name, parse_streams);
+    if (log.directory.empty())
+      refuse("--" + std::string(name) + " needs --log-dir, where the files are to be");
+    for (const auto& [local_rank, streams] : choice->of_local_rank)
+      require_local(name, local_rank, ranks);
+  }
+  if (given.has("log-dir") && log.directory.empty()) refuse("--log-dir: must be a folder");
+  if (!log.directory.empty() && !given.has("redirects") && !given.has("tee"))
+    log.tee.all = Streams::both;
+  if (given.has("local-ranks-filter"))
+    log.local_ranks = given.value("local-ranks-filter", parse_local_ranks);
+  for (const int local_rank : log.local_ranks)
+    require_local("local-ranks-filter", local_rank, ranks);
+  log.format = given.value("log-format", [](const std::string& text) {
+    return choose<LogFormat>(text, {{"text", LogFormat::text}, {"json", LogFormat::json}});
+  });
+  return log;
+}
+
+RunOptions options_of(const Given& given) {
+  RunOptions options;
+  options.nproc_per_node = given.value("nproc-per-node", parse_ranks);
+  options.hosts = hosts_of(given);
+  options.max_restarts = given.value(
+      "max-restarts", [](const std::string& text) { return parse_number(text, 0, 1'000'000); });
+  options.bind = given.value("bind", [](const std::string& text) {
+    return choose<Binding>(text, {{"auto", Binding::automatic},
+                                  {"numa", Binding::numa},
+                                  {"core", Binding::core},
+                                  {"none", Binding::none}});
+  });
+  options.log = logs_of(given, options.nproc_per_node);
+  options.verbose = given.flag("verbose");
+  options.shutdown_timeout = given.value("shutdown-timeout", parse_seconds);
+  if (given.has("signals-to-handle"))
+    options.signals_to_handle = given.value("signals-to-handle", parse_signals);
+  return options;
+}
+
+// For CLI11 an option that ends in "=" takes the next word as its value, perhaps the program.
+void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const auto own = arguments.size() - std::min(arguments.size(), app.remaining_size());
+  for (std::size_t i = 0; i < own; ++i)
+    if (arguments[i].starts_with("--") && arguments[i].find('=') == arguments[i].size() - 1)
+      refuse(shown(arguments[i]) + " has no value");
+}
+
+// The program and its arguments, which CLI11 leaves as they are: a positional option of its own
+// would take "[a,b]" apart.
+std::vector<std::string> command_in(const CLI::App& app) {
+  std::vector<std::string> command = app.remaining();
+  const bool separated = !command.empty() && command.front() == "--";
+  if (separated) command.erase(command.begin());
+  if (command.empty()) refuse("PROGRAM is missing");
+  if (!separated && command.front().starts_with('-'))
+    refuse("unknown option " + shown(command.front()));
+  return command;
+}
+
+}  // namespace
+
+RunCommandLine parse_run(const std::vector<std::string>& arguments) {
+  RunCommandLine line;
+  CLI::App app;
+  declare_options(app);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // The last first.
+    refuse_empty_values(app, arguments);
+    refuse_others(app);
+    const Given given(app);
+    line.options = options_of(given);
+    line.options.arguments = command_in(app);
+    line.dry_run = given.flag("dry-run");
+  } catch (const CLI::CallForHelp&) {
+    line.help = app.help();
+  } catch (const CLI::ParseError& error) {
+    refuse(shown(error.what()));  // It may quote what was said.
+  }
+  return line;
+}
+
+}  // namespace lockstep::tools

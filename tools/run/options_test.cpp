@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/options.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <functional>
+#include <sstream>
+
+#include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep::tools {
+namespace {
+
+using namespace std::chrono_literals;
+using Arguments = std::vector<std::string>;
+
+// `lockstep run OPTIONS... program`.
+RunCommandLine parse(Arguments options) {
+  options.emplace_back("program");
+  return parse_run(options);
+}
+
+// What parse_run() says of them; empty when it takes them.
+std::string refusal(const Arguments& arguments) {
+  try {
+    parse_run(arguments);
+    return {};
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::misuse);
+    return bare_text(error);
+  }
+}
+
+class Variable {
+ public:
+  Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    ::setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~Variable() { ::unsetenv(name_.c_str()); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  std::string name_;
+};
+
+struct Case {
+  std::string name;
+  std::string value;  // Empty for a flag.
+  std::function<bool(const RunCommandLine&)> holds;
+  Arguments also = {};  // Without which it would contradict itself.
+};
+
+const std::vector<Case> cases = {
+    {"nproc-per-node", "3", [](auto& line) { return line.options.nproc_per_node == 3; }},
+    {"bind", "numa", [](auto& line) { return line.options.bind == Binding::numa; }},
+    {"dry-run", "", [](auto& line) { return line.dry_run; }},
+    {"standalone", "", [](auto& line) { return line.options.hosts.most == 1; }},
+    {"nnodes",
+     "2:4",
+     [](auto& line) { return line.options.hosts.least == 2 && line.options.hosts.most == 4; },
+     {"--rdzv-endpoint", "a"}},
+    {"node-rank",
+     "1",
+     [](auto& line) { return line.options.hosts.node_rank == 1; },
+     {"--nnodes", "2", "--rdzv-endpoint", "a"}},
+    {"rdzv-endpoint", "a:7", [](auto& line) { return line.options.hosts.endpoint == "a:7"; }},
+    {"rdzv-id", "job 7", [](auto& line) { return line.options.hosts.id == "job 7"; }},
+    {"rdzv-backend", "static", [](auto& line) { return line.options.hosts.endpoint.empty(); }},
+    {"master-addr", "a", [](auto& line) { return line.options.hosts.endpoint == "a:29500"; }},
+    {"master-port",
+     "7",
+     [](auto& line) { return line.options.hosts.endpoint == "a:7"; },
+     {"--master-addr", "a"}},
+    {"no-python", "", [](auto& line) { return line.options.arguments == Arguments{"program"}; }},
+    {"join-timeout", "2.5", [](auto& line) { return line.options.hosts.join_timeout == 2500ms; }},
+    {"last-call", "0", [](auto& line) { return line.options.hosts.last_call == 0ms; }},
+    {"max-restarts", "5", [](auto& line) { return line.options.max_restarts == 5; }},
+    {"signals-to-handle", "SIGTERM,USR1",
+     [](auto& line) {
+       return line.options.signals_to_handle == std::vector<int>{SIGTERM, SIGUSR1};
+     }},
+    {"shutdown-timeout", "1e-3", [](auto& line) { return line.options.shutdown_timeout == 1ms; }},
+    {"verbose", "", [](auto& line) { return line.options.verbose; }},
+    {"log-dir", "logs",
+     [](auto& line) {
+       return line.options.log.directory == "logs" && line.options.log.tee.all == Streams::both;
+     }},
+    {"redirects",
+     "1",
+     [](auto& line) {
+       return line.options.log.redirects.all == Streams::out &&
+              line.options.log.tee.all == Streams::none;
+     },
+     {"--log-dir", "logs"}},
+    {"tee",
+     "0:2",
+     [](auto& line) { return line.options.log.tee.of(0) == Streams::err; },
+     {"--log-dir", "logs"}},
+    {"local-ranks-filter",
+     "0,2",
+     [](auto& line) {
+       return line.options.log.local_ranks == std::set<int>{0, 2};
+     },
+     {"-n", "3"}},
+    {"log-format", "json", [](auto& line) { return line.options.log.format == LogFormat::json; }},
+};
+
+std::string variable_of(const std::string& name) {
+  std::string variable = "LOCKSTEP_" + name;
+  for (char& letter : variable)
+    letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
+  return variable;
+}
+
+Arguments with(const Case& option, const std::string& name) {
+  Arguments arguments = option.also;
+  arguments.push_back("--" + name);
+  if (!option.value.empty()) arguments.push_back(option.value);
+  return arguments;
+}
+
+TEST(RunOptions, EachIsTakenFromTheCommandLine) {
+  for (const Case& option : cases)
+    EXPECT_TRUE(option.holds(parse(with(option, option.name)))) << option.name;
+}
+
+TEST(RunOptions, EachMayBeSpelledWithUnderscores) {
+  for (const Case& option : cases) {
+    std::string name = option.name;
+    std::replace(name.begin(), name.end(), '-', '_');
+    EXPECT_TRUE(option.holds(parse(with(option, name)))) << name;
+  }
+}
+
+TEST(RunOptions, EachIsTakenFromItsVariableToo) {
+  for (const Case& option : cases) {
+    const Variable variable(variable_of(option.name), option.value.empty() ? "1" : option.value);
+    EXPECT_TRUE(option.holds(parse(option.also))) << option.name;
+  }
+}
+
+TEST(RunOptions, EachIsInTheHelpWithItsVariable) {
+  const std::string help = parse_run({"--help"}).help;
+  for (const Case& option : cases) {
+    EXPECT_NE(help.find("--" + option.name), help.npos) << option.name;
+    EXPECT_NE(help.find(variable_of(option.name)), help.npos) << option.name;
+  }
+  EXPECT_EQ(help.find("monitor"), help.npos) << "that is refused";
+}
+
+TEST(RunOptions, WhatIsSaidOnTheCommandLineCountsBeforeTheVariable) {
+  const Variable variable("LOCKSTEP_NPROC_PER_NODE", "7");
+  EXPECT_EQ(parse({"-n", "2"}).options.nproc_per_node, 2);
+  EXPECT_EQ(parse({}).options.nproc_per_node, 7);
+}
+
+TEST(RunOptions, OfAVariableOneLineSaysWhatIsWrong) {
+  const Variable variable("LOCKSTEP_NNODES", "many\nhosts");
+  EXPECT_EQ(refusal({"program"}),
+            "--nnodes: must be a number of hosts, or MIN:MAX, not 'many?hosts'");
+}
+
+TEST(RunOptions, WithoutAnyThereIsOneRankOnOneHost) {
+  const RunCommandLine line = parse({});
+  EXPECT_EQ(line.options.nproc_per_node, 1);
+  EXPECT_EQ(line.options.hosts.least, 1);
+  EXPECT_EQ(line.options.hosts.most, 1);
+  EXPECT_FALSE(line.options.hosts.node_rank);
+  EXPECT_EQ(line.options.hosts.endpoint, "");
+  EXPECT_EQ(line.options.hosts.join_timeout, Hosts().join_timeout);
+  EXPECT_EQ(line.options.hosts.last_call, Hosts().last_call);
+  EXPECT_EQ(line.options.max_restarts, 0);
+  EXPECT_EQ(line.options.bind, Binding::automatic);
+  EXPECT_EQ(line.options.shutdown_timeout, RunOptions().shutdown_timeout);
+  EXPECT_TRUE(line.options.signals_to_handle.empty());
+  EXPECT_EQ(line.options.log.directory, "");
+  EXPECT_EQ(line.options.log.tee.all, Streams::none);
+  EXPECT_FALSE(line.options.verbose);
+  EXPECT_FALSE(line.dry_run);
+}
+
+TEST(RunOptions, ShortNamesAndEqualSignsAreTaken) {
+  const RunCommandLine line =
+      parse({"-n4", "-v", "-r3", "-t", "0:1", "--log_dir=logs", "--nproc-per-node=2"});
+  EXPECT_EQ(line.options.nproc_per_node, 2) << "the last one counts";
+  EXPECT_TRUE(line.options.verbose);
+  EXPECT_EQ(line.options.log.redirects.all, Streams::both);
+  EXPECT_EQ(line.options.log.tee.of(0), Streams::out);
+}
+
+TEST(RunOptions, AutoIsOneRankForEachUsableCore) {
+  EXPECT_EQ(parse({"-n", "auto"}).options.nproc_per_node, usable_cores());
+}
+
+TEST(RunOptions, TheEndpointHasAPortInTheEnd) {
+  for (const auto& [said, meant] : {std::pair<const char*, const char*>{"node0", "node0:29400"},
+                                    {"10.0.0.1:1", "10.0.0.1:1"},
+                                    {"[::1]", "[::1]:29400"},
+                                    {"[fe80::1]:65535", "[fe80::1]:65535"},
+                                    {"localhost:0", "localhost:0"}})
+    EXPECT_EQ(parse({"--rdzv-endpoint", said}).options.hosts.endpoint, meant);
+  for (const char* wrong : {"", ":", ":29400", "a:", "a:x", "a:-1", "a:65536", "a:1:2", "::1",
+                            "[::1", "[]", "[]:1", "[::1]1", "a b:1", "http://a:1"})
+    EXPECT_NE(refusal({"--rdzv-endpoint=" + std::string(wrong), "program"}), "") << wrong;
+}
+
+TEST(RunOptions, ACommandLineOfTorchrunIsTaken) {
+  const RunCommandLine line =
+      parse({"--nproc_per_node=8", "--nnodes=2", "--node_rank=0", "--master_addr=10.0.0.1",
+             "--master_port=29501", "--rdzv_backend=static", "--max_restarts=0", "--no_python"});
+  EXPECT_EQ(line.options.nproc_per_node, 8);
+  EXPECT_EQ(line.options.hosts.endpoint, "10.0.0.1:29501");
+  EXPECT_EQ(line.options.hosts.node_rank, 0);
+  EXPECT_EQ(parse({"--standalone", "--nnodes=1", "--master_port=29501"}).options.hosts.endpoint,
+            "");
+}
+
+TEST(RunOptions, WhatFollowsTheProgramIsLeftAsItIs) {
+  EXPECT_EQ(
+      parse_run({"-n", "2", "program", "-n", "3", "--", "--help", "[a,b]", ""}).options.arguments,
+      (Arguments{"program", "-n", "3", "--", "--help", "[a,b]", ""}));
+  EXPECT_EQ(parse_run({"--", "-odd"}).options.arguments, Arguments{"-odd"});
+}
+
+TEST(RunOptions, ValuesThatCannotBeAreRefused) {
+  const std::vector<Arguments> wrong = {
+      {"-n", "0"},
+      {"-n", "-2"},
+      {"-n", "many"},
+      {"-n", "gpu"},
+      {"-n", "100000"},
+      {"-n", "99999999999"},
+      {"--nproc-per-node="},
+      {"--nnodes", "0"},
+      {"--nnodes", "2:1"},
+      {"--nnodes", "1:"},
+      {"--nnodes", ":2"},
+      {"--nnodes", "1:2:3"},
+      {"--nnodes", "99999"},
+      {"--max-restarts", "-1"},
+      {"--max-restarts", "1.5"},
+      {"--max-restarts", "9999999999"},
+      {"--shutdown-timeout", "-1"},
+      {"--shutdown-timeout", "nan"},
+      {"--shutdown-timeout", "inf"},
+      {"--shutdown-timeout", "1e7"},
+      {"--shutdown-timeout", "10s"},
+      {"--join-timeout", "nan"},
+      {"--last-call", "-0.1"},
+      {"--bind", "socket"},
+      {"--log-format", "xml"},
+      {"--log-dir="},
+      {"--log-dir", "logs", "-r", "4"},
+      {"--log-dir", "logs", "-t", "\n\n3"},
+      {"--log-dir", "logs", "-t", "0:1,"},
+      {"--local-ranks-filter", "0,"},
+      {"--local-ranks-filter", "-1"},
+      {"--signals-to-handle", "SIGKILL"},
+      {"--signals-to-handle", "SIGSTOP"},
+      {"--signals-to-handle", "SIGCHLD"},
+      {"--signals-to-handle", "SIGFOO"},
+      {"--signals-to-handle", "SIGTERM,"},
+      {"--rdzv-id="},
+      {"--rdzv-id", "a/b"},
+      {"--rdzv-id", "a\nb"},
+      {"--rdzv-id", std::string(129, 'a')},
+      {"--rdzv-backend", "etcd"},
+      {"--master-addr", "a:1"},
+      {"--master-port", "65536"},
+      {"--bogus"},
+  };
+  for (Arguments arguments : wrong) {
+    arguments.emplace_back("program");
+    const std::string said = refusal(arguments);
+    EXPECT_NE(said, "") << testing::PrintToString(arguments);
+    EXPECT_EQ(said.find('\n'), said.npos) << said;
+    const std::string option =
+        arguments[0] == "-n" ? "--nproc-per-node" : arguments[0].substr(0, arguments[0].find('='));
+    if (arguments[0] != "--log-dir") {
+      EXPECT_NE(said.find(option), said.npos) << said << " names the option";
+    }
+  }
+}
+
+TEST(RunOptions, ContradictionsAreRefused) {
+  for (const auto& [arguments, said] : std::vector<std::pair<Arguments, std::string>>{
+           {{"--nnodes", "2"}, "--nnodes 2 needs --rdzv-endpoint"},
+           {{"--nnodes", "1:2"}, "--nnodes 1:2 needs --rdzv-endpoint"},
+           {{"--nnodes", "2", "--rdzv-endpoint", "a:0"}, "a port that all hosts know"},
+           {{"--nnodes", "2", "--master-port", "1"}, "--master-port needs --master-addr"},
+           {{"--standalone", "--nnodes", "2", "--rdzv-endpoint", "a"}, "--standalone is for one"},
+           {{"--standalone", "--rdzv-endpoint", "a"}, "leave out the endpoint"},
+           {{"--standalone", "--node-rank", "1"}, "--node-rank: must be a number from 0 to 0"},
+           {{"--nnodes", "2", "--rdzv-endpoint", "a", "--node-rank", "2"}, "from 0 to 1"},
+           {{"--nnodes", "2", "--rdzv-endpoint", "a", "--node-rank", "-1"}, "from 0 to 1"},
+           {{"--nnodes", "1:2", "--rdzv-endpoint", "a", "--node-rank", "0"}, "fixed number"},
+           {{"--nnodes", "1:2", "--rdzv-endpoint", "a", "--rdzv-backend", "static"},
+            "fixed number"},
+           {{"--rdzv-endpoint", "a", "--master-addr", "a"}, "give one of them"},
+           {{"--rdzv-endpoint", "a", "--master-port", "1"}, "give one of them"},
+           {{"-r", "3"}, "--redirects needs --log-dir"},
+           {{"-t", "3"}, "--tee needs --log-dir"},
+           {{"--log-dir", "logs", "-t", "1:3"}, "--tee: there is no local rank 1 of 1"},
+           {{"-n", "2", "--log-dir", "logs", "-r", "2:3"}, "--redirects: there is no local rank 2"},
+           {{"-n", "2", "--local-ranks-filter", "0,2"}, "there is no local rank 2 of 2"},
+       }) {
+    Arguments line = arguments;
+    line.emplace_back("program");
+    EXPECT_NE(refusal(line).find(said), std::string::npos) << refusal(line) << "; not: " << said;
+  }
+}
+
+TEST(RunOptions, WhatTorchrunAloneKnowsIsRefusedWithAHint) {
+  for (const auto& [arguments, said] : std::vector<std::pair<Arguments, std::string>>{
+           {{"--monitor-interval", "5"}, "leave it out"},
+           {{"--monitor_interval=5"}, "leave it out"},
+           {{"-m"}, "python3 -m MODULE"},
+           {{"--module"}, "python3 -m MODULE"},
+           {{"--numa-binding", "node"}, "use --bind numa"},
+           {{"--rdzv-conf", "join_timeout=3"}, "use --join-timeout"},
+           {{"--role", "trainer"}, "leave it out"},
+           {{"--start-method", "spawn"}, "leave it out"},
+           {{"--local-addr", "a"}, "leave it out"},
+           {{"--run-path"}, "python3 FILE"},
+           {{"--virtual-local-rank"}, "leave it out"},
+       }) {
+    Arguments line = arguments;
+    line.emplace_back("program");
+    EXPECT_NE(refusal(line).find(said), std::string::npos) << refusal(line) << "; not: " << said;
+  }
+}
+
+TEST(RunOptions, AnEqualSignWithoutAValueDoesNotTakeTheProgramForOne) {
+  EXPECT_EQ(refusal({"--log-dir=", "program", "argument"}), "--log-dir= has no value");
+  EXPECT_EQ(parse_run({"program", "--log-dir="}).options.arguments.size(), 2U);
+}
+
+TEST(RunOptions, NoLineOfTheHelpIsWiderThan100Columns) {
+  std::istringstream help(parse_run({"--help"}).help);
+  for (std::string line; std::getline(help, line);) EXPECT_LE(line.size(), 100U) << line;
+}
+
+TEST(RunOptions, WithoutAProgramThereIsNothingToRun) {
+  for (const Arguments& arguments : {Arguments{}, {"--"}, {"-n", "2"}, {"-v"}})
+    EXPECT_EQ(refusal(arguments), "PROGRAM is missing");
+}
+
+}  // namespace
+}  // namespace lockstep::tools
