@@ -118,7 +118,7 @@ std::vector<Order> JoiningEnd::serve(const std::vector<pollfd>& entries) {
       advance(entries, now);
     } catch (const Error& error) {
       if (error.fault() != Fault::misuse && error.fault() != Fault::corrupt) throw;
-      give_up(taken_here_ ? exit_usage : exit_code_of(error.fault()),
+      give_up(error.fault() == Fault::corrupt && !taken_here_ ? exit_corrupt : exit_usage,
               fmt::format("the launcher at {}: {}{}", server_, bare_text(error),
                           taken_here_ ? "; " + in_use() : ""));
     }
