@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <functional>
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -184,6 +184,21 @@ TEST(Rendezvous, ALauncherWithAnotherTokenOrNoneIsTurnedAway) {
     }
     EXPECT_NE(why.find("job token"), why.npos) << why;
   }
+}
+
+TEST(Rendezvous, AStoresClientAtTheLaunchersPortIsToldSo) {
+  const ReservedPort port;
+  AgentsOf agents({job_of(2, endpoint(port))});
+  std::string text;
+  std::atomic<bool> done = false;
+  std::thread client([&] {
+    EXPECT_EQ(fault_of([&] { TcpStore({.port = port.number(), .member = {"job", 0, 1}}); }, &text),
+              Fault::misuse);
+    done = true;
+  });
+  while (!done) turn(agents[0], in(milliseconds(2)));
+  client.join();
+  EXPECT_NE(text.find("what listens there is the job's launcher, and no store"), text.npos) << text;
 }
 
 TEST(Rendezvous, TwoHostsOfOneNumberAreToldSo) {
