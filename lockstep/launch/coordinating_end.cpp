@@ -68,7 +68,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   void watch(std::vector<pollfd>& entries) const override;
   Deadline deadline() const override;
   std::vector<Order> serve(const std::vector<pollfd>& entries) override;
-  bool flushed() const override { return members_.empty(); }
+  bool flushed() const override;
   std::string state() const override { return coordinator_.state(0); }
 
  private:
@@ -135,6 +135,14 @@ std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   dispatch();
   tell_states();
   return std::exchange(orders_, {});
+}
+
+// Whoever was told the end closes once it has read that. Were we first, what it has sent since might
+// reset the connection, and the news be lost.
+bool CoordinatingEnd::flushed() const {
+  return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.dismissed || entry.second.link.pending();
+  });
 }
 
 // False when that host is lost.

@@ -192,7 +192,11 @@ TEST(Rendezvous, AStoresClientAtTheLaunchersPortIsToldSo) {
   std::string text;
   std::atomic<bool> done = false;
   std::thread client([&] {
-    EXPECT_EQ(fault_of([&] { TcpStore({.port = port.number(), .member = {"job", 0, 1}}); }, &text),
+    EXPECT_EQ(fault_of(
+                  [&] {
+                    TcpStore({.port = port.number(), .member = {"job", 0, 1}});
+                  },
+                  &text),
               Fault::misuse);
     done = true;
   });
