@@ -6,7 +6,7 @@
 // to a store (docs/protocol.md), and notice within 3 s when one of them has stopped answering.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: never, but for the constructor of Rendezvous.
+// Blocking: never, but for the constructor of Rendezvous, which may ask a name server for the endpoint.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,10 +20,13 @@
 #include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/store/job_token.h"
 #include "lockstep/comm/time.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {
+
+class RendezvousEnd;
 
 // One start of the ranks, as this host has to know it.
 struct Round {
@@ -64,14 +67,18 @@ enum class Outcome {
 
 class Rendezvous {
  public:
-  // Blocks until this agent listens at the endpoint or has been taken by the one that does, at most
-  // options.hosts.join_timeout. Errors: misuse for an endpoint that is none, or that is taken by
-  // somebody else; for a number that another host has; corrupt and misuse as TcpStore's when the
-  // tokens or ids differ; timeout.
+  // Listens at the endpoint, or begins to look for the launcher that does: the latter goes on in
+  // serve(), and ends with EndJob when there is none within options.hosts.join_timeout, or when this
+  // host is turned away. Calls read_job_token().
+  // Errors: misuse for hosts that cannot be, for an endpoint that is none or that is taken by
+  // somebody else, and without a job token beyond loopback; system.
   explicit Rendezvous(const RunOptions& options);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
+
+  // What proves that a process is of this job; for the ranks.
+  const std::optional<JobToken>& token() const { return token_; }
 
   // What this agent has to say. report() at once, when a rank of the current attempt fails or the
   // last one succeeds; the exit code is what the job should end with if it is not started anew.
@@ -91,8 +98,8 @@ class Rendezvous {
   std::string state() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  const std::optional<JobToken> token_;
+  const std::unique_ptr<RendezvousEnd> end_;
 };
 
 }  // namespace lockstep

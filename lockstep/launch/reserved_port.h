@@ -1,8 +1,10 @@
-// A TCP port on 127.0.0.1 that is kept free for one job, for programs whose rank 0 listens on
+// A TCP port of this host that is kept free for one job, for programs whose rank 0 listens on
 // MASTER_PORT.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <string>
 
 #include "lockstep/comm/host/file_descriptor.h"
 
@@ -13,7 +15,8 @@ namespace lockstep {
 // do, may bind it and listen.
 class ReservedPort {
  public:
-  ReservedPort();
+  // Of a numeric address of this host. Errors: misuse, system.
+  explicit ReservedPort(const std::string& address = "127.0.0.1");
 
   int number() const { return number_; }
 

@@ -23,7 +23,6 @@ namespace {
 constexpr std::size_t mac_bytes = 32;
 constexpr std::size_t job_id_field = max_job_id_bytes + 1;
 constexpr std::size_t holder_field = 80;
-constexpr std::uint32_t store_channel = 0;  // Other sockets of a job will have other numbers.
 constexpr std::string_view challenge_magic{"LOCKSTEP\x01\0\0\0\0\0\0\0", 16};
 constexpr std::string_view hello_magic{"LSC\x01", 4};
 constexpr std::string_view verdict_magic{"LSV\x01", 4};
@@ -86,7 +85,7 @@ bool is_proof(std::string_view given, const std::string& right) {
 
 struct Hello {
   JobMember member;
-  std::uint32_t channel = 0;
+  Channel channel = Channel::store;
 };
 
 // Errors: corrupt.
@@ -98,7 +97,7 @@ Hello decode_hello(std::string_view frame) {
   hello.member.rank = static_cast<int>(reader.number<std::uint32_t>());
   hello.member.world_size = static_cast<int>(reader.number<std::uint32_t>());
   hello.member.attempt = static_cast<int>(reader.number<std::uint32_t>());
-  hello.channel = reader.number<std::uint32_t>();
+  hello.channel = static_cast<Channel>(reader.number<std::uint32_t>());
   reader.raw(nonce_bytes + mac_bytes);
   reader.end();
   require_member(hello.member);
@@ -111,6 +110,14 @@ Verdict compare(const JobMember& here, const JobMember& there) {
   if (there.rank >= here.world_size) return Verdict::rank_out_of_range;
   if (there.attempt != here.attempt) return Verdict::other_attempt;
   return Verdict::accepted;
+}
+
+std::string_view name_of(Channel channel) {
+  return channel == Channel::store ? "store" : "launcher";
+}
+
+std::string_view client_of(Channel channel) {
+  return channel == Channel::store ? "rank" : "launcher";
 }
 
 }  // namespace
@@ -129,8 +136,11 @@ void require_member(const JobMember& member) {
 }
 
 ServerHandshake::ServerHandshake(const JobMember& here, const std::optional<JobToken>& token,
-                                 const std::string& nonce)
-    : here_(here), token_(token), challenge_(std::string(challenge_magic) + nonce) {}
+                                 const std::string& nonce, Channel channel)
+    : here_(here),
+      token_(token),
+      challenge_(std::string(challenge_magic) + nonce),
+      channel_(channel) {}
 
 ServerHandshake::Answer ServerHandshake::answer(std::string_view hello,
                                                 const HolderOf& holder_of) const {
@@ -147,10 +157,10 @@ ServerHandshake::Answer ServerHandshake::answer(std::string_view hello,
   const std::size_t unproved = hello_bytes - mac_bytes;
   const std::string transcript = challenge_ + std::string(hello.substr(0, unproved));
   const std::string right = prove(token_, said.member.job_id, to_server, transcript);
-  if (said.channel != store_channel || !is_proof(hello.substr(unproved), right)) return answer;
+  if (!is_proof(hello.substr(unproved), right)) return answer;
 
   answer.member = said.member;
-  answer.verdict = compare(here_, said.member);
+  answer.verdict = said.channel == channel_ ? compare(here_, said.member) : Verdict::other_channel;
   std::optional<std::string> holder;
   if (answer.verdict == Verdict::accepted) holder = holder_of(said.member);
   if (holder) answer.verdict = Verdict::duplicate;
@@ -174,21 +184,22 @@ std::string ServerHandshake::sealed(std::string_view hello, const Answer& answer
 }
 
 ClientHandshake::ClientHandshake(const JobMember& member, const std::optional<JobToken>& token,
-                                 const std::string& nonce)
-    : member_(member), token_(token), nonce_(nonce) {
+                                 const std::string& nonce, Channel channel)
+    : member_(member), token_(token), nonce_(nonce), channel_(channel) {
   require_member(member_);
 }
 
 std::string ClientHandshake::hello(std::string_view challenge) {
   if (challenge.size() != challenge_bytes || !challenge.starts_with(challenge_magic))
-    throw Error(Fault::corrupt, "what listens there is no Lockstep store of this version");
+    throw Error(Fault::corrupt, fmt::format("what listens there is no Lockstep {} of this version",
+                                            name_of(channel_)));
   std::string hello = ByteWriter(hello_bytes)
                           .raw(hello_magic)
                           .padded(member_.job_id, job_id_field)
                           .number(static_cast<std::uint32_t>(member_.rank))
                           .number(static_cast<std::uint32_t>(member_.world_size))
                           .number(static_cast<std::uint32_t>(member_.attempt))
-                          .number(store_channel)
+                          .number(static_cast<std::uint32_t>(channel_))
                           .raw(nonce_)
                           .take();
   said_ = std::string(challenge) + hello;
@@ -199,17 +210,20 @@ std::string ClientHandshake::hello(std::string_view challenge) {
 
 void ClientHandshake::confirm(std::string_view frame) const {
   if (frame.size() != verdict_bytes || !frame.starts_with(verdict_magic))
-    throw Error(Fault::corrupt, "what listens there is no Lockstep store of this version");
+    throw Error(Fault::corrupt, fmt::format("what listens there is no Lockstep {} of this version",
+                                            name_of(channel_)));
   const std::string_view body = frame.substr(0, verdict_bytes - mac_bytes);
   ByteReader reader(body.substr(verdict_magic.size()));
   const auto verdict = static_cast<Verdict>(reader.number<std::uint32_t>());
   if (verdict == Verdict::refused)
     throw Error(Fault::misuse,
-                "the store refused this rank: it is another job's, or one of us has "
-                "another job token or none");
+                fmt::format("the {} refused this {}: it is another job's, or one of us has another "
+                            "job token or none",
+                            name_of(channel_), client_of(channel_)));
   const std::string right = prove(token_, member_.job_id, to_client, said_ + std::string(body));
   if (!is_proof(frame.substr(body.size()), right))
-    throw Error(Fault::corrupt, "the store could not prove that it has this job's token");
+    throw Error(Fault::corrupt, fmt::format("the {} could not prove that it has this job's token",
+                                            name_of(channel_)));
 
   const std::string job_id(reader.padded(job_id_field));
   const auto world_size = reader.number<std::uint32_t>();
@@ -220,8 +234,9 @@ void ClientHandshake::confirm(std::string_view frame) const {
     case Verdict::accepted:
       return;
     case Verdict::other_job:
-      throw Error(Fault::misuse, fmt::format("the store is job {}'s, this rank is of job {}",
-                                             quoted(job_id), quoted(member_.job_id)));
+      throw Error(Fault::misuse,
+                  fmt::format("the {} is job {}'s, this {} is of job {}", name_of(channel_),
+                              quoted(job_id), client_of(channel_), quoted(member_.job_id)));
     case Verdict::other_world_size:
       throw Error(Fault::misuse,
                   fmt::format("the store expects {} ranks, this rank {} says there are {}",
@@ -236,6 +251,11 @@ void ClientHandshake::confirm(std::string_view frame) const {
     case Verdict::duplicate:
       throw Error(Fault::misuse, fmt::format("rank {} of job {} is connected already, from {}",
                                              member_.rank, quoted(job_id), quoted(holder)));
+    case Verdict::other_channel:
+      throw Error(Fault::misuse, fmt::format("what listens there is the job's {}, and no {}",
+                                             name_of(channel_ == Channel::store ? Channel::agents
+                                                                                : Channel::store),
+                                             name_of(channel_)));
     case Verdict::refused:
       break;
   }

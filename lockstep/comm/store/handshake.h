@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/store/job_member.h"
 #include "lockstep/comm/store/job_token.h"
 
@@ -28,8 +29,14 @@ constexpr std::size_t hello_bytes = 208;
 constexpr std::size_t verdict_bytes = 256;
 constexpr std::size_t max_job_id_bytes = 123;
 
+// Which of a job's services a connection is for.
+enum class Channel : std::uint32_t {
+  store = 0,   // Ranks to a TcpStoreServer.
+  agents = 1,  // Launchers to the one that coordinates them. A JobMember's numbers do not count.
+};
+
 // From OpenSSL's generator.
-std::string make_nonce();
+LOCKSTEP_API std::string make_nonce();
 
 // Errors: misuse for a job id or numbers that no frame can carry.
 void require_member(const JobMember& member);
@@ -42,13 +49,14 @@ enum class Verdict : std::uint8_t {
   rank_out_of_range = 4,
   other_attempt = 5,
   duplicate = 6,
+  other_channel = 7,
 };
 
-class ServerHandshake {
+class LOCKSTEP_API ServerHandshake {
  public:
   // `here` is who this server is: its rank does not count.
   ServerHandshake(const JobMember& here, const std::optional<JobToken>& token,
-                  const std::string& nonce);
+                  const std::string& nonce, Channel channel = Channel::store);
 
   const std::string& challenge() const { return challenge_; }
 
@@ -71,12 +79,13 @@ class ServerHandshake {
   const JobMember here_;
   const std::optional<JobToken> token_;
   const std::string challenge_;
+  const Channel channel_;
 };
 
-class ClientHandshake {
+class LOCKSTEP_API ClientHandshake {
  public:
   ClientHandshake(const JobMember& member, const std::optional<JobToken>& token,
-                  const std::string& nonce);
+                  const std::string& nonce, Channel channel = Channel::store);
 
   // Errors: corrupt when `challenge` is none.
   std::string hello(std::string_view challenge);
@@ -89,6 +98,7 @@ class ClientHandshake {
   const JobMember member_;
   const std::optional<JobToken> token_;
   const std::string nonce_;
+  const Channel channel_;
   std::string said_;  // The challenge and our hello.
 };
 

@@ -147,6 +147,16 @@ TEST(StoreHandshake, EveryChangedBitIsNoticed) {
   }
 }
 
+TEST(StoreHandshake, WhoMeansAnotherServiceOfTheJobIsToldSo) {
+  const ServerHandshake server(job, token, make_nonce(), Channel::agents);
+  ClientHandshake client(job, token, make_nonce());
+  const auto answer = server.answer(client.hello(server.challenge()), nobody);
+  EXPECT_EQ(answer.verdict, Verdict::other_channel);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { client.confirm(answer.frame); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("the job's launcher, and no store"), text.npos) << text;
+}
+
 TEST(StoreHandshake, MembersThatNoFrameCanCarryAreMisuse) {
   const auto make = [](const JobMember& member) {
     return fault_of([&] { ClientHandshake(member, token, make_nonce()); });

@@ -15,6 +15,7 @@
 #include "lockstep/comm/store/poll_until.h"
 #include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/store_table.h"
+#include "lockstep/comm/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {
@@ -33,23 +34,12 @@ struct NotYet {
   std::string why;
 };
 
-std::string text_of(int error_number) { return std::generic_category().message(error_number); }
-
 FileDescriptor connect_to(const SocketAddress& address, Deadline deadline) {
-  const int kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  FileDescriptor socket(::socket(address.family(), kind, 0));
-  if (!socket) throw_errno("making a TCP socket");
-  int error = 0;
-  if (::connect(socket.get(), address.generic(), address.length) != 0) {
-    if (errno != EINPROGRESS) throw NotYet{text_of(errno)};
-    if (!ready_for(socket.get(), POLLOUT, deadline)) throw NotYet{"no answer"};
-    socklen_t length = sizeof error;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  }
-  if (error != 0) throw NotYet{text_of(error)};
-  if (to_text(local_address(socket.get())) == to_text(address))
-    throw NotYet{"nobody listens"};  // TCP connects a socket to itself when it draws that port.
-  tune_stream(socket.get());
+  FileDescriptor socket = begin_connecting(address);
+  if (!socket) throw NotYet{std::generic_category().message(errno)};
+  if (!ready_for(socket.get(), POLLOUT, deadline)) throw NotYet{"no answer"};
+  const std::string problem = finish_connecting(socket.get(), address);
+  if (!problem.empty()) throw NotYet{problem};
   return socket;
 }
 

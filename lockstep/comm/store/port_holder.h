@@ -5,10 +5,12 @@
 
 #include <string>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // Such as "process 4242 (python train.py)", "a process of user 1001", or "an unknown process"; of
 // other users' processes the kernel shows no more.
-std::string describe_port_holder(int port);
+LOCKSTEP_API std::string describe_port_holder(int port);
 
 }  // namespace lockstep

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
-struct SocketAddress {
+struct LOCKSTEP_API SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
 
@@ -21,20 +23,20 @@ struct SocketAddress {
 };
 
 // "127.0.0.1:29400" or "[::1]:29400".
-std::string to_text(const SocketAddress& address);
-std::string to_text(const std::string& host, int port);
+LOCKSTEP_API std::string to_text(const SocketAddress& address);
+LOCKSTEP_API std::string to_text(const std::string& host, int port);
 
 // Errors: misuse when `host` is no numeric IPv4 or IPv6 address.
-SocketAddress numeric_address(const std::string& host, int port);
+LOCKSTEP_API SocketAddress numeric_address(const std::string& host, int port);
 
 // Numeric addresses and localhost at once; asks the resolver, which has a time limit of its own, for
 // anything else. Errors: misuse when there is no such host.
-std::vector<SocketAddress> resolve(const std::string& host, int port);
+LOCKSTEP_API std::vector<SocketAddress> resolve(const std::string& host, int port);
 
-SocketAddress local_address(int socket);
-SocketAddress peer_address(int socket);  // Empty when it is gone.
+LOCKSTEP_API SocketAddress local_address(int socket);
+LOCKSTEP_API SocketAddress peer_address(int socket);  // Empty when it is gone.
 
 // No delay, and within some 10 s notice of a host that has vanished.
-void tune_stream(int socket);
+LOCKSTEP_API void tune_stream(int socket);
 
 }  // namespace lockstep

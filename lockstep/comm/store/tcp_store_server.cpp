@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,7 +12,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <random>
 #include <string_view>
 #include <thread>
@@ -24,10 +22,10 @@
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/poll_until.h"
-#include "lockstep/comm/store/port_holder.h"
 #include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/sparse_log.h"
 #include "lockstep/comm/store/store_service.h"
+#include "lockstep/comm/store/tcp_socket.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
@@ -57,37 +55,10 @@ struct Connection {
   bool paused() const { return unsent() > pause_bytes; }
 };
 
-void require_protection(const SocketAddress& address, const TcpStoreServerOptions& options) {
-  const char* trust = ::getenv("LOCKSTEP_TRUST_NETWORK");
-  if (address.is_loopback() || options.token ||
-      (trust != nullptr && trust == std::string_view("1")))
-    return;
-  throw Error(Fault::misuse,
-              fmt::format("the store will not listen on {} without a job token: anybody on the "
-                          "network could read and change it. Set LOCKSTEP_JOB_TOKEN_FILE on every "
-                          "host (openssl rand -base64 32), or listen on 127.0.0.1, or say with "
-                          "LOCKSTEP_TRUST_NETWORK=1 that nobody hostile is on this network",
-                          options.address));
-}
-
 FileDescriptor listen_on(const SocketAddress& address) {
-  const int kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  FileDescriptor listener(::socket(address.family(), kind, 0));
-  if (!listener) throw_errno("making a TCP socket");
-  const int yes = 1;  // Over connections of an earlier job that linger; never beside a listener.
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (address.family() == AF_INET6)
-    ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
-  if (::bind(listener.get(), address.generic(), address.length) == 0 &&
-      ::listen(listener.get(), SOMAXCONN) == 0)
-    return listener;
-  const int error = errno;
-  if (error == EADDRINUSE)
-    throw Error(
-        Fault::misuse,
-        fmt::format("port {} of {} is in use, by {}: choose another, or port 0 for any",
-                    address.port(), to_text(address), describe_port_holder(address.port())));
-  throw_errno(fmt::format("listening on {}", to_text(address)), error);
+  FileDescriptor listener = try_to_listen(address);
+  if (!listener) throw_not_listening(address, errno);
+  return listener;
 }
 
 FileDescriptor open_spare() { return FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -154,7 +125,7 @@ class TcpStoreServer::Loop {
 TcpStoreServer::Loop::Loop(const TcpStoreServerOptions& options) : options_(options) {
   require_member(options.job);
   const SocketAddress address = numeric_address(options.address, options.port);
-  require_protection(address, options);
+  require_protection(address, options.address, options.token.has_value(), "the store");
   listener_ = listen_on(address);
   port_ = local_address(listener_.get()).port();
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));

@@ -1,0 +1,56 @@
+// What the launchers of a job's hosts say to each other, after the handshake. docs/protocol.md.
+//
+// A frame is its length u32, little-endian, and a JSON object. No I/O and no state here.
+// Errors: corrupt for bytes that encoding never makes.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/launch/coordinator.h"
+#include "lockstep/launch/rendezvous.h"
+
+namespace lockstep {
+
+constexpr std::size_t max_agent_frame_bytes = std::size_t{64} << 10;
+
+struct AliveFrame {};  // In both directions, when there is nothing else to say.
+
+// To the coordinating agent.
+struct JoinFrame {
+  Coordinator::Newcomer newcomer;
+};
+struct ReportFrame {
+  int attempt = -1;
+  Outcome outcome = Outcome::succeeded;
+  int exit_code = 0;
+  std::optional<Failure> failure = {};
+};
+struct AllGoneFrame {
+  int attempt = 0;
+};
+
+// From it, beside the orders.
+struct StateFrame {
+  std::string coordinator;  // The host that it runs on.
+  std::string text;         // Rendezvous::state() of whoever gets this.
+};
+
+using AgentFrame = std::variant<AliveFrame, JoinFrame, ReportFrame, AllGoneFrame, StateFrame,
+                                StartRanks, EndRanks, EndJob>;
+
+// With its length in front. Texts are cut, so that every frame is within the limit.
+std::string encode(const AgentFrame& frame);
+
+// What follows the length of the first frame in `bytes`; empty when more bytes are needed.
+std::optional<std::string_view> first_agent_frame(std::string_view bytes);
+
+AgentFrame decode_agent_frame(std::string_view body);
+
+}  // namespace lockstep

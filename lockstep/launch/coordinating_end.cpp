@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "lockstep/comm/exit_code.h"
+#include "lockstep/comm/log.h"
+#include "lockstep/comm/store/tcp_store_server.h"
+#include "lockstep/launch/agent_link.h"
+#include "lockstep/launch/coordinator.h"
+#include "lockstep/launch/door.h"
+#include "lockstep/launch/environment.h"
+#include "lockstep/launch/rendezvous_end.h"
+#include "lockstep/launch/reserved_port.h"
+
+namespace lockstep {
+namespace {
+
+// Two jobs on one host may have been given the same id.
+std::string unique_id(const std::string& id) {
+  return id.empty() ? random_job_id() : fmt::format("{}.{}", id, random_job_id());
+}
+
+std::string without_port(const SocketAddress& address) {
+  std::string text = to_text(address);
+  text.erase(text.rfind(':'));
+  return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
+}
+
+Coordinator::Newcomer newcomer_of(const RunOptions& options) {
+  return {.host = name_of_this_host(),
+          .nproc = options.nproc_per_node,
+          .node_rank = 0,
+          .least = options.hosts.least,
+          .most = options.hosts.most};
+}
+
+class CoordinatingEnd final : public RendezvousEnd {
+ public:
+  // Where ranks meet: `address` is numeric, and `host` is how other hosts know it.
+  CoordinatingEnd(const RunOptions& options, const std::optional<JobToken>& token,
+                  std::string address, std::string host)
+      : host_(std::move(host)),
+        address_(std::move(address)),
+        token_(token),
+        rules_{unique_id(options.hosts.id), options.hosts, options.max_restarts},
+        coordinator_(rules_, Clock::now()) {
+    coordinator_.join(0, newcomer_of(options), Clock::now());
+  }
+
+  void open(FileDescriptor listener) {
+    door_.emplace(std::move(listener), JobMember{.job_id = rules_.hosts.id}, token_);
+  }
+
+  void report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) override {
+    coordinator_.report(0, attempt_, outcome, exit_code, failure, Clock::now());
+    dispatch();
+  }
+  void all_gone() override {
+    coordinator_.all_gone(0, attempt_, Clock::now());
+    dispatch();
+  }
+  void watch(std::vector<pollfd>& entries) const override;
+  Deadline deadline() const override;
+  std::vector<Order> serve(const std::vector<pollfd>& entries) override;
+  bool flushed() const override;
+  std::string state() const override { return coordinator_.state(0); }
+
+ private:
+  using Id = Coordinator::Id;
+  struct Member {
+    AgentLink link;
+    bool joined = false;
+    bool dismissed = false;  // Was told the end; is to close.
+    std::string state = {};
+  };
+
+  bool serve(Id id, Member& member, const std::vector<pollfd>& entries, Clock::time_point now);
+  void hear(Id id, Member& member, const AgentFrame& frame, Clock::time_point now);
+  void dismiss(Member& member, const EndJob& end);
+  void dispatch();
+  void prepare(Round& round);
+  void open_store(const Round& round);
+  void tell_states();
+
+  const std::string host_;
+  const std::string address_;
+  const std::optional<JobToken> token_;
+  const Coordinator::Rules rules_;
+  Coordinator coordinator_;
+  std::optional<Door> door_;
+  std::map<Id, Member> members_;
+  Id next_id_ = 1;
+  std::vector<Order> orders_;  // For this host.
+  int attempt_ = -1;           // That the port and the store are for.
+  std::optional<ReservedPort> port_;
+  std::optional<TcpStoreServer> store_;
+  OwnPulse pulse_{Clock::now()};
+};
+
+void CoordinatingEnd::watch(std::vector<pollfd>& entries) const {
+  if (door_) door_->watch(entries);
+  for (const auto& [id, member] : members_) member.link.watch(entries);
+}
+
+Deadline CoordinatingEnd::deadline() const {
+  if (!orders_.empty()) return Clock::now();
+  Deadline first = coordinator_.deadline();
+  if (!door_) return first;
+  first = std::min({first, door_->deadline(), Clock::now() + AgentLink::pulse});
+  for (const auto& [id, member] : members_) first = std::min(first, member.link.deadline());
+  return first;
+}
+
+std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
+  const auto now = Clock::now();
+  if (pulse_.missed(now))
+    for (auto& [id, member] : members_) member.link.forgive(now);
+  std::vector<Id> lost;
+  for (auto& [id, member] : members_)
+    if (!serve(id, member, entries, now)) lost.push_back(id);
+  for (const Id id : lost) {
+    members_.erase(id);
+    coordinator_.lost(id, now);
+  }
+  if (door_)
+    for (FileDescriptor& socket : door_->serve(entries, now))
+      members_.emplace(next_id_++, Member{AgentLink(std::move(socket), now)});
+  coordinator_.tick(now);
+  dispatch();
+  tell_states();
+  return std::exchange(orders_, {});
+}
+
+// Whoever was told the end closes once it has read that. Were we first, what it has sent since might
+// reset the connection, and the news be lost.
+bool CoordinatingEnd::flushed() const {
+  return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.dismissed || entry.second.link.pending();
+  });
+}
+
+// False when that host is lost.
+bool CoordinatingEnd::serve(Id id, Member& member, const std::vector<pollfd>& entries,
+                            Clock::time_point now) {
+  try {
+    const bool open = member.link.serve(entries, now);
+    while (const auto frame = member.link.receive()) hear(id, member, *frame, now);
+    if (!open) return false;
+  } catch (const Error& error) {
+    if (error.fault() != Fault::corrupt) throw;
+    log(LogLevel::warning, "rendezvous: closed a host's connection: it broke the protocol");
+    return false;
+  }
+  member.link.beat(now);
+  if (!member.link.silent(now)) return true;
+  dismiss(member,
+          {exit_unavailable, "this host did not answer for 3 s and was given up", std::nullopt});
+  return false;
+}
+
+void CoordinatingEnd::hear(Id id, Member& member, const AgentFrame& frame, Clock::time_point now) {
+  if (member.dismissed || std::holds_alternative<AliveFrame>(frame)) return;
+  const bool joins = std::holds_alternative<JoinFrame>(frame);
+  if (joins == member.joined) throw Error(Fault::corrupt, "a frame at the wrong time");
+  if (joins) {
+    const auto refusal = coordinator_.join(id, std::get<JoinFrame>(frame).newcomer, now);
+    if (refusal) return dismiss(member, {exit_usage, *refusal, std::nullopt});
+    member.joined = true;
+  } else if (const auto* report = std::get_if<ReportFrame>(&frame)) {
+    coordinator_.report(id, report->attempt, report->outcome, report->exit_code, report->failure,
+                        now);
+  } else if (const auto* gone = std::get_if<AllGoneFrame>(&frame)) {
+    coordinator_.all_gone(id, gone->attempt, now);
+  } else {
+    throw Error(Fault::corrupt, "a frame that only the coordinating host sends");
+  }
+}
+
+void CoordinatingEnd::dismiss(Member& member, const EndJob& end) {
+  member.link.send(end);
+  member.dismissed = true;
+}
+
+void CoordinatingEnd::dispatch() {
+  for (auto& [id, order] : coordinator_.take_orders()) {
+    if (auto* start = std::get_if<StartRanks>(&order)) prepare(start->round);
+    if (id == 0) {
+      orders_.push_back(std::move(order));
+      continue;
+    }
+    const auto found = members_.find(id);
+    if (found == members_.end()) continue;
+    Member& member = found->second;
+    if (const auto* end = std::get_if<EndJob>(&order))
+      dismiss(member, *end);
+    else
+      std::visit([&](auto& what) { member.link.send(std::move(what)); }, order);
+  }
+}
+
+// Says where the ranks of an attempt meet. Each has a place of its own, so that ranks that an earlier
+// one left behind meet nobody.
+void CoordinatingEnd::prepare(Round& round) {
+  if (round.attempt != attempt_) {
+    attempt_ = round.attempt;
+    store_.reset();
+    port_.emplace(address_);
+    if (round.nodes > 1) open_store(round);
+  }
+  round.master_addr = host_;
+  round.master_port = port_->number();
+  if (store_) round.store = to_text(host_, store_->port());
+}
+
+void CoordinatingEnd::open_store(const Round& round) {
+  TcpStoreServerOptions options;
+  options.address = address_;
+  options.job.job_id = round.job_id;
+  options.job.world_size = round.world_size;
+  options.job.attempt = round.attempt;
+  options.token = token_;
+  store_.emplace(options);
+}
+
+void CoordinatingEnd::tell_states() {
+  for (auto& [id, member] : members_) {
+    if (!member.joined || member.dismissed) continue;
+    const std::string state = coordinator_.state(id);
+    if (state == std::exchange(member.state, state)) continue;
+    member.link.send(StateFrame{name_of_this_host(), state});
+  }
+}
+
+}  // namespace
+
+std::string name_of_this_host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::unique_ptr<RendezvousEnd> make_single_end(const RunOptions& options) {
+  return std::make_unique<CoordinatingEnd>(options, std::nullopt, "127.0.0.1", "127.0.0.1");
+}
+
+std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
+                                                     const std::optional<JobToken>& token,
+                                                     const Endpoint& endpoint,
+                                                     const SocketAddress& address,
+                                                     FileDescriptor listener) {
+  auto end =
+      std::make_unique<CoordinatingEnd>(options, token, without_port(address), endpoint.host);
+  end->open(std::move(listener));
+  return end;
+}
+
+}  // namespace lockstep

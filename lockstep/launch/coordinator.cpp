@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/coordinator.h"
+
+#include <fmt/format.h>
+#include <string.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/comm/exit_code.h"
+
+namespace lockstep {
+namespace {
+
+std::string count_of_hosts(int count) {
+  return count == 1 ? "1 host" : fmt::format("{} hosts", count);
+}
+
+std::string range_of_hosts(int least, int most) {
+  return least == most ? count_of_hosts(most) : fmt::format("{} to {} hosts", least, most);
+}
+
+// What told a launcher to stop, of the exit code that it will have.
+std::string cause_of_stop(int exit_code) {
+  const char* name = exit_code > 128 ? ::sigabbrev_np(exit_code - 128) : nullptr;
+  return name != nullptr ? fmt::format("SIG{}", name) : "its user";
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const Rules& rules, Time now)
+    : rules_(rules), gathering_since_(now), last_arrival_(now) {}
+
+std::optional<std::string> Coordinator::join(Id id, const Newcomer& newcomer, Time now) {
+  if (over()) return "the job has ended";
+  const Hosts& hosts = rules_.hosts;
+  if (newcomer.least != hosts.least || newcomer.most != hosts.most)
+    return fmt::format("host {} says that the job has {}, but the one that coordinates says {}",
+                       newcomer.host, range_of_hosts(newcomer.least, newcomer.most),
+                       range_of_hosts(hosts.least, hosts.most));
+  if (newcomer.node_rank && *newcomer.node_rank >= hosts.most)
+    return fmt::format("host {} says that it is node {}, but the job has {}", newcomer.host,
+                       *newcomer.node_rank, count_of_hosts(hosts.most));
+  for (const auto& [other_id, other] : members_)
+    if (newcomer.node_rank && other.said.node_rank == newcomer.node_rank)
+      return fmt::format("host {} says that it is node {}, which host {} is already", newcomer.host,
+                         *newcomer.node_rank, other.said.host);
+
+  Member& member = members_[id];
+  member.said = newcomer;
+  member.arrival = arrivals_++;
+  if (id == 0) member.said.node_rank = 0;
+  last_arrival_ = now;
+  const auto succeeded = [](const Entry& entry) { return entry.second.part == Part::succeeded; };
+  if (phase_ == Phase::gathering) start_if_complete(now);
+  // Beside ranks that have succeeded already there is nothing to start anew.
+  else if (phase_ == Phase::running && taking_part() < hosts.most &&
+           std::none_of(members_.begin(), members_.end(), succeeded))
+    end_ranks({.restart = true}, fmt::format("host {} joined", newcomer.host), std::nullopt);
+  return std::nullopt;
+}
+
+void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
+                         const std::optional<Failure>& failure, Time now) {
+  const auto found = members_.find(id);
+  if (over() || found == members_.end()) return;
+  Member& member = found->second;
+  const std::string& host = member.said.host;
+  if (outcome == Outcome::stopped || (outcome == Outcome::left && id == 0)) {
+    const std::string why =
+        outcome == Outcome::stopped
+            ? fmt::format("stopped by {} on host {}", cause_of_stop(exit_code), host)
+            : fmt::format("host {}, which holds the store, left", host);
+    return stop(why, {.end = {exit_code, why, std::nullopt}}, now);
+  }
+  if (outcome == Outcome::left) {
+    const std::string why = fmt::format("host {} left", host);
+    if (member.part == Part::waiting) {
+      order(id, EndJob{exit_code, why, std::nullopt});
+      members_.erase(found);
+      return;
+    }
+    member.part = Part::leaving;
+    member.exit_code = exit_code;
+    if (phase_ == Phase::running) end_ranks({.restart = true}, why, std::nullopt);
+    return settle(now);
+  }
+  if (attempt != attempt_ || phase_ != Phase::running || member.part != Part::running) return;
+  if (outcome == Outcome::failed) {
+    const std::string why =
+        failure ? describe(*failure) : fmt::format("a rank on host {} failed", host);
+    end_ranks({.restart = true, .counts = true, .end = {exit_code, why, failure}}, why, failure);
+  } else {
+    member.part = outcome == Outcome::succeeded ? Part::succeeded : Part::preempted;
+  }
+  settle(now);
+}
+
+void Coordinator::all_gone(Id id, int attempt, Time now) {
+  const auto found = members_.find(id);
+  if (found == members_.end() || attempt != attempt_ || phase_ != Phase::ending) return;
+  found->second.gone = true;
+  settle(now);
+}
+
+void Coordinator::lost(Id id, Time now) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  const Member member = found->second;
+  members_.erase(found);
+  if (over()) return;
+  const std::string why = fmt::format("host {} was lost", member.said.host);
+  if (phase_ == Phase::running && member.part == Part::running)
+    end_ranks({.restart = true, .counts = true, .end = {exit_unavailable, why, std::nullopt}}, why,
+              std::nullopt);
+  settle(now);
+}
+
+void Coordinator::stop(const std::string& why, const Verdict& verdict, Time now) {
+  if (phase_ == Phase::gathering) return finish(verdict.end);
+  if (phase_ == Phase::running)
+    end_ranks(verdict, why, std::nullopt);
+  else if (verdict_.restart)
+    verdict_ = verdict;  // A restart under way is not to be.
+  settle(now);
+}
+
+void Coordinator::end_ranks(const Verdict& verdict, const std::string& why,
+                            const std::optional<Failure>& failure) {
+  phase_ = Phase::ending;
+  verdict_ = verdict;
+  for (auto& [id, member] : members_) {
+    if (member.part == Part::waiting) continue;
+    member.gone = false;
+    order(id, EndRanks{why, failure});
+  }
+}
+
+void Coordinator::settle(Time now) {
+  if (phase_ == Phase::running) {
+    const auto runs = [](const Entry& entry) { return entry.second.part == Part::running; };
+    const auto preempted = [](const Entry& entry) { return entry.second.part == Part::preempted; };
+    if (std::any_of(members_.begin(), members_.end(), runs)) return;
+    const bool again = std::any_of(members_.begin(), members_.end(), preempted);
+    return finish(again ? EndJob{exit_preempted, "the ranks made room", std::nullopt} : EndJob{});
+  }
+  if (phase_ != Phase::ending) return;
+  const auto gone = [](const Entry& entry) { return entry.second.gone; };
+  if (!std::all_of(members_.begin(), members_.end(), gone)) return;
+  if (!verdict_.restart || (verdict_.counts && restarts_ == rules_.max_restarts))
+    return finish(verdict_.end);
+  if (verdict_.counts) ++restarts_;
+  gather(now);
+}
+
+void Coordinator::gather(Time now) {
+  phase_ = Phase::gathering;
+  gathering_since_ = now;
+  for (auto entry = members_.begin(); entry != members_.end();) {
+    if (entry->second.part == Part::leaving) {
+      order(entry->first, EndJob{entry->second.exit_code, "this host left the job", std::nullopt});
+      entry = members_.erase(entry);
+    } else {
+      entry->second.part = Part::waiting;
+      ++entry;
+    }
+  }
+  if (static_cast<int>(members_.size()) >= rules_.hosts.least) start();
+}
+
+void Coordinator::start_if_complete(Time now) {
+  const int here = static_cast<int>(members_.size());
+  const Hosts& hosts = rules_.hosts;
+  if (here >= hosts.most || (here >= hosts.least && now >= last_arrival_ + hosts.last_call))
+    start();
+}
+
+void Coordinator::start() {
+  // Whoever was in the last attempt comes first, then who came first.
+  std::vector<Entry*> chosen;
+  for (Entry& entry : members_) chosen.push_back(&entry);
+  std::sort(chosen.begin(), chosen.end(), [](const Entry* a, const Entry* b) {
+    const auto place = [](const Entry& entry) {
+      const Member& member = entry.second;
+      return std::make_tuple(entry.first != 0, member.number < 0, member.number, member.arrival);
+    };
+    return place(*a) < place(*b);
+  });
+  while (static_cast<int>(chosen.size()) > rules_.hosts.most) {
+    chosen.back()->second.number = -1;
+    chosen.pop_back();
+  }
+  const std::vector<Entry*> seats = seat(chosen);
+
+  phase_ = Phase::running;
+  ++attempt_;
+  Round round{.attempt = attempt_,
+              .restarts = restarts_,
+              .nodes = static_cast<int>(seats.size()),
+              .world_size = 0,
+              .job_id = rules_.job_id};
+  for (const Entry* entry : seats) round.world_size += entry->second.said.nproc;
+  for (Entry* entry : seats) {
+    Member& member = entry->second;
+    member.number = round.node;
+    member.part = Part::running;
+    member.gone = false;
+    order(entry->first, StartRanks{round});
+    ++round.node;
+    round.first_rank += member.said.nproc;
+  }
+}
+
+// By number: fixed ones, then those that hosts had, then whatever is free.
+std::vector<Coordinator::Entry*> Coordinator::seat(const std::vector<Entry*>& chosen) {
+  std::vector<Entry*> seats(chosen.size(), nullptr);
+  std::vector<Entry*> standing;
+  const auto sit = [&](Entry* entry, int number) {
+    const bool fits = number >= 0 && number < static_cast<int>(seats.size()) &&
+                      seats[static_cast<std::size_t>(number)] == nullptr;
+    if (fits)
+      seats[static_cast<std::size_t>(number)] = entry;
+    else
+      standing.push_back(entry);
+  };
+  for (Entry* entry : chosen)
+    if (entry->second.said.node_rank) sit(entry, *entry->second.said.node_rank);
+  for (Entry* entry : chosen)
+    if (!entry->second.said.node_rank) sit(entry, entry->second.number);
+  for (Entry* entry : standing) *std::find(seats.begin(), seats.end(), nullptr) = entry;
+  return seats;
+}
+
+void Coordinator::finish(const EndJob& end) {
+  phase_ = Phase::over;
+  for (const auto& [id, member] : members_) order(id, end);
+}
+
+void Coordinator::tick(Time now) {
+  if (phase_ != Phase::gathering) return;
+  start_if_complete(now);
+  if (phase_ == Phase::gathering && now >= deadline())
+    finish({exit_unavailable, missing(), std::nullopt});
+}
+
+Deadline Coordinator::deadline() const {
+  if (phase_ != Phase::gathering) return no_deadline;
+  const auto after = [](Time start, std::chrono::milliseconds time) {
+    return time < no_deadline - start ? start + time : no_deadline;
+  };
+  return static_cast<int>(members_.size()) >= rules_.hosts.least
+             ? after(last_arrival_, rules_.hosts.last_call)
+             : after(gathering_since_, rules_.hosts.join_timeout);
+}
+
+std::string Coordinator::missing() const {
+  std::string here;
+  for (const auto& [id, member] : members_) here += (here.empty() ? "" : ", ") + member.said.host;
+  const std::string why = verdict_.end.why.empty() ? "" : verdict_.end.why + "; ";
+  return fmt::format("{}the job needs {}, but within {:g} s there were only {}: {}", why,
+                     count_of_hosts(rules_.hosts.least),
+                     std::chrono::duration<double>(rules_.hosts.join_timeout).count(),
+                     members_.size(), here);
+}
+
+int Coordinator::taking_part() const {
+  return static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const Entry& entry) {
+    return entry.second.part != Part::waiting;
+  }));
+}
+
+std::vector<std::pair<Coordinator::Id, Order>> Coordinator::take_orders() {
+  return std::exchange(orders_, {});
+}
+
+std::string Coordinator::state(Id id) const {
+  const auto found = members_.find(id);
+  if (found == members_.end() || phase_ == Phase::over) return "ended";
+  if (phase_ == Phase::gathering)
+    return fmt::format("waiting for hosts: {} of {} came", members_.size(),
+                       range_of_hosts(rules_.hosts.least, rules_.hosts.most));
+  if (found->second.part == Part::waiting)
+    return fmt::format("waiting until one of the job's {} is lost: it is full",
+                       count_of_hosts(taking_part()));
+  return fmt::format("host {} of {}{}", found->second.number, taking_part(),
+                     phase_ == Phase::ending ? ", ending" : "");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/coordinator.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "lockstep/comm/exit_code.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::seconds;
+
+// A coordinator whose clock stands unless a test moves it. Host 0 is A, the coordinating one.
+class Job {
+ public:
+  explicit Job(int least, int most, int max_restarts = 0)
+      : hosts_{.least = least,
+               .most = most,
+               .id = "job",
+               .join_timeout = seconds(60),
+               .last_call = seconds(3)},
+        coordinator_({"job.1", hosts_, max_restarts}, now_) {
+    EXPECT_EQ(join(0), std::nullopt);
+  }
+
+  std::optional<std::string> join(int id, int nproc = 2, std::optional<int> node_rank = {}) {
+    const std::string host(1, static_cast<char>('A' + id));
+    return coordinator_.join(id, {host, nproc, node_rank, hosts_.least, hosts_.most}, now_);
+  }
+  void report(int id, Outcome outcome, int exit_code = 0) {
+    std::optional<Failure> failure;
+    if (outcome == Outcome::failed) failure = Failure{.rank = 2 * id, .exit_code = exit_code};
+    coordinator_.report(id, attempt_, outcome, exit_code, failure, now_);
+  }
+  void gone(int id) { coordinator_.all_gone(id, attempt_, now_); }
+  void lose(int id) { coordinator_.lost(id, now_); }
+  void wait(seconds time) {
+    now_ += time;
+    coordinator_.tick(now_);
+  }
+
+  // What was ordered since the last call, such as "0:start 0/2 1:start 1/2"; for a start it is
+  // number/hosts, for an end of the job its exit code.
+  std::string orders() {
+    std::string text;
+    for (const auto& [id, order] : coordinator_.take_orders()) {
+      if (!text.empty()) text += ' ';
+      text += std::to_string(id);
+      text += ':';
+      if (const auto* start = std::get_if<StartRanks>(&order)) {
+        attempt_ = start->round.attempt;
+        rounds_[id] = start->round;
+        text += "start ";
+        text += std::to_string(start->round.node);
+        text += '/';
+        text += std::to_string(start->round.nodes);
+      } else if (const auto* ranks = std::get_if<EndRanks>(&order)) {
+        why_ = ranks->why;
+        text += "end_ranks";
+      } else {
+        const EndJob& end = std::get<EndJob>(order);
+        why_ = end.why;
+        text += "end_job ";
+        text += std::to_string(end.exit_code);
+      }
+    }
+    return text;
+  }
+  const Round& round(int id) { return rounds_[id]; }
+  const std::string& why() const { return why_; }  // Of the last end.
+  Coordinator& operator*() { return coordinator_; }
+
+ private:
+  Hosts hosts_;
+  Clock::time_point now_ = Clock::time_point() + seconds(1000);
+  Coordinator coordinator_;
+  int attempt_ = -1;
+  std::map<int, Round> rounds_;
+  std::string why_;
+};
+
+TEST(Coordinator, OneHostStartsAtOnce) {
+  Job job(1, 1);
+  (*job).tick(Clock::time_point() + seconds(1000));
+  EXPECT_EQ(job.orders(), "0:start 0/1");
+  EXPECT_EQ(job.round(0).world_size, 2);
+}
+
+TEST(Coordinator, StartsWhenTheMostHostsAreThere) {
+  Job job(1, 3);
+  job.join(1, 4);
+  EXPECT_EQ(job.orders(), "");
+  job.join(2, 1);
+  EXPECT_EQ(job.orders(), "0:start 0/3 1:start 1/3 2:start 2/3");
+  EXPECT_EQ(job.round(1).first_rank, 2);
+  EXPECT_EQ(job.round(2).first_rank, 6);
+  EXPECT_EQ(job.round(2).world_size, 7);
+}
+
+TEST(Coordinator, StartsWithTheLeastHostsAfterTheLastCall) {
+  Job job(2, 4);
+  job.wait(seconds(10));
+  EXPECT_EQ(job.orders(), "");
+  job.join(1);
+  job.wait(seconds(2));
+  job.join(2);  // Begins the last call anew.
+  job.wait(seconds(2));
+  EXPECT_EQ(job.orders(), "");
+  job.wait(seconds(1));
+  EXPECT_EQ(job.orders(), "0:start 0/3 1:start 1/3 2:start 2/3");
+}
+
+TEST(Coordinator, EndsWhenTooFewHostsCome) {
+  Job job(3, 3);
+  job.join(1);
+  job.wait(seconds(59));
+  EXPECT_EQ(job.orders(), "");
+  job.wait(seconds(1));
+  EXPECT_EQ(job.orders(), "0:end_job 69 1:end_job 69");
+  EXPECT_EQ(job.why(), "the job needs 3 hosts, but within 60 s there were only 2: A, B");
+  EXPECT_TRUE((*job).over());
+}
+
+TEST(Coordinator, FixedNumbersHold) {
+  Job job(3, 3);
+  job.join(1, 2, 2);
+  job.join(2, 2, 1);
+  EXPECT_EQ(job.orders(), "0:start 0/3 2:start 1/3 1:start 2/3");
+}
+
+TEST(Coordinator, TwoHostsOfOneNumberAreRefusedByName) {
+  Job job(3, 3);
+  job.join(1, 2, 1);
+  EXPECT_EQ(job.join(2, 2, 1), "host C says that it is node 1, which host B is already");
+  EXPECT_EQ(job.join(2, 2, 0), "host C says that it is node 0, which host A is already");
+  EXPECT_EQ(job.join(2, 2, 3), "host C says that it is node 3, but the job has 3 hosts");
+}
+
+TEST(Coordinator, HostsAgreeOnHowManyThereAre) {
+  Job job(2, 3);
+  EXPECT_EQ((*job).join(1, {.host = "B", .least = 2, .most = 2}, {}),
+            "host B says that the job has 2 hosts, but the one that coordinates says 2 to 3 hosts");
+}
+
+TEST(Coordinator, AllThatSucceededEndTheJobWith0) {
+  Job job(2, 2);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "");
+  job.report(0, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "0:end_job 0 1:end_job 0");
+}
+
+TEST(Coordinator, RanksThatMadeRoomEndTheJobWithoutARestart) {
+  Job job(2, 2, 5);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::preempted, exit_preempted);
+  job.report(0, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "0:end_job 75 1:end_job 75");
+}
+
+TEST(Coordinator, TheFirstFailureDecides) {
+  Job job(2, 2);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::failed, 7);
+  job.report(0, Outcome::failed, 9);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks");
+  job.gone(0);
+  EXPECT_EQ(job.orders(), "");
+  job.gone(1);
+  EXPECT_EQ(job.orders(), "0:end_job 7 1:end_job 7");
+  EXPECT_NE(job.why().find("rank 2"), std::string::npos) << job.why();
+}
+
+TEST(Coordinator, AFailedAttemptIsStartedAnewAsOftenAsIsAllowed) {
+  Job job(2, 2, 1);
+  job.join(1);
+  job.orders();
+  for (int host : {0, 1}) job.report(host, Outcome::failed, 7);  // One failure.
+  job.orders();
+  for (int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:start 0/2 1:start 1/2");
+  EXPECT_EQ(job.round(1).attempt, 1);
+  EXPECT_EQ(job.round(1).restarts, 1);
+  job.report(1, Outcome::failed, 8);
+  job.orders();
+  for (int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 8 1:end_job 8");
+}
+
+TEST(Coordinator, WhatAHostSaysOfAnEarlierAttemptDoesNotCount) {
+  Job job(2, 2, 2);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::failed, 7);
+  for (int host : {0, 1}) job.gone(host);
+  job.orders();
+  (*job).report(1, 0, Outcome::failed, 9, std::nullopt, {});
+  EXPECT_EQ(job.orders(), "");
+  job.report(0, Outcome::failed, 7);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks");
+  for (int host : {0, 1}) (*job).all_gone(host, 0, {});
+  EXPECT_EQ(job.orders(), "");
+}
+
+TEST(Coordinator, ALostHostEndsTheJobByName) {
+  Job job(2, 2);
+  job.join(1);
+  job.orders();
+  job.lose(1);
+  EXPECT_EQ(job.orders(), "0:end_ranks");
+  job.gone(0);
+  EXPECT_EQ(job.orders(), "0:end_job 69");
+  EXPECT_EQ(job.why(), "host B was lost");
+}
+
+TEST(Coordinator, TheRestGoOnWithoutALostHostAndKeepTheirNumbers) {
+  Job job(2, 4, 1);
+  for (int host : {1, 2, 3}) job.join(host);
+  job.orders();
+  job.lose(1);
+  for (int host : {0, 2, 3}) job.gone(host);
+  EXPECT_EQ(job.orders(),
+            "0:end_ranks 2:end_ranks 3:end_ranks 0:start 0/3 3:start 1/3 2:start 2/3");
+  EXPECT_EQ(job.round(2).restarts, 1);
+}
+
+TEST(Coordinator, AReplacementFillsTheHole) {
+  Job job(3, 3, 1);
+  for (int host : {1, 2}) job.join(host);
+  job.orders();
+  job.lose(1);
+  for (int host : {0, 2}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_ranks 2:end_ranks");
+  job.wait(seconds(59));
+  job.join(3);
+  EXPECT_EQ(job.orders(), "0:start 0/3 3:start 1/3 2:start 2/3");
+}
+
+TEST(Coordinator, WithoutAReplacementItEndsAndSaysWhatWasLost) {
+  Job job(3, 3, 1);
+  for (int host : {1, 2}) job.join(host);
+  job.orders();
+  job.lose(1);
+  for (int host : {0, 2}) job.gone(host);
+  job.orders();
+  job.wait(seconds(60));
+  EXPECT_EQ(job.orders(), "0:end_job 69 2:end_job 69");
+  EXPECT_TRUE(job.why().starts_with("host B was lost; the job needs 3 hosts")) << job.why();
+}
+
+TEST(Coordinator, AHostThatJoinsIsTakenInByAStartThatDoesNotCount) {
+  Job job(1, 3, 1);
+  job.wait(seconds(3));
+  EXPECT_EQ(job.orders(), "0:start 0/1");
+  job.join(1);
+  EXPECT_EQ(job.orders(), "0:end_ranks");
+  EXPECT_EQ(job.why(), "host B joined");
+  job.gone(0);
+  EXPECT_EQ(job.orders(), "0:start 0/2 1:start 1/2");
+  EXPECT_EQ(job.round(1).attempt, 1);
+  EXPECT_EQ(job.round(1).restarts, 0);
+}
+
+TEST(Coordinator, AFullJobKeepsASpareUntilAHostIsLost) {
+  Job job(2, 2, 1);
+  for (int host : {1, 2}) job.join(host);
+  EXPECT_EQ(job.orders(), "0:start 0/2 1:start 1/2");
+  EXPECT_EQ((*job).state(2), "waiting until one of the job's 2 hosts is lost: it is full");
+  job.lose(1);
+  EXPECT_EQ(job.orders(), "0:end_ranks");
+  job.gone(0);
+  EXPECT_EQ(job.orders(), "0:start 0/2 2:start 1/2");
+}
+
+TEST(Coordinator, OneThatIsToldToStopStopsAll) {
+  Job job(2, 2, 3);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::stopped, 128 + SIGTERM);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks");
+  for (int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 143 1:end_job 143");
+  EXPECT_EQ(job.why(), "stopped by SIGTERM on host B");
+}
+
+TEST(Coordinator, AStopEndsARestartThatIsUnderWay) {
+  Job job(2, 2, 3);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::failed, 7);
+  job.report(0, Outcome::stopped, 128 + SIGINT);
+  job.orders();
+  for (int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 130 1:end_job 130");
+}
+
+TEST(Coordinator, AStopWhileHostsAreMissingEndsTheJobAtOnce) {
+  Job job(3, 3);
+  job.join(1);
+  job.report(1, Outcome::stopped, 128 + SIGTERM);
+  EXPECT_EQ(job.orders(), "0:end_job 143 1:end_job 143");
+}
+
+TEST(Coordinator, AHostThatLeavesCostsNoRestart) {
+  Job job(1, 3);
+  for (int host : {1, 2}) job.join(host);
+  job.orders();
+  job.report(1, Outcome::left, 128 + SIGTERM);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks 2:end_ranks");
+  for (int host : {0, 1, 2}) job.gone(host);
+  EXPECT_EQ(job.orders(), "1:end_job 143 0:start 0/2 2:start 1/2");
+  EXPECT_EQ(job.round(2).restarts, 0);
+}
+
+TEST(Coordinator, WhenTheCoordinatingHostLeavesTheJobEnds) {
+  Job job(1, 2, 3);
+  job.join(1);
+  job.orders();
+  job.report(0, Outcome::left, 128 + SIGTERM);
+  for (int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks 0:end_job 143 1:end_job 143");
+  EXPECT_EQ(job.why(), "host A, which holds the store, left");
+}
+
+TEST(Coordinator, AHostThatIsLostAfterItSucceededIsNoFailure) {
+  Job job(2, 2);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::succeeded);
+  job.lose(1);
+  EXPECT_EQ(job.orders(), "");
+  job.report(0, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "0:end_job 0");
+}
+
+TEST(Coordinator, AHostThatComesAfterTheEndIsToldSo) {
+  Job job(1, 2);
+  job.wait(seconds(3));
+  job.report(0, Outcome::stopped, 128 + SIGTERM);
+  job.orders();
+  job.gone(0);
+  EXPECT_NE(job.join(1), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lockstep

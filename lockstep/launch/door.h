@@ -1,0 +1,57 @@
+// Where the launchers of a job's other hosts come in: listens, and lets in who proves the token.
+//
+// Strangers are limited in number and time, and cost no more than that.
+// Thread safety: none. Blocking: never.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <list>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/store/handshake.h"
+#include "lockstep/comm/store/sparse_log.h"
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+
+class Door {
+ public:
+  // `listener` is a non-blocking socket that listens.
+  Door(FileDescriptor listener, const JobMember& job, const std::optional<JobToken>& token);
+
+  void watch(std::vector<pollfd>& entries) const;
+  Deadline deadline() const;
+
+  // Whoever has come in.
+  std::vector<FileDescriptor> serve(const std::vector<pollfd>& entries, Clock::time_point now);
+
+ private:
+  struct Stranger {
+    FileDescriptor socket;
+    ServerHandshake handshake;
+    std::string hello;
+    Deadline deadline;
+  };
+  enum class Progress { waits, is_in, is_out };
+
+  void accept_some(Clock::time_point now);
+  void welcome(FileDescriptor socket, Clock::time_point now);
+  Progress hear(Stranger& stranger);
+
+  FileDescriptor listener_;
+  const JobMember job_;
+  const std::optional<JobToken> token_;
+  std::list<Stranger> strangers_;
+  Deadline accept_again_ = Clock::time_point{};
+  std::minstd_rand random_{std::random_device{}()};
+  SparseLog log_{std::chrono::seconds(10)};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <charconv>
+
+#include "lockstep/comm/store/poll_until.h"
+#include "lockstep/comm/store/tcp_socket.h"
+#include "lockstep/launch/rendezvous_end.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t longest_id = 80;  // Leaves room for what makes it unique.
+
+void require_hosts(const RunOptions& options) {
+  const Hosts& hosts = options.hosts;
+  require(options.nproc_per_node >= 1, "a host has at least one rank");
+  require(hosts.least >= 1 && hosts.least <= hosts.most, "a job has 1 <= least <= most hosts");
+  if (hosts.most == 1) return;
+  require(!hosts.id.empty() && hosts.id.size() <= longest_id,
+          "the id of a job of several hosts has 1 to 80 bytes");
+  if (!hosts.node_rank) return;
+  require(hosts.least == hosts.most, "node ranks are for a fixed number of hosts");
+  require(*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most,
+          "a node rank is at least 0 and less than the number of hosts");
+}
+
+// Who listens at the endpoint coordinates: the launcher of node 0 or, without node ranks, whoever is
+// first on the endpoint's host.
+std::unique_ptr<RendezvousEnd> make_end(const RunOptions& options,
+                                        const std::optional<JobToken>& token) {
+  require_hosts(options);
+  const Hosts& hosts = options.hosts;
+  if (hosts.most == 1) return make_single_end(options);
+  const Endpoint endpoint = parse_endpoint(hosts.endpoint);
+  if (hosts.node_rank && *hosts.node_rank != 0)
+    return make_joining_end(options, token, endpoint, /*taken_here=*/false);
+  for (const SocketAddress& address : endpoint.addresses) {
+    FileDescriptor listener = try_to_listen(address);
+    const int error = errno;
+    if (listener) {
+      require_protection(address, endpoint.host, token.has_value(), "the launcher");
+      return make_coordinating_end(options, token, endpoint, address, std::move(listener));
+    }
+    if (error == EADDRINUSE && !hosts.node_rank)
+      return make_joining_end(options, token, endpoint, /*taken_here=*/true);
+    const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
+    if (!elsewhere || (hosts.node_rank && &address == &endpoint.addresses.back()))
+      throw_not_listening(address, error);
+  }
+  return make_joining_end(options, token, endpoint, /*taken_here=*/false);
+}
+
+}  // namespace
+
+Endpoint parse_endpoint(const std::string& text) {
+  const auto colon = text.rfind(':');
+  std::string host = text.substr(0, colon == text.npos ? 0 : colon);
+  if (host.starts_with('[') && host.ends_with(']'))
+    host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != host.npos)
+    host.clear();  // Nobody knows which colon is the last.
+  int port = 0;
+  const char* end = text.data() + text.size();
+  const char* digits = colon == text.npos ? end : text.data() + colon + 1;
+  const auto [stop, error] = std::from_chars(digits, end, port);
+  require(!host.empty() && error == std::errc() && stop == end && port >= 1 && port <= 65535, [&] {
+    return fmt::format("'{}' is no endpoint: HOST:PORT or [IPV6]:PORT, port 1 to 65535", text);
+  });
+  return {host, port, resolve(host, port)};
+}
+
+Rendezvous::Rendezvous(const RunOptions& options)
+    : token_(read_job_token()), end_(make_end(options, token_)) {}
+
+Rendezvous::~Rendezvous() = default;
+
+void Rendezvous::report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) {
+  end_->report(outcome, exit_code, failure);
+}
+
+void Rendezvous::all_gone() { end_->all_gone(); }
+
+void Rendezvous::watch(std::vector<pollfd>& entries) const { end_->watch(entries); }
+
+Deadline Rendezvous::deadline() const { return end_->deadline(); }
+
+std::vector<Order> Rendezvous::serve(const std::vector<pollfd>& entries) {
+  return end_->serve(entries);
+}
+
+void Rendezvous::flush(std::chrono::milliseconds limit) {
+  const Deadline give_up = in(limit);
+  while (!end_->flushed() && Clock::now() < give_up) {
+    std::vector<pollfd> entries;
+    end_->watch(entries);
+    const int wait = milliseconds_until(std::min(give_up, end_->deadline()));
+    if (::poll(entries.data(), entries.size(), wait) < 0 && errno != EINTR) return;
+    end_->serve(entries);
+  }
+}
+
+std::string Rendezvous::state() const { return end_->state(); }
+
+}  // namespace lockstep

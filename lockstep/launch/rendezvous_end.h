@@ -1,0 +1,57 @@
+// What is behind a Rendezvous: the end that coordinates, or one that has joined it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/launch/rendezvous.h"
+
+namespace lockstep {
+
+// Members mean what those of Rendezvous do.
+class RendezvousEnd {
+ public:
+  virtual ~RendezvousEnd() = default;
+
+  virtual void report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) = 0;
+  virtual void all_gone() = 0;
+  virtual void watch(std::vector<pollfd>& entries) const = 0;
+  virtual Deadline deadline() const = 0;
+  virtual std::vector<Order> serve(const std::vector<pollfd>& entries) = 0;
+  virtual bool flushed() const = 0;  // Nothing that was said is on its way.
+  virtual std::string state() const = 0;
+};
+
+// HOST:PORT as it was given, and what it means here.
+struct Endpoint {
+  std::string host;
+  int port = 0;
+  std::vector<SocketAddress> addresses;
+};
+
+// Errors: misuse.
+Endpoint parse_endpoint(const std::string& text);
+
+// For a job of one host; nobody joins it.
+std::unique_ptr<RendezvousEnd> make_single_end(const RunOptions& options);
+
+// `listener` listens at `address`, which is the endpoint's.
+std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
+                                                     const std::optional<JobToken>& token,
+                                                     const Endpoint& endpoint,
+                                                     const SocketAddress& address,
+                                                     FileDescriptor listener);
+
+// `taken_here`: somebody on this host has the endpoint's port, perhaps another launcher of the job.
+std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
+                                                const std::optional<JobToken>& token,
+                                                const Endpoint& endpoint, bool taken_here);
+
+std::string name_of_this_host();
+
+}  // namespace lockstep
