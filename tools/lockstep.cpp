@@ -27,6 +27,8 @@ struct Description {
 constexpr Description known[] = {
     {"run", "start a program as several ranks on this host, and watch them",
      "lockstep run -n 4 ./my_program --epochs 5"},
+    {"status", "show this user's jobs on this host, and what each rank is doing",
+     "lockstep status --watch 2"},
     {"checkpoint", "look into checkpoints, verify, compare and merge them",
      "lockstep checkpoint verify runs/a"},
 };

@@ -410,7 +410,7 @@ TEST(LockstepRun, ASecondInterruptKillsAtOnce) {
   EXPECT_EQ(code, 130);
 }
 
-// Runs `lockstep run` on a terminal of 40 columns.
+// Runs `lockstep run` on a terminal of 40 columns, without colours.
 struct OnTerminal {
   explicit OnTerminal(Arguments arguments) {
     int controller = -1;
@@ -420,6 +420,7 @@ struct OnTerminal {
       std::vector<char*> pointers;
       for (std::string& argument : arguments) pointers.push_back(argument.data());
       pointers.push_back(nullptr);
+      ::setenv("NO_COLOR", "1", 1);
       ::execv(pointers[0], pointers.data());
       ::_exit(127);
     }

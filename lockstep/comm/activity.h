@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/operation.h"
 #include "lockstep/comm/ticks.h"
 
@@ -18,7 +19,7 @@ namespace lockstep {
 
 // A group's name, cut to 48 bytes.
 using GroupName = std::array<std::uint64_t, 6>;
-GroupName pack_group_name(std::string_view name);
+LOCKSTEP_API GroupName pack_group_name(std::string_view name);
 
 struct Activity {
   std::atomic<std::uint64_t> heartbeat;  // Ticks ten times a second while the process runs.
@@ -55,6 +56,6 @@ std::string group_of(const Activity& activity);
 
 // Such as "in all_reduce #812 of group world for 3.2 s", "outside of collectives for 34.0 s, after
 // all_reduce #811 of group world" or "yet to call its first collective".
-std::string describe(const Activity& activity);
+LOCKSTEP_API std::string describe(const Activity& activity);
 
 }  // namespace lockstep

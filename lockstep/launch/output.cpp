@@ -17,13 +17,36 @@
 namespace lockstep {
 namespace {
 
-std::pair<FileDescriptor, FileDescriptor> make_pipe() {
+// A pipe of this size takes in what a rank writes in one go while we do other things.
+constexpr int large_pipe = 1 << 20;
+
+// So many of them are a quarter of what a user has by default (pipe-user-pages-soft): beyond that,
+// every new pipe of the user's other programs would be a tiny one.
+constexpr std::size_t most_large_pipes = 16;
+
+std::pair<FileDescriptor, FileDescriptor> make_pipe(bool large) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+  if (large) ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // As it was where that is not allowed.
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-std::string prefix_of(int rank) { return fmt::format("[{}] ", rank); }
+FileDescriptor open_nothing() {
+  FileDescriptor fd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  if (!fd) throw_errno("/dev/null");
+  return fd;
+}
+
+bool holds(Streams streams, bool is_error) {
+  const Streams wanted = is_error ? Streams::err : Streams::out;
+  return (static_cast<int>(streams) & static_cast<int>(wanted)) != 0;
+}
+
+bool any(const StreamChoice& choice) {
+  return choice.all != Streams::none ||
+         std::any_of(choice.of_local_rank.begin(), choice.of_local_rank.end(),
+                     [](const auto& each) { return each.second != Streams::none; });
+}
 
 // Without line wrap a status never takes more than the one line that is erased later.
 std::string drawn(std::string_view status) { return fmt::format("\033[?7l{}\033[?7h", status); }
@@ -38,37 +61,54 @@ bool seen(const std::vector<pollfd>& entries, int fd) {
 }  // namespace
 
 Output::Output(int out, int err, const LogOptions& options)
-    : err_fd_(err), on_terminal_(::isatty(err) == 1), err_(err) {
+    : options_(options),
+      format_(options.format, wants_colors(out), wants_colors(err)),
+      files_(options.directory),
+      err_fd_(err),
+      on_terminal_(::isatty(err) == 1),
+      err_(err) {
+  require(files_ || (!any(options.redirects) && !any(options.tee)),
+          "output that is to go to files needs a folder for logs");
   if (!same_file(out, err)) out_.emplace(out);
-  (void)options;
 }
 
 void Output::begin_attempt(const std::string& job_id, int attempt) {
-  (void)job_id;
-  (void)attempt;
+  files_.begin_attempt(job_id, attempt);
 }
 
 Output::Ends Output::add(int rank, int local_rank) {
-  (void)local_rank;
-  auto [out, out_of_rank] = make_pipe();
-  auto [err, err_of_rank] = make_pipe();
-  add(rank, std::move(out), /*is_error=*/false);
-  add(rank, std::move(err), /*is_error=*/true);
-  return {std::move(out_of_rank), std::move(err_of_rank)};
+  FileDescriptor out = add({.rank = rank, .local_rank = local_rank, .is_error = false});
+  FileDescriptor err = add({.rank = rank, .local_rank = local_rank, .is_error = true});
+  return {std::move(out), std::move(err)};
+}
+
+// Where a stream goes. As with torchrun, what is asked for as a tee is no less shown when it is
+// asked for as a redirect too.
+FileDescriptor Output::add(const LineSource& source) {
+  const bool shown =
+      options_.local_ranks.empty() || options_.local_ranks.contains(source.local_rank);
+  const bool tee = holds(options_.tee.of(source.local_rank), source.is_error);
+  const bool redirected = holds(options_.redirects.of(source.local_rank), source.is_error);
+  if (!files_) return shown ? add_feed(source, {}) : open_nothing();
+  if (shown && !tee && !redirected) return add_feed(source, {});
+
+  LogFile file = files_.create(source.local_rank, source.is_error ? "stderr.log" : "stdout.log");
+  return shown && tee ? add_feed(source, std::move(file)) : std::move(file).release();
 }
 
 std::string Output::error_file(int local_rank) const {
-  (void)local_rank;
-  return {};
+  return files_.path_of(local_rank, "error.json");
 }
 
-void Output::add(int rank, FileDescriptor pipe, bool is_error) {
+FileDescriptor Output::add_feed(const LineSource& source, LogFile file) {
+  auto [pipe, of_rank] = make_pipe(/*large=*/feeds_.size() < most_large_pipes);
   ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);
-  const bool statuses = on_terminal_ && (is_error || !out_);
-  feeds_.push_back({std::move(pipe), rank, is_error, LineSplitter(statuses)});
+  const bool with_statuses = statuses() && (source.is_error || !out_);
+  feeds_.push_back({std::move(pipe), source, LineSplitter(with_statuses), std::move(file)});
+  return std::move(of_rank);
 }
 
-void Output::say(std::string_view text) { print(err_, "lockstep run: ", text); }
+void Output::say(std::string_view text, Level level) { print(err_, format_.own_line(level, text)); }
 
 void Output::watch(std::vector<pollfd>& entries) const {
   if (out_) out_->watch(entries);
@@ -81,7 +121,7 @@ void Output::serve(const std::vector<pollfd>& entries) {
   err_.serve(entries);
   const int lost = out_ ? out_->serve(entries) : 0;
   if (lost != 0 && lost != EPIPE)  // A reader who has seen enough is no news, a full disk is.
-    say(fmt::format("stdout: {}; what follows is dropped", std::strerror(lost)));
+    say(fmt::format("stdout: {}; what follows is dropped", std::strerror(lost)), Level::error);
   std::erase_if(feeds_, [&](Feed& feed) {
     if (!seen(entries, feed.pipe.get())) return false;
     const bool open = read(feed) || errno == EAGAIN;
@@ -95,9 +135,18 @@ bool Output::read(Feed& feed) {
   errno = 0;
   const ssize_t length = ::read(feed.pipe.get(), buffer.data(), buffer.size());
   if (length <= 0) return false;
-  feed.splitter.add({buffer.data(), static_cast<std::size_t>(length)},
-                    [&](const auto& segment) { receive(feed, segment); });
+  const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
+  keep(feed, bytes);
+  feed.splitter.add(bytes, [&](const auto& segment) { receive(feed, segment); });
   return true;
+}
+
+// The console shows everything whatever becomes of the file.
+void Output::keep(Feed& feed, std::string_view bytes) {
+  const int lost = feed.file.write(bytes);
+  if (lost == 0) return;
+  say(fmt::format("{}: {}; what follows is not in it", feed.file.path(), std::strerror(lost)),
+      Level::error);
 }
 
 void Output::finish() {
@@ -117,32 +166,32 @@ void Output::drop() {
 }
 
 std::optional<int> Output::columns(int rank) const {
-  if (!on_terminal_) return std::nullopt;
+  if (!statuses()) return std::nullopt;
   winsize size{};
   const bool known = ::ioctl(err_fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return std::max(1, (known ? size.ws_col : 80) - static_cast<int>(prefix_of(rank).size()));
+  return std::max(1, (known ? size.ws_col : 80) - LineFormat::width_of_prefix(rank));
 }
 
 void Output::receive(const Feed& feed, const LineSplitter::Segment& segment) {
   if (segment.status)
-    show_status(feed.rank, segment.text);
+    show_status(feed.source, segment.text);
   else
-    print(sink_of(feed), prefix_of(feed.rank), segment.text);
+    print(sink_of(feed), format_.line(feed.source, segment.text));
 }
 
-void Output::print(Sink& sink, std::string_view prefix, std::string_view text) {
+void Output::print(Sink& sink, std::string_view line) {
   const bool around_status = &sink == &err_ && !status_.empty();
   if (around_status) sink.add(erasure);
-  sink.add(fmt::format("{}{}\n", prefix, text));
+  sink.add(line);
   if (around_status) sink.add(drawn(status_));
 }
 
 // There is one status line: the latest rank has it, and only that rank can take it away.
-void Output::show_status(int rank, std::string_view text) {
-  if (text.empty() && rank != status_rank_) return;
+void Output::show_status(const LineSource& source, std::string_view text) {
+  if (text.empty() && source.rank != status_rank_) return;
   if (!status_.empty()) err_.add(erasure);
-  status_ = text.empty() ? "" : prefix_of(rank) + std::string(text);
-  status_rank_ = text.empty() ? -1 : rank;
+  status_ = text.empty() ? "" : format_.prefix(source) + std::string(text);
+  status_rank_ = text.empty() ? -1 : source.rank;
   if (!status_.empty()) err_.add(drawn(status_));
 }
 

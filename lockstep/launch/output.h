@@ -1,7 +1,8 @@
 // What the ranks write, put in order: whole lines, each with its rank before it, on the
 // launcher's own stdout and stderr.
 //
-// On a terminal, one status line (a rank's progress bar) is kept below everything else.
+// On a terminal, one status line (a rank's progress bar) is kept below everything else. What is to be
+// in files goes there as it came, byte for byte.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
 // Blocking: never. While a reader is slow the ranks that write to it wait, as on any pipe.
@@ -17,8 +18,10 @@
 #include <vector>
 
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/launch/line_format.h"
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/log_options.h"
+#include "lockstep/launch/rank_files.h"
 #include "lockstep/launch/sink.h"
 
 namespace lockstep {
@@ -26,15 +29,17 @@ namespace lockstep {
 class Output {
  public:
   // `out` and `err` are borrowed. They may be the same terminal, pipe or file; then so is their
-  // order. Errors: system, misuse when the folder of the logs cannot be made or is not ours.
+  // order. Errors: misuse when the folder of the logs cannot be made or written to, or is missing
+  // where a stream is to go to a file.
   Output(int out, int err, const LogOptions& options = {});
 
-  // The folder of this attempt's files, when there are any; made when it is needed.
-  // Errors: system.
+  // Makes the folder of this attempt's files, where there is one for logs; to be called before the
+  // first add() of each attempt. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // What a rank is to have as stdout or stderr. We read what it writes there, unless that goes to a
-  // file alone, which is then its stdout. Errors: system.
+  // What a rank is to have as stdout and stderr: pipes that we read; or the file itself, when that is
+  // all that it goes to. What is not shown goes to a file where there are any, else nowhere.
+  // Errors: system.
   struct Ends {
     FileDescriptor out;
     FileDescriptor err;
@@ -45,7 +50,7 @@ class Output {
   std::string error_file(int local_rank) const;
 
   // A line of the launcher itself, on stderr.
-  void say(std::string_view text);
+  void say(std::string_view text, Level level = Level::info);
 
   // Adds what poll() has to watch, then acts on what it saw.
   void watch(std::vector<pollfd>& entries) const;
@@ -60,25 +65,34 @@ class Output {
   // Forgets what is pending, for a reader who has stopped reading.
   void drop();
 
-  // How many columns are left for a rank's line on the terminal that stderr is, if it is one.
+  // How many columns are left for a rank's line on the terminal that stderr is, if it is one and
+  // lines are shown as text.
   std::optional<int> columns(int rank) const;
 
  private:
   struct Feed {
     FileDescriptor pipe;
-    int rank;
-    bool is_error;
+    LineSource source;
     LineSplitter splitter;
+    LogFile file;  // None when it is shown only.
   };
 
-  Sink& sink_of(const Feed& feed) { return out_ && !feed.is_error ? *out_ : err_; }
-  const Sink& sink_of(const Feed& feed) const { return out_ && !feed.is_error ? *out_ : err_; }
-  void add(int rank, FileDescriptor pipe, bool is_error);
+  Sink& sink_of(const Feed& feed) { return out_ && !feed.source.is_error ? *out_ : err_; }
+  const Sink& sink_of(const Feed& feed) const {
+    return out_ && !feed.source.is_error ? *out_ : err_;
+  }
+  bool statuses() const { return on_terminal_ && !format_.json(); }
+  FileDescriptor add(const LineSource& source);
+  FileDescriptor add_feed(const LineSource& source, LogFile file);
   bool read(Feed& feed);  // False when the rank has closed it, or has nothing to read.
+  void keep(Feed& feed, std::string_view bytes);
   void receive(const Feed& feed, const LineSplitter::Segment& segment);
-  void print(Sink& sink, std::string_view prefix, std::string_view text);
-  void show_status(int rank, std::string_view text);
+  void print(Sink& sink, std::string_view line);
+  void show_status(const LineSource& source, std::string_view text);
 
+  const LogOptions options_;
+  const LineFormat format_;
+  RankFiles files_;
   int err_fd_;
   bool on_terminal_;
   std::optional<Sink> out_;  // Empty when stdout and stderr are the same.

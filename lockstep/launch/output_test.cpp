@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 
 namespace lockstep {
 namespace {
@@ -198,6 +199,7 @@ struct Terminal {
     ::tcgetattr(terminal, &mode);
     ::cfmakeraw(&mode);
     ::tcsetattr(terminal, TCSANOW, &mode);
+    ::setenv("NO_COLOR", "1", 1);
   }
   FileDescriptor screen;
   FileDescriptor line;

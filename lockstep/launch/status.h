@@ -13,16 +13,18 @@
 
 #include "lockstep/comm/api.h"
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/host/job_page.h"
+#include "lockstep/comm/time.h"
 
 namespace lockstep {
 
 struct RankStatus {
   int rank = 0;
   int pid = 0;
-  std::string state = {};       // "starting", "running", "stopped", "waiting", "ended".
+  std::string state = {};           // "starting", "running", "stopped", "waiting", "ended".
   std::vector<int> waits_for = {};  // The ranks that have yet to come, where that is known.
   std::uint64_t step = 0;
-  std::string last = {};  // What describe(Activity) says.
+  std::string last = {};      // What describe(Activity) says.
   std::string bound_to = {};  // Cores, such as "0-3"; empty when it is not bound.
 };
 
@@ -35,14 +37,20 @@ struct JobStatus {
   int nodes = 1;
   int world_size = 1;
   int attempt = 0;
-  std::string state = {};  // "running", "ending", "waiting for hosts".
-  double seconds = 0;      // Since the agent started.
+  std::string state = {};              // "running", "ending", "waiting for hosts"; or no_answer.
+  double seconds = 0;                  // Since the agent started.
   std::vector<RankStatus> ranks = {};  // Of this host.
 };
 
-// The agent's side. Answers whoever runs as the same user.
+// The state of a job whose agent is stopped, or stuck: of it only job_id, program, agent_pid and host
+// are known.
+inline constexpr const char* no_answer = "does not answer";
+
+// The agent's side. Answers whoever runs as the same user, and root, as soon as they connect.
 //
-// Thread safety: none; used by the one thread whose poll() loop it is part of. Blocking: never.
+// Thread safety: none; used by the one thread whose poll() loop it is part of. Blocking: never. Of
+// askers who do not read, the latest few are waited for, and none for longer than it takes the next
+// one to come. Errors: system.
 class StatusService {
  public:
   StatusService(const std::string& job_id, std::function<JobStatus()> status);
@@ -51,13 +59,29 @@ class StatusService {
   void serve(const std::vector<pollfd>& entries);
 
  private:
+  struct Client {
+    FileDescriptor socket;
+    std::string rest;  // What has yet to be sent.
+    Deadline deadline;
+  };
+
+  void accept_client();
+  static bool send(Client& client);  // False when that was all, or it is gone.
+
   FileDescriptor listener_;
   std::function<JobStatus()> status_;
-  std::vector<FileDescriptor> clients_;
+  std::vector<Client> clients_;
 };
 
-// The other side: this user's jobs on this host, the oldest first. An agent that does not answer
-// within a second is passed over.
+// What the page knows of the rank in `slot`. Ranks are counted from `first_rank`, that of slot 0. A
+// rank that has never taken its slot has pid 0: whoever started it knows better.
+RankStatus status_of(const JobPage& page, int slot, int first_rank = 0);
+
+// What it is at, for people: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
+LOCKSTEP_API std::string describe(const RankStatus& rank);
+
+// The other side: this user's jobs on this host, everybody's when asked by root; the oldest first.
+// Those whose agents do not answer within a second come last. Blocking: about as long.
 LOCKSTEP_API std::vector<JobStatus> running_jobs();
 
 LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);

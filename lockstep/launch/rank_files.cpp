@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/rank_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t longest_name = 100;
+
+// A folder's name, whatever a job is called: no separator, no "..", nothing a shell would act on.
+std::string safe_name(std::string_view text) {
+  std::string name(text.substr(0, longest_name));
+  for (char& each : name)
+    if (std::isalnum(static_cast<unsigned char>(each)) == 0 && each != '-' && each != '_' &&
+        each != '.')
+      each = '_';
+  if (name.empty()) return "job";
+  if (name.front() == '.' || name.front() == '-') name.front() = '_';
+  return name;
+}
+
+FileDescriptor open_folder(int parent, const std::string& name, const std::string& path) {
+  FileDescriptor fd(
+      ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) throw_errno(path);
+  return fd;
+}
+
+void make_directories(const std::filesystem::path& path) {
+  std::filesystem::path made;
+  for (const auto& part : path) {
+    made /= part;
+    struct stat status {};
+    if (::stat(made.c_str(), &status) == 0) continue;
+    if (::mkdir(made.c_str(), 0700) != 0 && errno != EEXIST)
+      return;  // What is missing is seen next.
+  }
+}
+
+}  // namespace
+
+int LogFile::write(std::string_view bytes) {
+  while (fd_ && !bytes.empty()) {
+    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      const int reason = errno;
+      const FileDescriptor closed = std::move(fd_);
+      return reason;
+    }
+  }
+  return 0;
+}
+
+RankFiles::RankFiles(std::string directory) {
+  if (directory.empty()) return;
+  // Ranks get paths in it, and may change to another working directory.
+  directory_ = std::filesystem::absolute(directory).lexically_normal();
+  make_directories(directory_);
+  struct stat status {};
+  if (::stat(directory_.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))
+    errno = ENOTDIR;
+  else if (::access(directory_.c_str(), W_OK | X_OK) == 0)
+    return;
+  throw Error(Fault::misuse,
+              fmt::format("{}, the folder for logs: {}", directory_, std::strerror(errno)));
+}
+
+void RankFiles::begin_attempt(const std::string& job_id, int attempt) {
+  if (directory_.empty()) return;
+  if (!job_) {
+    job_path_ = fmt::format("{}/{}_XXXXXX", directory_, safe_name(job_id));
+    if (::mkdtemp(job_path_.data()) == nullptr) throw_errno(job_path_);
+    job_ = open_folder(AT_FDCWD, job_path_, job_path_);
+  }
+  const std::string name = fmt::format("attempt_{}", attempt);
+  attempt_path_ = job_path_ + "/" + name;
+  if (::mkdirat(job_.get(), name.c_str(), 0700) != 0) throw_errno(attempt_path_);
+  attempt_ = open_folder(job_.get(), name, attempt_path_);
+}
+
+FileDescriptor RankFiles::folder_of(int local_rank) const {
+  const std::string name = std::to_string(local_rank);
+  if (::mkdirat(attempt_.get(), name.c_str(), 0700) != 0 && errno != EEXIST)
+    throw_errno(attempt_path_ + "/" + name);
+  return open_folder(attempt_.get(), name, attempt_path_ + "/" + name);
+}
+
+LogFile RankFiles::create(int local_rank, std::string_view name) const {
+  check(static_cast<bool>(attempt_), "a log file is made before the attempt it belongs to");
+  const FileDescriptor folder = folder_of(local_rank);
+  std::string path = path_of(local_rank, name);
+  FileDescriptor fd(::openat(folder.get(), std::string(name).c_str(),
+                             O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                             0600));
+  if (!fd) throw_errno(path);
+  return {std::move(fd), std::move(path)};
+}
+
+std::string RankFiles::path_of(int local_rank, std::string_view name) const {
+  if (!attempt_) return {};
+  folder_of(local_rank);
+  return fmt::format("{}/{}/{}", attempt_path_, local_rank, name);
+}
+
+}  // namespace lockstep

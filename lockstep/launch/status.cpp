@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/status.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/launch/status_address.h"
+#include "lockstep/launch/status_json.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t most_clients = 16;
+constexpr std::chrono::milliseconds time_to_read = 2s;
+constexpr int backlog = 16;
+
+FileDescriptor listen_as(const std::string& job_id) {
+  FileDescriptor listener(::socket(AF_UNIX, status_socket, 0));
+  if (!listener) throw_errno("making a Unix socket");
+  for (int n = 0;; ++n) {
+    const StatusAddress address(fmt::format("{}{}{}{}.{}/{}", status_root, ::geteuid(),
+                                            status_service, ::getpid(), n,
+                                            status_name_of_job(job_id)));
+    if (::bind(listener.get(), address.get(), address.length) == 0) break;
+    if (errno != EADDRINUSE) throw_errno("binding an abstract Unix socket");
+  }
+  if (::listen(listener.get(), backlog) != 0) throw_errno("listening on a Unix socket");
+  return listener;
+}
+
+bool may_ask(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+bool seen(const std::vector<pollfd>& entries, int fd) {
+  return std::any_of(entries.begin(), entries.end(),
+                     [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
+}
+
+}  // namespace
+
+StatusService::StatusService(const std::string& job_id, std::function<JobStatus()> status)
+    : listener_(listen_as(job_id)), status_(std::move(status)) {}
+
+void StatusService::watch(std::vector<pollfd>& entries) const {
+  entries.push_back({listener_.get(), POLLIN, 0});
+  for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLOUT, 0});
+}
+
+void StatusService::serve(const std::vector<pollfd>& entries) {
+  std::erase_if(clients_, [&](Client& client) {
+    if (seen(entries, client.socket.get())) return !send(client);
+    return Clock::now() >= client.deadline;
+  });
+  if (seen(entries, listener_.get())) accept_client();
+}
+
+// One a turn: whoever asks without end takes no more than every other turn of the loop.
+void StatusService::accept_client() {
+  FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket || !may_ask(socket.get())) return;
+  Client client{std::move(socket), to_json(status_()), in(time_to_read)};
+  if (!send(client)) return;  // The kernel keeps what has been sent until it is read.
+  if (clients_.size() == most_clients) clients_.erase(clients_.begin());
+  clients_.push_back(std::move(client));
+}
+
+bool StatusService::send(Client& client) {
+  const ssize_t sent = ::send(client.socket.get(), client.rest.data(), client.rest.size(),
+                              MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) return errno == EAGAIN || errno == EINTR;
+  client.rest.erase(0, static_cast<std::size_t>(sent));
+  return !client.rest.empty();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/status.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "lockstep/comm/activity.h"
+#include "lockstep/launch/status_address.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Other jobs may run here: ids that only this process has.
+std::string own_id(const std::string& name) { return name + "-" + std::to_string(::getpid()); }
+
+std::optional<JobStatus> job_named(const std::string& id) {
+  for (const JobStatus& job : running_jobs())
+    if (job.job_id == id) return job;
+  return std::nullopt;
+}
+
+JobStatus example(const std::string& id, double seconds = 1) {
+  JobStatus job{.job_id = id, .program = "./train --epochs 5", .agent_pid = ::getpid()};
+  job.host = "node3";
+  job.node = 1;
+  job.nodes = 2;
+  job.world_size = 4;
+  job.attempt = 3;
+  job.state = "running";
+  job.seconds = seconds;
+  job.ranks.push_back({.rank = 2,
+                       .pid = 41,
+                       .state = "waiting",
+                       .waits_for = {0, 3},
+                       .step = 812,
+                       .last = "in all_reduce #7",
+                       .bound_to = "0-3"});
+  job.ranks.push_back({.rank = 3, .pid = 42, .state = "running"});
+  return job;
+}
+
+// An agent's loop, on a thread.
+class Serving {
+ public:
+  explicit Serving(const JobStatus& job)
+      : service_(job.job_id, [job] { return job; }), thread_([this] { loop(); }) {}
+  ~Serving() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  void loop() {
+    while (!stop_) {
+      std::vector<pollfd> entries;
+      service_.watch(entries);
+      ::poll(entries.data(), entries.size(), 10);
+      service_.serve(entries);
+    }
+  }
+  StatusService service_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+void turn(StatusService& service) {
+  std::vector<pollfd> entries;
+  service.watch(entries);
+  ::poll(entries.data(), entries.size(), 0);
+  service.serve(entries);
+}
+
+// The socket of the service of this process that was made for `id`.
+FileDescriptor connect_to(const std::string& id) {
+  std::ifstream table("/proc/self/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    const auto at = line.find("@lockstep/");
+    if (at == line.npos || !line.ends_with("/" + id)) continue;
+    FileDescriptor socket(::socket(AF_UNIX, status_socket, 0));
+    const StatusAddress address(line.substr(at + 1));
+    if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
+  }
+  return {};
+}
+
+std::string read_to_end(const FileDescriptor& socket) {
+  std::string text;
+  char buffer[4096];
+  pollfd entry{socket.get(), POLLIN, 0};
+  while (::poll(&entry, 1, 1000) > 0) {
+    const ssize_t length = ::read(socket.get(), buffer, sizeof buffer);
+    if (length <= 0) return text;
+    text.append(buffer, static_cast<std::size_t>(length));
+  }
+  return "nothing";
+}
+
+TEST(Status, OfAJobArrivesAsItsAgentGaveIt) {
+  const JobStatus given = example(own_id("whole"));
+  const Serving agent(given);
+  const auto got = job_named(given.job_id);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(to_json({*got}), to_json({given}));
+  EXPECT_EQ(got->program, "./train --epochs 5");
+  ASSERT_EQ(got->ranks.size(), 2U);
+  EXPECT_EQ(got->ranks[0].waits_for, (std::vector{0, 3}));
+  EXPECT_EQ(got->ranks[0].step, 812U);
+}
+
+TEST(Status, OfTwoJobsComesTheOldestFirst) {
+  const Serving young(example(own_id("young"), 5));
+  const Serving old(example(own_id("old"), 5000));
+  std::vector<std::string> ids;
+  for (const JobStatus& job : running_jobs())
+    if (job.job_id == own_id("young") || job.job_id == own_id("old")) ids.push_back(job.job_id);
+  EXPECT_EQ(ids, (std::vector{own_id("old"), own_id("young")}));
+}
+
+TEST(Status, OfAJobThatIsOverIsGone) {
+  { const Serving agent(example(own_id("over"))); }
+  EXPECT_FALSE(job_named(own_id("over")));
+}
+
+TEST(Status, OfALargeJobArrivesWhole) {
+  JobStatus large = example(own_id("large"));
+  large.ranks.assign(4000, large.ranks.front());
+  const Serving agent(large);
+  const auto got = job_named(large.job_id);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->ranks.size(), 4000U);
+}
+
+TEST(Status, OfAnAgentThatDoesNotAnswerSaysSoWithinTwoSeconds) {
+  const std::string id = own_id("stopped");
+  StatusService stuck(id, [&] { return example(id); });  // Nobody turns its loop.
+  const auto start = Clock::now();
+  const auto job = job_named(id);
+  EXPECT_LT(seconds_since(start), 2.0);
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->state, no_answer);
+  EXPECT_EQ(job->agent_pid, ::getpid());
+  EXPECT_NE(job->program.find("launch_test"), std::string::npos) << job->program;
+  EXPECT_TRUE(job->ranks.empty());
+}
+
+TEST(Status, OfAnAgentWithAFullQueueSaysThatItDoesNotAnswer) {
+  const std::string id = own_id("full");
+  StatusService stuck(id, [&] { return example(id); });
+  std::vector<FileDescriptor> waiting;
+  while (FileDescriptor next = connect_to(id)) {
+    waiting.push_back(std::move(next));
+    ASSERT_LT(waiting.size(), 100U);
+  }
+  const auto job = job_named(id);
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->state, no_answer);
+}
+
+TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
+  const std::string id = own_id("unread");
+  JobStatus large = example(id);
+  large.program.assign(3 << 20, 'x');  // More than a socket takes in.
+  StatusService service(id, [&] { return large; });
+  std::vector<FileDescriptor> clients;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(connect_to(id));
+    ASSERT_TRUE(clients.back());
+    const auto start = Clock::now();
+    turn(service);
+    EXPECT_LT(seconds_since(start), 1.0);
+  }
+  std::vector<pollfd> entries;
+  service.watch(entries);
+  EXPECT_EQ(entries.size(), 1U + 16) << "no more than 16 are waited for";
+  std::this_thread::sleep_for(2100ms);
+  turn(service);  // Those whose time is over go, though none of them can be written to.
+  entries.clear();
+  service.watch(entries);
+  EXPECT_EQ(entries.size(), 1U);
+}
+
+TEST(Status, IsNotForOtherUsers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string id = own_id("private");
+  const Serving agent(example(id));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    const FileDescriptor socket = connect_to(id);
+    ::_exit(!socket ? 3 : read_to_end(socket).empty() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "another user got an answer";
+  EXPECT_TRUE(job_named(id)) << "and this one still does";
+}
+
+TEST(Status, OfAnImpostorUnderThisUsersNameIsNotBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string id = own_id("impostor");
+  const std::string name = "lockstep/0/agent/" + std::to_string(::getpid()) + ".77/" + id;
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  const FileDescriptor ready_read(ready[0]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    const int listener = ::socket(AF_UNIX, status_socket, 0);
+    const StatusAddress address(name);
+    if (::bind(listener, address.get(), address.length) != 0 || ::listen(listener, 1) != 0)
+      ::_exit(3);
+    [[maybe_unused]] const ssize_t told = ::write(ready[1], "", 1);
+    ::pause();
+  }
+  ::close(ready[1]);
+  char byte = 1;
+  ASSERT_EQ(::read(ready_read.get(), &byte, 1), 1);
+  EXPECT_FALSE(job_named(id));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST(Status, IsJsonWhateverTheBytesOfAProgramsArguments) {
+  JobStatus job = example("j");
+  job.program = "./train \xff\"";
+  const auto all = nlohmann::json::parse(to_json({job}));
+  EXPECT_EQ(all[0]["program"], "./train \uFFFD\"");
+  EXPECT_EQ(all[0]["ranks"][0]["waits_for"], (std::vector{0, 3}));
+  EXPECT_EQ(nlohmann::json::parse(to_json(std::vector<JobStatus>{})).size(), 0U);
+}
+
+// A child that enters `slot` of the page and waits to be killed.
+pid_t start_rank(JobPage& page, int slot) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    page.enter(slot);
+    while (true) ::pause();
+  }
+  const Deadline deadline = in(10s);
+  while (page.phase(slot) != JobPage::Phase::alive && Clock::now() < deadline)
+    std::this_thread::yield();
+  EXPECT_EQ(page.phase(slot), JobPage::Phase::alive);
+  return pid;
+}
+
+bool comes_to(const JobPage& page, int slot, const std::string& state) {
+  const Deadline deadline = in(10s);
+  while (status_of(page, slot).state != state && Clock::now() < deadline)
+    std::this_thread::sleep_for(1ms);
+  return status_of(page, slot).state == state;
+}
+
+TEST(RankStatus, FollowsTheProcess) {
+  JobPage page = JobPage::create(1, "job");
+  EXPECT_EQ(status_of(page, 0).state, "starting");
+  EXPECT_EQ(status_of(page, 0).pid, 0);
+  const pid_t pid = start_rank(page, 0);
+  EXPECT_TRUE(comes_to(page, 0, "running"));
+  EXPECT_EQ(status_of(page, 0).pid, pid);
+  EXPECT_EQ(status_of(page, 0).last, "yet to call its first collective");
+  ::kill(pid, SIGSTOP);
+  EXPECT_TRUE(comes_to(page, 0, "stopped"));
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE(comes_to(page, 0, "ended"));
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_TRUE(comes_to(page, 0, "ended")) << "reaped";
+}
+
+TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
+  JobPage page = JobPage::create(5, "job");
+  std::vector<pid_t> pids;
+  for (int slot = 0; slot < 4; ++slot) pids.push_back(start_rank(page, slot));
+  const GroupName world = pack_group_name("world");
+  const GroupName pair = pack_group_name("pair");
+  page.activity(0).enter(world, Operation::all_reduce, 7, ticks_now());
+  page.activity(0).step = 812;
+  page.activity(1).enter(world, Operation::broadcast, 6, ticks_now());
+  page.activity(1).leave(ticks_now());
+  page.activity(2).enter(world, Operation::all_reduce, 7, ticks_now());
+  page.activity(3).enter(pair, Operation::all_reduce, 2, ticks_now());  // Was it at #7 before?
+
+  const RankStatus first = status_of(page, 0, /*first_rank=*/8);
+  EXPECT_EQ(first.rank, 8);
+  EXPECT_EQ(first.state, "waiting");
+  EXPECT_EQ(first.step, 812U);
+  EXPECT_EQ(first.waits_for, (std::vector{9, 12}));
+  EXPECT_TRUE(first.last.starts_with("in all_reduce #7 of group world for ")) << first.last;
+  EXPECT_EQ(describe(first), first.last + ", waits for 9,12");
+  EXPECT_TRUE(status_of(page, 1).waits_for.empty()) << "it is outside";
+  EXPECT_EQ(status_of(page, 1).state, "running");
+  EXPECT_TRUE(status_of(page, 3).waits_for.empty()) << "who is in that group is not known";
+  for (const pid_t pid : pids) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,182 @@
+// `lockstep status`: what this user's jobs on this host are doing.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/launch/status.h"
+
+namespace {
+
+using lockstep::JobStatus;
+using lockstep::RankStatus;
+
+constexpr int no_such_job = 1;
+constexpr int usage_error = 64;     // EX_USAGE of sysexits.h
+constexpr int system_refused = 71;  // and its EX_OSERR
+
+constexpr const char* about =
+    "Shows this user's jobs on this host, and what each of their ranks is doing.\n"
+    "It asks the jobs' launchers; the ranks notice nothing of it.\n";
+
+constexpr const char* examples = R"(
+Examples:
+  lockstep status                            # all jobs
+  lockstep status 3fa9                       # the job whose id begins so
+  lockstep status --watch 2                  # anew every 2 s, until Ctrl-C
+  lockstep status --json | jq '.[].ranks[] | select(.state == "stopped")'
+
+A rank that is `waiting` is inside a collective; where it can be known, the ranks that have yet to
+come are named. A launcher that is stopped or stuck is shown as `does not answer`.
+
+Exit code: 0, also when there is no job; 1 when JOB is not there; 64 usage, 71 the system refused.
+)";
+
+struct CommandLine {
+  std::string job;
+  bool json = false;
+  double watch = 0;
+};
+
+CommandLine parse(int argc, char** argv) {
+  CommandLine line;
+  CLI::App app(about, "lockstep status");
+  app.footer(examples);
+  app.add_option("job", line.job, "This job alone: its id, or how that begins")->type_name("JOB");
+  app.add_flag("--json", line.json, "Print JSON: an array with an object for each job");
+  app.add_option("--watch", line.watch, "Go on, and show it anew every so often")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, 1e6).description(""));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) std::exit(app.exit(error));  // --help
+    std::fprintf(stderr, "lockstep status: %s; see lockstep status --help\n", error.what());
+    std::exit(usage_error);
+  }
+  return line;
+}
+
+// What others have written must not reach the terminal as commands.
+std::string shown(std::string text) {
+  for (char& each : text)
+    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7f) each = '?';
+  return text;
+}
+
+std::string uptime_text(const JobStatus& job) {
+  if (job.state == lockstep::no_answer) return "-";
+  const long long seconds = std::llround(std::floor(job.seconds));
+  char text[32];
+  std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", seconds / 3600, seconds / 60 % 60,
+                seconds % 60);
+  return text;
+}
+
+using Row = std::vector<std::string>;
+
+// Columns as wide as their widest cell, two blanks between them; the last one as it is.
+std::string table(const std::vector<Row>& rows, const std::string& indent) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = indent;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (widths[i] == 0) continue;  // A column that nobody has anything in.
+      line += row[i];
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+Row row_of(const JobStatus& job) {
+  const bool known = job.state != lockstep::no_answer;
+  return {job.job_id.empty() ? "-" : shown(job.job_id.substr(0, 8)),
+          shown(job.host),
+          known ? std::to_string(job.node) + " of " + std::to_string(job.nodes) : "-",
+          known ? std::to_string(job.attempt) : "-",
+          shown(job.state),
+          uptime_text(job),
+          shown(job.program)};
+}
+
+Row row_of(const RankStatus& rank) {
+  return {"rank " + std::to_string(rank.rank),
+          rank.pid > 0 ? std::to_string(rank.pid) : "-",
+          shown(rank.state),
+          rank.step > 0 ? "step " + std::to_string(rank.step) : "",
+          rank.bound_to.empty() ? "" : "cores " + shown(rank.bound_to),
+          shown(describe(rank))};
+}
+
+std::string text_of(const JobStatus& job) {
+  std::string text =
+      table({{"JOB", "HOST", "NODE", "ATTEMPT", "STATE", "UPTIME", "PROGRAM"}, row_of(job)}, "");
+  if (job.state == lockstep::no_answer)
+    return text + "  its launcher, process " + std::to_string(job.agent_pid) + ", " +
+           lockstep::no_answer + ": it may be stopped\n";
+  std::vector<Row> ranks;
+  for (const RankStatus& rank : job.ranks) ranks.push_back(row_of(rank));
+  return ranks.empty() ? text : text + table(ranks, "  ");
+}
+
+std::string text_of(const std::vector<JobStatus>& jobs) {
+  if (jobs.empty()) return "no jobs of this user run on this host\n";
+  std::string text;
+  for (const JobStatus& job : jobs) text += (text.empty() ? "" : "\n") + text_of(job);
+  return text;
+}
+
+// Says it once. False when the job that was asked for is not there.
+bool show(const CommandLine& line) {
+  std::vector<JobStatus> jobs = lockstep::running_jobs();
+  std::erase_if(jobs, [&](const JobStatus& job) { return !job.job_id.starts_with(line.job); });
+  if (jobs.empty() && !line.job.empty()) {
+    std::fprintf(stderr, "lockstep status: no job %s of this user runs on this host\n",
+                 shown(line.job).c_str());
+    return false;
+  }
+  const bool clears = line.watch > 0 && !line.json && ::isatty(STDOUT_FILENO) == 1;
+  const std::string text = line.json ? to_json(jobs) + "\n" : text_of(jobs);
+  std::printf("%s%s", clears ? "\033[H\033[2J" : "", text.c_str());
+  return true;
+}
+
+int run(const CommandLine& line) {
+  while (show(line)) {
+    if (std::fflush(stdout) != 0) {
+      std::perror("lockstep status: stdout");
+      return system_refused;
+    }
+    if (line.watch == 0) return 0;
+    std::this_thread::sleep_for(std::chrono::duration<double>(line.watch));
+    if (!line.json && ::isatty(STDOUT_FILENO) == 0) std::printf("\n");
+  }
+  return no_such_job;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const CommandLine line = parse(argc, argv);
+  try {
+    return run(line);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lockstep status: %s\n", error.what());
+    return system_refused;
+  }
+}
