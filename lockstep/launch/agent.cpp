@@ -34,7 +34,15 @@ constexpr std::chrono::milliseconds time_after_the_end = 1s;
 constexpr std::chrono::milliseconds double_signal = 50ms;
 
 // How long what this agent said last may take to leave the host.
-constexpr std::chrono::milliseconds time_to_say = 500ms;
+constexpr std::chrono::milliseconds time_to_say = 2s;
+
+// Of a rank that was in no group, and so could not leave one without saying so.
+std::string describe_end(const Failure& failure) {
+  if (!failure.exit_code) return describe(failure);
+  return fmt::format("rank {} (pid {} on {}) exited with code {}{}{}", failure.rank, failure.pid,
+                     failure.host, *failure.exit_code, failure.what.empty() ? "" : ": ",
+                     failure.what);
+}
 
 }  // namespace
 
@@ -44,9 +52,14 @@ Agent::Agent(const RunOptions& options, const sigset_t& signals, int lifeline)
       lifeline_(lifeline),
       binding_(plan_binding(options.nproc_per_node, options.bind)),
       output_(STDOUT_FILENO, STDERR_FILENO, options.log),
-      rendezvous_(options),
-      status_service_([this] { return status(); }) {
+      rendezvous_(options) {
   if (!signals_) throw_errno("signalfd");
+  answer_as(options.hosts.id);
+}
+
+// Until it is known, the job's id is what its user calls it.
+void Agent::answer_as(const std::string& job_id) {
+  status_service_.emplace(job_id, [this] { return status(); });
 }
 
 int Agent::run() {
@@ -63,7 +76,7 @@ int Agent::run() {
 void Agent::turn() {
   std::vector<pollfd> entries{{signals_.get(), POLLIN, 0}, {lifeline_, POLLIN, 0}};
   output_.watch(entries);
-  status_service_.watch(entries);
+  status_service_->watch(entries);
   rendezvous_.watch(entries);
   if (ranks_) ranks_->watch(entries);
   if (::poll(entries.data(), entries.size(), milliseconds_until(next_deadline())) < 0 &&
@@ -71,7 +84,7 @@ void Agent::turn() {
     throw_errno("poll");
   if (entries[1].revents != 0) orphaned_ = true;
   output_.serve(entries);
-  status_service_.serve(entries);
+  status_service_->serve(entries);
   if (ranks_) ranks_->serve(entries);
   if (entries[0].revents != 0) read_signals();
   if (ranks_) ranks_->act_on_deadlines();
@@ -107,13 +120,15 @@ void Agent::start(const Round& round) {
   if (round.attempt > 0)
     output_.say(fmt::format("attempt {}: {} ranks on {} hosts, restart {} of {}", round.attempt,
                             round.world_size, round.nodes, round.restarts, options_.max_restarts));
+  if (!ranks_) answer_as(round.job_id);
   output_.begin_attempt(round.job_id, round.attempt);
   concluded_ = reported_ = preempting_ = false;
   ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
 }
 
 void Agent::end(const EndRanks& order) {
-  if (!ranks_ || concluded_) return;
+  if (!ranks_) return;
+  if (concluded_) return rendezvous_.all_gone();
   reported_ = true;  // Whatever fails from now on, fails because of this.
   if (ranks_->ending()) return;
   if (order.failure) return ranks_->end_after(*order.failure);
@@ -188,25 +203,23 @@ void Agent::on_stop_signal(int signal) {
 }
 
 void Agent::say_why(const EndJob& order) {
+  const auto say = [this](std::string_view text) {
+    output_.say(text, *exit_code_ == 0 ? Level::info : Level::error);
+  };
   if (stopped_by_)
-    return output_.say(
-        fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_));
+    return say(fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_));
   if (order.failure) {
     const Failure& failure = *order.failure;
-    // Only of a rank that was attached can it be said that it left without saying so.
-    output_.say(failure.exit_code && failure.what.empty() && ranks_ && !ranks_->was_attached(failure)
-                    ? fmt::format("rank {} (pid {} on {}) exited with code {}", failure.rank,
-                                  failure.pid, failure.host, *failure.exit_code)
-                    : describe(failure));
-    output_.say(failure_record(ranks_ ? ranks_->round().job_id : "-", failure,
-                               ranks_ ? ranks_->noticed_after() : 0ms));
+    say(ranks_ && !ranks_->was_attached(failure) ? describe_end(failure) : describe(failure));
+    say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
+                       ranks_ ? ranks_->noticed_after() : 0ms));
   } else if (!order.why.empty()) {
-    output_.say(order.why);
+    say(order.why);
   }
   if (*exit_code_ == 0) return;
   const std::vector<int> others = ranks_ ? ranks_->also_failed() : std::vector<int>{};
-  output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of(others))) +
-              fmt::format("exit code {}", *exit_code_));
+  say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +
+      fmt::format("exit code {}", *exit_code_));
 }
 
 JobStatus Agent::status() const {

@@ -40,6 +40,7 @@ class Agent {
   Deadline next_deadline() const;
   void read_signals();
 
+  void answer_as(const std::string& job_id);
   void obey(const Order& order);
   void start(const Round& round);
   void end(const EndRanks& order);
@@ -63,7 +64,7 @@ class Agent {
   BindingPlan binding_;
   Output output_;
   Rendezvous rendezvous_;
-  StatusService status_service_;
+  std::optional<StatusService> status_service_;
   std::optional<LocalRanks> ranks_;  // Of the latest attempt.
   bool concluded_ = true;            // Whether the rendezvous knows that they are gone,
   bool reported_ = false;            // and that one of them failed.

@@ -79,7 +79,7 @@ void LocalRanks::wait_for(std::deque<Process>& starting) {
   const int error_number = starting.front().wait_for_exec();
   starting.pop_front();
   if (error_number == 0 || start_error_ != 0) return;
-  output_.say(fmt::format("{}: {}", options_.program, std::strerror(error_number)));
+  output_.say(fmt::format("{}: {}", options_.program, std::strerror(error_number)), Level::error);
   start_error_ = error_number == ENOENT ? exit_not_found : exit_not_executable;
 }
 
@@ -153,11 +153,13 @@ void LocalRanks::act_on_deadlines() {
   if (now >= terminate_at_) end(SIGTERM, patience_);
   if (now >= kill_at_) {
     output_.say(fmt::format("{} did not end within {:g} s of being told to: killed",
-                            name_of(left()), std::chrono::duration<double>(patience_).count()));
+                            names_of_left(), std::chrono::duration<double>(patience_).count()),
+                 Level::error);
     kill_all();
   }
   if (now >= give_up_at_) {
-    output_.say(fmt::format("{} cannot be killed: left behind", name_of(left())));
+    output_.say(fmt::format("{} cannot be killed: left behind", names_of_left()),
+                 Level::error);
     for (Rank& rank : ranks_) rank.ended = true;
     running_ = 0;
   }
@@ -302,6 +304,12 @@ std::vector<int> LocalRanks::left() const {
   return local_ranks;
 }
 
+std::string LocalRanks::names_of_left() const {
+  std::vector<int> numbers = left();
+  for (int& rank : numbers) rank = number(rank);
+  return name_of_ranks(numbers);
+}
+
 std::vector<int> LocalRanks::also_failed() const {
   std::vector<int> numbers;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -329,8 +337,7 @@ Outcome LocalRanks::outcome() const {
 std::vector<RankStatus> LocalRanks::status() const {
   std::vector<RankStatus> ranks;
   for (int rank = 0; rank < options_.nproc_per_node; ++rank) {
-    RankStatus status = status_of(page(), slot(rank));
-    status.rank = number(rank);
+    RankStatus status = status_of(page(), slot(rank), session_page_ ? 0 : round_.first_rank);
     status.pid = ranks_[static_cast<std::size_t>(rank)].pid;
     if (ranks_[static_cast<std::size_t>(rank)].ended) status.state = "ended";
     status.bound_to = as_ranges(binding_.ranks[static_cast<std::size_t>(rank)].cpus);

@@ -26,6 +26,7 @@
 #include "lockstep/launch/process.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
+#include "lockstep/launch/status.h"
 
 namespace lockstep {
 
@@ -118,6 +119,7 @@ class LocalRanks {
   bool attached(int local_rank) const;
   void tell(Rank& rank, int signal);
   std::vector<int> left() const;  // Local ranks that run.
+  std::string names_of_left() const;
 
   const RunOptions& options_;
   const Round round_;

@@ -18,4 +18,8 @@ std::string as_ranges(const std::vector<int>& numbers) {
   return text;
 }
 
+std::string name_of_ranks(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", as_ranges(ranks));
+}
+
 }  // namespace lockstep
