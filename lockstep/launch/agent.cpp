@@ -165,8 +165,8 @@ void Agent::conclude() {
 void Agent::on_signal(int signal) {
   if (signal == SIGUSR1 || signal == SIGUSR2) {
     if (!ranks_ || !ranks_->pass_on(signal))
-      output_.say(fmt::format("{}: no rank has a handler for it, so none gets it",
-                              signal_name(signal)));
+      output_.say(
+          fmt::format("{}: no rank has a handler for it, so none gets it", signal_name(signal)));
     return;
   }
   const bool may_be_news = signal == SIGTERM && !preempting_ && ranks_ && !ranks_->ending();
@@ -206,6 +206,7 @@ void Agent::say_why(const EndJob& order) {
   const auto say = [this](std::string_view text) {
     output_.say(text, *exit_code_ == 0 ? Level::info : Level::error);
   };
+  if (ranks_ && ranks_->start_error() != 0) return;  // It has been said.
   if (stopped_by_)
     return say(fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_));
   if (order.failure) {

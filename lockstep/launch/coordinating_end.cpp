@@ -51,6 +51,7 @@ class CoordinatingEnd final : public RendezvousEnd {
         rules_{unique_id(options.hosts.id), options.hosts, options.max_restarts},
         coordinator_(rules_, Clock::now()) {
     coordinator_.join(0, newcomer_of(options), Clock::now());
+    dispatch();  // A single host starts at once.
   }
 
   void open(FileDescriptor listener) {

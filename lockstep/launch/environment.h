@@ -15,11 +15,12 @@ namespace lockstep {
 struct RankPlace {
   int local_rank = 0;
   int local_world_size = 1;
-  Round round = {};             // Free for rank 0 to listen on: master_port of master_addr.
-  int max_restarts = 0;        // As the launcher was told.
-  std::string error_file = {};  // Where the rank, or torchrun's @record in it, writes its exception.
-  int agent_fd = -1;            // The rank's end of its socket to the agent.
-  int threads = 1;             // What OMP_NUM_THREADS is to be, unless the user has set it.
+  Round round = {};      // Free for rank 0 to listen on: master_port of master_addr.
+  int max_restarts = 0;  // As the launcher was told.
+  std::string error_file =
+      {};             // Where the rank, or torchrun's @record in it, writes its exception.
+  int agent_fd = -1;  // The rank's end of its socket to the agent.
+  int threads = 1;    // What OMP_NUM_THREADS is to be, unless the user has set it.
 
   // How many columns a line of the rank has when it is shown on a terminal.
   std::optional<int> columns = {};

@@ -68,8 +68,8 @@ TEST(Environment, HasWhatTorchrunSets) {
 TEST(Environment, KeepsWhatTheUserHasSetAndReplacesAnOuterLaunchers) {
   const auto got =
       environment(place(), {"OMP_NUM_THREADS=8", "HOME=/h", "EMPTY=", "EQUALS=a=b", "RANK=9",
-                            "LOCKSTEP_AGENT_FD=3", "LOCKSTEP_TERMINAL=80",
-                            "LOCKSTEP_STORE=h:1", "LOCKSTEP_JOB_TOKEN=secret", nullptr});
+                            "LOCKSTEP_AGENT_FD=3", "LOCKSTEP_TERMINAL=80", "LOCKSTEP_STORE=h:1",
+                            "LOCKSTEP_JOB_TOKEN=secret", nullptr});
   for (const char* entry :
        {"OMP_NUM_THREADS=8", "HOME=/h", "EMPTY=", "EQUALS=a=b", "RANK=2", "LOCKSTEP_AGENT_FD=7"})
     EXPECT_TRUE(has(got, entry)) << entry;

@@ -21,7 +21,8 @@ std::string read_whole(int fd) {
   std::string text;
   std::array<char, 4096> buffer;
   while (text.size() <= longest_file) {
-    const ssize_t count = ::pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(text.size()));
+    const ssize_t count =
+        ::pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(text.size()));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(count));

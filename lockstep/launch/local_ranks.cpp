@@ -139,7 +139,8 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
     JobPage page = JobPage::attach(std::move(*fd));
     if (page.slots() == round_.world_size) session_page_.emplace(std::move(page));
   } catch (const Error& error) {  // What a rank sends must not end its agent.
-    output_.say(fmt::format("a job page that no rank of ours has made is not used: {}", error.what()));
+    output_.say(
+        fmt::format("a job page that no rank of ours has made is not used: {}", error.what()));
   }
 }
 
@@ -154,12 +155,11 @@ void LocalRanks::act_on_deadlines() {
   if (now >= kill_at_) {
     output_.say(fmt::format("{} did not end within {:g} s of being told to: killed",
                             names_of_left(), std::chrono::duration<double>(patience_).count()),
-                 Level::error);
+                Level::error);
     kill_all();
   }
   if (now >= give_up_at_) {
-    output_.say(fmt::format("{} cannot be killed: left behind", names_of_left()),
-                 Level::error);
+    output_.say(fmt::format("{} cannot be killed: left behind", names_of_left()), Level::error);
     for (Rank& rank : ranks_) rank.ended = true;
     running_ = 0;
   }
@@ -329,8 +329,8 @@ int LocalRanks::exit_code() const {
 
 Outcome LocalRanks::outcome() const {
   if (first_ || start_error_ != 0) return Outcome::failed;
-  const bool preempted = std::any_of(ranks_.begin(), ranks_.end(),
-                                     [](const Rank& rank) { return rank.preempted; });
+  const bool preempted =
+      std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.preempted; });
   return preempted ? Outcome::preempted : Outcome::succeeded;
 }
 

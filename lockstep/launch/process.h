@@ -18,11 +18,11 @@ struct Command {
   std::vector<std::string> environment;  // "KEY=value"; nothing else is inherited.
   int in = 0;                            // What becomes its stdin,
   int out = 1;                           // stdout
-  int err = 2;                 // and stderr. Each of these three is that number or above 2.
+  int err = 2;                      // and stderr. Each of these three is that number or above 2.
   std::vector<int> inherited = {};  // More descriptors that stay open in it, at the same numbers.
-  std::vector<int> cpus = {};  // What it is bound to; as this process when empty.
+  std::vector<int> cpus = {};       // What it is bound to; as this process when empty.
   std::vector<int> memory_nodes = {};  // Where its memory comes from first; as this process's.
-  int open_files = 0;          // Its soft limit of descriptors; as this process when 0.
+  int open_files = 0;                  // Its soft limit of descriptors; as this process when 0.
 };
 
 class Process {

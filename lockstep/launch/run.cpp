@@ -121,8 +121,8 @@ int run(const RunOptions& options) {
   const Hosts& hosts = options.hosts;
   require(hosts.least >= 1 && hosts.least <= hosts.most, "the numbers of hosts make no range");
   require(hosts.most == 1 || !hosts.endpoint.empty(), "several hosts need an endpoint to meet at");
-  require(!hosts.node_rank || (*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most &&
-                               hosts.least == hosts.most),
+  require(!hosts.node_rank ||
+              (*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most && hosts.least == hosts.most),
           "a host's number is given for a fixed number of hosts, and less than that");
   plan_binding(options.nproc_per_node, options.bind);  // Refuses what cannot be, before all else.
   open_standard_streams();

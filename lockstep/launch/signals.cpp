@@ -19,7 +19,8 @@ bool catches(pid_t pid, int signal) {
   std::ifstream in(fmt::format("/proc/{}/status", pid));
   for (std::string line; std::getline(in, line);)
     if (line.starts_with("SigCgt:"))
-      return (std::stoull(line.substr(std::strlen("SigCgt:")), nullptr, 16) >> (signal - 1) & 1) != 0;
+      return (std::stoull(line.substr(std::strlen("SigCgt:")), nullptr, 16) >> (signal - 1) & 1) !=
+             0;
   return false;
 }
 

@@ -51,6 +51,11 @@ class Job:
     def output(self):
         return os.pread(self.log.fileno(), 1 << 24, 0).decode()
 
+    def end(self):
+        kill_all(self.process.pid)
+        self.process.wait()
+        self.log.close()
+
     def wait(self, limit=100):
         try:
             return self.process.wait(limit)
@@ -69,7 +74,7 @@ class Elastic(unittest.TestCase):
         write_fashion_mnist(self.data)
         self.endpoint = f"127.0.0.1:{free_port()}"
         self.jobs = []
-        self.addCleanup(lambda: [kill_all(job.process.pid) for job in self.jobs])
+        self.addCleanup(lambda: [job.end() for job in self.jobs])
 
     def start(self, options, program, *arguments):
         job = Job(self.folder, *options, program, "--data", self.data, "--print-hash", *arguments)

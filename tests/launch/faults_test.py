@@ -94,6 +94,8 @@ class Faults(unittest.TestCase):
         for job in self.jobs:
             kill_all(job.process.pid)
             job.process.wait()
+            job.out.close()
+            job.err.close()
             self.assertEqual([pid for pid in job.seen if is_running(pid)], [], "processes are left")
         mine = {name for name in names_left() - self.names if "lockstep" in name}
         self.assertEqual(mine, set(), "names are left")
