@@ -14,6 +14,7 @@
 #include <fstream>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -79,11 +80,14 @@ double milliseconds_since(Clock::time_point begin) { return lockstep::seconds_si
 
 void measure(int hosts, int ranks) {
   const auto options = options_of(hosts, ranks, lockstep::ReservedPort().number());
+  const std::string token = lockstep::make_job_token().text();
   const long long bytes = bytes_on_loopback();
   auto begin = Clock::now();
   std::vector<std::unique_ptr<lockstep::Rendezvous>> all;
-  for (int host = 0; host < hosts; ++host)
+  for (int host = 0; host < hosts; ++host) {
+    ::setenv("LOCKSTEP_JOB_TOKEN", token.c_str(), 1);  // Each takes it away.
     all.push_back(std::make_unique<lockstep::Rendezvous>(options));
+  }
   const std::vector<Round> rounds = start(all);
   std::printf("agents_ms %.2f\n", milliseconds_since(begin));
 
@@ -106,6 +110,5 @@ int main(int argc, char** argv) {
   app.add_option("--hosts", hosts, "How many")->check(CLI::Range(2, 4096))->capture_default_str();
   app.add_option("--ranks", ranks, "Of each")->check(CLI::Range(1, 4096))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  ::setenv("LOCKSTEP_JOB_TOKEN", lockstep::make_job_token().text().c_str(), 1);
   measure(hosts, ranks);
 }

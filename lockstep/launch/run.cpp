@@ -17,6 +17,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/store/job_token.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/descendants.h"
 
@@ -97,7 +98,16 @@ std::optional<int> reap(pid_t agent) {
   return agents_status;
 }
 
+// The agent has it. This process's environment is not to show it either.
+void forget_job_token() {
+  try {
+    read_job_token();
+  } catch (const Error&) {  // The agent says what is wrong with it.
+  }
+}
+
 int guard(pid_t agent, const sigset_t& signals) {
+  forget_job_token();
   std::optional<int> status;
   while (!status) {
     const int signal = ::sigwaitinfo(&signals, nullptr);

@@ -280,7 +280,7 @@ class Faults(unittest.TestCase):
                 for _ in range(2)]
         for job in jobs:
             job.when_ready(1)
-            for pid in job.family():
+            for pid in (job.process.pid, *job.family()):
                 for file in ("environ", "cmdline"):
                     self.assertNotIn(token.encode(), pathlib.Path(f"/proc/{pid}/{file}").read_bytes())
         for job in jobs:
