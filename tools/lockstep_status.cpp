@@ -103,9 +103,15 @@ std::string table(const std::vector<Row>& rows, const std::string& indent) {
   return text;
 }
 
+// What its user calls it; else the beginning of what it was given by chance.
+std::string short_id(const std::string& id) {
+  const auto dot = id.rfind('.');
+  return dot == id.npos ? id.substr(0, 8) : id.substr(0, dot);
+}
+
 Row row_of(const JobStatus& job) {
   const bool known = job.state != lockstep::no_answer;
-  return {job.job_id.empty() ? "-" : shown(job.job_id.substr(0, 8)),
+  return {job.job_id.empty() ? "-" : shown(short_id(job.job_id)),
           shown(job.host),
           known ? std::to_string(job.node) + " of " + std::to_string(job.nodes) : "-",
           known ? std::to_string(job.attempt) : "-",

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -26,15 +27,28 @@ using namespace std::chrono_literals;
 // How long the kernel may take to end a killed process; one that is stuck in it never ends.
 constexpr std::chrono::milliseconds time_to_die = 5s;
 
+// The same between attempts, when other hosts take 3 s of silence for the loss of this one. What is
+// left then is swept away at the end.
+constexpr std::chrono::milliseconds time_to_sweep = 500ms;
+
 // How long ranks may take to end once the job is over without them: the other hosts are ending,
 // too, or the one that decides is lost, and all agents have promised to be gone within 5 s.
 constexpr std::chrono::milliseconds time_after_the_end = 1s;
 
-// timeout(1) and others send a signal to us and to our process group: that is one Ctrl-C.
+// timeout(1), systemd and others send a signal to us and to our process group: that is one signal.
 constexpr std::chrono::milliseconds double_signal = 50ms;
 
 // How long what this agent said last may take to leave the host.
 constexpr std::chrono::milliseconds time_to_say = 2s;
+
+std::string count_of(int count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+// Two above a file of a rank: DIRECTORY/JOB_RANDOM/attempt_K.
+std::string attempt_folder(const std::string& file) {
+  return std::filesystem::path(file).parent_path().parent_path();
+}
 
 // Of a rank that was in no group, and so could not leave one without saying so.
 std::string describe_end(const Failure& failure) {
@@ -63,7 +77,11 @@ void Agent::answer_as(const std::string& job_id) {
 }
 
 int Agent::run() {
-  if (options_.verbose) output_.say(binding_.picture);
+  if (options_.verbose) {
+    std::string_view picture = binding_.picture;
+    while (picture.ends_with('\n')) picture.remove_suffix(1);
+    output_.say(picture);
+  }
   while (!over() && !orphaned_) turn();
   end_descendants(time_to_die);
   if (orphaned_) return 128 + SIGKILL;
@@ -76,20 +94,23 @@ int Agent::run() {
 void Agent::turn() {
   std::vector<pollfd> entries{{signals_.get(), POLLIN, 0}, {lifeline_, POLLIN, 0}};
   output_.watch(entries);
+  log_.watch(entries);
   status_service_->watch(entries);
-  rendezvous_.watch(entries);
+  if (!exit_code_) rendezvous_.watch(entries);
   if (ranks_) ranks_->watch(entries);
   if (::poll(entries.data(), entries.size(), milliseconds_until(next_deadline())) < 0 &&
       errno != EINTR)
     throw_errno("poll");
   if (entries[1].revents != 0) orphaned_ = true;
   output_.serve(entries);
+  for (const auto& [level, text] : log_.take())
+    output_.say(text, level == LogLevel::error ? Level::error : Level::info);
   status_service_->serve(entries);
   if (ranks_) ranks_->serve(entries);
   if (entries[0].revents != 0) read_signals();
   if (ranks_) ranks_->act_on_deadlines();
   if (ranks_ && ranks_->ending() && !reported_) report_failure();
-  if (ranks_ && ranks_->running() == 0 && !concluded_) conclude();
+  if (ranks_ && ranks_->running() == 0 && !ranks_->lingering() && !concluded_) conclude();
   if (exit_code_) return;
   for (const Order& order : rendezvous_.serve(entries)) obey(order);
 }
@@ -117,18 +138,27 @@ void Agent::obey(const Order& order) {
 }
 
 void Agent::start(const Round& round) {
-  if (round.attempt > 0)
-    output_.say(fmt::format("attempt {}: {} ranks on {} hosts, restart {} of {}", round.attempt,
-                            round.world_size, round.nodes, round.restarts, options_.max_restarts));
+  check(!ranks_ || ranks_->running() == 0, "ranks of an earlier attempt run");
+  if (ended_because_) {
+    if (ended_because_->failure) say_failure(better_known(*ended_because_->failure));
+    output_.say(fmt::format("{}attempt {}: {} on {}, restart {} of {}",
+                            ended_because_->failure ? "" : ended_because_->why + "; ",
+                            round.attempt, count_of(round.world_size, "rank"),
+                            count_of(round.nodes, "host"), round.restarts, options_.max_restarts));
+  }
   if (!ranks_) answer_as(round.job_id);
   output_.begin_attempt(round.job_id, round.attempt);
+  if (const std::string file = output_.error_file(0); !file.empty())
+    output_.say(fmt::format("files of the ranks are in {}", attempt_folder(file)));
   concluded_ = reported_ = preempting_ = false;
+  ended_because_.reset();
   ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
 }
 
 void Agent::end(const EndRanks& order) {
+  ended_because_ = order;
   if (!ranks_) return;
-  if (concluded_) return rendezvous_.all_gone();
+  if (concluded_) return rendezvous_.all_gone(ranks_->round().attempt);
   reported_ = true;  // Whatever fails from now on, fails because of this.
   if (ranks_->ending()) return;
   if (order.failure) return ranks_->end_after(*order.failure);
@@ -143,27 +173,42 @@ void Agent::finish(const EndJob& order) {
   say_why(order);
 }
 
-// Other hosts' ranks are to end now, too. This host's alone may still become known better.
+// Other hosts' ranks are to end now, too. How it ended may become known better.
 void Agent::report_failure() {
   if (ranks_->round().nodes == 1 || !ranks_->first_failure()) return;
+  report(Outcome::failed, ranks_->exit_code());
+}
+
+void Agent::report(Outcome outcome, int exit_code) {
   reported_ = true;
-  rendezvous_.report(Outcome::failed, ranks_->exit_code(), ranks_->first_failure());
+  rendezvous_.report(ranks_ ? ranks_->round().attempt : -1, outcome, exit_code,
+                     outcome == Outcome::failed ? ranks_->first_failure() : std::nullopt);
 }
 
 void Agent::conclude() {
   concluded_ = true;
-  end_descendants(time_to_die);  // What the ranks started.
-  if (!reported_ && !stopped_by_) {
-    const Outcome outcome = ranks_->outcome();
-    const int code = outcome == Outcome::preempted ? exit_preempted : ranks_->exit_code();
-    rendezvous_.report(outcome, code, ranks_->first_failure());
-  }
-  rendezvous_.all_gone();
-  if (leaving_) finish({128 + *stopped_by_, "", std::nullopt});
+  end_descendants(time_to_sweep);  // What the ranks started.
+  const Outcome outcome = ranks_->outcome();
+  const auto& first = ranks_->first_failure();
+  const bool knows_better = first && ranks_->is_local(first->rank);
+  if (outcome == Outcome::failed && (knows_better || !reported_))
+    report(outcome, ranks_->exit_code());
+  else if (!reported_)
+    report(outcome, outcome == Outcome::preempted ? exit_preempted : ranks_->exit_code());
+  rendezvous_.all_gone(ranks_->round().attempt);
+  if (leaving_ && !exit_code_) finish({128 + *stopped_by_, "", std::nullopt});
 }
 
 void Agent::on_signal(int signal) {
-  if (signal == SIGUSR1 || signal == SIGUSR2) {
+  const auto now = Clock::now();
+  const bool doubled = signal == last_signal_ && now - last_signal_at_ < double_signal;
+  last_signal_ = signal;
+  last_signal_at_ = now;
+  if (doubled) return;
+
+  const auto& ends = options_.signals_to_handle;
+  const bool is_news = signal == SIGUSR1 || signal == SIGUSR2;
+  if (is_news && std::find(ends.begin(), ends.end(), signal) == ends.end()) {
     if (!ranks_ || !ranks_->pass_on(signal))
       output_.say(
           fmt::format("{}: no rank has a handler for it, so none gets it", signal_name(signal)));
@@ -180,47 +225,57 @@ void Agent::on_signal(int signal) {
 }
 
 void Agent::on_stop_signal(int signal) {
-  const auto now = Clock::now();
-  const bool again = now - last_interrupt_ > double_signal;
-  if (signal == SIGINT) last_interrupt_ = now;
-  if (exit_code_ && over()) {
-    output_.drop();
-  } else if (!stopped_by_) {
-    stopped_by_ = signal;
-    const bool runs = ranks_ && ranks_->running() > 0;
-    if (runs && !ranks_->ending())
-      ranks_->end(signal == SIGINT ? SIGINT : SIGTERM, options_.shutdown_timeout);
-    // A host that is taken from an elastic job leaves it; but where the store is, the job ends.
-    const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
-    leaving_ = may_leave && ranks_ && ranks_->round().node != 0;
-    rendezvous_.report(leaving_ ? Outcome::left : Outcome::stopped, 128 + signal, std::nullopt);
-    reported_ = true;
-    if (!runs) finish({128 + signal, "", std::nullopt});  // Nobody need be waited for.
-  } else if (signal == SIGINT && again) {
+  if (exit_code_ && over()) return output_.drop();
+  if (stopped_by_) {
+    if (signal != SIGINT) return;
     if (ranks_) ranks_->kill_all();
-    if (!ranks_ || ranks_->running() == 0) exit_code_ = 128 + signal;
+    if (!ranks_ || ranks_->running() == 0) exit_code_ = 128 + signal;  // Nobody is waited for.
+    return;
   }
+  stopped_by_ = signal;
+  // A failure that came first decides how the job ends; the signal, that it is not started anew.
+  if (ranks_ && !reported_ && ranks_->first_failure()) report(Outcome::failed, ranks_->exit_code());
+  // A host that is taken from an elastic job leaves it; but where the store is, the job ends.
+  const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
+  leaving_ = may_leave && (!ranks_ || ranks_->round().node != 0);
+  if (ranks_ && !ranks_->ending() && ranks_->running() > 0)
+    ranks_->end(signal == SIGINT ? SIGINT : SIGTERM, options_.shutdown_timeout);
+  report(leaving_ ? Outcome::left : Outcome::stopped, 128 + signal);
+  if (leaving_ && concluded_) finish({128 + signal, "", std::nullopt});
+}
+
+// What this host knows of a failure is more than what its first report said, if the rank was here.
+Failure Agent::better_known(const Failure& failure) const {
+  const bool here = ranks_ && ranks_->first_failure() &&
+                    ranks_->first_failure()->rank == failure.rank && ranks_->is_local(failure.rank);
+  return here ? *ranks_->first_failure() : failure;
+}
+
+void Agent::say_failure(const Failure& failure) {
+  const bool attached = !ranks_ || ranks_->was_attached(failure);
+  output_.say(attached ? describe(failure) : describe_end(failure), Level::error);
+  output_.say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
+                             ranks_ ? ranks_->noticed_after() : 0ms),
+              Level::error);
 }
 
 void Agent::say_why(const EndJob& order) {
-  const auto say = [this](std::string_view text) {
-    output_.say(text, *exit_code_ == 0 ? Level::info : Level::error);
-  };
   if (ranks_ && ranks_->start_error() != 0) return;  // It has been said.
-  if (stopped_by_)
-    return say(fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_));
-  if (order.failure) {
-    const Failure& failure = *order.failure;
-    say(ranks_ && !ranks_->was_attached(failure) ? describe_end(failure) : describe(failure));
-    say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
-                       ranks_ ? ranks_->noticed_after() : 0ms));
-  } else if (!order.why.empty()) {
-    say(order.why);
-  }
+  const Level level = *exit_code_ == 0 ? Level::info : Level::error;
+  if (order.failure)
+    say_failure(better_known(*order.failure));
+  else if (stopped_by_)
+    return output_.say(
+        fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_), level);
+  else if (!order.why.empty())
+    output_.say(order.why, level);
+  else if (!ranks_)
+    output_.say("the job has ended without this host, which was one too many");
   if (*exit_code_ == 0) return;
   const std::vector<int> others = ranks_ ? ranks_->also_failed() : std::vector<int>{};
-  say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +
-      fmt::format("exit code {}", *exit_code_));
+  output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +
+                  fmt::format("exit code {}", *exit_code_),
+              level);
 }
 
 JobStatus Agent::status() const {

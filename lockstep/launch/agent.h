@@ -19,6 +19,7 @@
 #include "lockstep/comm/time.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/local_ranks.h"
+#include "lockstep/launch/log_queue.h"
 #include "lockstep/launch/output.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
@@ -49,11 +50,14 @@ class Agent {
   // The last rank of an attempt has gone.
   void conclude();
   void report_failure();
+  void report(Outcome outcome, int exit_code);
 
   void on_signal(int signal);
   void on_stop_signal(int signal);
   bool over() const { return exit_code_ && (!ranks_ || ranks_->running() == 0); }
 
+  Failure better_known(const Failure& failure) const;
+  void say_failure(const Failure& failure);
   void say_why(const EndJob& order);
   JobStatus status() const;
 
@@ -63,17 +67,20 @@ class Agent {
   int lifeline_;
   BindingPlan binding_;
   Output output_;
+  LogQueue log_;
   Rendezvous rendezvous_;
   std::optional<StatusService> status_service_;
-  std::optional<LocalRanks> ranks_;  // Of the latest attempt.
-  bool concluded_ = true;            // Whether the rendezvous knows that they are gone,
-  bool reported_ = false;            // and that one of them failed.
-  bool preempting_ = false;          // A stop signal was passed on as the news of a preemption.
-  std::optional<int> stopped_by_;    // The signal that ends the job,
-  bool leaving_ = false;             // or this host's part in it.
-  std::optional<int> exit_code_;     // Once it is decided.
+  std::optional<LocalRanks> ranks_;        // Of the latest attempt.
+  bool concluded_ = true;                  // Whether the rendezvous knows that they are gone,
+  bool reported_ = false;                  // and that one of them failed.
+  std::optional<EndRanks> ended_because_;  // Why the latest attempt was ended.
+  bool preempting_ = false;        // A stop signal was passed on as the news of a preemption.
+  std::optional<int> stopped_by_;  // The signal that ends the job,
+  bool leaving_ = false;           // or this host's part in it.
+  std::optional<int> exit_code_;   // Once it is decided.
   bool orphaned_ = false;
-  Clock::time_point last_interrupt_ = {};
+  int last_signal_ = 0;
+  Clock::time_point last_signal_at_ = {};
 };
 
 }  // namespace lockstep

@@ -77,7 +77,8 @@ json to_json(const std::optional<Failure>& failure) {
           {"sequence", failure->sequence},
           {"group", cut(failure->group)},
           {"what", cut(failure->what)},
-          {"detected_by", failure->detected_by}};
+          {"detected_by", failure->detected_by},
+          {"left", failure->left}};
 }
 
 std::optional<Failure> failure_of(const json& frame) {
@@ -86,7 +87,8 @@ std::optional<Failure> failure_of(const json& frame) {
   if (!object.is_object()) throw_corrupt("a launcher's frame has a failure that is none");
   const json& sequence = member(object, "sequence");
   const json& oom = member(object, "oom");
-  if (!sequence.is_number_unsigned() || (!oom.is_null() && !oom.is_boolean()))
+  const json& left = member(object, "left");
+  if (!sequence.is_number_unsigned() || (!oom.is_null() && !oom.is_boolean()) || !left.is_boolean())
     throw_corrupt("a launcher's frame has a failure that is none");
   return Failure{.rank = number(object, "rank", -1),
                  .host = text(object, "host"),
@@ -98,7 +100,8 @@ std::optional<Failure> failure_of(const json& frame) {
                  .sequence = sequence.get<std::uint64_t>(),
                  .group = text(object, "group"),
                  .what = text(object, "what"),
-                 .detected_by = number(object, "detected_by", -1)};
+                 .detected_by = number(object, "detected_by", -1),
+                 .left = left.get<bool>()};
 }
 
 struct ToJson {
@@ -149,7 +152,7 @@ struct ToJson {
 
 JoinFrame join_of(const json& frame) {
   return {{.host = text(frame, "host"),
-           .nproc = number(frame, "nproc", 1, 4096),
+           .nproc = number(frame, "nproc", 1, 99999),
            .node_rank = maybe_number(frame, "node_rank", 0, most_of_anything),
            .least = number(frame, "least", 1, most_of_anything),
            .most = number(frame, "most", 1, most_of_anything)}};

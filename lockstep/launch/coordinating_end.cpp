@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <utility>
 
 #include "lockstep/comm/exit_code.h"
+#include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/store/tcp_store_server.h"
 #include "lockstep/launch/agent_link.h"
@@ -33,7 +32,7 @@ std::string without_port(const SocketAddress& address) {
 }
 
 Coordinator::Newcomer newcomer_of(const RunOptions& options) {
-  return {.host = name_of_this_host(),
+  return {.host = host_name(),
           .nproc = options.nproc_per_node,
           .node_rank = 0,
           .least = options.hosts.least,
@@ -58,12 +57,13 @@ class CoordinatingEnd final : public RendezvousEnd {
     door_.emplace(std::move(listener), JobMember{.job_id = rules_.hosts.id}, token_);
   }
 
-  void report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) override {
-    coordinator_.report(0, attempt_, outcome, exit_code, failure, Clock::now());
+  void report(int attempt, Outcome outcome, int exit_code,
+              const std::optional<Failure>& failure) override {
+    coordinator_.report(0, attempt, outcome, exit_code, failure, Clock::now());
     dispatch();
   }
-  void all_gone() override {
-    coordinator_.all_gone(0, attempt_, Clock::now());
+  void all_gone(int attempt) override {
+    coordinator_.all_gone(0, attempt, Clock::now());
     dispatch();
   }
   void watch(std::vector<pollfd>& entries) const override;
@@ -234,17 +234,11 @@ void CoordinatingEnd::tell_states() {
     if (!member.joined || member.dismissed) continue;
     const std::string state = coordinator_.state(id);
     if (state == std::exchange(member.state, state)) continue;
-    member.link.send(StateFrame{name_of_this_host(), state});
+    member.link.send(StateFrame{host_name(), state});
   }
 }
 
 }  // namespace
-
-std::string name_of_this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 std::unique_ptr<RendezvousEnd> make_single_end(const RunOptions& options) {
   return std::make_unique<CoordinatingEnd>(options, std::nullopt, "127.0.0.1", "127.0.0.1");

@@ -52,11 +52,9 @@ std::optional<std::string> Coordinator::join(Id id, const Newcomer& newcomer, Ti
   member.arrival = arrivals_++;
   if (id == 0) member.said.node_rank = 0;
   last_arrival_ = now;
-  const auto succeeded = [](const Entry& entry) { return entry.second.part == Part::succeeded; };
   if (phase_ == Phase::gathering) start_if_complete(now);
-  // Beside ranks that have succeeded already there is nothing to start anew.
-  else if (phase_ == Phase::running && taking_part() < hosts.most &&
-           std::none_of(members_.begin(), members_.end(), succeeded))
+  // Beside ranks that are done already there is nothing to start anew.
+  else if (phase_ == Phase::running && taking_part() < hosts.most && !anyone_is_done_)
     end_ranks({.restart = true}, fmt::format("host {} joined", newcomer.host), std::nullopt);
   return std::nullopt;
 }
@@ -76,25 +74,37 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   }
   if (outcome == Outcome::left) {
     const std::string why = fmt::format("host {} left", host);
-    if (member.part == Part::waiting) {
+    const bool done = phase_ == Phase::running && member.part != Part::running;
+    if (member.part == Part::waiting || done) {  // Nobody's ranks need it.
       order(id, EndJob{exit_code, why, std::nullopt});
       members_.erase(found);
-      return;
+      return settle(now);
     }
     member.part = Part::leaving;
     member.exit_code = exit_code;
     if (phase_ == Phase::running) end_ranks({.restart = true}, why, std::nullopt);
     return settle(now);
   }
-  if (attempt != attempt_ || phase_ != Phase::running || member.part != Part::running) return;
+  if (attempt != attempt_) return;
+  if (outcome == Outcome::failed && phase_ == Phase::ending) return learn_more(exit_code, failure);
+  if (phase_ != Phase::running || member.part != Part::running) return;
   if (outcome == Outcome::failed) {
     const std::string why =
         failure ? describe(*failure) : fmt::format("a rank on host {} failed", host);
     end_ranks({.restart = true, .counts = true, .end = {exit_code, why, failure}}, why, failure);
   } else {
     member.part = outcome == Outcome::succeeded ? Part::succeeded : Part::preempted;
+    anyone_is_done_ = true;
+    anyone_made_room_ = anyone_made_room_ || outcome == Outcome::preempted;
   }
   settle(now);
+}
+
+// How the rank ended whose failure was reported before that was known.
+void Coordinator::learn_more(int exit_code, const std::optional<Failure>& failure) {
+  EndJob& end = verdict_.end;
+  if (!failure || !end.failure || failure->rank != end.failure->rank) return;
+  if (failure->signal || failure->exit_code) end = {exit_code, describe(*failure), failure};
 }
 
 void Coordinator::all_gone(Id id, int attempt, Time now) {
@@ -121,8 +131,10 @@ void Coordinator::stop(const std::string& why, const Verdict& verdict, Time now)
   if (phase_ == Phase::gathering) return finish(verdict.end);
   if (phase_ == Phase::running)
     end_ranks(verdict, why, std::nullopt);
+  else if (verdict_.counts)
+    verdict_.restart = false;  // The failure that came first decides how the job ends.
   else if (verdict_.restart)
-    verdict_ = verdict;  // A restart under way is not to be.
+    verdict_ = verdict;
   settle(now);
 }
 
@@ -140,10 +152,9 @@ void Coordinator::end_ranks(const Verdict& verdict, const std::string& why,
 void Coordinator::settle(Time now) {
   if (phase_ == Phase::running) {
     const auto runs = [](const Entry& entry) { return entry.second.part == Part::running; };
-    const auto preempted = [](const Entry& entry) { return entry.second.part == Part::preempted; };
     if (std::any_of(members_.begin(), members_.end(), runs)) return;
-    const bool again = std::any_of(members_.begin(), members_.end(), preempted);
-    return finish(again ? EndJob{exit_preempted, "the ranks made room", std::nullopt} : EndJob{});
+    return finish(anyone_made_room_ ? EndJob{exit_preempted, "the ranks made room", std::nullopt}
+                                    : EndJob{});
   }
   if (phase_ != Phase::ending) return;
   const auto gone = [](const Entry& entry) { return entry.second.gone; };
@@ -194,6 +205,7 @@ void Coordinator::start() {
   const std::vector<Entry*> seats = seat(chosen);
 
   phase_ = Phase::running;
+  anyone_is_done_ = anyone_made_room_ = false;
   ++attempt_;
   Round round{.attempt = attempt_,
               .restarts = restarts_,

@@ -93,6 +93,7 @@ class Coordinator {
                  const std::optional<Failure>& failure);
   void settle(Time now);  // After the end of a part of an attempt.
   void finish(const EndJob& end);
+  void learn_more(int exit_code, const std::optional<Failure>& failure);
   void stop(const std::string& why, const Verdict& verdict, Time now);
   void order(Id id, Order what) { orders_.emplace_back(id, std::move(what)); }
   int taking_part() const;
@@ -107,6 +108,8 @@ class Coordinator {
   int arrivals_ = 0;
   int attempt_ = -1;
   int restarts_ = 0;
+  bool anyone_is_done_ = false;  // In this attempt; a host that has left since counts, too.
+  bool anyone_made_room_ = false;
   std::vector<std::pair<Id, Order>> orders_;
 };
 

@@ -288,7 +288,7 @@ TEST(Coordinator, OneThatIsToldToStopStopsAll) {
   EXPECT_EQ(job.why(), "stopped by SIGTERM on host B");
 }
 
-TEST(Coordinator, AStopEndsARestartThatIsUnderWay) {
+TEST(Coordinator, AStopEndsARestartThatIsUnderWayAndTheFailureThatCameFirstDecides) {
   Job job(2, 2, 3);
   job.join(1);
   job.orders();
@@ -296,7 +296,44 @@ TEST(Coordinator, AStopEndsARestartThatIsUnderWay) {
   job.report(0, Outcome::stopped, 128 + SIGINT);
   job.orders();
   for (int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 7 1:end_job 7");
+}
+
+TEST(Coordinator, AStopEndsAStartThatNoFailureMadeNecessary) {
+  Job job(1, 2);
+  job.wait(seconds(3));
+  job.join(1);
+  job.report(0, Outcome::stopped, 128 + SIGINT);
+  job.orders();
+  job.gone(0);
   EXPECT_EQ(job.orders(), "0:end_job 130 1:end_job 130");
+}
+
+TEST(Coordinator, HowARankEndedMayBecomeKnownAfterItsFailure) {
+  Job job(2, 2);
+  job.join(1);
+  job.orders();
+  job.report(1, Outcome::failed, 69);
+  job.report(1, Outcome::failed, 139);
+  job.report(0, Outcome::failed, 70);  // Of another rank: a consequence.
+  job.orders();
+  for (int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 139 1:end_job 139");
+}
+
+TEST(Coordinator, AHostThatIsDoneMayLeaveAndOneThatComesThenMustWait) {
+  for (const Outcome done : {Outcome::succeeded, Outcome::preempted}) {
+    Job job(1, 3);
+    for (int host : {1, 2}) job.join(host);
+    job.orders();
+    job.report(1, done);
+    job.report(1, Outcome::left, 128 + SIGTERM);
+    job.join(3);
+    EXPECT_EQ(job.orders(), "1:end_job 143");
+    for (int host : {0, 2}) job.report(host, Outcome::succeeded);
+    EXPECT_EQ(job.orders(), done == Outcome::preempted ? "0:end_job 75 2:end_job 75 3:end_job 75"
+                                                       : "0:end_job 0 2:end_job 0 3:end_job 0");
+  }
 }
 
 TEST(Coordinator, AStopWhileHostsAreMissingEndsTheJobAtOnce) {

@@ -34,18 +34,6 @@ pid_t parent_of(const std::filesystem::path& process) {
   return parent;
 }
 
-std::vector<pid_t> children() {
-  std::vector<pid_t> found;
-  std::error_code unreadable;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", unreadable)) {
-    const std::string name = entry.path().filename();
-    if (std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); }) &&
-        parent_of(entry.path()) == ::getpid())
-      found.push_back(std::stoi(name));
-  }
-  return found;
-}
-
 // True when no child is left at all.
 bool reap_all() {
   pid_t pid = 0;
@@ -69,15 +57,32 @@ void wait_for_child(Deadline deadline) {
 
 }  // namespace
 
+std::vector<pid_t> children() {
+  std::vector<pid_t> found;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", unreadable)) {
+    const std::string name = entry.path().filename();
+    if (std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); }) &&
+        parent_of(entry.path()) == ::getpid())
+      found.push_back(std::stoi(name));
+  }
+  return found;
+}
+
 void adopt_orphans() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("PR_SET_CHILD_SUBREAPER");
 }
 
-bool end_descendants(std::chrono::milliseconds limit) {
+bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& spared) {
   const Deadline deadline = in(limit);
   while (!reap_all()) {
+    std::vector<pid_t> doomed = children();
+    std::erase_if(doomed, [&](pid_t child) {
+      return std::find(spared.begin(), spared.end(), child) != spared.end();
+    });
+    if (doomed.empty()) return true;
     if (Clock::now() >= deadline) return false;
-    for (const pid_t child : children()) ::kill(child, SIGKILL);
+    for (const pid_t child : doomed) ::kill(child, SIGKILL);
     wait_for_child(deadline);
   }
   return true;

@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/exit_code.h"
+#include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/port_holder.h"
 #include "lockstep/comm/store/tcp_socket.h"
@@ -36,9 +37,10 @@ class JoiningEnd final : public RendezvousEnd {
         nproc_(options.nproc_per_node),
         give_up_at_(in(options.hosts.join_timeout)) {}
 
-  void report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) override;
-  void all_gone() override {
-    if (link_) link_->send(AllGoneFrame{attempt_});
+  void report(int attempt, Outcome outcome, int exit_code,
+              const std::optional<Failure>& failure) override;
+  void all_gone(int attempt) override {
+    if (link_) link_->send(AllGoneFrame{attempt});
   }
   void watch(std::vector<pollfd>& entries) const override;
   Deadline deadline() const override;
@@ -82,13 +84,13 @@ class JoiningEnd final : public RendezvousEnd {
   std::optional<AgentLink> link_;
   std::string coordinator_;  // The host; empty before it has said so.
   std::string state_ = "waiting for the job's other hosts";
-  int attempt_ = -1;
   std::vector<Order> orders_;
   OwnPulse pulse_{Clock::now()};
 };
 
-void JoiningEnd::report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) {
-  if (link_) return link_->send(ReportFrame{attempt_, outcome, exit_code, failure});
+void JoiningEnd::report(int attempt, Outcome outcome, int exit_code,
+                        const std::optional<Failure>& failure) {
+  if (link_) return link_->send(ReportFrame{attempt, outcome, exit_code, failure});
   if (phase_ != Phase::over && (outcome == Outcome::stopped || outcome == Outcome::left))
     give_up(exit_code, "stopped before the job began");
 }
@@ -165,12 +167,13 @@ void JoiningEnd::shake_hands(Clock::time_point now) {
         static_cast<ssize_t>(hello.size()))  // It is much less than a new socket's buffer.
       return retry("it closed the connection during the handshake", now);
     phase_ = Phase::verdict;
+    closes_ = 0;
     return;
   }
   handshake_->confirm(*frame);
   phase_ = Phase::joined;
   link_.emplace(std::move(socket_), now);
-  link_->send(JoinFrame{{.host = name_of_this_host(),
+  link_->send(JoinFrame{{.host = host_name(),
                          .nproc = nproc_,
                          .node_rank = hosts_.node_rank,
                          .least = hosts_.least,
@@ -236,7 +239,6 @@ void JoiningEnd::hear(AgentFrame frame) {
     coordinator_ = std::move(state->coordinator);
     state_ = std::move(state->text);
   } else if (auto* start = std::get_if<StartRanks>(&frame)) {
-    attempt_ = start->round.attempt;
     orders_.push_back(std::move(*start));
   } else if (auto* end = std::get_if<EndRanks>(&frame)) {
     orders_.push_back(std::move(*end));

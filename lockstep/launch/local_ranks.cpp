@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "lockstep/comm/exit_code.h"
@@ -145,7 +146,14 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
 }
 
 Deadline LocalRanks::deadline() const {
-  return running_ == 0 ? no_deadline : std::min({terminate_at_, kill_at_, give_up_at_});
+  if (running_ == 0) return lingering() ? std::min(kill_at_, in(50ms)) : no_deadline;
+  return std::min({terminate_at_, kill_at_, give_up_at_});
+}
+
+bool LocalRanks::lingering() const {
+  if (kill_at_ == no_deadline || Clock::now() >= kill_at_) return false;
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const Rank& rank) { return rank.told && ::kill(-rank.pid, 0) == 0; });
 }
 
 void LocalRanks::act_on_deadlines() {
@@ -200,7 +208,9 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
   rank.preempted = failure.exit_code == exit_preempted && page().preemption_agreed();
   rank.failed = !succeeded && !rank.preempted && !rank.told;
 
-  if (first_ && first_->rank == failure.rank && !knows_its_end(*first_)) {
+  if (failure.signal == SIGKILL && !failure.oom) failure.oom = page().oom_killed();
+
+  if (first_ && first_->rank == failure.rank && !knows_its_end(*first_) && !rank.told) {
     failure.detected_by = first_->detected_by;
     first_ = failure;
   }
@@ -243,6 +253,7 @@ void LocalRanks::end_after(const Failure& failure) {
 }
 
 void LocalRanks::end(int signal, std::chrono::milliseconds patience) {
+  if (give_up_at_ != no_deadline) return;  // They have been killed.
   ending_ = true;
   terminate_at_ = no_deadline;
   patience_ = patience;
@@ -268,10 +279,14 @@ void LocalRanks::tell(Rank& rank, int signal) {
 bool LocalRanks::pass_on(int signal) {
   bool any = false;
   for (const int rank : left()) {
-    const pid_t pid = ranks_[static_cast<std::size_t>(rank)].pid;
-    if (!catches(pid, signal)) continue;
-    ::kill(pid, signal);
-    any = true;
+    const pid_t started = ranks_[static_cast<std::size_t>(rank)].pid;
+    // Behind a shell script, say, it is another process that has joined the group.
+    const pid_t joined = attached(rank) ? page().pid(slot(rank)) : started;
+    for (const pid_t pid : std::set{started, joined}) {
+      if (!catches(pid, signal)) continue;
+      ::kill(pid, signal);
+      any = true;
+    }
   }
   return any;
 }
@@ -328,7 +343,8 @@ int LocalRanks::exit_code() const {
 }
 
 Outcome LocalRanks::outcome() const {
-  if (first_ || start_error_ != 0) return Outcome::failed;
+  if (start_error_ != 0) return Outcome::stopped;  // It would not help to start it anew.
+  if (first_) return exit_code() == exit_preempted ? Outcome::preempted : Outcome::failed;
   const bool preempted =
       std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.preempted; });
   return preempted ? Outcome::preempted : Outcome::succeeded;
@@ -336,10 +352,13 @@ Outcome LocalRanks::outcome() const {
 
 std::vector<RankStatus> LocalRanks::status() const {
   std::vector<RankStatus> ranks;
-  for (int rank = 0; rank < options_.nproc_per_node; ++rank) {
+  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
     RankStatus status = status_of(page(), slot(rank), session_page_ ? 0 : round_.first_rank);
     status.pid = ranks_[static_cast<std::size_t>(rank)].pid;
-    if (ranks_[static_cast<std::size_t>(rank)].ended) status.state = "ended";
+    if (ranks_[static_cast<std::size_t>(rank)].ended)
+      status.state = "ended";
+    else if (status.state == "starting" && is_stopped(status.pid))
+      status.state = "stopped";
     status.bound_to = as_ranges(binding_.ranks[static_cast<std::size_t>(rank)].cpus);
     ranks.push_back(std::move(status));
   }

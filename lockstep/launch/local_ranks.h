@@ -74,6 +74,8 @@ class LocalRanks {
   std::vector<int> also_failed() const;
   bool was_attached(const Failure& failure) const;
 
+  bool is_local(int number) const;  // A rank of the job.
+
   // Ends the ranks because one failed, here or on another host: they get the chance to throw an Error
   // that names it.
   void end_after(const Failure& failure);
@@ -84,6 +86,10 @@ class LocalRanks {
   void kill_all();
 
   bool ending() const { return ending_; }
+
+  // None of the ranks runs, but what they have started in their process groups does, and has, like
+  // them, some time to end.
+  bool lingering() const;
   int running() const { return running_; }
 
   // Once none is running: whether all succeeded, made room, or not.
@@ -111,8 +117,6 @@ class LocalRanks {
   int slot(int local_rank) const { return session_page_ ? number(local_rank) : local_rank; }
   int number(int local_rank) const { return round_.first_rank + local_rank; }
   int local_rank(int number) const { return number - round_.first_rank; }
-  bool is_local(int number) const;
-
   Failure examine(int local_rank) const;
   void on_end(int local_rank, const siginfo_t& end);
   void on_failure(const Failure& failure);

@@ -28,6 +28,18 @@ void require_hosts(const RunOptions& options) {
           "a node rank is at least 0 and less than the number of hosts");
 }
 
+// Debian's /etc/hosts gives a host's own name the address 127.0.1.1, which no other host reaches.
+void require_reachable(const Endpoint& endpoint, const SocketAddress& address) {
+  const bool is_name = endpoint.host.find_first_not_of("0123456789.:") != endpoint.host.npos &&
+                       endpoint.host.find(':') == endpoint.host.npos;
+  require(!is_name || endpoint.host == "localhost" || !address.is_loopback(), [&] {
+    return fmt::format(
+        "on this host '{}' means {}, which no other host reaches: give an address "
+        "as the endpoint, or change /etc/hosts",
+        endpoint.host, to_text(address));
+  });
+}
+
 // Who listens at the endpoint coordinates: the launcher of node 0 or, without node ranks, whoever is
 // first on the endpoint's host.
 std::unique_ptr<RendezvousEnd> make_end(const RunOptions& options,
@@ -42,6 +54,7 @@ std::unique_ptr<RendezvousEnd> make_end(const RunOptions& options,
     FileDescriptor listener = try_to_listen(address);
     const int error = errno;
     if (listener) {
+      require_reachable(endpoint, address);
       require_protection(address, endpoint.host, token.has_value(), "the launcher");
       return make_coordinating_end(options, token, endpoint, address, std::move(listener));
     }
@@ -78,11 +91,12 @@ Rendezvous::Rendezvous(const RunOptions& options)
 
 Rendezvous::~Rendezvous() = default;
 
-void Rendezvous::report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) {
-  end_->report(outcome, exit_code, failure);
+void Rendezvous::report(int attempt, Outcome outcome, int exit_code,
+                        const std::optional<Failure>& failure) {
+  end_->report(attempt, outcome, exit_code, failure);
 }
 
-void Rendezvous::all_gone() { end_->all_gone(); }
+void Rendezvous::all_gone(int attempt) { end_->all_gone(attempt); }
 
 void Rendezvous::watch(std::vector<pollfd>& entries) const { end_->watch(entries); }
 

@@ -80,10 +80,12 @@ class Rendezvous {
   // What proves that a process is of this job; for the ranks.
   const std::optional<JobToken>& token() const { return token_; }
 
-  // What this agent has to say. report() at once, when a rank of the current attempt fails or the
-  // last one succeeds; the exit code is what the job should end with if it is not started anew.
-  void report(Outcome outcome, int exit_code, const std::optional<Failure>& failure);
-  void all_gone();  // No process of the current attempt is left on this host.
+  // What this agent has to say of an attempt, -1 before the first. report() at once, when one of its
+  // ranks fails or the last one succeeds, and again when more is known of that failure; the exit code
+  // is what the job should end with if it is not started anew.
+  void report(int attempt, Outcome outcome, int exit_code, const std::optional<Failure>& failure);
+  void all_gone(
+      int attempt);  // No process of it is left on this host; to be said to every EndRanks.
 
   // Adds what poll() has to watch; when to come back at the latest; and acts on what poll() saw,
   // returning what is to be done, in order.

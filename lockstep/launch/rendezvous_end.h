@@ -18,8 +18,9 @@ class RendezvousEnd {
  public:
   virtual ~RendezvousEnd() = default;
 
-  virtual void report(Outcome outcome, int exit_code, const std::optional<Failure>& failure) = 0;
-  virtual void all_gone() = 0;
+  virtual void report(int attempt, Outcome outcome, int exit_code,
+                      const std::optional<Failure>& failure) = 0;
+  virtual void all_gone(int attempt) = 0;
   virtual void watch(std::vector<pollfd>& entries) const = 0;
   virtual Deadline deadline() const = 0;
   virtual std::vector<Order> serve(const std::vector<pollfd>& entries) = 0;
@@ -51,7 +52,5 @@ std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
 std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
                                                 const std::optional<JobToken>& token,
                                                 const Endpoint& endpoint, bool taken_here);
-
-std::string name_of_this_host();
 
 }  // namespace lockstep

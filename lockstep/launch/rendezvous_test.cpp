@@ -145,15 +145,15 @@ TEST(Rendezvous, AFailureIsStartedAnewEverywhereAndSuccessEndsIt) {
   options.max_restarts = 1;
   AgentsOf agents({options, options});
   for (std::size_t host : {0u, 1u}) agents.next<StartRanks>(host);
-  agents[1].report(Outcome::failed, 7, Failure{.rank = 2, .pid = 42, .what = "bad \xff text"});
+  agents[1].report(0, Outcome::failed, 7, Failure{.rank = 2, .pid = 42, .what = "bad \xff text"});
   for (std::size_t host : {0u, 1u}) {
     const EndRanks end = agents.next<EndRanks>(host);
     ASSERT_TRUE(end.failure);
     EXPECT_EQ(end.failure->rank, 2);
-    agents[host].all_gone();
+    agents[host].all_gone(0);
   }
   for (std::size_t host : {0u, 1u}) EXPECT_EQ(agents.next<StartRanks>(host).round.attempt, 1);
-  for (std::size_t host : {0u, 1u}) agents[host].report(Outcome::succeeded, 0, std::nullopt);
+  for (std::size_t host : {0u, 1u}) agents[host].report(1, Outcome::succeeded, 0, std::nullopt);
   for (std::size_t host : {0u, 1u}) EXPECT_EQ(agents.next<EndJob>(host).exit_code, 0);
   agents[0].flush(seconds(5));
 }

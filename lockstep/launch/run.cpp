@@ -14,6 +14,7 @@
 #include <optional>
 #include <string_view>
 
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/host/file_descriptor.h"
@@ -79,9 +80,14 @@ int be_agent(const RunOptions& options, const sigset_t& signals, int lifeline) {
   // Not in the terminal's foreground group: the guardian alone gets its Ctrl-C, and passes it on.
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "lockstep-agent");
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // Even if it is stopped it is to notice that we are gone.
   try {
     adopt_orphans();
     return Agent(options, signals, lifeline).run();
+  } catch (const Error& error) {
+    say(bare_text(error));
+    end_descendants(time_to_die);
+    return error.fault() == Fault::misuse ? exit_usage : exit_system;
   } catch (const std::exception& error) {
     say(error.what());
     end_descendants(time_to_die);
@@ -106,17 +112,21 @@ void forget_job_token() {
   }
 }
 
-int guard(pid_t agent, const sigset_t& signals) {
+// `inherited` are children that this process had before: a shell that has become the launcher by
+// exec may have had some.
+int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited) {
   forget_job_token();
   std::optional<int> status;
   while (!status) {
     const int signal = ::sigwaitinfo(&signals, nullptr);
     if (signal == SIGCHLD)
       status = reap(agent);
-    else if (signal > 0)
+    else if (signal > 0) {
       ::kill(agent, signal);
+      ::kill(agent, SIGCONT);  // Stopped, it would not act on it.
+    }
   }
-  end_descendants(time_to_die);
+  end_descendants(time_to_die, inherited);
   if (WIFEXITED(*status)) return WEXITSTATUS(*status);
   say(fmt::format("the agent was killed by signal {}; the ranks were ended", WTERMSIG(*status)));
   return 128 + WTERMSIG(*status);
@@ -137,6 +147,7 @@ int run(const RunOptions& options) {
   plan_binding(options.nproc_per_node, options.bind);  // Refuses what cannot be, before all else.
   open_standard_streams();
   close_all_on_exec();
+  const std::vector<pid_t> inherited = children();
   adopt_orphans();
   const sigset_t signals = take_signals(options);
 
@@ -146,7 +157,7 @@ int run(const RunOptions& options) {
   FileDescriptor guardians_end(lifeline[1]);
   const pid_t agent = ::fork();
   if (agent < 0) throw_errno("fork");
-  if (agent > 0) return guard(agent, signals);
+  if (agent > 0) return guard(agent, signals, inherited);
   guardians_end = FileDescriptor();
   ::_exit(be_agent(options, signals, agents_end.get()));
 }

@@ -15,4 +15,7 @@ std::string signal_name(int signal);
 // Whether the process has a handler for it, as /proc says; false when it is gone.
 bool catches(pid_t pid, int signal);
 
+// Whether a signal has stopped the process, or a debugger has.
+bool is_stopped(pid_t pid);
+
 }  // namespace lockstep

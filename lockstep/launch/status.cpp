@@ -15,6 +15,8 @@
 namespace lockstep {
 namespace {
 
+constexpr std::chrono::milliseconds pause_without_descriptors{100};
+
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_clients = 16;
@@ -53,7 +55,8 @@ StatusService::StatusService(const std::string& job_id, std::function<JobStatus(
     : listener_(listen_as(job_id)), status_(std::move(status)) {}
 
 void StatusService::watch(std::vector<pollfd>& entries) const {
-  entries.push_back({listener_.get(), POLLIN, 0});
+  // Without a descriptor for whoever asks, the listener would stay ready and the loop not rest.
+  if (Clock::now() >= accept_again_) entries.push_back({listener_.get(), POLLIN, 0});
   for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLOUT, 0});
 }
 
@@ -68,6 +71,7 @@ void StatusService::serve(const std::vector<pollfd>& entries) {
 // One a turn: whoever asks without end takes no more than every other turn of the loop.
 void StatusService::accept_client() {
   FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket) accept_again_ = in(pause_without_descriptors);
   if (!socket || !may_ask(socket.get())) return;
   Client client{std::move(socket), to_json(status_()), in(time_to_read)};
   if (!send(client)) return;  // The kernel keeps what has been sent until it is read.

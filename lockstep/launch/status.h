@@ -71,6 +71,7 @@ class StatusService {
   FileDescriptor listener_;
   std::function<JobStatus()> status_;
   std::vector<Client> clients_;
+  Deadline accept_again_ = Clock::now();
 };
 
 // What the page knows of the rank in `slot`. Ranks are counted from `first_rank`, that of slot 0. A

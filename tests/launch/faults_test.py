@@ -9,7 +9,6 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from ports import free_port, listening_ports  # noqa: E402
 from processes import descendants, is_running, kill_all, ranks_of  # noqa: E402
 
 OPTIONS = None  # What main() was told.
@@ -28,18 +28,6 @@ PATIENCE = 30
 
 def names_left():
     return {name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder)}
-
-
-def listening_ports():
-    """Local addresses of this namespace's TCP sockets that listen, as the kernel writes them."""
-    return {line.split()[1] for table in ("/proc/net/tcp", "/proc/net/tcp6")
-            for line in pathlib.Path(table).read_text().splitlines()[1:] if line.split()[3] == "0A"}
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Job:
@@ -108,6 +96,12 @@ class Faults(unittest.TestCase):
         while ports & listening_ports() and time.monotonic() < deadline:
             time.sleep(0.1)
         return ports & listening_ports()
+
+    def until_listening(self, port):
+        deadline = time.monotonic() + PATIENCE
+        while not any(address.endswith(f":{port:04X}") for address in listening_ports()):
+            self.assertLess(time.monotonic(), deadline, "nobody listens")
+            time.sleep(0.01)
 
     def start(self, *words, **variables):
         self.jobs.append(Job(*words, **variables))
@@ -262,7 +256,7 @@ class Faults(unittest.TestCase):
         port = free_port()
         first = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id",
                            "one", OPTIONS.rank, "agree-on", 1)
-        time.sleep(0.5)
+        self.until_listening(port)
         other = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id",
                            "other", OPTIONS.rank, "agree-on", 2)
         self.assertNotEqual(other.wait(), 0)

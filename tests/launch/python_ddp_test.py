@@ -6,10 +6,14 @@ Rank 0 of a Python program listens on MASTER_PORT, the port that the launcher ke
 """
 
 import argparse
-import socket
+import pathlib
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from ports import free_port  # noqa: E402
 
 SKIPPED = 77
 
@@ -36,12 +40,6 @@ options = parser.parse_args()
 if not options.python:
     print("skipped: LOCKSTEP_PYTHON names no Python that has torch")
     sys.exit(SKIPPED)
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
 
 def started(program, ranks, *hosts):
     return subprocess.Popen([options.lockstep, "run", "-n", str(ranks), *hosts, options.python, program],

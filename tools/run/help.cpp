@@ -28,7 +28,10 @@ One host:
   lockstep run -n 2 python3 train_ddp.py        # any program that torchrun can start
   lockstep run -- ./-odd-name                   # -- ends the launcher's own options
 
-Two hosts, the same line on both; the launcher on node0 is the one that decides:
+Two hosts, the same line on both; the launcher on node0 is the one that decides. Beyond loopback the
+launchers prove a secret to each other: LOCKSTEP_JOB_TOKEN_FILE names the same file on every host
+(made once by openssl rand -base64 32, mode 0600), or LOCKSTEP_JOB_TOKEN holds it;
+LOCKSTEP_TRUST_NETWORK=1 does without:
   lockstep run --nnodes 2 --rdzv-endpoint node0:29400 --rdzv-id job7 -n 4 ./my_program
 
 Two to four hosts, started anew up to three times when a rank or a host is lost:
@@ -74,14 +77,16 @@ constexpr Setting settings[] = {
     {hosts_group, "", "node-rank", "N", "Which of the hosts this is; else in the order they come"},
     {hosts_group, "", "rdzv-endpoint", "HOST[:PORT]",
      "Where the hosts meet: one of them, which all others reach; port 29400 if none is given"},
-    {hosts_group, "", "rdzv-id", "ID", "Name of the job; who comes with another is turned away"},
+    {hosts_group, "", "rdzv-id", "ID", "Name of the job; who comes with another is turned away",
+     "none"},
     {hosts_group, "", "join-timeout", "SECONDS", "How long to wait for MIN hosts", "600"},
     {hosts_group, "", "last-call", "SECONDS", "How long to wait then for each next one, up to MAX",
      "3"},
     {life_group, "", "max-restarts", "N",
      "How often all ranks are started anew after one failed or a host was lost", "0"},
     {life_group, "", "signals-to-handle", "NAMES",
-     "Signals that end the job, passed on to the ranks", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+     "Signals that end the job: ranks get SIGINT for SIGINT, else SIGTERM",
+     "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
     {life_group, "", "shutdown-timeout", "SECONDS",
      "How long ranks may take to end when told to, before they are killed", "10"},
     {output_group, "v", "verbose", "", "Say which process and which cores each rank gets"},

@@ -103,7 +103,7 @@ Hosts hosts_of(const Given& given) {
   const bool several = hosts.most > 1;
   const bool fixed = hosts.least == hosts.most;
   hosts.endpoint = endpoint_of(given, hosts.most);
-  hosts.id = given.value_if_any("rdzv-id", parse_id).value_or("");
+  hosts.id = given.value_if_any("rdzv-id", parse_id).value_or(hosts.most > 1 ? "none" : "");
   hosts.join_timeout = given.value("join-timeout", parse_seconds);
   hosts.last_call = given.value("last-call", parse_seconds);
   hosts.node_rank = given.value_if_any("node-rank", [&](const std::string& text) {

@@ -128,8 +128,8 @@ std::string parse_id(std::string_view text) {
   const bool printable = std::all_of(text.begin(), text.end(), [](unsigned char character) {
     return character >= ' ' && character < 127 && character != '/';
   });
-  if (text.empty() || text.size() > 128 || !printable)
-    refuse("up to 128 printable characters without '/'", text);
+  if (text.empty() || text.size() > 80 || !printable)
+    refuse("up to 80 printable characters without '/'", text);
   return std::string(text);
 }
 

@@ -104,14 +104,6 @@ std::string_view cut(std::string_view text, std::size_t most) {
   return text.substr(0, most);
 }
 
-// Whether the kernel has killed for want of memory since there were `before` such kills: it counts
-// one before it sends the signal.
-std::optional<bool> oom_kill_since(std::int64_t before) {
-  const auto now = oom_kills();
-  if (before < 0 || !now) return std::nullopt;
-  return static_cast<std::int64_t>(*now) > before;
-}
-
 }  // namespace
 
 struct JobPage::Layout {
@@ -225,6 +217,13 @@ std::string JobPage::last_words(int slot) const {
   return words.state == 2 ? words.text : "";
 }
 
+// The kernel counts a kill before it sends the signal.
+std::optional<bool> JobPage::oom_killed() const {
+  const auto now = oom_kills();
+  if (layout().oom_kills < 0 || !now) return std::nullopt;
+  return static_cast<std::int64_t>(*now) > layout().oom_kills;
+}
+
 Failure JobPage::examine(int slot) const {
   const Activity& last = activity(slot);
   Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
@@ -240,7 +239,7 @@ Failure JobPage::examine(int slot) const {
     if (WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
     if (WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
   }
-  if (failure.signal == SIGKILL) failure.oom = oom_kill_since(layout().oom_kills);
+  if (failure.signal == SIGKILL) failure.oom = oom_killed();
   return failure;
 }
 

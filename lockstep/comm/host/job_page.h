@@ -76,6 +76,10 @@ class LOCKSTEP_API JobPage {
   void agree_on_preemption() const;
   bool preemption_agreed() const;
 
+  // Whether the kernel has killed a process for want of memory, in this job's memory cgroup, since
+  // the page was made; empty when that cannot be known.
+  std::optional<bool> oom_killed() const;
+
   // What is known of the process that held `slot`, of the signal that ended it, whether the kernel
   // killed it for want of memory, and of its last words.
   Failure examine(int slot) const;

@@ -1,0 +1,40 @@
+// What this library logs while a launcher runs: kept for its poll() loop, which writes it as it writes
+// everything else, without blocking and between whole lines.
+//
+// Thread safety: the log may come from any thread; watch() and take() are for the loop's.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/log.h"
+
+namespace lockstep {
+
+class LogQueue {
+ public:
+  using Line = std::pair<LogLevel, std::string>;
+
+  // Is the log's sink as long as it lives. Errors: system.
+  LogQueue();
+  ~LogQueue();
+  LogQueue(const LogQueue&) = delete;
+  LogQueue& operator=(const LogQueue&) = delete;
+
+  void watch(std::vector<pollfd>& entries) const;
+  std::vector<Line> take();
+
+ private:
+  FileDescriptor ready_;  // An eventfd, readable while there are lines.
+  std::mutex mutex_;
+  std::vector<Line> lines_;
+};
+
+}  // namespace lockstep
