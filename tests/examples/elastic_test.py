@@ -176,7 +176,7 @@ class Elastic(unittest.TestCase):
                      lambda job: job.process.send_signal(signal.SIGUSR1),
                      lambda job: os.kill(ranks_of(job.process.pid)[1], signal.SIGUSR1)):
             job = self.start(("-n", 2, "--max-restarts", 3), PROGRAMS.fashion_mnist, *training, *kept)
-            self.until(lambda: self.newest() >= 30 and "/400 steps" in job.output(), "a checkpoint")
+            self.after_another_checkpoint()
             time.sleep(random.uniform(0, 0.05))
             tell(job)
             self.assertEqual(job.wait(), PREEMPTED, job.output())
