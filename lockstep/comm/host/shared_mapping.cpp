@@ -96,6 +96,12 @@ std::size_t left_by(const std::filesystem::path& cgroup) {
 
 }  // namespace
 
+void map_all_pages(std::byte* data, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE  // Linux 5.14. Without it they are mapped as they are touched.
+  ::madvise(data, whole_pages(bytes), MADV_POPULATE_WRITE);
+#endif
+}
+
 std::size_t available_memory() {
   std::size_t available = mem_available();
   for (auto group = memory_cgroup(); group.string().starts_with("/sys/fs/cgroup");
@@ -135,7 +141,7 @@ SharedMapping::SharedMapping(FileDescriptor fd) : fd_(std::move(fd)) {
   if (::fstat(fd_.get(), &status) != 0) throw_errno("fstat of shared memory");
   bytes_ = static_cast<std::size_t>(status.st_size);
   void* address =
-      ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd_.get(), 0);
+      ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (address == MAP_FAILED) throw_errno(fmt::format("mapping {} bytes", bytes_));
   data_ = static_cast<std::byte*>(address);
 }

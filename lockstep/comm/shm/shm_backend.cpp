@@ -5,6 +5,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/fixed_text.h"
+#include "lockstep/comm/host/shared_mapping.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {
@@ -127,6 +128,8 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
                             [&] { meeting_.throw_if_over("allocate"); });
     });
   if (!refusal.empty()) return {{}, refusal};
+  // The group's own segment is left to be touched: 256 ranks would spend a second on mapping it.
+  map_all_pages(memory.get(), whole);
   if (shared) return {RegisteredMemory(memory, memory.get(), bytes), {}};
   return {regions_.add(std::move(memory), bytes, rank_), {}};
 }
