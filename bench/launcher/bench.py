@@ -24,7 +24,7 @@ EXAMPLES = """examples:
   ./dev bench launcher --parts init --rounds 10 --json launcher.json
 """
 
-PARTS = ("start", "init", "death", "rendezvous")
+PARTS = ("start", "ready", "init", "death", "rendezvous")
 INIT_RANKS = (2, 8, 32)
 INIT_RANKS_ALONE = 256
 RESIDENT_GB = (0, 2)
@@ -103,6 +103,15 @@ class Bench:
                     "--nproc-per-node", 2, "/bin/true"]
         self.compare("a job of 2 ranks of /bin/true, from its start to its end",
                      [("2 ranks", lambda: seconds(lockstep), lambda: seconds(torchrun))])
+
+    def ready(self):
+        def time_of(command):
+            begin = time.monotonic_ns()
+            return (max(times_in(measure.run(command))["end"]) - begin) / 1e6
+
+        cases = [(f"{ranks} ranks", lambda ranks=ranks: time_of(self.ours(ranks, "init")),
+                  lambda ranks=ranks: time_of(self.theirs(ranks, "init"))) for ranks in INIT_RANKS[:2]]
+        self.compare("from the launcher's start to the last return of init_process_group()", cases)
 
     def init(self):
         def time_of(command):

@@ -67,7 +67,8 @@ TEST(ProcessMemory, PagesThatWereTouchedCount) {
   const std::size_t before = proportional_bytes_of_this_process();
   const std::vector<char> touched(bytes, 1);
   const std::size_t more = proportional_bytes_of_this_process() - before;
-  EXPECT_GE(more, bytes);
+  // Of a library's pages this process's share changes as other programs start and end.
+  EXPECT_GE(more, bytes - (1 << 20));
   EXPECT_LT(more, bytes + (1 << 20));
   const std::vector<Mapping> mappings = mappings_of_this_process();
   EXPECT_NE(find_mapping(mappings, reinterpret_cast<std::uintptr_t>(touched.data())), nullptr);
