@@ -140,8 +140,7 @@ SharedMapping::SharedMapping(FileDescriptor fd) : fd_(std::move(fd)) {
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) throw_errno("fstat of shared memory");
   bytes_ = static_cast<std::size_t>(status.st_size);
-  void* address =
-      ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  void* address = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (address == MAP_FAILED) throw_errno(fmt::format("mapping {} bytes", bytes_));
   data_ = static_cast<std::byte*>(address);
 }
