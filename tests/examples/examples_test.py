@@ -227,11 +227,11 @@ class Examples(unittest.TestCase):
 
     def test_missing_and_damaged_data_are_named(self):
         program = PROGRAMS.fashion_mnist
-        self.refuses(program, "--data", self.data, code=1, text=str(self.data))
+        self.refuses(program, "--data", self.data, code=71, text=str(self.data))
         write_fashion_mnist(self.data)
         images = self.data / "train-images-idx3-ubyte"
         images.write_bytes(images.read_bytes()[:-1])
-        self.refuses(program, "--data", self.data, code=1, text="train-images-idx3-ubyte")
+        self.refuses(program, "--data", self.data, code=65, text="train-images-idx3-ubyte")
 
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic):
@@ -241,7 +241,7 @@ class Examples(unittest.TestCase):
     def test_without_a_launcher_it_says_what_to_do(self):
         bare = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         done = subprocess.run([PROGRAMS.fashion_mnist], text=True, stderr=subprocess.PIPE, env=bare)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 64)
         self.assertIn("lockstep run -n 2", done.stderr)
 
 
