@@ -2,13 +2,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/launch/status.h"
+#include "tests/serving_status.h"
 #include "tools/command.h"
 
 namespace lockstep::test {
@@ -35,34 +34,10 @@ JobStatus example(char first) {
   return job;
 }
 
-// A launcher that answers, on a thread.
-class Serving {
- public:
-  explicit Serving(const JobStatus& job)
-      : service_(job.job_id, [job] { return job; }), thread_([this] { loop(); }) {}
-  ~Serving() {
-    stop_ = true;
-    thread_.join();
-  }
-
- private:
-  void loop() {
-    while (!stop_) {
-      std::vector<pollfd> entries;
-      service_.watch(entries);
-      ::poll(entries.data(), entries.size(), 10);
-      service_.serve(entries);
-    }
-  }
-  StatusService service_;
-  std::atomic<bool> stop_ = false;
-  std::thread thread_;
-};
-
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 TEST(LockstepStatus, SaysWhatEachRankDoesAndWhomItWaitsFor) {
-  const Serving agent(example('a'));
+  const ServingStatus agent(example('a'));
   const Finished status = run_command({LOCKSTEP, "status", own_id('a')});
   EXPECT_EQ(status.code, 0) << status.err;
   EXPECT_TRUE(
@@ -79,8 +54,8 @@ TEST(LockstepStatus, SaysWhatEachRankDoesAndWhomItWaitsFor) {
 }
 
 TEST(LockstepStatus, ShowsAllJobsOrThoseWhoseIdBeginsAsGiven) {
-  const Serving a(example('a'));
-  const Serving b(example('b'));
+  const ServingStatus a(example('a'));
+  const ServingStatus b(example('b'));
   const auto a_id = own_id('a').substr(0, 8);
   const auto b_id = own_id('b').substr(0, 8);
   const std::string all = run_command({LOCKSTEP_STATUS}).out;
@@ -91,7 +66,7 @@ TEST(LockstepStatus, ShowsAllJobsOrThoseWhoseIdBeginsAsGiven) {
 
 TEST(LockstepStatus, PrintsJson) {
   const JobStatus job = example('a');
-  const Serving agent(job);
+  const ServingStatus agent(job);
   const Finished status = run_command({LOCKSTEP_STATUS, "--json", own_id('a')});
   EXPECT_EQ(status.code, 0);
   EXPECT_EQ(status.out, to_json({job}) + "\n");
@@ -126,7 +101,7 @@ TEST(LockstepStatus, NoJobAtAllIsNoFailure) {
 }
 
 TEST(LockstepStatus, WatchesUntilTheJobIsGone) {
-  std::optional<Serving> agent(std::in_place, example('a'));
+  std::optional<ServingStatus> agent(std::in_place, example('a'));
   RunningCommand watch({LOCKSTEP_STATUS, "--watch", "0.1", own_id('a')});
   const auto times = [&] {
     const std::string out = watch.out();

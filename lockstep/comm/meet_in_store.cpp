@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/store/job_token.h"
+#include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/tcp_store.h"
 
 namespace lockstep {
@@ -25,25 +25,6 @@ std::string meeting_place() {
   std::string boot;
   in >> boot;
   return fmt::format("{} {} {}", host_name(), boot, net);
-}
-
-struct HostAndPort {
-  std::string host;
-  int port = 0;
-};
-
-// HOST:PORT or [IPV6]:PORT.
-HostAndPort parse_address(std::string_view text) {
-  const auto colon = text.rfind(':');
-  std::string_view host = text.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  const std::string_view number = colon == text.npos ? "" : text.substr(colon + 1);
-  int port = 0;
-  const auto [end, problem] = std::from_chars(number.begin(), number.end(), port);
-  require(
-      !host.empty() && problem == std::errc() && end == number.end() && port > 0 && port <= 65535,
-      [&] { return fmt::format("LOCKSTEP_STORE='{}' is not HOST:PORT", text); });
-  return {std::string(host), port};
 }
 
 }  // namespace
@@ -68,9 +49,11 @@ std::string meet_in_store(Store& store, const LaunchEnvironment& who, std::strin
 
 std::unique_ptr<Store> connect_to_agents_store(const LaunchEnvironment& who, AgentLine& agent,
                                                Deadline deadline) {
-  const auto [host, port] = parse_address(who.store);
-  TcpStoreOptions options{.host = host,
-                          .port = port,
+  const auto address = host_and_port(who.store);
+  require(address.has_value(),
+          [&] { return fmt::format("LOCKSTEP_STORE='{}' is not HOST:PORT", who.store); });
+  TcpStoreOptions options{.host = address->first,
+                          .port = address->second,
                           .member = {.job_id = who.job_id,
                                      .rank = who.rank,
                                      .world_size = who.world_size,

@@ -60,11 +60,12 @@ std::string describe_end(const Failure& failure) {
 
 }  // namespace
 
-Agent::Agent(const RunOptions& options, const sigset_t& signals, int lifeline)
+Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
+             int lifeline)
     : options_(options),
       signals_(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)),
       lifeline_(lifeline),
-      binding_(plan_binding(options.nproc_per_node, options.bind)),
+      binding_(binding),
       output_(STDOUT_FILENO, STDERR_FILENO, options.log),
       rendezvous_(options) {
   if (!signals_) throw_errno("signalfd");

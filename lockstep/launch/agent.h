@@ -29,8 +29,9 @@ namespace lockstep {
 
 class Agent {
  public:
-  // `signals` are blocked already. Of `lifeline`, a pipe, the guardian has the other end.
-  Agent(const RunOptions& options, const sigset_t& signals, int lifeline);
+  // `options` and `binding` outlive it; `signals` are blocked already. Of `lifeline`, a pipe, the guardian has the other end.
+  Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
+        int lifeline);
 
   // Returns when the job is over and nothing of the ranks is left: what run() is to return.
   int run();
@@ -65,7 +66,7 @@ class Agent {
   const Clock::time_point start_ = Clock::now();
   FileDescriptor signals_;
   int lifeline_;
-  BindingPlan binding_;
+  const BindingPlan& binding_;
   Output output_;
   LogQueue log_;
   Rendezvous rendezvous_;

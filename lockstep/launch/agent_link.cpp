@@ -1,10 +1,11 @@
+#include "lockstep/comm/host/poll_entries.h"
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/launch/agent_link.h"
-
 #include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
+
+#include "lockstep/launch/agent_link.h"
 
 namespace lockstep {
 namespace {
@@ -12,12 +13,6 @@ namespace {
 constexpr std::size_t max_output_bytes = std::size_t{1} << 20;
 
 }  // namespace
-
-short events_of(const std::vector<pollfd>& entries, int fd) {
-  for (const pollfd& entry : entries)
-    if (entry.fd == fd) return entry.revents;
-  return 0;
-}
 
 AgentLink::AgentLink(FileDescriptor socket, Clock::time_point now)
     : socket_(std::move(socket)), heard_(now), beat_at_(now + pulse) {}

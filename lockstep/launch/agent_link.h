@@ -19,9 +19,6 @@
 
 namespace lockstep {
 
-// What poll() saw of `fd`.
-short events_of(const std::vector<pollfd>& entries, int fd);
-
 class AgentLink {
  public:
   static constexpr std::chrono::milliseconds pulse{500};

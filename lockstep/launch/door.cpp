@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <iterator>
 
+#include "lockstep/comm/host/poll_entries.h"
 #include "lockstep/comm/store/socket_address.h"
-#include "lockstep/launch/agent_link.h"
 
 namespace lockstep {
 namespace {

@@ -11,6 +11,7 @@
 #include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/host/poll_entries.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/port_holder.h"
 #include "lockstep/comm/store/tcp_socket.h"

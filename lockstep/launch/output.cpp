@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/poll_entries.h"
 
 namespace lockstep {
 namespace {
@@ -52,11 +53,6 @@ bool any(const StreamChoice& choice) {
 std::string drawn(std::string_view status) { return fmt::format("\033[?7l{}\033[?7h", status); }
 
 constexpr std::string_view erasure = "\r\033[K";
-
-bool seen(const std::vector<pollfd>& entries, int fd) {
-  return std::any_of(entries.begin(), entries.end(),
-                     [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
-}
 
 }  // namespace
 
@@ -123,7 +119,7 @@ void Output::serve(const std::vector<pollfd>& entries) {
   if (lost != 0 && lost != EPIPE)  // A reader who has seen enough is no news, a full disk is.
     say(fmt::format("stdout: {}; what follows is dropped", std::strerror(lost)), Level::error);
   std::erase_if(feeds_, [&](Feed& feed) {
-    if (!seen(entries, feed.pipe.get())) return false;
+    if (events_of(entries, feed.pipe.get()) == 0) return false;
     const bool open = read(feed) || errno == EAGAIN;
     if (!open) feed.splitter.finish([&](const auto& segment) { receive(feed, segment); });
     return !open;

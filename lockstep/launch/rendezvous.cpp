@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <charconv>
 
 #include "lockstep/comm/store/poll_until.h"
 #include "lockstep/comm/store/tcp_socket.h"
@@ -14,19 +13,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t longest_id = 80;  // Leaves room for what makes it unique.
-
-void require_hosts(const RunOptions& options) {
-  const Hosts& hosts = options.hosts;
-  require(options.nproc_per_node >= 1, "a host has at least one rank");
-  require(hosts.least >= 1 && hosts.least <= hosts.most, "a job has 1 <= least <= most hosts");
-  if (hosts.most == 1) return;
-  require(!hosts.id.empty() && hosts.id.size() <= longest_id,
-          "the id of a job of several hosts has 1 to 80 bytes");
-  if (!hosts.node_rank) return;
-  require(hosts.least == hosts.most, "node ranks are for a fixed number of hosts");
-  require(*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most,
-          "a node rank is at least 0 and less than the number of hosts");
-}
 
 // Debian's /etc/hosts gives a host's own name the address 127.0.1.1, which no other host reaches.
 void require_reachable(const Endpoint& endpoint, const SocketAddress& address) {
@@ -69,21 +55,25 @@ std::unique_ptr<RendezvousEnd> make_end(const RunOptions& options,
 
 }  // namespace
 
+void require_hosts(const RunOptions& options) {
+  const Hosts& hosts = options.hosts;
+  require(options.nproc_per_node >= 1, "a host has at least one rank");
+  require(hosts.least >= 1 && hosts.least <= hosts.most, "a job has 1 <= least <= most hosts");
+  if (hosts.most == 1) return;
+  require(!hosts.id.empty() && hosts.id.size() <= longest_id,
+          "the id of a job of several hosts has 1 to 80 bytes");
+  if (!hosts.node_rank) return;
+  require(hosts.least == hosts.most, "node ranks are for a fixed number of hosts");
+  require(*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most,
+          "a node rank is at least 0 and less than the number of hosts");
+}
+
 Endpoint parse_endpoint(const std::string& text) {
-  const auto colon = text.rfind(':');
-  std::string host = text.substr(0, colon == text.npos ? 0 : colon);
-  if (host.starts_with('[') && host.ends_with(']'))
-    host = host.substr(1, host.size() - 2);
-  else if (host.find(':') != host.npos)
-    host.clear();  // Nobody knows which colon is the last.
-  int port = 0;
-  const char* end = text.data() + text.size();
-  const char* digits = colon == text.npos ? end : text.data() + colon + 1;
-  const auto [stop, error] = std::from_chars(digits, end, port);
-  require(!host.empty() && error == std::errc() && stop == end && port >= 1 && port <= 65535, [&] {
+  const auto parts = host_and_port(text);
+  require(parts.has_value(), [&] {
     return fmt::format("'{}' is no endpoint: HOST:PORT or [IPV6]:PORT, port 1 to 65535", text);
   });
-  return {host, port, resolve(host, port)};
+  return {parts->first, parts->second, resolve(parts->first, parts->second)};
 }
 
 Rendezvous::Rendezvous(const RunOptions& options)

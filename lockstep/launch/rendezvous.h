@@ -65,6 +65,9 @@ enum class Outcome {
   left,       // This launcher was told to leave a job whose other hosts may go on.
 };
 
+// Errors: misuse for numbers of hosts, a number of this one and a name that cannot be.
+void require_hosts(const RunOptions& options);
+
 class Rendezvous {
  public:
   // Listens at the endpoint, or begins to look for the launcher that does: the latter goes on in

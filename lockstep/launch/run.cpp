@@ -21,6 +21,7 @@
 #include "lockstep/comm/store/job_token.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/descendants.h"
+#include "lockstep/launch/rendezvous.h"
 
 namespace lockstep {
 namespace {
@@ -76,14 +77,15 @@ sigset_t take_signals(const RunOptions& options) {
   return signals;
 }
 
-int be_agent(const RunOptions& options, const sigset_t& signals, int lifeline) {
+int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
+             int lifeline) {
   // Not in the terminal's foreground group: the guardian alone gets its Ctrl-C, and passes it on.
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "lockstep-agent");
   ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // Even if it is stopped it is to notice that we are gone.
   try {
     adopt_orphans();
-    return Agent(options, signals, lifeline).run();
+    return Agent(options, binding, signals, lifeline).run();
   } catch (const Error& error) {
     say(bare_text(error));
     end_descendants(time_to_die);
@@ -136,15 +138,10 @@ int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inheri
 
 int run(const RunOptions& options) {
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
-  require(options.nproc_per_node > 0, "a job needs at least one rank");
   require(options.max_restarts >= 0, "a job cannot be started anew less than never");
-  const Hosts& hosts = options.hosts;
-  require(hosts.least >= 1 && hosts.least <= hosts.most, "the numbers of hosts make no range");
-  require(hosts.most == 1 || !hosts.endpoint.empty(), "several hosts need an endpoint to meet at");
-  require(!hosts.node_rank ||
-              (*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most && hosts.least == hosts.most),
-          "a host's number is given for a fixed number of hosts, and less than that");
-  plan_binding(options.nproc_per_node, options.bind);  // Refuses what cannot be, before all else.
+  require_hosts(options);
+  // Refuses what cannot be, before all else.
+  const BindingPlan binding = plan_binding(options.nproc_per_node, options.bind);
   open_standard_streams();
   close_all_on_exec();
   const std::vector<pid_t> inherited = children();
@@ -159,7 +156,7 @@ int run(const RunOptions& options) {
   if (agent < 0) throw_errno("fork");
   if (agent > 0) return guard(agent, signals, inherited);
   guardians_end = FileDescriptor();
-  ::_exit(be_agent(options, signals, agents_end.get()));
+  ::_exit(be_agent(options, binding, signals, agents_end.get()));
 }
 
 }  // namespace lockstep

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/poll_entries.h"
 #include "lockstep/launch/status_address.h"
 #include "lockstep/launch/status_json.h"
 
@@ -44,11 +44,6 @@ bool may_ask(int socket) {
          (peer.uid == ::geteuid() || peer.uid == 0);
 }
 
-bool seen(const std::vector<pollfd>& entries, int fd) {
-  return std::any_of(entries.begin(), entries.end(),
-                     [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
-}
-
 }  // namespace
 
 StatusService::StatusService(const std::string& job_id, std::function<JobStatus()> status)
@@ -62,10 +57,10 @@ void StatusService::watch(std::vector<pollfd>& entries) const {
 
 void StatusService::serve(const std::vector<pollfd>& entries) {
   std::erase_if(clients_, [&](Client& client) {
-    if (seen(entries, client.socket.get())) return !send(client);
+    if (events_of(entries, client.socket.get()) != 0) return !send(client);
     return Clock::now() >= client.deadline;
   });
-  if (seen(entries, listener_.get())) accept_client();
+  if (events_of(entries, listener_.get()) != 0) accept_client();
 }
 
 // One a turn: whoever asks without end takes no more than every other turn of the loop.

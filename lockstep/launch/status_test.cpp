@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,9 +16,12 @@
 
 #include "lockstep/comm/activity.h"
 #include "lockstep/launch/status_address.h"
+#include "tests/serving_status.h"
 
 namespace lockstep {
 namespace {
+
+using test::ServingStatus;
 
 using namespace std::chrono_literals;
 
@@ -51,30 +53,6 @@ JobStatus example(const std::string& id, double seconds = 1) {
   job.ranks.push_back({.rank = 3, .pid = 42, .state = "running"});
   return job;
 }
-
-// An agent's loop, on a thread.
-class Serving {
- public:
-  explicit Serving(const JobStatus& job)
-      : service_(job.job_id, [job] { return job; }), thread_([this] { loop(); }) {}
-  ~Serving() {
-    stop_ = true;
-    thread_.join();
-  }
-
- private:
-  void loop() {
-    while (!stop_) {
-      std::vector<pollfd> entries;
-      service_.watch(entries);
-      ::poll(entries.data(), entries.size(), 10);
-      service_.serve(entries);
-    }
-  }
-  StatusService service_;
-  std::atomic<bool> stop_ = false;
-  std::thread thread_;
-};
 
 void turn(StatusService& service) {
   std::vector<pollfd> entries;
@@ -110,7 +88,7 @@ std::string read_to_end(const FileDescriptor& socket) {
 
 TEST(Status, OfAJobArrivesAsItsAgentGaveIt) {
   const JobStatus given = example(own_id("whole"));
-  const Serving agent(given);
+  const ServingStatus agent(given);
   const auto got = job_named(given.job_id);
   ASSERT_TRUE(got);
   EXPECT_EQ(to_json({*got}), to_json({given}));
@@ -121,8 +99,8 @@ TEST(Status, OfAJobArrivesAsItsAgentGaveIt) {
 }
 
 TEST(Status, OfTwoJobsComesTheOldestFirst) {
-  const Serving young(example(own_id("young"), 5));
-  const Serving old(example(own_id("old"), 5000));
+  const ServingStatus young(example(own_id("young"), 5));
+  const ServingStatus old(example(own_id("old"), 5000));
   std::vector<std::string> ids;
   for (const JobStatus& job : running_jobs())
     if (job.job_id == own_id("young") || job.job_id == own_id("old")) ids.push_back(job.job_id);
@@ -130,14 +108,14 @@ TEST(Status, OfTwoJobsComesTheOldestFirst) {
 }
 
 TEST(Status, OfAJobThatIsOverIsGone) {
-  { const Serving agent(example(own_id("over"))); }
+  { const ServingStatus agent(example(own_id("over"))); }
   EXPECT_FALSE(job_named(own_id("over")));
 }
 
 TEST(Status, OfALargeJobArrivesWhole) {
   JobStatus large = example(own_id("large"));
   large.ranks.assign(4000, large.ranks.front());
-  const Serving agent(large);
+  const ServingStatus agent(large);
   const auto got = job_named(large.job_id);
   ASSERT_TRUE(got);
   EXPECT_EQ(got->ranks.size(), 4000U);
@@ -195,7 +173,7 @@ TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
 TEST(Status, IsNotForOtherUsers) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const std::string id = own_id("private");
-  const Serving agent(example(id));
+  const ServingStatus agent(example(id));
   const pid_t child = ::fork();
   if (child == 0) {
     if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);

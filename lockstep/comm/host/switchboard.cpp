@@ -7,17 +7,9 @@
 
 #include "lockstep/comm/host/abstract_socket.h"
 #include "lockstep/comm/host/packet.h"
+#include "lockstep/comm/host/poll_entries.h"
 
 namespace lockstep {
-namespace {
-
-bool seen(const std::vector<pollfd>& entries, int fd) {
-  return std::any_of(entries.begin(), entries.end(),
-                     [fd](const pollfd& entry) { return entry.fd == fd && entry.revents != 0; });
-}
-
-}  // namespace
-
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
 
 void Switchboard::connect(FileDescriptor socket) {
@@ -36,9 +28,9 @@ void Switchboard::watch(std::vector<pollfd>& entries) const {
 
 void Switchboard::serve(const std::vector<pollfd>& entries) {
   for (Client& client : clients_)
-    if (seen(entries, client.socket.get())) serve(client);
+    if (events_of(entries, client.socket.get()) != 0) serve(client);
   std::erase_if(clients_, [](const Client& client) { return client.lost; });
-  if (listener_ && seen(entries, listener_.get())) accept_all();
+  if (listener_ && events_of(entries, listener_.get()) != 0) accept_all();
 }
 
 void Switchboard::accept_all() {

@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <memory>
 
@@ -74,6 +75,22 @@ std::string to_text(const SocketAddress& address) {
                           : static_cast<const void*>(&v4(address).sin_addr);
   ::inet_ntop(address.family(), bytes, text.data(), text.size());
   return to_text(std::string(text.data()), address.port());
+}
+
+std::optional<std::pair<std::string, int>> host_and_port(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == text.npos) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']'))
+    host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != host.npos)
+    return std::nullopt;  // Nobody knows which colon is the last.
+  const std::string_view digits = text.substr(colon + 1);
+  int port = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), port);
+  if (host.empty() || error != std::errc() || end != digits.end() || port < 1 || port > 65535)
+    return std::nullopt;
+  return std::pair(std::string(host), port);
 }
 
 SocketAddress numeric_address(const std::string& host, int port) {

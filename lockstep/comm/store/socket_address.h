@@ -5,7 +5,10 @@
 
 #include <sys/socket.h>
 
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/api.h"
@@ -25,6 +28,10 @@ struct LOCKSTEP_API SocketAddress {
 // "127.0.0.1:29400" or "[::1]:29400".
 LOCKSTEP_API std::string to_text(const SocketAddress& address);
 LOCKSTEP_API std::string to_text(const std::string& host, int port);
+
+// Of HOST:PORT or [IPV6]:PORT, without the brackets; empty when `text` is neither, or the port is not
+// in 1 to 65535.
+LOCKSTEP_API std::optional<std::pair<std::string, int>> host_and_port(std::string_view text);
 
 // Errors: misuse when `host` is no numeric IPv4 or IPv6 address.
 LOCKSTEP_API SocketAddress numeric_address(const std::string& host, int port);

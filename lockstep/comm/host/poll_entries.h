@@ -1,0 +1,19 @@
+// What poll() saw, for parts of one loop that each look for their own descriptors.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <vector>
+
+namespace lockstep {
+
+// Of `fd`; 0 when it was not watched.
+inline short events_of(const std::vector<pollfd>& entries, int fd) {
+  for (const pollfd& entry : entries)
+    if (entry.fd == fd) return entry.revents;
+  return 0;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// What an agent's loop does for `lockstep status`, on a thread.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "lockstep/launch/status.h"
+
+namespace lockstep::test {
+
+class ServingStatus {
+ public:
+  explicit ServingStatus(const JobStatus& job)
+      : service_(job.job_id, [job] { return job; }), thread_([this] { loop(); }) {}
+  ~ServingStatus() {
+    stop_ = true;
+    thread_.join();
+  }
+  ServingStatus(const ServingStatus&) = delete;
+  ServingStatus& operator=(const ServingStatus&) = delete;
+
+ private:
+  void loop() {
+    while (!stop_) {
+      std::vector<pollfd> entries;
+      service_.watch(entries);
+      ::poll(entries.data(), entries.size(), 10);
+      service_.serve(entries);
+    }
+  }
+
+  StatusService service_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::test
