@@ -57,6 +57,13 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
+  // This rank among those of the group that share its host.
+  struct Place {
+    int rank = 0;
+    int size = 1;
+  };
+  virtual Place local() const = 0;
+
   // Whether run() does this itself. True for all_gather and all_to_all of every type: ProcessGroup
   // composes all others from them. `op` matters to reductions only.
   virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;

@@ -28,6 +28,7 @@ class LeastBackend final : public Backend {
   LeastBackend(std::unique_ptr<Backend> whole, int size) : whole_(std::move(whole)), size_(size) {}
 
   std::string_view name() const override { return "least"; }
+  Place local() const override { return whole_->local(); }
   bool native(Operation operation, DType, ReduceOp) const override {
     return operation == Operation::all_gather || operation == Operation::all_to_all;
   }

@@ -24,13 +24,20 @@ struct LaunchEnvironment {
   // HOST:PORT of the store through which ranks of several agents meet; empty where one agent
   // started all of them, or none did.
   std::string store = {};
+
+  // HOST:PORT where rank 0 opens the job's store when its ranks are on several hosts: MASTER_ADDR and
+  // MASTER_PORT, or what SLURM's variables say. Empty when nothing does.
+  std::string master = {};
+  bool master_is_taken = false;  // torchrun keeps a store of its own there.
 };
 
 // Looks, in this order, for RANK and WORLD_SIZE (lockstep run, torchrun, Kubernetes operators),
 // Open MPI's, PMI's (MPICH, Intel MPI) and SLURM's variables; the first set that is there counts.
 // `lookup` is getenv() unless a test gives another.
 // Errors: misuse when none is there (the message lists what was looked for), when a value is not
-// a number or out of range, or when one set contradicts itself.
+// a number or out of range, when one set contradicts itself, or when RANK and WORLD_SIZE, set by
+// hand inside of another launcher's job, contradict that launcher: the message shows both.
+// docs/clusters.md has the order and the rules.
 LOCKSTEP_API LaunchEnvironment
 read_environment(const std::function<const char*(const char*)>& lookup);
 LOCKSTEP_API LaunchEnvironment read_environment();

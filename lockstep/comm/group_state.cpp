@@ -30,6 +30,7 @@ ProcessGroup::State::State(Parts parts)
     : pid_(::getpid()),
       rank_(parts.rank),
       size_(parts.size),
+      local_(parts.backend->local()),
       name_(std::move(parts.name)),
       packed_name_(pack_group_name(name_)),
       backend_name_(parts.backend->name()),

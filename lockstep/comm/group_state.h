@@ -52,7 +52,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int local_rank() const { return local_.rank; }
+  int local_size() const { return local_.size; }
   const std::string& name() const { return name_; }
+  const std::string& backend() const { return backend_name_; }
 
   // On this thread, after all that came before. Counts and options are those of the caller.
   void run(Collective&& collective, const CallOptions& options);
@@ -118,6 +121,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   const pid_t pid_;
   const int rank_;
   const int size_;
+  const Backend::Place local_;
   const std::string name_;
   const GroupName packed_name_;
   const std::string backend_name_;

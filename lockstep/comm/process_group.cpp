@@ -272,9 +272,10 @@ ProcessGroup::State& ProcessGroup::state() const {
 
 int ProcessGroup::rank() const { return state().rank(); }
 int ProcessGroup::size() const { return state().size(); }
-int ProcessGroup::local_rank() const { return state().rank(); }
-int ProcessGroup::local_size() const { return state().size(); }
+int ProcessGroup::local_rank() const { return state().local_rank(); }
+int ProcessGroup::local_size() const { return state().local_size(); }
 const std::string& ProcessGroup::name() const { return state().name(); }
+const std::string& ProcessGroup::backend() const { return state().backend(); }
 
 void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
   state().run(all_reduce_of(data, op), options);

@@ -65,6 +65,7 @@ class LOCKSTEP_API ProcessGroup {
   int local_rank() const;  // Among the ranks of this group on this host.
   int local_size() const;
   const std::string& name() const;
+  const std::string& backend() const;  // Such as "shm" or "shm+gloo": InitOptions::backend.
 
   // Element i of `data` becomes the combination of all ranks' element i: the same bits on all
   // ranks, from run to run.
@@ -203,14 +204,37 @@ struct InitOptions {
   std::optional<LaunchEnvironment> environment = {};
 
   // Through which the ranks agree on a name for the job that no other has, and see that they are on
-  // one host: any store that all of them share. Without one the launcher's variables name the job.
+  // one host, or on which hosts: any store that all of them share. Without one the launcher's
+  // variables name the job, and lead to its store when the ranks are on several hosts.
   std::shared_ptr<Store> store = {};
+
+  // How bytes move. When empty, LOCKSTEP_BACKEND; when that is empty too, "auto".
+  //   shm           shared memory: all ranks on one host
+  //   shm+ENGINE    shared memory inside a host, ENGINE between hosts: mpi, gloo or oneccl
+  //   ENGINE        ENGINE between all ranks, on one host too
+  //   auto          shm on one host; else shm+ENGINE, or ENGINE when every host has one rank only,
+  //                 with the first of mpi (under mpirun or with mpi_communicator), gloo and oneccl
+  //                 that all ranks have. LOCKSTEP_LOG=info says what was chosen, and why.
+  // CUDA tensors go by NCCL whatever this says.
+  std::string backend = {};
+
+  // Which network ranks of other hosts reach this one by: an interface, an address or a network in
+  // CIDR form, tried in order where there are several, separated by commas. When empty,
+  // LOCKSTEP_INTERFACE; when that is empty too, the one with the route to the job's store.
+  std::string interface = {};
+
+  // For a program that has called MPI_Init_thread() with MPI_THREAD_MULTIPLE itself: an MPI_Comm*,
+  // whose ranks become those of the group, in their order. Duplicated; must be valid during
+  // init_process_group() only.
+  const void* mpi_communicator = nullptr;
 };
 
 // Makes the group of all ranks of the job. Collective. Once per process at a time: after
 // destroy_process_group() it may be called again.
-// Errors: misuse when no launcher says who we are, or when called twice; unsupported for ranks on
-// several hosts; timeout when a rank does not come.
+// Errors: misuse when no launcher says who we are, or when called twice; for ranks on several hosts
+// also when they have no token for what listens on the network: docs/clusters.md; mismatch when
+// ranks ask for different backends; unsupported for a backend that not all ranks have, saying who
+// lacks what; timeout when a rank does not come.
 LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
 // Ends the group on all ranks. Collective. Its handles are unusable afterwards; registered memory

@@ -36,6 +36,7 @@ class ShmBackend final : public Backend {
       std::function<void()> watch = [] {});
 
   std::string_view name() const override { return "shm"; }
+  Place local() const override { return {peers_->rank(), peers_->size()}; }
   bool native(Operation operation, DType dtype, ReduceOp op) const override;
   void enter(const Collective& collective) override;
   const Signature& entered(int rank) const override { return meeting_.entry(rank).signature; }
