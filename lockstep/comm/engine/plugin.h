@@ -1,0 +1,82 @@
+// For the plugins: errors across the C border, and what the core's types are in bytes.
+//
+// Everything is inline: a plugin links neither the core nor LibTorch.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/operation.h"
+
+namespace lockstep::plugin {
+
+// Thrown inside of a plugin; guarded() takes it across.
+struct Failed {
+  Fault fault;
+  std::string text;
+};
+
+inline void copy_text(char* to, std::size_t capacity, std::string_view text) {
+  const std::size_t bytes = std::min(text.size(), capacity - 1);
+  std::memcpy(to, text.data(), bytes);
+  to[bytes] = '\0';
+}
+
+inline int fail(lockstep_engine_error* error, Fault fault, std::string_view text) {
+  error->fault = static_cast<std::int32_t>(fault);
+  copy_text(error->text, sizeof error->text, text);
+  return 1;
+}
+
+// Runs `act`; what it throws becomes `error`. What the library underneath throws is a fault of the
+// system.
+template <class Act>
+int guarded(lockstep_engine_error* error, Act act) noexcept {
+  try {
+    act();
+    return 0;
+  } catch (const Failed& failed) {
+    return fail(error, failed.fault, failed.text);
+  } catch (const std::exception& other) {
+    return fail(error, Fault::system, other.what());
+  } catch (...) {
+    return fail(error, Fault::system, "an exception of an unknown type");
+  }
+}
+
+constexpr std::size_t bytes_of_element(std::uint8_t dtype) {
+  switch (static_cast<DType>(dtype)) {
+    case DType::float64:
+    case DType::int64:
+    case DType::uint64:
+      return 8;
+    case DType::float32:
+    case DType::int32:
+    case DType::uint32:
+      return 4;
+    case DType::bfloat16:
+    case DType::float16:
+    case DType::int16:
+    case DType::uint16:
+      return 2;
+    case DType::int8:
+    case DType::uint8:
+    case DType::boolean:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr std::size_t bytes_of(const lockstep_buffer& buffer) {
+  return buffer.count * bytes_of_element(buffer.dtype);
+}
+
+}  // namespace lockstep::plugin
