@@ -49,6 +49,9 @@ struct Collective {
   // Elements of each part, one for each rank; of all_to_all, counts[s * size + d] from rank s to
   // rank d. Empty when all parts are equal, of signature.count elements; else that is their sum.
   std::span<const std::size_t> counts = {};
+
+  // Entered only to learn what all ranks say: there are no buffers, and no run() follows.
+  bool only_says = false;
 };
 
 class Backend {

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <vector>
 
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {
@@ -18,8 +17,8 @@ constexpr std::size_t piece_bytes = 4 << 20;
 
 class Composition {
  public:
-  Composition(Backend& backend, const Collective& collective, int rank, int size)
-      : backend_(backend),
+  Composition(const NativeCall& native, const Collective& collective, int rank, int size)
+      : native_(native),
         outer_(collective),
         rank_(static_cast<std::size_t>(rank)),
         size_(static_cast<std::size_t>(size)),
@@ -79,12 +78,7 @@ class Composition {
     inner.input = input;
     inner.output = output;
     inner.counts = counts;
-    backend_.enter(inner);
-    for (std::size_t peer = 0; peer < size_; ++peer)
-      if (backend_.entered(static_cast<int>(peer)) != inner.signature)
-        throw Error(Fault::mismatch,
-                    "ranks have lost their common order inside of " + describe(outer_.signature));
-    backend_.run(inner);
+    native_(inner);
   }
 
   void all_gather(const Buffer& input, const Buffer& output, const Counts& counts) {
@@ -148,7 +142,7 @@ class Composition {
     }
   }
 
-  Backend& backend_;
+  const NativeCall& native_;
   const Collective& outer_;
   const std::size_t rank_;
   const std::size_t size_;
@@ -158,8 +152,8 @@ class Composition {
 
 }  // namespace
 
-void compose(Backend& backend, const Collective& collective, int rank, int size) {
-  Composition(backend, collective, rank, size).run();
+void compose(const NativeCall& native, const Collective& collective, int rank, int size) {
+  Composition(native, collective, rank, size).run();
 }
 
 }  // namespace lockstep

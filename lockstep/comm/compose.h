@@ -4,12 +4,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
 #include "lockstep/comm/backend.h"
 
 namespace lockstep {
 
+// Begins and completes an all_gather or all_to_all, with counts.
+using NativeCall = std::function<void(const Collective& collective)>;
+
 // Completes `collective`, which all `size` ranks have entered, of which this is `rank`.
-// Errors: as the backend's; mismatch when a rank has left the common order meanwhile.
-void compose(Backend& backend, const Collective& collective, int rank, int size);
+// Errors: as `native`'s.
+void compose(const NativeCall& native, const Collective& collective, int rank, int size);
 
 }  // namespace lockstep

@@ -152,8 +152,8 @@ void ProcessGroup::State::throw_mismatch(const Collective& collective, int a, in
 void ProcessGroup::State::execute(Collective& collective) {
   if (collective.signature.layout != uneven_pairs)
     return perform(collective, [this](const Collective& entered) { complete(entered); });
-  Collective announced = collective;  // Without buffers, of which the backend cannot know enough.
-  announced.input = announced.output = {.dtype = collective.signature.dtype};
+  Collective announced = collective;  // The backend cannot know enough of the buffers yet.
+  announced.only_says = true;
   announced.counts = {};
   perform(announced, [&](const Collective& entered) {
     collective.sequence = entered.sequence;
@@ -166,7 +166,7 @@ void ProcessGroup::State::complete(const Collective& collective) {
   if (backend_->native(signature.operation, signature.dtype, signature.op))
     backend_->run(collective);
   else
-    compose(*backend_, collective, rank_, size_);
+    compose([this](const Collective& inner) { run_native(inner); }, collective, rank_, size_);
 }
 
 void ProcessGroup::State::run_native(const Collective& collective) {

@@ -64,6 +64,10 @@ void ShmBackend::enter(const Collective& collective) {
   const Operation operation = collective.signature.operation;
   Lane::Entry& mine = meeting_.next_entry();
   mine.signature = collective.signature;
+  if (collective.only_says) {
+    mine.input = mine.output = 0;
+    return meeting_.enter(collective);
+  }
   // To copy little is faster than to meet once more; but all_reduce would have to put and take.
   const bool copies = operation != Operation::all_reduce && Passage::is_small(collective, size_);
   const bool reads = !copies && can_read_inputs(operation);

@@ -52,6 +52,9 @@ class ShmBackend final : public Backend {
                                  std::chrono::milliseconds timeout) override;
   void give_up(Fault fault, std::string_view reason) override { meeting_.give_up(fault, reason); }
 
+  // Throws when the group is over; `context` begins the message. From any thread.
+  void throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
+
  private:
   GroupSegment make_segment(std::chrono::milliseconds timeout,
                             const std::function<void()>& watch) const;

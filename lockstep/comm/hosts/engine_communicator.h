@@ -1,0 +1,69 @@
+// An engine's communicator, and the thread that calls it.
+//
+// Engines block, some of them for ever when a peer is gone; so each communicator has a thread of its
+// own, for which the caller waits with a deadline. A call that is given up is cancelled where the
+// engine can do that; where it cannot, its thread and the memory that it works on are never taken
+// back.
+//
+// Thread safety: one thread at a time.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/engine/engine.h"
+#include "lockstep/comm/network.h"
+#include "lockstep/comm/store/store.h"
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+
+class EngineCommunicator {
+ public:
+  struct Options {
+    const Engine* engine = nullptr;
+    int rank = 0;                  // In the communicator,
+    std::vector<int> world_ranks;  // whose members these are of the job.
+    int world_size = 1;
+    std::string name;  // No other communicator of the job has it.
+    Backend::Place local = {};
+    NetworkInterface interface = {};
+    int device_index = -1;
+    std::shared_ptr<Store> store;
+    const void* world = nullptr;  // lockstep_engine_config::world.
+    std::chrono::milliseconds timeout = default_timeout;
+  };
+  // Called every 20 ms while the engine is waited for; may throw, which gives the call up.
+  using Watch = std::function<void()>;
+
+  // Collective over its members. Blocks until the engine has made it. Errors: the engine's, or
+  // `watch`'s; timeout.
+  EngineCommunicator(Options options, const Watch& watch);
+  ~EngineCommunicator();
+  EngineCommunicator(const EngineCommunicator&) = delete;
+  EngineCommunicator& operator=(const EngineCommunicator&) = delete;
+
+  int rank() const;
+
+  // Whether nothing touches a call's memory any more once run() has thrown. Where it is not so,
+  // buffers must be kept alive by `keep_alive`.
+  bool can_cancel() const;
+
+  // Completes `collective`, composed of others where the engine does not do it itself. Counts are
+  // of the members, as in Backend::run(). Blocking: until it is complete. Errors: as the
+  // constructor's; after any of them nothing but the destructor is called.
+  void run(const Collective& collective, std::shared_ptr<const void> keep_alive, Deadline deadline,
+           const Watch& watch);
+
+ private:
+  class Caller;
+
+  const std::shared_ptr<Caller> caller_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/hosts_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+// After the deadline, for those who know better who is missing; and after an engine has failed, for
+// the news of whose death it was.
+constexpr std::chrono::milliseconds time_for_news{1000};
+
+std::vector<int> hosts_of(const HostsContext& context, const std::vector<int>& ranks) {
+  std::vector<int> hosts;
+  for (const int rank : ranks) hosts.push_back(context.host_of[static_cast<std::size_t>(rank)]);
+  return hosts;
+}
+
+std::vector<int> on_this_host(const HostMap& map, const std::vector<int>& ranks) {
+  std::vector<int> here;
+  for (const int member : map.ranks(map.host()))
+    here.push_back(ranks[static_cast<std::size_t>(member)]);
+  return here;
+}
+
+// What a host's ranks say: one signature when all say the same.
+std::string pack(const std::vector<Signature>& said) {
+  const bool same = std::all_of(said.begin(), said.end(),
+                                [&](const Signature& one) { return one == said.front(); });
+  return {reinterpret_cast<const char*>(said.data()), (same ? 1 : said.size()) * sizeof said[0]};
+}
+
+}  // namespace
+
+HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank,
+                           std::string group, std::chrono::milliseconds timeout,
+                           std::function<void()> watch)
+    : context_(std::move(context)),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      group_(std::move(group)),
+      timeout_(timeout),
+      map_(hosts_of(*context_, ranks_), rank),
+      local_(std::make_shared<ShmBackend>(context_->job->among(on_this_host(map_, ranks_)), group_,
+                                          timeout, std::move(watch))),
+      lines_(context_->lines->open(group_, ranks_)),
+      pipes_(map_, rank_, static_cast<int>(ranks_.size()), local_, lines_),
+      mailbox_(pipes_, group_),
+      said_(ranks_.size()) {
+  lines_->on_give_up([here = std::weak_ptr(local_)](Fault fault, std::string_view reason) {
+    if (const auto strong = here.lock()) strong->give_up(fault, reason);
+  });
+}
+
+std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
+                                             const std::string& group,
+                                             std::chrono::milliseconds timeout) {
+  std::vector<int> members;
+  for (const int member : ranks) members.push_back(ranks_[static_cast<std::size_t>(member)]);
+  auto watch = [this, group] { local_->throw_if_over("making group " + group); };
+  const bool on_one_host = std::all_of(
+      ranks.begin(), ranks.end(), [&](int member) { return map_.host_of(member) == map_.host(); });
+  if (on_one_host)
+    return std::make_unique<ShmBackend>(context_->job->among(members), group, timeout, watch);
+  const auto me = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+  return std::make_unique<HostsBackend>(context_, std::move(members), static_cast<int>(me), group,
+                                        timeout, watch);
+}
+
+void HostsBackend::give_up(Fault fault, std::string_view reason) {
+  local_->give_up(fault, reason);
+  lines_->give_up(fault, reason);
+}
+
+std::string HostsBackend::context(const Collective& collective) const {
+  return fmt::format("{} #{} of group {} on rank {}",
+                     lockstep::name(collective.signature.operation), collective.sequence, group_,
+                     rank_);
+}
+
+void HostsBackend::throw_if_over(const Collective& collective) const {
+  local_->throw_if_over(context(collective));
+}
+
+// --- What ranks say ---------------------------------------------------------------------------------
+
+void HostsBackend::enter(const Collective& collective) {
+  Collective saying = collective;
+  saying.only_says = true;
+  local_->enter(saying);
+  std::vector<Signature> here;
+  for (int peer = 0; peer < map_.local_size(); ++peer) here.push_back(local_->entered(peer));
+  const std::vector<std::string> said = exchange(pack(here), collective);
+  for (int host = 0; host < map_.hosts(); ++host) {
+    const std::vector<int>& members = map_.ranks(host);
+    const std::string& text = said[static_cast<std::size_t>(host)];
+    const std::size_t count = text.size() / sizeof(Signature);
+    if (text.size() % sizeof(Signature) != 0 || (count != 1 && count != members.size()))
+      throw Error(Fault::corrupt, context(collective) + ": a host said what is no signature");
+    for (std::size_t i = 0; i < members.size(); ++i)
+      std::memcpy(&said_[static_cast<std::size_t>(members[i])],
+                  text.data() + (count == 1 ? 0 : i) * sizeof(Signature), sizeof(Signature));
+  }
+}
+
+// What each host says, where every rank of a host says the same. The owners of a slice tell each
+// other, so that no rank has to pass the news on, and surplus ranks hear of it from rank 0 here.
+std::vector<std::string> HostsBackend::exchange(const std::string& mine,
+                                                const Collective& collective) {
+  std::vector<std::string> said(static_cast<std::size_t>(map_.hosts()));
+  said[static_cast<std::size_t>(map_.host())] = mine;
+  if (map_.owns_slice()) {
+    const Deadline deadline = in(collective.timeout);
+    const std::vector<int> peers = map_.slice_ranks(map_.local_rank());
+    for (const int peer : peers)
+      if (peer != rank_) lines_->say(peer, mine);
+    for (int host = 0; host < map_.hosts(); ++host)
+      if (host != map_.host())
+        said[static_cast<std::size_t>(host)] = hear(host, collective, deadline);
+  }
+  if (map_.local_size() > map_.slices()) share_on_host(said, collective);
+  return said;
+}
+
+std::string HostsBackend::hear(int host, const Collective& collective, Deadline deadline) {
+  const int peer = map_.slice_ranks(map_.local_rank())[static_cast<std::size_t>(host)];
+  const auto watch = [&] { throw_if_over(collective); };
+  if (auto said = lines_->hear(peer, deadline, watch)) return *std::move(said);
+  // That host's ranks may know who of them is missing: they give up at the same time.
+  if (auto said = lines_->hear(peer, in(time_for_news), watch)) return *std::move(said);
+  throw_absent(collective, host);
+}
+
+void HostsBackend::throw_absent(const Collective& collective, int host) {
+  std::string absent;
+  for (const int member : map_.ranks(host)) {
+    const auto job_rank = static_cast<std::size_t>(ranks_[static_cast<std::size_t>(member)]);
+    const RemoteRank& who = context_->ranks[job_rank];
+    absent += fmt::format("{}rank {} (pid {} on {})", absent.empty() ? "" : " or ", member, who.pid,
+                          who.host);
+  }
+  throw Error(Fault::timeout,
+              fmt::format("{}: {} did not come within {:.1f} s", context(collective), absent,
+                          static_cast<double>(collective.timeout.count()) / 1000));
+}
+
+void HostsBackend::share_on_host(std::vector<std::string>& said, const Collective& collective) {
+  const Call call(*this, collective);
+  const bool tells = map_.local_rank() == 0;
+  std::vector<std::uint64_t> lengths;
+  for (const std::string& text : said) lengths.push_back(text.size());
+  on_host(call, Operation::broadcast, {}, buffer_of(lengths), {});
+  for (std::size_t host = 0; host < said.size(); ++host) {
+    std::vector<char> bytes(lengths[host]);
+    if (tells) std::copy(said[host].begin(), said[host].end(), bytes.begin());
+    on_host(call, Operation::broadcast, {},
+            {.data = bytes.data(), .count = bytes.size(), .dtype = DType::uint8}, {});
+    if (!map_.owns_slice()) said[host].assign(bytes.begin(), bytes.end());
+  }
+}
+
+Backend::Allocation HostsBackend::allocate(const Collective& collective) {
+  Allocation allocation = local_->allocate(collective);
+  const std::vector<std::string> refusals = exchange(allocation.refusal, collective);
+  for (int host = 0; host < map_.hosts(); ++host)
+    if (const std::string& refusal = refusals[static_cast<std::size_t>(host)]; !refusal.empty())
+      return {{}, fmt::format("on the host of rank {}: {}", map_.ranks(host).front(), refusal)};
+  return {kept_.add(std::move(allocation.memory)), {}};
+}
+
+}  // namespace lockstep

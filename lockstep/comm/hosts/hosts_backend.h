@@ -1,0 +1,134 @@
+// Collectives of ranks on several hosts: two levels, shared memory inside a host and an engine
+// between hosts.
+//
+// What crosses a host's link is cut into slices, one for each local rank, so that each byte crosses
+// it once: an all_reduce is a reduce_scatter in shared memory, an all_reduce of each slice by the
+// engine, and an all_gather in shared memory. With one rank a host, or where that is asked for, the
+// engine does it all. docs/algorithms.md counts steps and bytes.
+//
+// What ranks say of a collective before it begins, deaths, aborts and messages go by our own lines:
+// engines cannot cancel, name nobody, and match no messages of any source.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/hosts/engine_communicator.h"
+#include "lockstep/comm/hosts/host_map.h"
+#include "lockstep/comm/hosts/hosts_pipes.h"
+#include "lockstep/comm/hosts/kept_memory.h"
+#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/mailbox.h"
+#include "lockstep/comm/shm/peers.h"
+#include "lockstep/comm/shm/shm_backend.h"
+
+namespace lockstep {
+
+// What all groups of a process share. Ranks are those of the job.
+struct HostsContext {
+  std::string backend;                 // As InitOptions::backend names it.
+  std::shared_ptr<Peers> job;          // All ranks; those of this host share memory.
+  std::vector<int> host_of;            // Which ranks are to share memory: HostMap.
+  std::vector<RemoteRank> ranks;       // Who they are, by rank; address is empty for this rank.
+  EngineCommunicator::Options engine;  // All but the members, their place and the name.
+  std::unique_ptr<Lines> lines;
+};
+
+class HostsBackend final : public Backend {
+ public:
+  // Collective over `ranks` of the job, of which `rank` is this one's place in the list. `group`
+  // names the group. `watch` is called while ranks wait for each other to be made, and may throw.
+  HostsBackend(
+      std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank, std::string group,
+      std::chrono::milliseconds timeout, std::function<void()> watch = [] {});
+
+  std::string_view name() const override { return context_->backend; }
+  Place local() const override { return {map_.local_rank(), map_.local_size()}; }
+  bool native(Operation, DType, ReduceOp) const override { return true; }
+  void enter(const Collective& collective) override;
+  const Signature& entered(int rank) const override {
+    return said_[static_cast<std::size_t>(rank)];
+  }
+  void run(const Collective& collective) override;
+  Allocation allocate(const Collective& collective) override;
+  void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
+  void progress() override { mailbox_.progress(); }
+  void drop_messages() override { mailbox_.drop(); }
+  std::size_t messages_pending() const override { return mailbox_.pending(); }
+  std::uint32_t message_bell() const override { return pipes_.bell(); }
+  void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
+  std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
+                                 std::chrono::milliseconds timeout) override;
+  void give_up(Fault fault, std::string_view reason) override;
+
+ private:
+  using Counts = std::vector<std::size_t>;
+
+  // A collective under way.
+  struct Call {
+    Call(const HostsBackend& backend, const Collective& collective);
+    Counts counts() const;  // Of each rank's part.
+
+    const Collective& outer;
+    const DType dtype;
+    const Deadline deadline;  // Of all its steps.
+    const ReduceOp sums;      // What steps combine by: of an average, the sum.
+    const bool averages;
+    const int ranks;
+    const int root_host;
+    const bool root_is_here;
+    const int local_root;
+  };
+
+  std::vector<std::string> exchange(const std::string& mine, const Collective& collective);
+  std::string hear(int host, const Collective& collective, Deadline deadline);
+  [[noreturn]] void throw_absent(const Collective& collective, int host);
+  void share_on_host(std::vector<std::string>& said, const Collective& collective);
+  void throw_if_over(const Collective& collective) const;
+  std::string context(const Collective& collective) const;
+
+  void by_engine_alone(const Call& call);
+  void all_reduce(const Call& call);
+  void broadcast(const Call& call);
+  void all_gather(const Call& call);
+  void reduce_scatter(const Call& call);
+  void by_all_ranks(const Call& call);
+
+  void on_host(const Call& call, Operation operation, const Buffer& input, const Buffer& output,
+               const Counts& counts, int root = 0);
+  void between_hosts(const Call& call, Operation operation, const Buffer& input,
+                     const Buffer& output, const Counts& counts, int root = 0);
+  void run_engine(const Call& call, EngineCommunicator& engine, Collective collective);
+  void throw_if_explained(const Call& call) const;
+
+  EngineCommunicator& slice_engine(const Call& call);
+  EngineCommunicator& engine_of_all(const Call& call);
+  std::unique_ptr<EngineCommunicator> make_engine(const Call& call, const std::vector<int>& members,
+                                                  int rank, const std::string& what, Place local);
+
+  const std::shared_ptr<HostsContext> context_;
+  const std::vector<int> ranks_;  // Of the job, by rank of the group.
+  const int rank_;
+  const std::string group_;
+  const std::chrono::milliseconds timeout_;
+  const HostMap map_;
+  const std::shared_ptr<ShmBackend> local_;
+  const std::shared_ptr<LineGroup> lines_;
+  HostsPipes pipes_;
+  Mailbox mailbox_;
+  std::vector<Signature> said_;  // By rank, of what all have entered last.
+  // Which of kept_'s scratch a step uses: 0 to 3 for what it computes; and
+  static constexpr std::size_t staged_input = 4;
+  static constexpr std::size_t staged_output = 5;
+  KeptMemory kept_;
+  std::unique_ptr<EngineCommunicator> slice_engine_;  // Of the ranks that own the same slice.
+  std::unique_ptr<EngineCommunicator> engine_of_all_;
+};
+
+}  // namespace lockstep

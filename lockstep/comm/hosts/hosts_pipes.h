@@ -1,0 +1,53 @@
+// A group's pipes: shared memory to the ranks of this host, lines to all others.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "lockstep/comm/hosts/host_map.h"
+#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/pipe.h"
+#include "lockstep/comm/shm/shm_backend.h"
+
+namespace lockstep {
+
+class HostsPipes final : public Pipes {
+ public:
+  // `map` must outlive it.
+  HostsPipes(const HostMap& map, int rank, int size, std::shared_ptr<ShmBackend> local,
+             std::shared_ptr<LineGroup> lines)
+      : map_(map), rank_(rank), size_(size), local_(std::move(local)), lines_(std::move(lines)) {
+    lines_->on_message([here = std::weak_ptr(local_), me = map_.local_rank()] {
+      if (const auto strong = here.lock()) strong->pipes().ring(me);
+    });
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Pipe& to(int peer) override {
+    return is_here(peer) ? local_->pipes().to(map_.local_rank_of(peer)) : lines_->to(peer);
+  }
+  Pipe* from(int peer) override {
+    return is_here(peer) ? local_->pipes().from(map_.local_rank_of(peer)) : lines_->from(peer);
+  }
+  void ring(int peer) override {
+    if (is_here(peer)) local_->pipes().ring(map_.local_rank_of(peer));
+  }
+  std::uint32_t bell() const override { return local_->pipes().bell(); }
+  void await(std::uint32_t seen) override { local_->pipes().await(seen); }
+  void throw_if_over(const std::string& context) const override {
+    local_->pipes().throw_if_over(context);
+  }
+
+ private:
+  bool is_here(int peer) const { return map_.host_of(peer) == map_.host(); }
+
+  const HostMap& map_;
+  const int rank_;
+  const int size_;
+  const std::shared_ptr<ShmBackend> local_;
+  const std::shared_ptr<LineGroup> lines_;
+};
+
+}  // namespace lockstep

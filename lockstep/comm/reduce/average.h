@@ -1,0 +1,14 @@
+// What an average needs when others have made the sum.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lockstep/comm/buffer.h"
+
+namespace lockstep {
+
+// Multiplies each of `sums` by 1 / ranks. Floating-point types; float16 and bfloat16 are rounded
+// once more.
+void divide_sums(const Buffer& sums, int ranks);
+
+}  // namespace lockstep
