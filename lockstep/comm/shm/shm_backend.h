@@ -17,13 +17,14 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/mailbox.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/in_place.h"
-#include "lockstep/comm/shm/mailbox.h"
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/passage.h"
 #include "lockstep/comm/shm/peers.h"
 #include "lockstep/comm/shm/regions.h"
+#include "lockstep/comm/shm/shm_pipes.h"
 
 namespace lockstep {
 
@@ -52,6 +53,9 @@ class ShmBackend final : public Backend {
                                  std::chrono::milliseconds timeout) override;
   void give_up(Fault fault, std::string_view reason) override { meeting_.give_up(fault, reason); }
 
+  // For a mailbox of its user's own, in place of post() and what follows it.
+  Pipes& pipes() { return pipes_; }
+
  private:
   GroupSegment make_segment(std::chrono::milliseconds timeout,
                             const std::function<void()>& watch) const;
@@ -68,6 +72,7 @@ class ShmBackend final : public Backend {
   Reduction reduction_;
   Passage passage_;
   InPlace in_place_;
+  ShmPipes pipes_;
   Mailbox mailbox_;
   std::uint32_t regions_made_ = 0;
 };
