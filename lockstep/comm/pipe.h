@@ -32,7 +32,8 @@ class Pipe {
 
 // The pipes between this rank and the others of one group.
 //
-// Thread safety: one thread at a time, but for bell(), await() and throw_if_over().
+// Thread safety: one thread at a time, but for bell(), await(), is_given_up() and
+// throw_if_over().
 class Pipes {
  public:
   virtual ~Pipes() = default;
@@ -54,6 +55,9 @@ class Pipes {
   // more will come, as throw_if_over() does.
   virtual std::uint32_t bell() const = 0;
   virtual void await(std::uint32_t seen) = 0;
+
+  // Whether throw_if_over() would throw what give_up() was told; costs nothing.
+  virtual bool is_given_up() const = 0;
 
   // Errors: peer_lost, and what give_up() was told. `context` begins the message.
   virtual void throw_if_over(const std::string& context) const = 0;

@@ -11,7 +11,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/packet.h"
 #include "lockstep/comm/host/switchboard.h"
-#include "lockstep/comm/shm/channel.h"
+#include "lockstep/comm/message_header.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

@@ -1,7 +1,7 @@
 // The memory in which the ranks of one group meet: flags to wait on, what each rank says of the
 // collective that it has entered, and room for data on its way.
 //
-// Thread safety: one thread of each rank for its entries and steps, another one for its channels.
+// Thread safety: one thread of each rank for its entries and steps, another one for its pipes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,8 +47,8 @@ struct Lane {
   std::atomic<std::uint32_t> refused;  // 1 when it could not do its part; `reason` says why.
   char reason[244];
   cpu_set_t cores;  // On which it may run.
-  // Set for each rank for which this one has offered a channel: see Mailbox.
-  std::atomic<std::uint64_t> channels[16];
+  // Set for each rank for which this one has offered a pipe: see ShmPipes.
+  std::atomic<std::uint64_t> pipes[16];
 };
 
 class GroupSegment {

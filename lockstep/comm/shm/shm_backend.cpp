@@ -33,7 +33,8 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       reduction_(size_),
       passage_(segment_, meeting_, reduction_, rank_, size_),
       in_place_(meeting_, regions_, reduction_, rank_, size_),
-      mailbox_(peers_, segment_, meeting_, group_, key_) {}
+      pipes_(peers_, segment_, meeting_, group_, key_),
+      mailbox_(pipes_, group_) {}
 
 // One rank makes the memory, the others get it. A failure is an Error on all of them.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,

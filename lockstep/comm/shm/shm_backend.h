@@ -17,13 +17,14 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/mailbox.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/in_place.h"
-#include "lockstep/comm/shm/mailbox.h"
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/passage.h"
 #include "lockstep/comm/shm/peers.h"
 #include "lockstep/comm/shm/regions.h"
+#include "lockstep/comm/shm/shm_pipes.h"
 
 namespace lockstep {
 
@@ -55,6 +56,9 @@ class ShmBackend final : public Backend {
   // Throws when the group is over; `context` begins the message. From any thread.
   void throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
 
+  // For a mailbox of its user's own, in place of post() and what follows it.
+  Pipes& pipes() { return pipes_; }
+
  private:
   GroupSegment make_segment(std::chrono::milliseconds timeout,
                             const std::function<void()>& watch) const;
@@ -71,6 +75,7 @@ class ShmBackend final : public Backend {
   Reduction reduction_;
   Passage passage_;
   InPlace in_place_;
+  ShmPipes pipes_;
   Mailbox mailbox_;
   std::uint32_t regions_made_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/shm/mailbox.h"
+#include "lockstep/comm/mailbox.h"
 
 #include <fmt/format.h>
 
@@ -11,51 +11,40 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::microseconds while_opening{200};  // What was offered comes soon.
-
-std::size_t bytes_of(const MessageHeader& header) { return header.count * size_of(header.dtype); }
-
 void finish(Message& message) { message.complete.store(true, std::memory_order_release); }
 
 }  // namespace
 
-Mailbox::Mailbox(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Meeting& meeting,
-                 const std::string& group, const std::string& key)
-    : peers_(std::move(peers)),
-      segment_(segment),
-      meeting_(meeting),
-      group_(group),
-      key_(key),
-      rank_(peers_->rank()),
-      outgoing_(static_cast<std::size_t>(peers_->size())),
-      incoming_(static_cast<std::size_t>(peers_->size())) {}
+Mailbox::Mailbox(Pipes& pipes, std::string group)
+    : pipes_(pipes),
+      group_(std::move(group)),
+      rank_(pipes.rank()),
+      outgoing_(static_cast<std::size_t>(pipes.size())),
+      incoming_(static_cast<std::size_t>(pipes.size())) {}
 
 void Mailbox::post(std::shared_ptr<Message> message) {
-  if (meeting_.is_given_up()) throw_if_over();
+  if (pipes_.is_given_up())
+    pipes_.throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, rank_));
   if (message->operation == Operation::recv) {
     receives_.push_back(std::move(message));
     return;
   }
   const int to = message->peer;
   Outgoing& outgoing = outgoing_[static_cast<std::size_t>(to)];
-  if (!outgoing.channel) {
-    outgoing.channel.emplace(peers_->offer(key(rank_, to), Channel::bytes(), 1));
-    segment_.lane(rank_).channels[to / 64].fetch_or(std::uint64_t{1} << (to % 64));
-  }
+  if (!outgoing.pipe) outgoing.pipe = &pipes_.to(to);
   outgoing.queue.push_back(std::move(message));
 }
 
 void Mailbox::progress() {
   bool completed = false;
-  const int size = peers_->size();
+  const int size = pipes_.size();
   for (int to = 0; to < size; ++to) completed |= push(to, outgoing_[static_cast<std::size_t>(to)]);
   for (int i = 0; i < size; ++i) {
     const int from = (first_ + i) % size;
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
   }
   first_ = (first_ + 1) % size;
-  if (completed) meeting_.ring(rank_);  // Another thread may wait for what has become complete.
+  if (completed) pipes_.ring(rank_);  // Another thread may wait for what has become complete.
 }
 
 void Mailbox::drop() {
@@ -74,24 +63,22 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
   while (!outgoing.queue.empty()) {
     Message& message = *outgoing.queue.front();
     if (!outgoing.header_written) {
-      if (!outgoing.counted) outgoing.channel->count_sent();
+      if (!outgoing.counted) outgoing.pipe->count_sent();
       outgoing.counted = true;
       const MessageHeader header{
           .dtype = message.buffer.dtype, .tag = message.tag, .count = message.buffer.count};
-      std::byte bytes[sizeof header];
-      std::memcpy(bytes, &header, sizeof header);
+      const MessageHeaderBytes bytes = to_bytes(header);
       const std::size_t more =
-          outgoing.channel->write(bytes + outgoing.written, sizeof header - outgoing.written);
+          outgoing.pipe->write(bytes.data() + outgoing.written, bytes.size() - outgoing.written);
       outgoing.written += more;
       moved |= more > 0;
-      if (outgoing.written < sizeof header) break;
+      if (outgoing.written < bytes.size()) break;
       outgoing.header_written = true;
       outgoing.written = 0;
     }
     const std::size_t all = message.buffer.bytes();
     const auto* data = static_cast<const std::byte*>(message.buffer.data);
-    const std::size_t more =
-        outgoing.channel->write(data + outgoing.written, all - outgoing.written);
+    const std::size_t more = outgoing.pipe->write(data + outgoing.written, all - outgoing.written);
     outgoing.written += more;
     moved |= more > 0;
     if (outgoing.written < all) break;
@@ -103,28 +90,28 @@ bool Mailbox::push(int to, Outgoing& outgoing) {
     finish(*sent);
     completed = true;
   }
-  if (moved) meeting_.ring(to);
+  if (moved) pipes_.ring(to);
   return completed;
 }
 
 bool Mailbox::pull(int from, Incoming& incoming) {
   bool completed = deliver_kept(from, incoming);
-  if (!incoming.channel) open(from, incoming);
-  if (!incoming.channel) return completed;
+  if (!incoming.pipe) incoming.pipe = pipes_.from(from);
+  if (!incoming.pipe) return completed;
   bool moved = false;
   while (incoming.header || begin_message(from, incoming)) {
     std::byte* to = nullptr;
-    const std::size_t all = bytes_of(*incoming.header);
+    const std::size_t all = incoming.header->bytes();
     if (incoming.receive) {
       to = static_cast<std::byte*>(incoming.receive->buffer.data) + incoming.read;
     } else {
       // Grows with what has come, not with what a header promises.
       auto& kept = incoming.kept.back().bytes;
-      kept.resize(incoming.read + std::min(all - incoming.read, incoming.channel->readable()));
+      kept.resize(incoming.read + std::min(all - incoming.read, incoming.pipe->readable()));
       to = kept.data() + incoming.read;
     }
     const std::size_t limit = incoming.receive ? all : incoming.kept.back().bytes.size();
-    const std::size_t more = incoming.channel->read(to, limit - incoming.read);
+    const std::size_t more = incoming.pipe->read(to, limit - incoming.read);
     incoming.read += more;
     moved |= more > 0;
     if (incoming.read < all) break;
@@ -135,31 +122,15 @@ bool Mailbox::pull(int from, Incoming& incoming) {
     incoming.read = 0;
     completed |= deliver_kept(from, incoming);
   }
-  if (moved) meeting_.ring(from);
+  if (moved) pipes_.ring(from);
   return completed;
-}
-
-// Asks for a channel that was offered, and takes it once it has come.
-void Mailbox::open(int from, Incoming& incoming) {
-  const auto bit = std::uint64_t{1} << (rank_ % 64);
-  if ((segment_.lane(from).channels[rank_ / 64].load() & bit) == 0) return;
-  const std::string what = key(from, rank_);
-  if (!incoming.requested) {
-    peers_->request(what);
-    incoming.requested = true;
-    ++opening_;
-  }
-  if (SharedMemory memory = peers_->poll(what, Channel::bytes())) {
-    incoming.channel.emplace(std::move(memory));
-    --opening_;
-  }
 }
 
 // Reads the next header if it is there and somebody waits for this or a later message.
 bool Mailbox::begin_message(int from, Incoming& incoming) {
-  if (!is_awaited(from) || incoming.channel->readable() < sizeof(MessageHeader)) return false;
-  std::byte bytes[sizeof(MessageHeader)];
-  incoming.channel->read(bytes, sizeof bytes);
+  if (!is_awaited(from) || incoming.pipe->readable() < sizeof(MessageHeader)) return false;
+  MessageHeaderBytes bytes;
+  incoming.pipe->read(bytes.data(), bytes.size());
   const MessageHeader header = parse_message_header(bytes);
   incoming.header = header;
   incoming.receive = take_receive(from, header.tag);
@@ -227,35 +198,17 @@ void Mailbox::complete(int from, const MessageHeader& header, const Incoming& in
                        Message& receive) const {
   receive.peer = from;
   receive.tag = header.tag;
-  incoming.channel->count_received();
+  incoming.pipe->count_received();
   finish(receive);
-}
-
-void Mailbox::await(std::uint32_t seen) {
-  meeting_.await_doorbell(seen, opening_ > 0 ? std::chrono::nanoseconds(while_opening) : slice);
-  // By the clock: the bell may ring all the time, for messages of other ranks.
-  const auto now = Clock::now().time_since_epoch().count();
-  if (now - looked_ < std::chrono::nanoseconds(slice).count() && meeting_.doorbell() != seen)
-    return;
-  looked_ = now;
-  throw_if_over();
-}
-
-void Mailbox::throw_if_over() const {
-  meeting_.throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, rank_));
 }
 
 std::size_t Mailbox::pending() const {
   std::size_t count = 0;
   for (const auto& outgoing : outgoing_)
-    if (outgoing.channel) count += outgoing.channel->pending() + outgoing.queue.size();
+    if (outgoing.pipe) count += outgoing.pipe->pending() + outgoing.queue.size();
   for (const auto& incoming : incoming_)
-    if (incoming.channel) count += incoming.channel->pending();
+    if (incoming.pipe) count += incoming.pipe->pending();
   return count;
-}
-
-std::string Mailbox::key(int from, int to) const {
-  return fmt::format("{} from {} to {}", key_, from, to);
 }
 
 }  // namespace lockstep

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/shm/channel.h"
-
-#include <fmt/format.h>
+#include "lockstep/comm/shm/shm_pipe.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
-
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 
@@ -16,7 +14,7 @@ constexpr std::size_t capacity = 256 << 10;  // A power of two.
 
 }  // namespace
 
-struct Channel::Ring {
+struct ShmPipe::Ring {
   alignas(64) std::atomic<std::uint64_t> written;  // Bytes since the begin, by the sender.
   std::atomic<std::uint64_t> sent;
   alignas(64) std::atomic<std::uint64_t> read;  // By the receiver.
@@ -24,27 +22,13 @@ struct Channel::Ring {
   alignas(64) std::byte data[capacity];
 };
 
-MessageHeader parse_message_header(std::span<const std::byte, sizeof(MessageHeader)> bytes) {
-  MessageHeader header;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  const bool sane = header.magic == MessageHeader{}.magic && size_of(header.dtype) != 0 &&
-                    header.tag >= 0 && header.count < std::uint64_t{1} << 48;
-  if (!sane)
-    throw Error(
-        Fault::corrupt,
-        fmt::format("a message's header is not one of ours (magic {:08x}, type {}, tag {}, "
-                    "{} elements)",
-                    header.magic, static_cast<int>(header.dtype), header.tag, header.count));
-  return header;
-}
+std::size_t ShmPipe::bytes() { return sizeof(Ring); }
 
-std::size_t Channel::bytes() { return sizeof(Ring); }
+ShmPipe::ShmPipe(SharedMemory memory) : memory_(std::move(memory)) {}
 
-Channel::Channel(SharedMemory memory) : memory_(std::move(memory)) {}
+ShmPipe::Ring& ShmPipe::ring() const { return *reinterpret_cast<Ring*>(memory_.get()); }
 
-Channel::Ring& Channel::ring() const { return *reinterpret_cast<Ring*>(memory_.get()); }
-
-std::size_t Channel::write(const std::byte* data, std::size_t bytes) {
+std::size_t ShmPipe::write(const std::byte* data, std::size_t bytes) {
   Ring& ring = this->ring();
   const std::uint64_t begin = ring.written.load(std::memory_order_relaxed);
   const std::uint64_t used = begin - ring.read.load(std::memory_order_acquire);
@@ -59,7 +43,7 @@ std::size_t Channel::write(const std::byte* data, std::size_t bytes) {
   return size;
 }
 
-std::size_t Channel::read(std::byte* data, std::size_t bytes) {
+std::size_t ShmPipe::read(std::byte* data, std::size_t bytes) {
   Ring& ring = this->ring();
   const std::uint64_t begin = ring.read.load(std::memory_order_relaxed);
   const std::size_t size = std::min(bytes, readable());
@@ -73,14 +57,14 @@ std::size_t Channel::read(std::byte* data, std::size_t bytes) {
   return size;
 }
 
-std::size_t Channel::readable() const {
+std::size_t ShmPipe::readable() const {
   return static_cast<std::size_t>(ring().written.load(std::memory_order_acquire) -
                                   ring().read.load(std::memory_order_relaxed));
 }
 
-void Channel::count_sent() const { ++ring().sent; }
-void Channel::count_received() const { ++ring().received; }
-std::size_t Channel::pending() const {
+void ShmPipe::count_sent() { ++ring().sent; }
+void ShmPipe::count_received() { ++ring().received; }
+std::size_t ShmPipe::pending() const {
   const std::uint64_t received = ring().received;  // First: it never overtakes.
   return static_cast<std::size_t>(ring().sent - received);
 }

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/shm_pipes.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds slice{20};
+constexpr std::chrono::microseconds while_opening{200};  // What was offered comes soon.
+
+}  // namespace
+
+ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment,
+                   const Meeting& meeting, const std::string& group, const std::string& key)
+    : peers_(std::move(peers)),
+      segment_(segment),
+      meeting_(meeting),
+      group_(group),
+      key_(key),
+      rank_(peers_->rank()),
+      outgoing_(static_cast<std::size_t>(peers_->size())),
+      incoming_(static_cast<std::size_t>(peers_->size())) {}
+
+Pipe& ShmPipes::to(int peer) {
+  auto& pipe = outgoing_[static_cast<std::size_t>(peer)];
+  if (!pipe) {
+    pipe = std::make_unique<ShmPipe>(peers_->offer(key(rank_, peer), ShmPipe::bytes(), 1));
+    segment_.lane(rank_).pipes[peer / 64].fetch_or(std::uint64_t{1} << (peer % 64));
+  }
+  return *pipe;
+}
+
+// Asks for a pipe that was offered, and takes it once it has come.
+Pipe* ShmPipes::from(int peer) {
+  Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
+  if (incoming.pipe) return incoming.pipe.get();
+  const auto bit = std::uint64_t{1} << (rank_ % 64);
+  if ((segment_.lane(peer).pipes[rank_ / 64].load() & bit) == 0) return nullptr;
+  const std::string what = key(peer, rank_);
+  if (!incoming.requested) {
+    peers_->request(what);
+    incoming.requested = true;
+    ++opening_;
+  }
+  if (SharedMemory memory = peers_->poll(what, ShmPipe::bytes())) {
+    incoming.pipe = std::make_unique<ShmPipe>(std::move(memory));
+    --opening_;
+  }
+  return incoming.pipe.get();
+}
+
+void ShmPipes::await(std::uint32_t seen) {
+  meeting_.await_doorbell(seen, opening_ > 0 ? std::chrono::nanoseconds(while_opening) : slice);
+  // By the clock: the bell may ring all the time, for messages of other ranks.
+  const auto now = Clock::now().time_since_epoch().count();
+  if (now - looked_ < std::chrono::nanoseconds(slice).count() && meeting_.doorbell() != seen)
+    return;
+  looked_ = now;
+  throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, rank_));
+}
+
+void ShmPipes::throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
+
+std::string ShmPipes::key(int from, int to) const {
+  return fmt::format("{} from {} to {}", key_, from, to);
+}
+
+}  // namespace lockstep

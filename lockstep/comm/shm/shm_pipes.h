@@ -1,0 +1,58 @@
+// The pipes between ranks that share memory. Each is made, and offered to its reader, at the first
+// send, so that pairs that never speak cost nothing.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/pipe.h"
+#include "lockstep/comm/shm/group_segment.h"
+#include "lockstep/comm/shm/meeting.h"
+#include "lockstep/comm/shm/peers.h"
+#include "lockstep/comm/shm/shm_pipe.h"
+
+namespace lockstep {
+
+class ShmPipes final : public Pipes {
+ public:
+  // All must outlive it. `key` begins the keys under which memory is offered.
+  ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Meeting& meeting,
+           const std::string& group, const std::string& key);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(outgoing_.size()); }
+  Pipe& to(int peer) override;
+  Pipe* from(int peer) override;
+  void ring(int peer) override { meeting_.ring(peer); }
+  std::uint32_t bell() const override { return meeting_.doorbell(); }
+  void await(std::uint32_t seen) override;
+  bool is_given_up() const override { return meeting_.is_given_up(); }
+  void throw_if_over(const std::string& context) const override;
+
+ private:
+  // One for each peer, of which few are ever used.
+  struct Incoming {
+    bool requested = false;  // The pipe, which was offered.
+    std::unique_ptr<ShmPipe> pipe = {};
+  };
+
+  std::string key(int from, int to) const;
+
+  const std::shared_ptr<Peers> peers_;
+  const GroupSegment& segment_;
+  const Meeting& meeting_;
+  const std::string& group_;
+  const std::string& key_;
+  const int rank_;
+  std::vector<std::unique_ptr<ShmPipe>> outgoing_;
+  std::vector<Incoming> incoming_;
+  std::atomic<int> opening_{0};          // Pipes that were requested and have not come.
+  std::atomic<std::int64_t> looked_{0};  // When await() last looked for lost peers, of the clock.
+};
+
+}  // namespace lockstep
