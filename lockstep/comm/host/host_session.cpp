@@ -43,7 +43,7 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
 // may hold a secret.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
-  const char* token = ::getenv("LOCKSTEP_JOB_TOKEN");
+  const char* token = secret.empty() ? ::getenv("LOCKSTEP_JOB_TOKEN") : nullptr;
   std::string identity = fmt::format(
       "{} {} attempt={} ranks={}{}{}", secret.empty() ? std::string_view(who.job_id) : secret, name,
       who.attempt, who.world_size, token ? " token=" : "", token ? token : "");
@@ -54,13 +54,15 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
   return {.rank = who.rank,
           .size = who.world_size,
           .job_id = who.job_id,
-          .identity = std::move(identity)};
+          .identity = std::move(identity),
+          .opens = who.rank == 0,
+          .is_alone = who.world_size == 1};
 }
 
 HostSession::HostSession(const HostMeeting& meeting, Deadline deadline) : rank_(meeting.rank) {
   if (meeting.agent_fd)
     link_ = std::make_unique<HostLink>(duplicate_agent_fd(*meeting.agent_fd));
-  else if (rank_ == 0)
+  else if (meeting.opens)
     open_switchboard(meeting);
   else
     link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline));
@@ -80,7 +82,7 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
     throw_errno("making a socket pair");
   switchboard_->connect(FileDescriptor(ends[0]));
   link_ = std::make_unique<HostLink>(FileDescriptor(ends[1]));
-  if (meeting.size == 1) return;  // Nobody else will come.
+  if (meeting.is_alone) return;
   switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
 }
 

@@ -22,13 +22,15 @@
 namespace lockstep {
 
 // Who the processes of a session are and how they find each other: through the agent that started
-// all of them, or on the abstract Unix socket named by `identity`, which rank 0 opens.
+// all of them, or on the abstract Unix socket named by `identity`, which one of them opens.
 struct HostMeeting {
   int rank = 0;  // This process's slot in the job page.
   int size = 1;
   std::string job_id = {};           // For people.
   std::optional<int> agent_fd = {};  // Our end of the agent's socket pair; else
   std::string identity = {};         // what nobody but a process of this session says.
+  bool opens = false;                // Whether this is who opens it,
+  bool is_alone = false;             // and nobody else will come.
 
   static HostMeeting through_agent(const LaunchEnvironment& who);
 

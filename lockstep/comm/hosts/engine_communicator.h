@@ -27,10 +27,10 @@ class EngineCommunicator {
  public:
   struct Options {
     const Engine* engine = nullptr;
-    int rank = 0;                  // In the communicator,
-    std::vector<int> world_ranks;  // whose members these are of the job.
+    int rank = 0;                       // In the communicator,
+    std::vector<int> world_ranks = {};  // whose members these are of the job.
     int world_size = 1;
-    std::string name;  // No other communicator of the job has it.
+    std::string name = {};  // No other communicator of the job has it.
     Backend::Place local = {};
     NetworkInterface interface = {};
     int device_index = -1;

@@ -20,6 +20,7 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/hosts/engine_communicator.h"
+#include "lockstep/comm/hosts/failure_news.h"
 #include "lockstep/comm/hosts/host_map.h"
 #include "lockstep/comm/hosts/hosts_pipes.h"
 #include "lockstep/comm/hosts/kept_memory.h"
@@ -38,6 +39,7 @@ struct HostsContext {
   std::vector<RemoteRank> ranks;       // Who they are, by rank; address is empty for this rank.
   EngineCommunicator::Options engine;  // All but the members, their place and the name.
   std::unique_ptr<Lines> lines;
+  std::unique_ptr<FailureNews> news;
 };
 
 class HostsBackend final : public Backend {

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/job_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/comm/engine/engine.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/agent_line.h"
+#include "lockstep/comm/network.h"
+#include "lockstep/comm/signature.h"
+#include "lockstep/comm/store/handshake.h"
+#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/comm/store/tcp_store_server.h"
+
+namespace lockstep {
+namespace {
+
+// Rank 0's store, and the server that it opened for all.
+struct ServedStore {
+  TcpStoreServer server;
+  TcpStore store;
+};
+
+// LOCKSTEP_JOB_TOKEN can be read once; a second group of this process needs it again.
+const std::optional<JobToken>& token_of_environment() {
+  static const std::optional<JobToken> token = read_job_token();
+  return token;
+}
+
+std::optional<JobToken> token_of(const LaunchEnvironment& who, Deadline deadline) {
+  if (token_of_environment() || !who.agent_fd || who.store.empty()) return token_of_environment();
+  return AgentLine(*who.agent_fd).job_token(deadline);
+}
+
+std::chrono::milliseconds until(Deadline deadline) {
+  if (deadline == no_deadline) return std::chrono::milliseconds::max();
+  return std::max(std::chrono::milliseconds(0),
+                  std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
+}
+
+TcpStoreOptions options_for(const LaunchEnvironment& who, const std::string& host, int port,
+                            const std::optional<JobToken>& token, Deadline deadline) {
+  return {.host = host,
+          .port = port,
+          .member = {.job_id = who.job_id,
+                     .rank = who.rank,
+                     .world_size = who.world_size,
+                     .attempt = who.attempt},
+          .token = token,
+          .connect_timeout = until(deadline),
+          .timeout = until(deadline)};
+}
+
+std::pair<std::string, int> address_of(const std::string& text, std::string_view what) {
+  const auto address = host_and_port(text);
+  require(address.has_value(), [&] { return fmt::format("{} '{}' is not HOST:PORT", what, text); });
+  return *address;
+}
+
+// A name for the job that leads nowhere else: an MPI communicator may be one of several in a job.
+struct Announcement {
+  char host[64];
+  std::int32_t port;
+  char job_id[64];
+  char token[64];
+};
+
+template <std::size_t n>
+void copy_text(char (&to)[n], const std::string& text) {
+  check(text.size() < n, "what rank 0 announces is too long");
+  to[text.copy(to, n - 1)] = '\0';
+}
+
+void tell_all(const void* communicator, Announcement& announcement) {
+  lockstep_engine_error error{};
+  if (open_engine("mpi").abi->tell_all(communicator, &announcement, sizeof announcement, &error) !=
+      0)
+    throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
+}
+
+}  // namespace
+
+// What rank 0 opens, and its own connection to it.
+struct JobStore::Served {
+  Served(const TcpStoreServerOptions& server_options, TcpStoreOptions options)
+      : server(server_options), store((options.port = server.port(), options)) {}
+
+  TcpStoreServer server;
+  TcpStore store;
+};
+
+namespace {
+
+TcpStoreServerOptions server_for(const TcpStoreOptions& options) {
+  return {
+      .address = options.host, .port = options.port, .job = options.member, .token = options.token};
+}
+
+// Where rank 0 listens for those who come to `host`: what that names here. Names of a host often
+// stand for its loopback in its own /etc/hosts, where nobody else could reach it.
+std::string listening_address(const std::string& host, const std::string& interface) {
+  for (const SocketAddress& address : resolve(host, 1)) {
+    const std::string text = host_and_port(to_text(address))->first;
+    if (!address.is_loopback() || text == host || host == "localhost") return text;
+  }
+  return choose_interface(interface, "").address;
+}
+
+// Ranks of which MPI alone knows: rank 0 opens a store and MPI tells the others where, and the token.
+JobStore meet_by_mpi(LaunchEnvironment& who, const InitOptions& options,
+                     const std::string& interface, Deadline deadline) {
+  Announcement announced{};
+  std::shared_ptr<JobStore::Served> served;
+  JobStore made;
+  if (who.rank == 0) {
+    made.token = make_job_token();
+    const std::string address = choose_interface(interface, "").address;
+    who.job_id = fmt::format("mpi {}", make_job_token().text().substr(0, 24));
+    const TcpStoreOptions mine = options_for(who, address, 0, made.token, deadline);
+    served = std::make_shared<JobStore::Served>(server_for(mine), mine);
+    copy_text(announced.host, address);
+    announced.port = served->server.port();
+    copy_text(announced.job_id, who.job_id);
+    copy_text(announced.token, made.token->text());
+  }
+  tell_all(options.mpi_communicator, announced);
+  made.host = announced.host;
+  if (served) {
+    made.store = {served, &served->store};
+    return made;
+  }
+  who.job_id = announced.job_id;
+  made.token = JobToken(announced.token);
+  made.store =
+      std::make_shared<TcpStore>(options_for(who, made.host, announced.port, made.token, deadline));
+  return made;
+}
+
+JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interface,
+                        Deadline deadline) {
+  const auto [host, port] = address_of(who.master, "the job's master address");
+  JobStore made{.token = token_of(who, deadline), .host = host};
+  if (who.rank == 0) {
+    const TcpStoreOptions mine =
+        options_for(who, listening_address(host, interface), port, made.token, deadline);
+    auto served = std::make_shared<JobStore::Served>(server_for(mine), mine);
+    made.store = {served, &served->store};
+  } else {
+    made.store = std::make_shared<TcpStore>(options_for(who, host, port, made.token, deadline));
+  }
+  return made;
+}
+
+JobStore meet_at_agents(const LaunchEnvironment& who, Deadline deadline) {
+  require(who.agent_fd.has_value(), "LOCKSTEP_STORE is set, but not LOCKSTEP_AGENT_FD");
+  const auto [host, port] = address_of(who.store, "LOCKSTEP_STORE");
+  JobStore made{.token = token_of(who, deadline), .host = host};
+  made.store = std::make_shared<TcpStore>(options_for(who, host, port, made.token, deadline));
+  return made;
+}
+
+}  // namespace
+
+std::string member_id(const std::string& job_id) {
+  if (job_id.size() <= max_job_id_bytes) return job_id;
+  constexpr std::size_t begin = 100;
+  return fmt::format("{:016x} {}", hash_of(job_id.data(), job_id.size()), job_id.substr(0, begin));
+}
+
+bool is_under_mpi(const LaunchEnvironment& who) {
+  return who.launcher == "Open MPI" || who.launcher == "PMI";
+}
+
+LaunchEnvironment identify_by_mpi(const void* communicator) {
+  std::int32_t rank = 0;
+  std::int32_t size = 1;
+  lockstep_engine_error error{};
+  if (open_engine("mpi").abi->identify(communicator, &rank, &size, &error) != 0)
+    throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
+  LaunchEnvironment who;
+  who.launcher = "MPI";
+  who.rank = rank;
+  who.world_size = size;
+  who.local_world_size = 0;  // Not known.
+  return who;
+}
+
+JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
+                        const std::string& interface, Deadline deadline) {
+  if (options.store) return {.store = options.store, .token = token_of(who, deadline), .host = {}};
+  if (options.mpi_communicator != nullptr) return meet_by_mpi(who, options, interface, deadline);
+  if (!who.store.empty()) return meet_at_agents(who, deadline);
+  if (!who.master.empty()) return meet_at_master(who, interface, deadline);
+  if (!is_under_mpi(who))
+    throw Error(Fault::misuse,
+                fmt::format("{} says nothing of where the ranks of several hosts are to meet: set "
+                            "MASTER_ADDR and MASTER_PORT, or give InitOptions::store",
+                            who.launcher));
+  const LaunchEnvironment here = identify_by_mpi(nullptr);
+  if (here.rank != who.rank || here.world_size != who.world_size)
+    throw Error(Fault::mismatch,
+                fmt::format("{} says rank {} of {}, MPI says rank {} of {}", who.launcher, who.rank,
+                            who.world_size, here.rank, here.world_size));
+  return meet_by_mpi(who, options, interface, deadline);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// The store through which ranks of several hosts find each other, wherever it comes from.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/store/job_token.h"
+
+namespace lockstep {
+
+struct JobStore {
+  struct Served;
+
+  std::shared_ptr<Store> store = {};
+  std::optional<JobToken> token;  // Of the job, where there is one.
+  std::string host;               // Where the store is: empty when that is not known.
+};
+
+// Launchers' variables together may be too long for a handshake: a name of the job that is not.
+std::string member_id(const std::string& job_id);
+
+// Whether an MPI launcher started this process.
+bool is_under_mpi(const LaunchEnvironment& who);
+
+// For a program that hands its MPI communicator over: who this process is in it, whatever its
+// launcher's variables say. Errors: unsupported without MPI, or with too low a thread level.
+LaunchEnvironment identify_by_mpi(const void* communicator);
+
+// The user's store; else that of the job's agents; else torchrun's; else one that rank 0 opens at the
+// job's master address; else, under MPI, one that rank 0 opens anywhere and MPI tells of.
+// `interface` is where rank 0 listens when nothing else says it. `who` may gain a name for the job.
+// Blocking: until it is there. Errors: misuse when there is none of these, and for one on the network
+// without a token; timeout; unsupported.
+JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
+                        const std::string& interface, Deadline deadline);
+
+}  // namespace lockstep

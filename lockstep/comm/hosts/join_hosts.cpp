@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/join_hosts.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <optional>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/agent_line.h"
+#include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/hosts/choose_backend.h"
+#include "lockstep/comm/hosts/job_store.h"
+#include "lockstep/comm/hosts/rank_card.h"
+#include "lockstep/comm/network.h"
+#include "lockstep/comm/shm/host_peers.h"
+
+namespace lockstep {
+namespace {
+
+std::string option_or_variable(const std::string& option, const char* variable) {
+  if (!option.empty()) return option;
+  const char* told = std::getenv(variable);
+  return told == nullptr ? "" : told;
+}
+
+// One store serves all groups of a process: were a new one opened for each, a fast rank could come
+// to the last one before rank 0 has left it.
+JobStore& store_of_process(LaunchEnvironment& who, const InitOptions& options,
+                           const std::string& interface, Deadline deadline) {
+  static std::optional<JobStore> kept;
+  static std::string job_id;
+  if (!kept || options.store || options.mpi_communicator != nullptr) {
+    kept.reset();
+    kept = open_job_store(who, options, interface, deadline);
+    job_id = who.job_id;
+  }
+  who.job_id = job_id;
+  return *kept;
+}
+
+std::map<std::string, std::string> look_at_engines(const std::string& backend, bool under_mpi) {
+  std::map<std::string, std::string> engines;
+  for (const std::string& name : engines_for(backend, under_mpi))
+    engines.emplace(name, why_no_engine(name));
+  return engines;
+}
+
+// This host's ranks meet under a name that only those who were at the roll call can know.
+std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& group,
+                                       const RollCall& roll, const std::vector<int>& places,
+                                       Deadline deadline) {
+  const int place = places[static_cast<std::size_t>(who.rank)];
+  HostMeeting meeting =
+      HostMeeting::on_socket(who, group, fmt::format("{} {}", roll.secret, place));
+  meeting.opens = place == who.rank;
+  meeting.is_alone = std::count(places.begin(), places.end(), place) == 1;
+  auto session = std::make_shared<HostSession>(meeting, deadline);
+  if (who.agent_fd) AgentLine(*who.agent_fd).offer_session_page(session->page());
+  return session;
+}
+
+// Where the lines put what they hear of lost ranks, also before there is a session.
+class FailureInbox {
+ public:
+  void put(const Failure& failure) {
+    const std::lock_guard lock(mutex_);
+    if (const auto session = session_.lock())
+      session->page().report(failure);
+    else if (!early_)
+      early_ = failure;
+  }
+
+  void open(const std::shared_ptr<HostSession>& session) {
+    const std::lock_guard lock(mutex_);
+    session_ = session;
+    if (early_) session->page().report(*early_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::weak_ptr<HostSession> session_;
+  std::optional<Failure> early_;
+};
+
+std::vector<RemoteRank> without(const std::vector<RemoteRank>& ranks,
+                                const std::vector<int>& host_of, int me) {
+  std::vector<RemoteRank> remote;
+  for (const RemoteRank& one : ranks)
+    if (host_of[static_cast<std::size_t>(one.rank)] != host_of[static_cast<std::size_t>(me)])
+      remote.push_back(one);
+  return remote;
+}
+
+}  // namespace
+
+std::string backend_asked_for(const InitOptions& options) {
+  return option_or_variable(options.backend, "LOCKSTEP_BACKEND");
+}
+
+JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
+                       const std::string& group) {
+  const Deadline deadline = in(options.timeout);
+  who.job_id = member_id(who.job_id);
+  const std::string backend = backend_asked_for(options);
+  const std::string wanted = option_or_variable(options.interface, "LOCKSTEP_INTERFACE");
+  const bool under_mpi = options.mpi_communicator != nullptr || is_under_mpi(who);
+  const auto engines = look_at_engines(backend, under_mpi);
+  const bool one_host = who.local_world_size == who.world_size && wanted.empty();
+  const JobStore& store = store_of_process(who, options, wanted, deadline);
+  const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
+
+  auto context = std::make_shared<HostsContext>();
+  const auto failures = std::make_shared<FailureInbox>();
+  context->lines = std::make_unique<Lines>(
+      Lines::Options{.member = {.job_id = who.job_id,
+                                .rank = who.rank,
+                                .world_size = who.world_size,
+                                .attempt = who.attempt},
+                     .token = store.token,
+                     .listen_on = interface.address,
+                     .on_failure = [failures](const Failure& failure) { failures->put(failure); }});
+  const RankCard mine{.rank = who.rank,
+                      .pid = ::getpid(),
+                      .host = host_name(),
+                      .place = this_place(),
+                      .address = context->lines->address(),
+                      .backend = backend,
+                      .engines = engines};
+  const RollCall roll =
+      call_the_roll(*store.store, fmt::format("lockstep/{}/{}/{}", who.job_id, who.attempt, group),
+                    mine, who.world_size, deadline);
+  const BackendChoice choice = choose_backend(roll.cards);
+  JoinedHosts joined{.session = meet_here(who, group, roll, choice.places, deadline),
+                     .backend = choice.name,
+                     .why = choice.why};
+  if (choice.engine.empty()) return joined;
+
+  failures->open(joined.session);
+  context->backend = choice.name;
+  context->job = std::make_shared<HostPeers>(joined.session);
+  context->host_of = choice.places;
+  if (!choice.shares_memory) std::iota(context->host_of.begin(), context->host_of.end(), 0);
+  for (const RankCard& card : roll.cards)
+    context->ranks.push_back({card.rank, card.host, card.pid, card.address});
+  context->engine = {.engine = &open_engine(choice.engine),
+                     .world_size = who.world_size,
+                     .interface = interface,
+                     .store = store.store,
+                     .world = options.mpi_communicator};
+  context->lines->connect(without(context->ranks, context->host_of, who.rank), deadline);
+  std::vector<bool> is_here;
+  for (const int place : choice.places)
+    is_here.push_back(place == choice.places[static_cast<std::size_t>(who.rank)]);
+  context->news = std::make_unique<FailureNews>(joined.session, *context->lines, is_here);
+  joined.context = std::move(context);
+  return joined;
+}
+
+}  // namespace lockstep
