@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/choose_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "lockstep/comm/hosts/rank_card.h"
+#include "lockstep/comm/store/in_process_store.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::fault_of;
+using Engines = std::map<std::string, std::string>;
+
+std::vector<RankCard> cards(const std::string& places, const std::string& backend,
+                            const Engines& engines) {
+  std::vector<RankCard> all;
+  for (const char place : places)
+    all.push_back({.rank = static_cast<int>(all.size()),
+                   .pid = 100 + static_cast<int>(all.size()),
+                   .host = std::string("host-") + place,
+                   .place = std::string(1, place),
+                   .address = "127.0.0.1:1",
+                   .backend = backend,
+                   .engines = engines});
+  return all;
+}
+
+const Engines both{{"gloo", ""}, {"oneccl", ""}};
+
+TEST(ChooseBackend, TakesSharedMemoryOnOneHost) {
+  const BackendChoice choice = choose_backend(cards("aaa", "", both));
+  EXPECT_EQ(choice.name, "shm");
+  EXPECT_EQ(choice.engine, "");
+  EXPECT_EQ(choice.why, "3 ranks on 1 host");
+}
+
+TEST(ChooseBackend, PutsAnEngineBetweenHosts) {
+  const BackendChoice choice = choose_backend(cards("aabb", "auto", both));
+  EXPECT_EQ(choice.name, "shm+gloo");
+  EXPECT_TRUE(choice.shares_memory);
+  EXPECT_EQ(choice.places, (std::vector<int>{0, 0, 2, 2}));
+}
+
+TEST(ChooseBackend, NeedsNoSharedMemoryWithOneRankAHost) {
+  const BackendChoice choice = choose_backend(cards("ab", "", both));
+  EXPECT_EQ(choice.name, "gloo");
+  EXPECT_FALSE(choice.shares_memory);
+}
+
+TEST(ChooseBackend, PrefersMpiUnderMpi) {
+  EXPECT_EQ(choose_backend(cards("aabb", "", {{"mpi", ""}, {"gloo", ""}})).name, "shm+mpi");
+}
+
+TEST(ChooseBackend, PassesOverWhatSomeRankLacksAndSaysWhy) {
+  auto all = cards("aabb", "", both);
+  all[2].engines["gloo"] = "libgloo.so is missing";
+  const BackendChoice choice = choose_backend(all);
+  EXPECT_EQ(choice.name, "shm+oneccl");
+  EXPECT_NE(choice.why.find("gloo: rank 2 on host-b: libgloo.so is missing"), std::string::npos)
+      << choice.why;
+}
+
+TEST(ChooseBackend, RefusesWhatNotAllRanksHave) {
+  auto all = cards("aab", "shm+gloo", {{"gloo", ""}});
+  all[1].engines["gloo"] = "no such plugin";
+  std::string text;
+  EXPECT_EQ(fault_of([&] { choose_backend(all); }, &text), Fault::unsupported);
+  EXPECT_NE(text.find("rank 1 on host-a: no such plugin"), std::string::npos) << text;
+}
+
+TEST(ChooseBackend, ObeysWhatIsAskedFor) {
+  EXPECT_EQ(choose_backend(cards("aa", "gloo", {{"gloo", ""}})).name, "gloo");
+  EXPECT_FALSE(choose_backend(cards("aabb", "gloo", {{"gloo", ""}})).shares_memory);
+  EXPECT_TRUE(choose_backend(cards("ab", "shm+gloo", {{"gloo", ""}})).shares_memory);
+  EXPECT_EQ(choose_backend(cards("aa", "shm", {})).name, "shm");
+}
+
+TEST(ChooseBackend, RefusesSharedMemoryAloneForSeveralHosts) {
+  std::string text;
+  EXPECT_EQ(fault_of([] { choose_backend(cards("ab", "shm", {})); }, &text), Fault::unsupported);
+  EXPECT_NE(text.find("2 ranks on 2 hosts"), std::string::npos) << text;
+}
+
+TEST(ChooseBackend, NamesRanksThatAskForDifferentOnes) {
+  auto all = cards("ab", "gloo", {{"gloo", ""}});
+  all[1].backend = "mpi";
+  std::string text;
+  EXPECT_EQ(fault_of([&] { choose_backend(all); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("rank 0 asks for backend 'gloo', rank 1 for 'mpi'"), std::string::npos)
+      << text;
+}
+
+TEST(ChooseBackend, ListsTheBackendsWhenAskedForNone) {
+  std::string text;
+  EXPECT_EQ(fault_of([] { engines_for("nccl", false); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("backend 'nccl' is none: auto, shm"), std::string::npos) << text;
+}
+
+TEST(RollCall, GivesEveryRankAllCardsAndOneSecret) {
+  InProcessStore store;
+  std::vector<RollCall> rolls(3);
+  std::vector<std::jthread> ranks;
+  const auto all = cards("abb", "auto", both);
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    ranks.emplace_back(
+        [&, rank] { rolls[rank] = call_the_roll(store, "job", all[rank], 3, in(30s)); });
+  ranks.clear();
+  for (const RollCall& roll : rolls) {
+    EXPECT_EQ(roll.secret, rolls[0].secret);
+    EXPECT_GE(roll.secret.size(), 22U);
+    ASSERT_EQ(roll.cards.size(), 3U);
+    EXPECT_EQ(roll.cards[2].pid, 102);
+    EXPECT_EQ(roll.cards[2].place, "b");
+    EXPECT_EQ(roll.cards[2].engines, both);
+  }
+}
+
+TEST(RollCall, NamesAllWhoAreMissing) {
+  InProcessStore store;
+  const auto all = cards("abcd", "", {});
+  std::vector<std::string> texts(2);
+  std::vector<std::jthread> ranks;
+  for (const std::size_t rank : {0, 1})
+    ranks.emplace_back([&, rank] {
+      EXPECT_EQ(
+          fault_of([&] { call_the_roll(store, "job", all[rank], 4, in(200ms)); }, &texts[rank]),
+          Fault::timeout);
+    });
+  ranks.clear();
+  for (const std::string& text : texts)
+    EXPECT_NE(text.find("of 4 ranks, these did not come: 2, 3"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace lockstep
