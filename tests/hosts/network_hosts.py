@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that a test makes on this machine: network namespaces, joined by a switch.
+
+    with Hosts(2) as hosts:
+        server = hosts[0].popen(["server", hosts[0].address])
+        hosts[1].run(["client", "node1"])
+
+Host number i is called node1, node2, ...: by its own hostname, and in every host's /etc/hosts. It has
+the interfaces lo and eth0, with 10.77.0.i and fd77::i. Nothing of this machine's own network is seen
+or touched. All of it is gone at the end, with the processes in it; what a killed test left behind
+goes when the next one starts.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from processes import is_running  # noqa: E402
+
+AGENT = pathlib.Path(__file__).resolve().parent / "launch_agent.sh"
+PREFIX = "lockstep-test"
+OF_NAMESPACES = pathlib.Path("/etc/netns")  # What `ip netns exec` puts in the place of /etc/*.
+
+
+def why_not():
+    """Why no hosts can be made here; empty when they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    absent = [tool for tool in ("ip", "tc", "unshare") if not shutil.which(tool)]
+    if absent:
+        return f"there is no {' and no '.join(absent)} (Debian's packages iproute2, util-linux)"
+    trial = ["unshare", "--net", "--uts", "--mount", "sh", "-c",
+             "ip link add trial0 type veth peer name trial1"]
+    if subprocess.run(trial, capture_output=True).returncode:
+        return "this machine does not let root make network namespaces"
+    return ""
+
+
+def _run(*words):
+    done = subprocess.run(list(map(str, words)), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=30)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _start_of(pid):
+    """When a process began, which tells it from a later one with its number; empty without one."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _namespaces():
+    folder = pathlib.Path("/run/netns")
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+def _kill_within(namespace):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        inside = [int(word) for word in _run("ip", "netns", "pids", namespace).split()]
+        inside = [pid for pid in inside if is_running(pid)]
+        if not inside:
+            return
+        for pid in inside:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.01)
+    raise RuntimeError(f"processes of {namespace} do not end: {inside}")
+
+
+def _remove(namespace):
+    try:
+        _kill_within(namespace)
+    finally:
+        _run("ip", "netns", "del", namespace)
+        shutil.rmtree(OF_NAMESPACES / namespace, ignore_errors=True)
+
+
+def remove_stale():
+    """Removes what tests left that were killed."""
+    for namespace in _namespaces():
+        words = namespace.split(".")
+        if words[0] == PREFIX and len(words) == 4 and _start_of(words[1]) != words[2]:
+            try:
+                _remove(namespace)
+            except RuntimeError:  # Another test was faster, or will be.
+                if namespace in _namespaces():
+                    raise
+
+
+class Host:
+    """One of them. Its processes see this machine's files, but for /etc/hosts and the resolver's."""
+
+    def __init__(self, hosts, number):
+        self.number = number
+        self.name = f"node{number}"
+        self.address = f"10.77.0.{number}"
+        self.address6 = f"fd77::{number}"
+        self.namespace = hosts.namespace(self.name)
+        self._hosts = hosts
+
+    def command(self, words):
+        """What runs `words` here, as the very process that is started."""
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c",
+                'hostname "$0" && exec "$@"', self.name, *map(str, words)]
+
+    def popen(self, words, env=None, **options):
+        env = dict(os.environ if env is None else env, LOCKSTEP_TEST_HOSTS=self._hosts.prefix)
+        return subprocess.Popen(self.command(words), env=env, **options)
+
+    def run(self, words, timeout=60, check=True, **options):
+        """Returns the CompletedProcess, with its output as text."""
+        process = self.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, **options)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise RuntimeError(f"{words} on {self.name} took more than {timeout} s:\n{out}{err}")
+        if check and process.returncode:
+            raise RuntimeError(f"{words} on {self.name} ended with {process.returncode}:\n{out}{err}")
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def unplug(self):
+        """Pulls the cable out of eth0: the host sees that there is no link, its peers see nothing."""
+        self._at_switch("ip", "link", "set", self.name, "down")
+
+    def plug_in(self):
+        """Puts it back. The switch forwards again at once."""
+        self._at_switch("ip", "link", "set", self.name, "up")
+
+    def shape(self, rate="1gbit", burst="256kb", latency="50ms"):
+        """Limits what goes in and what goes out; `rate` is None for no limit."""
+        ends = [(self.namespace, "eth0"), (self._hosts.switch, self.name)]
+        for namespace, device in ends:
+            if rate is None:
+                _run("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
+            else:
+                _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
+                     "rate", rate, "burst", burst, "latency", latency)
+
+    def _at_switch(self, *words):
+        _run("ip", "netns", "exec", self._hosts.switch, *words)
+
+
+class Hosts:
+    """A sequence of Host. One at a time in each process, which must not fork while it is there."""
+
+    def __init__(self, count):
+        self.prefix = f"{PREFIX}.{os.getpid()}.{_start_of(os.getpid())}."
+        self.switch = self.namespace("switch")
+        self._hosts = [Host(self, number + 1) for number in range(count)]
+        self._handlers = {}
+
+    def namespace(self, name):
+        return self.prefix + name
+
+    def __getitem__(self, index):
+        return self._hosts[index]
+
+    def __len__(self):
+        return len(self._hosts)
+
+    def __enter__(self):
+        remove_stale()
+        # A test that ctest ends for taking too long still removes what it made.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._handlers[number] = signal.signal(number, lambda which, _: sys.exit(128 + which))
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for namespace in _namespaces():
+            if namespace.startswith(self.prefix):
+                _remove(namespace)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def mpirun_options(self, launcher="openmpi"):
+        """How Open MPI's or MPICH's mpirun, started on one of these hosts, reaches the others."""
+        if launcher == "openmpi":
+            return ["--allow-run-as-root", "--oversubscribe", "-mca", "plm", "rsh",
+                    "-mca", "plm_rsh_agent", str(AGENT)]
+        return ["-launcher", "ssh", "-launcher-exec", str(AGENT)]
+
+    def _build(self):
+        _run("ip", "netns", "add", self.switch)
+        _run("ip", "-n", self.switch, "link", "add", "switch", "type", "bridge", "stp_state", "0",
+             "forward_delay", "0", "mcast_snooping", "0")
+        _run("ip", "-n", self.switch, "link", "set", "switch", "up")
+        for host in self._hosts:
+            self._connect(host)
+            self._write_names(host)
+
+    def _connect(self, host):
+        _run("ip", "netns", "add", host.namespace)
+        _run("ip", "link", "add", "eth0", "netns", host.namespace, "type", "veth",
+             "peer", "name", host.name, "netns", self.switch)
+        _run("ip", "-n", self.switch, "link", "set", host.name, "master", "switch", "up")
+        for words in (("link", "set", "lo", "up"), ("link", "set", "eth0", "up"),
+                      ("addr", "add", f"{host.address}/24", "dev", "eth0"),
+                      ("addr", "add", f"{host.address6}/64", "dev", "eth0", "nodad")):
+            _run("ip", "-n", host.namespace, *words)
+
+    def _write_names(self, host):
+        folder = OF_NAMESPACES / host.namespace
+        folder.mkdir(parents=True)
+        lines = ["127.0.0.1 localhost", "::1 localhost"]
+        lines += [f"{address} {other.name}" for other in self._hosts
+                  for address in (other.address, other.address6)]
+        (folder / "hosts").write_text("\n".join(lines) + "\n")
+        (folder / "resolv.conf").write_text("")
+        (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
