@@ -1,0 +1,83 @@
+// A plugin for tests of how plugins are found and refused; CMakeLists.txt says what is wrong with
+// each. Its collectives fail.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <tuple>
+
+#include "lockstep/comm/engine/plugin.h"
+
+#ifndef ABI
+#define ABI LOCKSTEP_ENGINE_ABI
+#endif
+#ifndef MISSING_BYTES
+#define MISSING_BYTES 0
+#endif
+#ifndef NAME
+#define NAME ENGINE_NAME
+#endif
+#ifndef LIBRARY_VERSION
+#define LIBRARY_VERSION "1.0 of a test"
+#endif
+
+namespace {
+
+using lockstep::Fault;
+using lockstep::plugin::fail;
+
+int probe(char* text, size_t capacity, lockstep_engine_error* error) {
+#ifdef PROBE_ERROR
+  text[0] = '\0';
+  return fail(error, Fault::unsupported, capacity > 0 ? PROBE_ERROR : "");
+#else
+  if (capacity == 0) return fail(error, Fault::misuse, "there is no room for the version");
+  lockstep::plugin::copy_text(text, capacity, LIBRARY_VERSION);
+  return 0;
+#endif
+}
+
+int supports(uint8_t, uint8_t, uint8_t) { return 0; }
+
+int create(const lockstep_engine_config*, void**, lockstep_engine_error* error) {
+  return fail(error, Fault::unsupported, "this is a test's plugin");
+}
+
+template <class... Arguments>
+int refuse(void*, const lockstep_buffer*, Arguments... arguments) {
+  const std::tuple all{arguments...};
+  lockstep_engine_error* error = std::get<sizeof...(arguments) - 1>(all);
+  return fail(error, Fault::unsupported, "this is a test's plugin");
+}
+
+const lockstep_engine engine = {
+    .struct_bytes = sizeof(lockstep_engine) - MISSING_BYTES,
+    .abi = ABI,
+    .name = NAME,
+    .devices = 1,
+    .probe = probe,
+    .identify = nullptr,
+    .tell_all = nullptr,
+    .supports = supports,
+    .create = create,
+    .destroy = [](void*) {},
+    .cancel = nullptr,
+    .all_reduce = refuse,
+#ifdef WITHOUT_BROADCAST
+    .broadcast = nullptr,
+#else
+    .broadcast = refuse,
+#endif
+    .reduce = refuse,
+    .all_gather = refuse,
+    .reduce_scatter = refuse,
+    .all_to_all = refuse,
+};
+
+}  // namespace
+
+#ifdef WITHOUT_SYMBOL
+extern "C" __attribute__((visibility("default"))) const lockstep_engine* another_symbol() {
+  return &engine;
+}
+#else
+extern "C" const lockstep_engine* lockstep_engine_v1() { return &engine; }
+#endif
