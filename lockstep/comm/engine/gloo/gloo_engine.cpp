@@ -1,0 +1,241 @@
+// Gloo's collectives behind the engine ABI.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gloo/allgatherv.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoallv.h>
+#include <gloo/broadcast.h>
+#include <gloo/common/error.h>
+#include <gloo/config.h>
+#include <gloo/reduce.h>
+
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "lockstep/comm/engine/gloo/combine.h"
+#include "lockstep/comm/engine/gloo/mesh.h"
+#include "lockstep/comm/engine/plugin.h"
+
+namespace lockstep::plugin {
+namespace {
+
+struct Communicator {
+  std::shared_ptr<Mesh> mesh;
+  std::atomic<bool> is_cancelled = false;
+};
+
+// Gloo has one type for both, and no other sign of which it was.
+Fault fault_of(const gloo::IoException& error) {
+  const std::string_view text = error.what();
+  const auto says = [&](std::string_view word) { return text.find(word) != text.npos; };
+  return says("Timed out") || says("timeout") ? Fault::timeout : Fault::peer_lost;
+}
+
+// Runs one collective. After a failure nothing more can be had from this communicator: all of its
+// connections are ended, so that Gloo's thread leaves the caller's memory alone and the other
+// members learn of it.
+template <class Act>
+int run(void* communicator, lockstep_engine_error* error, Act act) noexcept {
+  auto& self = *static_cast<Communicator*>(communicator);
+  const int result = guarded(error, [&] {
+    try {
+      act(self.mesh);
+    } catch (const gloo::IoException& failed) {
+      throw Failed{self.is_cancelled ? Fault::aborted : fault_of(failed), failed.what()};
+    }
+  });
+  if (result != 0) {
+    lockstep_engine_error ignored;
+    guarded(&ignored, [&] { self.mesh->give_up("an earlier call failed"); });
+  }
+  return result;
+}
+
+// setInput() and setOutput() with elements that Gloo needs to know the size of only.
+template <class Bytes, class Options>
+void set_both(Options& options, void* input, void* output, std::size_t count) {
+  if (input != output) options.setInput(static_cast<Bytes*>(input), count);
+  options.setOutput(static_cast<Bytes*>(output), count);
+}
+
+template <class Options>
+void set_elements(Options& options, const lockstep_buffer& data, void* output) {
+  switch (bytes_of_element(data.dtype)) {
+    case 1:
+      return set_both<std::uint8_t>(options, data.data, output, data.count);
+    case 2:
+      return set_both<std::uint16_t>(options, data.data, output, data.count);
+    case 4:
+      return set_both<std::uint32_t>(options, data.data, output, data.count);
+    default:
+      return set_both<std::uint64_t>(options, data.data, output, data.count);
+  }
+}
+
+Combine combine_or_refuse(const lockstep_buffer& data, std::uint8_t reduce_op) {
+  const Combine combine = combine_for(data.dtype, reduce_op);
+  if (combine == nullptr) {
+    throw Failed{Fault::unsupported, "Gloo's plugin does not combine these elements"};
+  }
+  return combine;
+}
+
+int probe(char* text, std::size_t capacity, lockstep_engine_error*) {
+  const std::string version = std::to_string(GLOO_VERSION_MAJOR) + "." +
+                              std::to_string(GLOO_VERSION_MINOR) + "." +
+                              std::to_string(GLOO_VERSION_PATCH);
+  copy_text(text, capacity, version);
+  return 0;
+}
+
+int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
+  switch (static_cast<Operation>(operation)) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return combine_for(dtype, reduce_op) != nullptr;
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::all_to_all:
+      return bytes_of_element(dtype) != 0;
+    default:
+      return 0;
+  }
+}
+
+int create(const lockstep_engine_config* config, void** communicator,
+           lockstep_engine_error* error) {
+  return guarded(error, [&] {
+    auto made = std::make_unique<Communicator>();
+    try {
+      made->mesh = std::make_shared<Mesh>(*config);
+    } catch (const gloo::IoException& failed) {
+      throw Failed{fault_of(failed), failed.what()};
+    }
+    *communicator = made.release();
+  });
+}
+
+void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
+
+void cancel(void* communicator) {
+  auto& self = *static_cast<Communicator*>(communicator);
+  self.is_cancelled = true;
+  lockstep_engine_error ignored;
+  guarded(&ignored, [&] { self.mesh->give_up("cancelled"); });
+}
+
+int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t reduce_op,
+               lockstep_engine_error* error) {
+  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
+    const Combine combine = combine_or_refuse(*data, reduce_op);
+    if (data->count == 0) return;
+    gloo::AllreduceOptions options(mesh);
+    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    set_elements(options, *data, data->data);
+    options.setReduceFunction(combine);
+    options.setTag(mesh->next_tag());
+    gloo::allreduce(options);
+  });
+}
+
+int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root,
+              lockstep_engine_error* error) {
+  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
+    if (data->count == 0) return;
+    gloo::BroadcastOptions options(mesh);
+    options.setOutput(static_cast<char*>(data->data), bytes_of(*data));
+    options.setRoot(root);
+    options.setTag(mesh->next_tag());
+    gloo::broadcast(options);
+  });
+}
+
+int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
+           std::uint8_t reduce_op, lockstep_engine_error* error) {
+  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
+    const Combine combine = combine_or_refuse(*data, reduce_op);
+    if (data->count == 0) return;
+    // Gloo writes partial results into the output of every member.
+    std::unique_ptr<std::byte[]> scratch;
+    if (mesh->rank != root) scratch = std::make_unique_for_overwrite<std::byte[]>(bytes_of(*data));
+    gloo::ReduceOptions options(mesh);
+    set_elements(options, *data, scratch ? scratch.get() : data->data);
+    options.setRoot(root);
+    options.setReduceFunction(combine);
+    options.setTag(mesh->next_tag());
+    gloo::reduce(options);
+  });
+}
+
+template <class Number>
+std::vector<Number> in_bytes(const std::size_t* counts, int size, std::uint8_t dtype) {
+  std::vector<Number> bytes;
+  for (int rank = 0; rank < size; ++rank) {
+    bytes.push_back(static_cast<Number>(counts[rank] * bytes_of_element(dtype)));
+  }
+  return bytes;
+}
+
+int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
+               const std::size_t* counts, lockstep_engine_error* error) {
+  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
+    if (output->count == 0) return;
+    const auto bytes = in_bytes<std::size_t>(counts, mesh->size, output->dtype);
+    auto* parts = static_cast<char*>(output->data);
+    char* own_part = std::accumulate(bytes.begin(), bytes.begin() + mesh->rank, parts);
+    // Without an input Gloo takes this rank's part of the output.
+    gloo::AllgathervOptions options(mesh);
+    if (input->data != own_part && input->count != 0) {
+      options.setInput(static_cast<char*>(input->data), bytes_of(*input));
+    }
+    options.setOutput(parts, bytes);
+    options.setTag(mesh->next_tag());
+    gloo::allgatherv(options);
+  });
+}
+
+int reduce_scatter(void*, const lockstep_buffer*, const lockstep_buffer*, const std::size_t*,
+                   std::uint8_t, lockstep_engine_error* error) {
+  return fail(error, Fault::unsupported, "Gloo has no reduce_scatter with counts");
+}
+
+int all_to_all(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
+               const std::size_t* send_counts, const std::size_t* receive_counts,
+               lockstep_engine_error* error) {
+  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
+    gloo::AlltoallvOptions options(mesh);
+    options.setInput(static_cast<char*>(input->data),
+                     in_bytes<std::int64_t>(send_counts, mesh->size, input->dtype));
+    options.setOutput(static_cast<char*>(output->data),
+                      in_bytes<std::int64_t>(receive_counts, mesh->size, output->dtype));
+    options.setTag(mesh->next_tag());
+    gloo::alltoallv(options);
+  });
+}
+
+constexpr lockstep_engine engine = {
+    .struct_bytes = sizeof(lockstep_engine),
+    .abi = LOCKSTEP_ENGINE_ABI,
+    .name = "gloo",
+    .devices = 1,  // CPU.
+    .probe = probe,
+    .identify = nullptr,
+    .tell_all = nullptr,
+    .supports = supports,
+    .create = create,
+    .destroy = destroy,
+    .cancel = cancel,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .reduce = reduce,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_to_all = all_to_all,
+};
+
+}  // namespace
+}  // namespace lockstep::plugin
+
+const lockstep_engine* lockstep_engine_v1() { return &lockstep::plugin::engine; }

@@ -1,0 +1,315 @@
+// oneCCL's collectives behind the engine ABI.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <oneapi/ccl.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/engine/oneccl/library.h"
+#include "lockstep/comm/engine/plugin.h"
+
+namespace lockstep::plugin {
+namespace {
+
+using std::chrono::steady_clock;
+
+struct Communicator {
+  std::chrono::milliseconds timeout;
+  ccl::shared_ptr_class<ccl::kvs> kvs;
+  std::optional<ccl::communicator> ccl;
+  std::atomic<bool> is_cancelled = false;
+};
+
+// --- What oneCCL combines as the core does ------------------------------------------------------
+
+// float16 and bfloat16 are not here, whose sums the core rounds once, nor is bool.
+std::optional<ccl::datatype> number_of(std::uint8_t dtype) {
+  switch (static_cast<DType>(dtype)) {
+    case DType::float32:
+      return ccl::datatype::float32;
+    case DType::float64:
+      return ccl::datatype::float64;
+    case DType::int8:
+      return ccl::datatype::int8;
+    case DType::int16:
+      return ccl::datatype::int16;
+    case DType::int32:
+      return ccl::datatype::int32;
+    case DType::int64:
+      return ccl::datatype::int64;
+    case DType::uint8:
+      return ccl::datatype::uint8;
+    case DType::uint16:
+      return ccl::datatype::uint16;
+    case DType::uint32:
+      return ccl::datatype::uint32;
+    case DType::uint64:
+      return ccl::datatype::uint64;
+    case DType::bfloat16:
+    case DType::float16:
+    case DType::boolean:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Its minimum and maximum of floating-point numbers lose NaN.
+std::optional<ccl::reduction> reduction_of(std::uint8_t dtype, std::uint8_t reduce_op) {
+  const auto type = static_cast<DType>(dtype);
+  const bool is_integer = type != DType::float32 && type != DType::float64;
+  switch (static_cast<ReduceOp>(reduce_op)) {
+    case ReduceOp::sum:
+      return ccl::reduction::sum;
+    case ReduceOp::product:
+      return ccl::reduction::prod;
+    case ReduceOp::min:
+      return is_integer ? std::optional(ccl::reduction::min) : std::nullopt;
+    case ReduceOp::max:
+      return is_integer ? std::optional(ccl::reduction::max) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
+  return number_of(dtype) && reduction_of(dtype, reduce_op);
+}
+
+void require_combines(const lockstep_buffer& data, std::uint8_t reduce_op) {
+  if (!combines(data.dtype, reduce_op)) {
+    throw Failed{Fault::unsupported, "oneCCL's plugin does not combine these elements"};
+  }
+}
+
+// --- Calls --------------------------------------------------------------------------------------
+
+// Spins for as long as a short call takes, then lets others have the core.
+class Patience {
+ public:
+  void pause() {
+    if (++turns_ < 1000) return;
+    if (turns_ < 20'000) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+ private:
+  int turns_ = 0;
+};
+
+// Asks until `event` has come. Throws Failed when the call had to be given up.
+void complete(Communicator& self, ccl::event& event) {
+  const auto deadline = steady_clock::now() + self.timeout;
+  for (Patience patience;; patience.pause()) {
+    const auto lock = progress().enter();
+    if (event.test()) return;
+    if (self.is_cancelled) {
+      progress().give_up();
+      throw Failed{Fault::aborted, "cancelled"};
+    }
+    if (steady_clock::now() > deadline) {
+      progress().give_up();
+      throw Failed{Fault::timeout, "not complete after " + std::to_string(self.timeout.count()) +
+                                       " ms; a member is slow or gone"};
+    }
+  }
+}
+
+// `begin(communicator)` returns the event of one collective.
+template <class Begin>
+int run(void* communicator, lockstep_engine_error* error, Begin begin) noexcept {
+  auto& self = *static_cast<Communicator*>(communicator);
+  return guarded(error, [&] {
+    // oneCCL's destructor of an event that has not come waits for it.
+    auto* event = new std::optional<ccl::event>;
+    try {
+      {
+        const auto lock = progress().enter();
+        event->emplace(begin(*self.ccl));
+      }
+      complete(self, **event);
+    } catch (const Failed&) {
+      throw;
+    } catch (...) {
+      progress().give_up();
+      throw;
+    }
+    delete event;
+  });
+}
+
+int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
+  return guarded(error, [&] {
+    const ccl::library_version version = ccl::get_library_version();
+    copy_text(text, capacity,
+              std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
+                  std::to_string(version.update));
+  });
+}
+
+int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
+  switch (static_cast<Operation>(operation)) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return combines(dtype, reduce_op);
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::all_to_all:
+      return bytes_of_element(dtype) != 0;
+    default:
+      return 0;
+  }
+}
+
+// --- Making one ---------------------------------------------------------------------------------
+
+void set(const lockstep_engine_store& store, const std::string& key, const void* value,
+         std::size_t bytes) {
+  lockstep_engine_error error = {};
+  if (store.set(store.self, key.c_str(), value, bytes, &error) != 0) {
+    throw Failed{static_cast<Fault>(error.fault), error.text};
+  }
+}
+
+void wait(const lockstep_engine_store& store, const std::string& key, void* value,
+          std::size_t bytes) {
+  std::size_t there = 0;
+  lockstep_engine_error error = {};
+  if (store.wait(store.self, key.c_str(), value, bytes, &there, &error) != 0) {
+    throw Failed{static_cast<Fault>(error.fault), error.text};
+  }
+  if (there != bytes) throw Failed{Fault::corrupt, key + " is not what oneCCL has written"};
+}
+
+// oneCCL waits for minutes for a member that does not come; the store has our deadline.
+void meet(const lockstep_engine_config& config) {
+  char here = 1;
+  set(config.store, "here/" + std::to_string(config.rank), &here, sizeof here);
+  for (int rank = 0; rank < config.size; ++rank) {
+    wait(config.store, "here/" + std::to_string(rank), &here, sizeof here);
+  }
+}
+
+ccl::shared_ptr_class<ccl::kvs> make_kvs(const lockstep_engine_config& config) {
+  ccl::kvs::address_type address;
+  if (config.rank == 0) {
+    auto kvs = ccl::create_main_kvs();
+    address = kvs->get_address();
+    set(config.store, "kvs", address.data(), address.size());
+    return kvs;
+  }
+  wait(config.store, "kvs", address.data(), address.size());
+  return ccl::create_kvs(address);
+}
+
+int create(const lockstep_engine_config* config, void** communicator,
+           lockstep_engine_error* error) {
+  return guarded(error, [&] {
+    meet(*config);
+    start_library(*config);
+    auto made = std::make_unique<Communicator>();
+    made->timeout = std::chrono::milliseconds(config->timeout_ms);
+    made->kvs = make_kvs(*config);
+    made->ccl.emplace(ccl::create_communicator(config->size, config->rank, made->kvs));
+    *communicator = made.release();
+  });
+}
+
+// After a call that was given up it stays: its schedule is still in oneCCL, which would wait for it.
+void destroy(void* communicator) {
+  lockstep_engine_error ignored;
+  guarded(&ignored, [&] {
+    const auto lock = progress().enter();
+    delete static_cast<Communicator*>(communicator);
+  });
+}
+
+void cancel(void* communicator) { static_cast<Communicator*>(communicator)->is_cancelled = true; }
+
+// --- Collectives --------------------------------------------------------------------------------
+
+int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t reduce_op,
+               lockstep_engine_error* error) {
+  return run(communicator, error, [&](const ccl::communicator& ccl) {
+    require_combines(*data, reduce_op);
+    return ccl::allreduce(data->data, data->data, data->count, *number_of(data->dtype),
+                          *reduction_of(data->dtype, reduce_op), ccl);
+  });
+}
+
+int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root,
+              lockstep_engine_error* error) {
+  return run(communicator, error, [&](const ccl::communicator& ccl) {
+    return ccl::broadcast(data->data, bytes_of(*data), ccl::datatype::uint8, root, ccl);
+  });
+}
+
+int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
+           std::uint8_t reduce_op, lockstep_engine_error* error) {
+  return run(communicator, error, [&](const ccl::communicator& ccl) {
+    require_combines(*data, reduce_op);
+    return ccl::reduce(data->data, data->data, data->count, *number_of(data->dtype),
+                       *reduction_of(data->dtype, reduce_op), root, ccl);
+  });
+}
+
+std::vector<std::size_t> in_bytes(const std::size_t* counts, int size, std::uint8_t dtype) {
+  std::vector<std::size_t> bytes(counts, counts + size);
+  for (std::size_t& count : bytes) count *= bytes_of_element(dtype);
+  return bytes;
+}
+
+int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
+               const std::size_t* counts, lockstep_engine_error* error) {
+  return run(communicator, error, [&](const ccl::communicator& ccl) {
+    return ccl::allgatherv(input->data, bytes_of(*input), output->data,
+                           in_bytes(counts, ccl.size(), output->dtype), ccl::datatype::uint8, ccl);
+  });
+}
+
+int reduce_scatter(void*, const lockstep_buffer*, const lockstep_buffer*, const std::size_t*,
+                   std::uint8_t, lockstep_engine_error* error) {
+  return fail(error, Fault::unsupported, "oneCCL has no reduce_scatter with counts");
+}
+
+int all_to_all(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
+               const std::size_t* send_counts, const std::size_t* receive_counts,
+               lockstep_engine_error* error) {
+  return run(communicator, error, [&](const ccl::communicator& ccl) {
+    return ccl::alltoallv(input->data, in_bytes(send_counts, ccl.size(), input->dtype),
+                          output->data, in_bytes(receive_counts, ccl.size(), output->dtype),
+                          ccl::datatype::uint8, ccl);
+  });
+}
+
+constexpr lockstep_engine engine = {
+    .struct_bytes = sizeof(lockstep_engine),
+    .abi = LOCKSTEP_ENGINE_ABI,
+    .name = "oneccl",
+    .devices = 1,  // CPU.
+    .probe = probe,
+    .identify = nullptr,
+    .tell_all = nullptr,
+    .supports = supports,
+    .create = create,
+    .destroy = destroy,
+    .cancel = cancel,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .reduce = reduce,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_to_all = all_to_all,
+};
+
+}  // namespace
+}  // namespace lockstep::plugin
+
+const lockstep_engine* lockstep_engine_v1() { return &lockstep::plugin::engine; }
