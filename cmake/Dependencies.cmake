@@ -25,6 +25,19 @@ elseif(LOCKSTEP_WITH_TORCH)
   message(FATAL_ERROR "Lockstep needs ISA-L, Debian's libisal-dev, for checkpoints.")
 endif()
 
+# MPI, for the engine and for comparisons with it; without the C++ classes that it once had. Debian
+# installs mpicxx with mpirun, without the headers, and find_package(MPI) then ends in an error even
+# where it is not required.
+find_program(LOCKSTEP_MPICXX mpicxx)
+if(LOCKSTEP_MPICXX)
+  execute_process(COMMAND ${LOCKSTEP_MPICXX} -fsyntax-only -include mpi.h -x c++ /dev/null
+                  RESULT_VARIABLE mpicxx_result OUTPUT_QUIET ERROR_QUIET)
+endif()
+if(LOCKSTEP_MPICXX AND mpicxx_result EQUAL 0)
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()
+
 if(LOCKSTEP_WITH_TORCH)
   set(LOCKSTEP_TORCH_VERSION 2.13)
   # The CPU wheel's config warns about the static libraries that a wheel leaves out.

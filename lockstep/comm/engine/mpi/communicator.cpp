@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/engine/mpi/communicator.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "lockstep/comm/engine/mpi/pieces.h"
+#include "lockstep/comm/engine/mpi/types.h"
+#include "lockstep/comm/engine/mpi/world.h"
+#include "lockstep/comm/engine/plugin.h"
+
+namespace lockstep::mpi {
+namespace {
+
+using plugin::Failed;
+
+struct Group {
+  MPI_Group handle = MPI_GROUP_NULL;
+
+  Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group() {
+    if (handle != MPI_GROUP_NULL) MPI_Group_free(&handle);
+  }
+};
+
+// Keeps apart communicators that several threads make at once: FNV-1a of the name, as far as MPI's
+// tags go.
+int tag_of(std::string_view name) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+
+  void* value = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found), "MPI_Comm_get_attr");
+  const int largest = found != 0 ? *static_cast<const int*>(value) : 32767;  // Which MPI promises.
+  return static_cast<int>(hash % (static_cast<std::uint64_t>(largest) + 1));
+}
+
+MPI_Comm make(const lockstep_engine_config& config) {
+  const MPI_Comm all = duplicated_world(config.world);
+  if (size_of(all) != config.world_size)
+    throw Failed{Fault::misuse, "MPI's communicator has " + std::to_string(size_of(all)) +
+                                    " ranks, and the job " + std::to_string(config.world_size)};
+  Group world;
+  Group members;
+  check(MPI_Comm_group(all, &world.handle), "MPI_Comm_group");
+  check(MPI_Group_incl(world.handle, config.size, config.world_ranks, &members.handle),
+        "MPI_Group_incl");
+  MPI_Comm made = MPI_COMM_NULL;
+  check(MPI_Comm_create_group(all, members.handle, tag_of(config.name), &made),
+        "MPI_Comm_create_group");
+  check(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return made;
+}
+
+std::byte* bytes_at(const lockstep_buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
+
+std::size_t element_of(const lockstep_buffer& buffer) {
+  return plugin::bytes_of_element(buffer.dtype);
+}
+
+struct Reduction {
+  MPI_Datatype type;
+  MPI_Op op;
+};
+
+Reduction reduction_of(const lockstep_buffer& buffer, std::uint8_t reduce_op) {
+  const auto dtype = static_cast<DType>(buffer.dtype);
+  const Reduction native{type_of(dtype), op_of(dtype, static_cast<ReduceOp>(reduce_op))};
+  if (native.op == MPI_OP_NULL)
+    throw Failed{Fault::unsupported, "MPI does not have this reduction of this type"};
+  return native;
+}
+
+void broadcast_bytes(std::byte* data, std::size_t bytes, int root, MPI_Comm comm) {
+  in_pieces(data, bytes, 1, [&](std::byte* at, int count) {
+    check(MPI_Bcast(at, count, MPI_BYTE, root, comm), "MPI_Bcast");
+  });
+}
+
+// In place at `root`.
+void reduce_elements(std::byte* data, std::size_t bytes, std::size_t element, Reduction native,
+                     int root, int rank, MPI_Comm comm) {
+  in_pieces(data, bytes, element, [&](std::byte* at, int count) {
+    const void* from = rank == root ? MPI_IN_PLACE : at;
+    void* to = rank == root ? at : nullptr;
+    check(MPI_Reduce(from, to, count, native.type, native.op, root, comm), "MPI_Reduce");
+  });
+}
+
+}  // namespace
+
+void Messages::wait() {
+  std::vector<MPI_Status> statuses(requests_.size());
+  const int result =
+      MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses.data());
+  if (result == MPI_ERR_IN_STATUS)
+    for (const MPI_Status& status : statuses)
+      if (status.MPI_ERROR != MPI_ERR_PENDING) check(status.MPI_ERROR, "MPI_Waitall");
+  check(result, "MPI_Waitall");
+}
+
+Communicator::Communicator(const lockstep_engine_config& config) : comm_(make(config)) {
+  rank_ = rank_in(comm_);
+  size_ = size_of(comm_);
+  if (rank_ != config.rank || size_ != config.size)
+    throw Failed{Fault::bug, "MPI counts the members of a communicator in another order"};
+}
+
+Communicator::~Communicator() {
+  int ended = 0;
+  if (!is_whole_ || MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;
+  if (MPI_Comm_free(&comm_) == MPI_SUCCESS) unfinished_.finish();
+}
+
+void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
+  const Reduction native = reduction_of(data, reduce_op);
+  in_pieces(bytes_at(data), plugin::bytes_of(data), element_of(data), [&](void* at, int count) {
+    check(MPI_Allreduce(MPI_IN_PLACE, at, count, native.type, native.op, comm_), "MPI_Allreduce");
+  });
+}
+
+void Communicator::broadcast(const lockstep_buffer& data, int root) {
+  broadcast_bytes(bytes_at(data), plugin::bytes_of(data), root, comm_);
+}
+
+void Communicator::reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op) {
+  reduce_elements(bytes_at(data), plugin::bytes_of(data), element_of(data),
+                  reduction_of(data, reduce_op), root, rank_, comm_);
+}
+
+// In place on every rank, as MPI wants all ranks to agree on that.
+void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* counts) {
+  const Parts parts(counts, size_, element_of(output));
+  if (parts.total == 0) return;
+  std::byte* const all = bytes_at(output);
+  std::byte* const own = all + parts.begins[rank_];
+  if (own != input.data && parts.sizes[rank_] != 0)
+    std::memcpy(own, input.data, parts.sizes[rank_]);
+
+  if (parts.total > largest_call) {
+    for (int rank = 0; rank < size_; ++rank)
+      broadcast_bytes(all + parts.begins[rank], parts.sizes[rank], rank, comm_);
+  } else if (parts.are_equal()) {
+    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, static_cast<int>(parts.sizes[rank_]),
+                        MPI_BYTE, comm_),
+          "MPI_Allgather");
+  } else {
+    check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, all, as_ints(parts.sizes).data(),
+                         as_ints(parts.begins).data(), MPI_BYTE, comm_),
+          "MPI_Allgatherv");
+  }
+}
+
+void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
+                                  const std::size_t* counts, std::uint8_t reduce_op) {
+  const Reduction native = reduction_of(input, reduce_op);
+  const std::size_t element = element_of(input);
+  const Parts parts(counts, size_, element);
+  if (parts.total == 0) return;
+  std::byte* const own = bytes_at(input) + parts.begins[rank_];
+  const std::size_t bytes = parts.sizes[rank_];
+
+  if (parts.total > largest_call) {
+    if (own != output.data && bytes != 0) std::memcpy(output.data, own, bytes);
+    for (int rank = 0; rank < size_; ++rank) {
+      std::byte* const part =
+          rank == rank_ ? bytes_at(output) : bytes_at(input) + parts.begins[rank];
+      reduce_elements(part, parts.sizes[rank], element, native, rank, rank_, comm_);
+    }
+    return;
+  }
+  // MPI wants a result that is no part of its input.
+  const bool in_place = own == output.data;
+  const auto apart = std::make_unique_for_overwrite<std::byte[]>(in_place ? bytes : 0);
+  check(MPI_Reduce_scatter(input.data, in_place ? apart.get() : output.data,
+                           as_ints(parts.sizes, element).data(), native.type, native.op, comm_),
+        "MPI_Reduce_scatter");
+  if (in_place && bytes != 0) std::memcpy(output.data, apart.get(), bytes);
+}
+
+// As messages, which both ends of a pair cut alike. MPI_Alltoallv() would be asked for by a rank whose
+// parts fit into one call, while another rank's do not.
+void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* send_counts, const std::size_t* receive_counts) {
+  const Parts sent(send_counts, size_, element_of(input));
+  const Parts received(receive_counts, size_, element_of(output));
+  constexpr int tag = 0;
+  Messages messages;
+  for (int distance = 1; distance < size_; ++distance) {
+    const int from = (rank_ - distance + size_) % size_;
+    in_pieces(bytes_at(output) + received.begins[from], received.sizes[from], 1,
+              [&](void* at, int count) {
+                MPI_Request request = MPI_REQUEST_NULL;
+                check(MPI_Irecv(at, count, MPI_BYTE, from, tag, comm_, &request), "MPI_Irecv");
+                messages.add(request);
+              });
+  }
+  for (int distance = 1; distance < size_; ++distance) {
+    const int to = (rank_ + distance) % size_;
+    in_pieces(bytes_at(input) + sent.begins[to], sent.sizes[to], 1, [&](const void* at, int count) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(MPI_Isend(at, count, MPI_BYTE, to, tag, comm_, &request), "MPI_Isend");
+      messages.add(request);
+    });
+  }
+  if (sent.sizes[rank_] != 0)
+    std::memcpy(bytes_at(output) + received.begins[rank_], bytes_at(input) + sent.begins[rank_],
+                sent.sizes[rank_]);
+  messages.wait();
+}
+
+}  // namespace lockstep::mpi

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/engine/mpi/library.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/comm/engine/plugin.h"
+
+namespace lockstep::mpi {
+namespace {
+
+using plugin::Failed;
+
+#ifdef OPEN_MPI
+constexpr bool is_for_open_mpi = true;
+#else
+constexpr bool is_for_open_mpi = false;
+#endif
+
+std::atomic<int> unfinished = 0;
+
+bool is_initialized() {
+  int flag = 0;
+  check(MPI_Initialized(&flag), "MPI_Initialized");
+  return flag != 0;
+}
+
+bool is_finalized() {
+  int flag = 0;
+  check(MPI_Finalized(&flag), "MPI_Finalized");
+  return flag != 0;
+}
+
+// Any of these says that a launcher waits for this process to start MPI. Without it MPI would start
+// as a job of one rank.
+void require_launcher() {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD"})
+    if (std::getenv(variable) != nullptr) return;
+  throw Failed{Fault::unsupported,
+               "no launcher of MPI has started this process: none of OMPI_COMM_WORLD_SIZE, "
+               "PMIX_RANK, PMI_RANK, PMI_SIZE and PMI_FD is set. Start the ranks with mpirun or "
+               "with srun --mpi=pmix or pmi2, or choose another engine"};
+}
+
+struct Launched {
+  const char* variable;
+  int ranks;
+};
+
+// How many ranks the launcher has started, as far as it says. Open MPI's ranks have Slurm's variable
+// too, of the step that started its daemons: the order matters.
+std::optional<Launched> launched() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* value = std::getenv(variable)) return Launched{variable, std::atoi(value)};
+  return std::nullopt;
+}
+
+void require_all_ranks() {
+  int size = 0;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  const auto told = launched();
+  if (!told || told->ranks == size) return;
+  throw Failed{Fault::unsupported,
+               "the launcher has started " + std::to_string(told->ranks) + " ranks (" +
+                   told->variable + ") and MPI_COMM_WORLD has " + std::to_string(size) +
+                   ": mpirun and the MPI library (" + version() +
+                   ") are not of one installation, and do not understand each other"};
+}
+
+std::string_view name_of_level(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE:
+      return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    default:
+      return "an unknown thread level";
+  }
+}
+
+void require_threads(bool by_program) {
+  int level = MPI_THREAD_SINGLE;
+  check(MPI_Query_thread(&level), "MPI_Query_thread");
+  if (level == MPI_THREAD_MULTIPLE) return;
+  std::string text = "MPI runs with " + std::string(name_of_level(level)) +
+                     ", and Lockstep calls it from threads of its own, which needs "
+                     "MPI_THREAD_MULTIPLE. ";
+  text += by_program ? "Start it with MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, "
+                       "&provided) instead of MPI_Init(), or let Lockstep start it"
+                     : "This MPI library cannot give it: use a build of it that can";
+  throw Failed{Fault::unsupported, text};
+}
+
+// MPI_Finalize() waits for all ranks: it is called only where all of them can be expected.
+void end_at_exit(int code, void*) {
+  int finalized = 0;
+  if (code != 0 || unfinished != 0) return;
+  if (MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0) MPI_Finalize();
+}
+
+}  // namespace
+
+void check(int result, const char* function) {
+  if (result == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> words{};
+  int length = 0;
+  int kind = MPI_ERR_UNKNOWN;
+  MPI_Error_string(result, words.data(), &length);
+  MPI_Error_class(result, &kind);
+  throw Failed{kind == MPI_ERR_TRUNCATE ? Fault::mismatch : Fault::system,
+               std::string(function) + "() failed: " + words.data()};
+}
+
+std::string version() {
+  // Of another implementation's words there may be more than this one's mpi.h allows for.
+  std::array<char, std::max(16384, MPI_MAX_LIBRARY_VERSION_STRING)> words{};
+  int length = 0;
+  check(MPI_Get_library_version(words.data(), &length), "MPI_Get_library_version");
+  const std::string_view all(words.data());
+  const std::string line(all.substr(0, all.find('\n')));
+  if (line.starts_with("Open MPI") != is_for_open_mpi)
+    throw Failed{Fault::unsupported,
+                 std::string("this plugin was compiled for ") +
+                     (is_for_open_mpi ? "Open MPI" : "MPICH and its kin") +
+                     ", and the MPI library in this process is: " + line +
+                     ". Name the folder of a plugin for that one in LOCKSTEP_ENGINE_PATH"};
+  return line;
+}
+
+void start() {
+  if (is_finalized())
+    throw Failed{Fault::misuse, "MPI_Finalize() was called: MPI cannot be started again"};
+  const bool by_program = is_initialized();
+  if (!by_program) {
+    require_launcher();
+    int level = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
+    if (on_exit(end_at_exit, nullptr) != 0)
+      throw Failed{Fault::system, "no memory for an exit handler"};
+  }
+  require_all_ranks();
+  require_threads(by_program);
+}
+
+Unfinished::Unfinished() { ++unfinished; }
+
+void Unfinished::finish() { --unfinished; }
+
+}  // namespace lockstep::mpi

@@ -1,0 +1,66 @@
+// Buffers cut into what one call of MPI takes.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "lockstep/comm/engine/mpi/library.h"
+
+// Bytes. Tests make it small.
+#ifndef LOCKSTEP_MPI_LARGEST_CALL
+#define LOCKSTEP_MPI_LARGEST_CALL (std::size_t{1} << 30)
+#endif
+
+namespace lockstep::mpi {
+
+// Well below INT_MAX, since libraries multiply counts by sizes, and more than large enough to be
+// limited by the network alone.
+constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
+
+// act(begin, elements) for each piece of `bytes`, which are elements of `element` bytes each.
+template <class Act>
+void in_pieces(std::byte* data, std::size_t bytes, std::size_t element, Act act) {
+  const std::size_t most = largest_call / element * element;
+  for (std::size_t begin = 0; begin < bytes; begin += most)
+    act(data + begin, static_cast<int>(std::min(most, bytes - begin) / element));
+}
+
+// The parts of a buffer, by rank, one after the other.
+struct Parts {
+  std::vector<std::size_t> begins;  // In bytes, as sizes.
+  std::vector<std::size_t> sizes;
+  std::size_t total = 0;
+
+  Parts(const std::size_t* counts, int ranks, std::size_t element) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      begins.push_back(total);
+      sizes.push_back(counts[rank] * element);
+      total += sizes.back();
+    }
+  }
+
+  bool are_equal() const { return std::equal(sizes.begin() + 1, sizes.end(), sizes.begin()); }
+};
+
+// As MPI wants them, in units of `unit` bytes; for a total of at most largest_call.
+inline std::vector<int> as_ints(const std::vector<std::size_t>& bytes, std::size_t unit = 1) {
+  std::vector<int> all;
+  all.reserve(bytes.size());
+  for (const std::size_t each : bytes) all.push_back(static_cast<int>(each / unit));
+  return all;
+}
+
+// Messages under way at once.
+class Messages {
+ public:
+  void add(MPI_Request request) { requests_.push_back(request); }
+  void wait();
+
+ private:
+  std::vector<MPI_Request> requests_;
+};
+
+}  // namespace lockstep::mpi

@@ -1,0 +1,19 @@
+// DType and ReduceOp in MPI's terms, where MPI has what Lockstep means.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/engine/mpi/library.h"
+#include "lockstep/comm/operation.h"
+
+namespace lockstep::mpi {
+
+// MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not know.
+MPI_Datatype type_of(DType dtype);
+
+// How elements of type_of(dtype) are combined. MPI_OP_NULL where MPI cannot: averages, types that it
+// does not know, and min and max of floating-point numbers, which MPI may take past a NaN.
+MPI_Op op_of(DType dtype, ReduceOp op);
+
+}  // namespace lockstep::mpi

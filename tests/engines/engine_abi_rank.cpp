@@ -1,0 +1,92 @@
+// A rank of a job that an engine's own launcher has started; it opens a plugin and knows nothing
+// else of what is underneath.
+//
+// engine_abi_rank PLUGIN collectives     compares all that the engine does with the same done serially
+// engine_abi_rank PLUGIN identify        learns who it is, makes no communicator, and ends
+// engine_abi_rank PLUGIN refused WORDS   sees probe() or identify() refuse, with all of these words
+// engine_abi_rank PLUGIN deserted        rank 0 ends with exit code 3 while the others wait for it
+
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/operation.h"
+#include "tests/engines/engine_checks.h"
+
+namespace {
+
+using lockstep::test::World;
+
+void collectives(const lockstep_engine& engine) {
+  const World world = lockstep::test::identify(engine, nullptr);
+  const int compared = lockstep::test::check_engine(engine, world);
+  if (compared < 1000) throw std::runtime_error("only " + std::to_string(compared) + " results");
+  if (world.rank == 0)
+    std::cout << "all of " << world.size << " ranks are as they should be" << std::endl;
+}
+
+void refused(const lockstep_engine& engine, const std::vector<std::string_view>& words) {
+  char version[512] = {};
+  lockstep_engine_error error{};
+  std::int32_t rank = -1;
+  std::int32_t size = -1;
+  if (engine.probe(version, sizeof version, &error) == 0 &&
+      engine.identify(nullptr, &rank, &size, &error) == 0)
+    throw std::runtime_error("not refused, but rank " + std::to_string(rank) + " of " +
+                             std::to_string(size));
+  if (error.fault != static_cast<std::int32_t>(lockstep::Fault::unsupported))
+    throw std::runtime_error("fault " + std::to_string(error.fault) + ": " + error.text);
+  for (const std::string_view word : words)
+    if (std::string_view(error.text).find(word) == std::string_view::npos)
+      throw std::runtime_error("no '" + std::string(word) + "' in: " + error.text);
+  std::cout << "refused: " << error.text << std::endl;
+}
+
+int deserted(const lockstep_engine& engine) {
+  const World world = lockstep::test::identify(engine, nullptr);
+  void* const all = lockstep::test::make_communicator(engine, world, "all");
+  if (world.rank == 0) return 3;
+  float one = 1;
+  lockstep_buffer data{};
+  data.data = &one;
+  data.count = 1;
+  data.dtype = static_cast<std::uint8_t>(lockstep::DType::float32);
+  lockstep_engine_error error{};
+  engine.all_reduce(all, &data, static_cast<std::uint8_t>(lockstep::ReduceOp::sum), &error);
+  return 4;
+}
+
+int run(const std::vector<std::string_view>& words) {
+  if (words.size() < 2) throw std::invalid_argument("engine_abi_rank PLUGIN MODE");
+  const lockstep_engine& engine = lockstep::test::open_plugin(words[0].data());
+  const std::string_view mode = words[1];
+  if (mode == "collectives")
+    collectives(engine);
+  else if (mode == "identify")
+    lockstep::test::identify(engine, nullptr);
+  else if (mode == "refused")
+    refused(engine, {words.begin() + 2, words.end()});
+  else if (mode == "deserted")
+    return deserted(engine);
+  else
+    throw std::invalid_argument("no mode " + std::string(mode));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::cerr << "engine_abi_rank: " << error.what() << std::endl;
+    return 1;
+  }
+}
