@@ -1,0 +1,275 @@
+// Ranks of several hosts that die, differ, are late or give up: what those of the other hosts learn.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/hosts/across_hosts.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Exit;
+using test::fault_of;
+using test::HostLayout;
+using test::Rank;
+using test::Ranks;
+
+constexpr std::size_t some = 100'000;
+
+class AcrossHosts : public testing::TestWithParam<std::string> {
+ protected:
+  AcrossHosts() { HostLayout{"aabb", GetParam()}.set(); }
+  ~AcrossHosts() override { HostLayout::unset(); }
+  std::string engine() const { return GetParam().substr(GetParam().find('+') + 1); }
+};
+
+void expect_survivors(const std::vector<Exit>& exits, int dead) {
+  for (const Exit& exit : exits)
+    if (exit.rank != dead) EXPECT_EQ(exit.code, 0) << exit.rank << ": " << exit.output;
+}
+
+// The steady clock is the same for all processes of this machine.
+void write_now(const std::filesystem::path& file) {
+  std::ofstream(file.string() + ".new") << Clock::now().time_since_epoch().count();
+  std::filesystem::rename(file.string() + ".new", file);
+}
+
+double seconds_since_written(const std::filesystem::path& file) {
+  std::int64_t then = 0;
+  std::ifstream(file) >> then;
+  return seconds_since(Clock::time_point(Clock::duration(then)));
+}
+
+// Until an Error ends it, which must come within a second of the death that is written in the scratch
+// folder, and name it.
+void reduce_until(const ProcessGroup& group, const Rank& rank, int dead, int signal) {
+  std::vector<float> values(some, 1);
+  try {
+    for (int i = 0; i < 1'000'000; ++i) group.all_reduce(buffer_of(values));
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_LT(seconds_since_written(rank.scratch / "death"), 1.0) << error.what();
+    ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
+    ASSERT_TRUE(error.failure()) << error.what();
+    EXPECT_EQ(error.failure()->rank, dead) << error.what();
+    EXPECT_GT(error.failure()->pid, 0);
+    if (signal != 0) EXPECT_EQ(error.failure()->signal, signal) << error.what();
+  }
+}
+
+const Ranks killed("killed across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::vector<float> values(some, 1);
+  for (int i = 0; i < 5; ++i) group.all_reduce(buffer_of(values));
+  if (rank.rank == 2) {
+    write_now(rank.scratch / "death");
+    ::raise(SIGKILL);
+  }
+  reduce_until(group, rank, 2, SIGKILL);
+});
+
+// Rank 3, which shares a host with it, knows the signal and tells the other host.
+TEST_P(AcrossHosts, AKilledRankIsNamedWithItsSignalOnEveryHost) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  const auto exits = killed.run(4, 30s);
+  EXPECT_EQ(exits[2].signal, SIGKILL);
+  expect_survivors(exits, 2);
+}
+
+const Ranks whole_host_killed("a whole host killed", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::vector<float> values(some, 1);
+  for (int i = 0; i < 5; ++i) group.all_reduce(buffer_of(values));
+  if (rank.rank == 1) {
+    write_now(rank.scratch / "death");
+    ::raise(SIGKILL);
+  }
+  reduce_until(group, rank, 1, 0);
+});
+
+TEST_P(AcrossHosts, ARankAloneOnItsHostIsNamedByWhoeverLosesIt) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  HostLayout{"aba", GetParam()}.set();
+  expect_survivors(whole_host_killed.run(3, 30s), 1);
+}
+
+const Ranks killed_while_idle("killed while others are in an engine", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::vector<float> values(some, 1);
+  group.all_reduce(buffer_of(values));
+  if (rank.rank == 3) {  // The others wait for it inside of a collective.
+    std::this_thread::sleep_for(300ms);
+    write_now(rank.scratch / "death");
+    ::raise(SIGSEGV);
+  }
+  reduce_until(group, rank, 3, SIGSEGV);
+});
+
+TEST_P(AcrossHosts, ARankThatCrashesWhileOthersWaitIsNamed) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  expect_survivors(killed_while_idle.run(4, 30s), 3);
+}
+
+const Ranks differ("differ across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::vector<float> values(rank.rank == 3 ? 9 : 8, 7);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { group.all_reduce(buffer_of(values)); }, &text), Fault::mismatch);
+  EXPECT_NE(
+      text.find("rank 0 called all_reduce(sum) of 8 float32, rank 3 called all_reduce(sum) of "
+                "9 float32"),
+      std::string::npos)
+      << text;
+  EXPECT_EQ(values[0], 7);  // No memory was touched.
+});
+
+TEST_P(AcrossHosts, AMismatchIsNamedOnEveryHostBeforeMemoryIsTouched) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(differ.run(4, 30s)));
+}
+
+const Ranks late("late across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  std::string text;
+  if (rank.rank == 3) {
+    std::this_thread::sleep_for(4s);
+    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
+    return;
+  }
+  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 500ms}); }, &text), Fault::timeout);
+  EXPECT_NE(text.find("rank 3"), std::string::npos) << text;
+});
+
+TEST_P(AcrossHosts, WhoComesTooLateIsNamedOnEveryHost) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(late.run(4, 40s)));
+}
+
+const Ranks aborts("aborts across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  if (rank.rank == 0) {
+    std::this_thread::sleep_for(200ms);
+    group.abort("the input is broken");
+    return;
+  }
+  std::string text;
+  EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::aborted);
+  EXPECT_NE(text.find("the input is broken"), std::string::npos) << text;
+});
+
+TEST_P(AcrossHosts, AnAbortReachesEveryHost) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(aborts.run(4, 30s)));
+}
+
+const Ranks throws_ranks("throws across hosts", [](const Rank& rank) {
+  std::string text;
+  const auto train = [&] {
+    ProcessGroup group = test::join_across_hosts(rank);
+    group.barrier();
+    if (rank.rank == 1) throw std::runtime_error("no more input");
+    group.barrier();
+  };
+  if (rank.rank == 1) {
+    EXPECT_THROW(train(), std::runtime_error);
+    return;
+  }
+  EXPECT_EQ(fault_of(train, &text), Fault::peer_lost) << text;
+  EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+});
+
+TEST_P(AcrossHosts, ARankThatUnwindsIsNamedOnEveryHost) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(throws_ranks.run(4, 30s)));
+}
+
+const Ranks two_groups("two groups across hosts", [](const Rank& rank) {
+  for (int round = 0; round < 2; ++round) {
+    ProcessGroup group = test::join_across_hosts(rank);
+    EXPECT_EQ(group.local_size(), 2);
+    EXPECT_EQ(group.local_rank(), rank.rank % 2);
+    std::vector<double> values(some, rank.rank);
+    // Two groups, in opposite orders: they do not wait for each other.
+    const ProcessGroup one = group.split(0);
+    const ProcessGroup other = group.split(0);
+    const auto sum = [&](const ProcessGroup& subgroup) {
+      std::vector<double> mine(some, rank.rank);
+      subgroup.all_reduce(buffer_of(mine));
+      EXPECT_EQ(mine, std::vector<double>(some, 0 + 1 + 2 + 3));
+    };
+    std::thread beside([&] { rank.rank % 2 == 0 ? sum(one) : sum(other); });
+    rank.rank % 2 == 0 ? sum(other) : sum(one);
+    beside.join();
+    destroy_process_group(group);
+  }
+});
+
+TEST_P(AcrossHosts, GroupsDoNotWaitForEachOtherAndMayBeMadeAnew) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(two_groups.run(4, 60s)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, AcrossHosts, testing::Values("shm+gloo", "shm+oneccl", "gloo"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name)
+                             if (c == '+') c = '_';
+                           return name;
+                         });
+
+const Ranks disagrees("asks for another backend", [](const Rank& rank) {
+  if (rank.rank == 1) ::setenv("LOCKSTEP_BACKEND", "shm+oneccl", 1);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { test::join_across_hosts(rank); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("rank 0 asks for backend 'shm+gloo', rank 1 for 'shm+oneccl'"),
+            std::string::npos)
+      << text;
+});
+
+TEST(JoinHosts, RanksThatAskForDifferentBackendsAllLearnIt) {
+  HostLayout{"ab", "shm+gloo"}.set();
+  EXPECT_TRUE(all_succeeded(disagrees.run(2, 30s)));
+  HostLayout::unset();
+}
+
+const Ranks chooses("chooses by itself", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  EXPECT_EQ(group.backend(), rank.world_size == 3 ? "shm+gloo" : "gloo");
+  destroy_process_group(group);
+});
+
+TEST(JoinHosts, ChooseAnEngineByThemselves) {
+  LOCKSTEP_NEEDS_ENGINE("gloo");
+  HostLayout{"aab", "auto"}.set();
+  EXPECT_TRUE(all_succeeded(chooses.run(3, 30s)));
+  HostLayout{"ab", ""}.set();
+  EXPECT_TRUE(all_succeeded(chooses.run(2, 30s)));
+  HostLayout::unset();
+}
+
+const Ranks absent("does not come", [](const Rank& rank) {
+  if (rank.rank == 2) return;
+  std::string text;
+  EXPECT_EQ(fault_of([&] { test::join_across_hosts(rank, 1s); }, &text), Fault::timeout);
+  EXPECT_NE(text.find("of 3 ranks, these did not come: 2"), std::string::npos) << text;
+});
+
+TEST(JoinHosts, NameWhoDoesNotCome) {
+  HostLayout{"abc", "auto"}.set();
+  EXPECT_TRUE(all_succeeded(absent.run(3, 30s)));
+  HostLayout::unset();
+}
+
+}  // namespace
+}  // namespace lockstep
