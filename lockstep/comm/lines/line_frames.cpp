@@ -91,6 +91,7 @@ std::string encode_failure(const Failure& failure) {
       .prefixed(cut(failure.operation, max_text_bytes))
       .prefixed(cut(failure.group, max_text_bytes))
       .prefixed(cut(failure.what, max_what_bytes))
+      .prefixed(cut(failure.connection, max_text_bytes))
       .take();
 }
 
@@ -115,6 +116,7 @@ Failure decode_failure(std::string_view bytes) {
   failure.operation = reader.prefixed(max_text_bytes);
   failure.group = reader.prefixed(max_text_bytes);
   failure.what = reader.prefixed(max_what_bytes);
+  failure.connection = reader.prefixed(max_text_bytes);
   reader.end();
   return failure;
 }

@@ -68,6 +68,7 @@ TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
                     .sequence = 812,
                     .group = "world",
                     .what = "text",
+                    .connection = "how",
                     .detected_by = -1,
                     .left = true};
   const Failure got = decode_failure(encode_failure(all));
@@ -77,6 +78,7 @@ TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
   EXPECT_EQ(got.oom, all.oom);
   EXPECT_EQ(got.sequence, all.sequence);
   EXPECT_EQ(got.what, all.what);
+  EXPECT_EQ(got.connection, all.connection);
   EXPECT_EQ(got.detected_by, all.detected_by);
   EXPECT_EQ(got.left, all.left);
 
@@ -86,8 +88,8 @@ TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
 
 TEST(LineFrames, CutAFailuresTextsToWhatFits) {
   const std::string huge(1 << 20, 'x');
-  const std::string bytes =
-      encode_failure({.host = huge, .operation = huge, .group = huge, .what = huge});
+  const std::string bytes = encode_failure(
+      {.host = huge, .operation = huge, .group = huge, .what = huge, .connection = huge});
   EXPECT_LE(bytes.size(), max_line_frame_bytes);
   EXPECT_FALSE(decode_failure(bytes).what.empty());
 }

@@ -41,7 +41,7 @@ TEST(LinesFailure, OfARankWhoseLineEndsIsToldOnceWithWhatItSaidBeforeStillHeard)
   EXPECT_EQ(failure->host, "host2");
   EXPECT_EQ(failure->pid, 102);
   EXPECT_EQ(failure->detected_by, 0);
-  EXPECT_EQ(failure->what, "its connection ended");
+  EXPECT_EQ(describe(*failure), "rank 2 (pid 102 on host2) was lost: its connection ended");
   EXPECT_EQ(groups[0]->hear(2, in(1s), nothing), "last words");
   ASSERT_TRUE(team.failures(1).await_first(in(20s)));
   std::this_thread::sleep_for(500ms);
@@ -148,10 +148,13 @@ struct Process {
 const Ranks killed("killed on its line", [](const Rank& rank) {
   Process process(rank);
   if (rank.rank == 1) {
-    process.group->say(0, "going");
-    process.group->say(2, "going");
+    for (const int other : {0, 2}) {
+      ASSERT_EQ(process.group->hear(other, in(20s), nothing), "connected");
+      process.group->say(other, "going");
+    }
     ::raise(SIGKILL);
   }
+  process.group->say(1, "connected");
   ASSERT_EQ(process.group->hear(1, in(20s), nothing), "going");
   const auto begin = Clock::now();
   const auto failure = process.heard.await_first(in(20s));

@@ -66,6 +66,8 @@ class Lines::Loop {
     Deadline report_at = no_deadline;
   };
 
+  static constexpr std::chrono::milliseconds look_interval{500};
+
   void run();
   void turn();
   int timeout_ms() const;

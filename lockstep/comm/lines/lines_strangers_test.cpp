@@ -52,7 +52,8 @@ class ByHand {
     const auto failure = heard_.await_first(in(20s));
     ASSERT_TRUE(failure);
     EXPECT_EQ(failure->rank, 0);
-    EXPECT_NE(failure->what.find("broke the protocol: " + why), std::string::npos) << failure->what;
+    EXPECT_NE(failure->connection.find("broke the protocol: " + why), std::string::npos)
+        << failure->connection;
   }
 
   Lines& real() { return real_; }
@@ -113,7 +114,7 @@ TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   EXPECT_TRUE(has(text, "the rank refused this rank")) << text;
   member.job_id = "another";
   text = why_not(member, token);
-  EXPECT_TRUE(has(text, "the rank is job 'lines-test's, this rank is of job 'another'")) << text;
+  EXPECT_TRUE(has(text, "the rank is job 'lines-test''s, this rank is of job 'another'")) << text;
   member = member_of(0, 2);
   member.attempt = 1;
   text = why_not(member, token);
