@@ -49,6 +49,7 @@ std::string cause(const Failure& failure) {
   if (failure.exit_code)
     return fmt::format("exited with code {} without destroy_process_group()", *failure.exit_code);
   if (failure.left) return "left the job without destroy_process_group()";
+  if (!failure.connection.empty()) return fmt::format("was lost: {}", one_line(failure.connection));
   return "died of an unknown cause";
 }
 

@@ -42,12 +42,13 @@ struct Failure {
   std::optional<int> exit_code = {};  // It ended by itself, without destroy_process_group().
   std::optional<int> signal = {};  // It was ended by a signal; neither is set when that is unknown.
   std::optional<bool> oom = {};    // Ended by the kernel for want of memory; empty when unknown.
-  std::string operation = {};  // What it did last, such as "all_reduce"; empty before the first.
-  std::uint64_t sequence = 0;  // The number of that operation in its group, counted from 1.
-  std::string group = {};      // That group's name.
-  std::string what = {};       // The exception that ended it, type and text; empty when not known.
-  int detected_by = -1;        // The rank that noticed first; -1 for the launcher.
-  bool left = false;           // It gave its group up, to an exception say, without having ended.
+  std::string operation = {};   // What it did last, such as "all_reduce"; empty before the first.
+  std::uint64_t sequence = 0;   // The number of that operation in its group, counted from 1.
+  std::string group = {};       // That group's name.
+  std::string what = {};        // The exception that ended it, type and text; empty when not known.
+  std::string connection = {};  // How that to another host's rank ended; no cause is known then.
+  int detected_by = -1;         // The rank that noticed first; -1 for the launcher.
+  bool left = false;            // It gave its group up, to an exception say, without having ended.
 };
 
 // One line, such as

@@ -9,10 +9,10 @@
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/comm/store/door.h"
 #include "lockstep/comm/store/tcp_store_server.h"
 #include "lockstep/launch/agent_link.h"
 #include "lockstep/launch/coordinator.h"
-#include "lockstep/launch/door.h"
 #include "lockstep/launch/environment.h"
 #include "lockstep/launch/rendezvous_end.h"
 #include "lockstep/launch/reserved_port.h"
@@ -54,7 +54,9 @@ class CoordinatingEnd final : public RendezvousEnd {
   }
 
   void open(FileDescriptor listener) {
-    door_.emplace(std::move(listener), JobMember{.job_id = rules_.hosts.id}, token_);
+    door_.emplace(
+        std::move(listener),
+        Door::Options{.job = {.job_id = rules_.hosts.id}, .token = token_, .name = "rendezvous"});
   }
 
   void report(int attempt, Outcome outcome, int exit_code,
@@ -130,8 +132,8 @@ std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
     coordinator_.lost(id, now);
   }
   if (door_)
-    for (FileDescriptor& socket : door_->serve(entries, now))
-      members_.emplace(next_id_++, Member{AgentLink(std::move(socket), now)});
+    for (Door::Arrival& arrival : door_->serve(entries, now))
+      members_.emplace(next_id_++, Member{AgentLink(std::move(arrival.socket), now)});
   coordinator_.tick(now);
   dispatch();
   tell_states();

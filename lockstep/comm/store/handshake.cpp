@@ -113,11 +113,12 @@ Verdict compare(const JobMember& here, const JobMember& there) {
 }
 
 std::string_view name_of(Channel channel) {
+  if (channel == Channel::lines) return "rank";
   return channel == Channel::store ? "store" : "launcher";
 }
 
 std::string_view client_of(Channel channel) {
-  return channel == Channel::store ? "rank" : "launcher";
+  return channel == Channel::agents ? "launcher" : "rank";
 }
 
 }  // namespace
@@ -239,23 +240,23 @@ void ClientHandshake::confirm(std::string_view frame) const {
                               quoted(job_id), client_of(channel_), quoted(member_.job_id)));
     case Verdict::other_world_size:
       throw Error(Fault::misuse,
-                  fmt::format("the store expects {} ranks, this rank {} says there are {}",
-                              world_size, member_.rank, member_.world_size));
+                  fmt::format("the {} expects {} ranks, this rank {} says there are {}",
+                              name_of(channel_), world_size, member_.rank, member_.world_size));
     case Verdict::rank_out_of_range:
-      throw Error(Fault::misuse, fmt::format("this is rank {}, but the store expects {} ranks",
-                                             member_.rank, world_size));
+      throw Error(Fault::misuse, fmt::format("this is rank {}, but the {} expects {} ranks",
+                                             member_.rank, name_of(channel_), world_size));
     case Verdict::other_attempt:
       throw Error(Fault::misuse,
-                  fmt::format("the store is of attempt {} of the job, this rank of attempt {}",
-                              attempt, member_.attempt));
+                  fmt::format("the {} is of attempt {} of the job, this rank of attempt {}",
+                              name_of(channel_), attempt, member_.attempt));
     case Verdict::duplicate:
       throw Error(Fault::misuse, fmt::format("rank {} of job {} is connected already, from {}",
                                              member_.rank, quoted(job_id), quoted(holder)));
     case Verdict::other_channel:
-      throw Error(Fault::misuse, fmt::format("what listens there is the job's {}, and no {}",
-                                             name_of(channel_ == Channel::store ? Channel::agents
-                                                                                : Channel::store),
-                                             name_of(channel_)));
+      throw Error(Fault::misuse,
+                  fmt::format("what listens there is {}, and no {}",
+                              channel_ == Channel::store ? "the job's launcher" : "of this job",
+                              name_of(channel_)));
     case Verdict::refused:
       break;
   }

@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/poll_until.h"
-#include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/store_table.h"
 #include "lockstep/comm/store/tcp_socket.h"
 
@@ -55,8 +53,7 @@ std::string receive_exactly(int socket, std::size_t count, Deadline deadline) {
   return bytes;
 }
 
-void shake_hands(int socket, const TcpStoreOptions& options, Deadline deadline) {
-  ClientHandshake handshake(options.member, options.token, make_nonce());
+void shake_hands(int socket, ClientHandshake& handshake, Deadline deadline) {
   const std::string hello = handshake.hello(receive_exactly(socket, challenge_bytes, deadline));
   if (::send(socket, hello.data(), hello.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(hello.size()))  // It is much less than a new socket's buffer.
@@ -64,21 +61,22 @@ void shake_hands(int socket, const TcpStoreOptions& options, Deadline deadline) 
   handshake.confirm(receive_exactly(socket, verdict_bytes, deadline));
 }
 
-// Empty when a later attempt may succeed, for the reason that is then in `why`.
-FileDescriptor try_to_join(const SocketAddress& address, const TcpStoreOptions& options,
-                           Deadline deadline, std::string& why) {
+}  // namespace
+
+FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
+                           const std::optional<JobToken>& token, Channel channel, Deadline deadline,
+                           std::string& why) {
   const Deadline limit = std::min(deadline, in(handshake_limit));
   try {
     FileDescriptor socket = connect_to(address, limit);
-    shake_hands(socket.get(), options, limit);
+    ClientHandshake handshake(member, token, make_nonce(), channel);
+    shake_hands(socket.get(), handshake, limit);
     return socket;
   } catch (const NotYet& reason) {
     why = reason.why;
     return FileDescriptor();
   }
 }
-
-}  // namespace
 
 FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server) {
   const auto start = Clock::now();
@@ -89,7 +87,9 @@ FileDescriptor join_store(const TcpStoreOptions& options, const std::string& ser
     auto pause = first_pause;
     do {
       for (const SocketAddress& address : addresses)
-        if (FileDescriptor socket = try_to_join(address, options, deadline, why)) return socket;
+        if (FileDescriptor socket =
+                try_to_join(address, options.member, options.token, Channel::store, deadline, why))
+          return socket;
       std::this_thread::sleep_until(std::min(deadline, in(pause)));
       pause = std::min(2 * pause, longest_pause);
     } while (Clock::now() < deadline);

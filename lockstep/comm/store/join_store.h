@@ -1,12 +1,16 @@
-// How a TcpStore gets its connection.
+// How a process gets its connection to another one of its job: a TcpStore, or a rank to a rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/store/handshake.h"
+#include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/comm/time.h"
 
 namespace lockstep {
 
@@ -14,5 +18,11 @@ namespace lockstep {
 // it dropped us because it is crowded by strangers. `server` is for messages.
 // Errors: as TcpStore's constructor.
 FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server);
+
+// One attempt at one address, of some 6 s at most. Empty when a later one may succeed, for the reason
+// that is then in `why`. Errors: as ClientHandshake's.
+FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
+                           const std::optional<JobToken>& token, Channel channel, Deadline deadline,
+                           std::string& why);
 
 }  // namespace lockstep

@@ -53,9 +53,9 @@ FileDescriptor stranger_on(int port) {
   return socket;
 }
 
-FileDescriptor authenticated_on(int port, const JobMember& member) {
+FileDescriptor authenticated_on(int port, const JobMember& member, Channel channel) {
   FileDescriptor socket = stranger_on(port);
-  ClientHandshake handshake(member, std::nullopt, make_nonce());
+  ClientHandshake handshake(member, std::nullopt, make_nonce(), channel);
   std::array<char, verdict_bytes> bytes{};
   const auto receive = [&](std::size_t count) {
     check(::recv(socket.get(), bytes.data(), count, MSG_WAITALL) == static_cast<ssize_t>(count),

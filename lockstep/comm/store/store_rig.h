@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/job_member.h"
 #include "lockstep/comm/time.h"
 
@@ -16,7 +17,10 @@ namespace lockstep::test {
 FileDescriptor make_stranger();               // A socket that is not connected yet.
 bool connect_stranger(int socket, int port);  // To 127.0.0.1.
 FileDescriptor stranger_on(int port);         // Both.
-FileDescriptor authenticated_on(int port, const JobMember& member);  // Without a token.
+
+// Without a token.
+FileDescriptor authenticated_on(int port, const JobMember& member,
+                                Channel channel = Channel::store);
 
 // Sends all of it, unless the other end closes first.
 void send_all(int socket, std::string_view bytes);

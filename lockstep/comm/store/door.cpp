@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/launch/door.h"
+#include "lockstep/comm/store/door.h"
 
 #include <sys/socket.h>
 
@@ -25,8 +25,8 @@ bool send_at_once(int socket, const std::string& bytes) {
 
 }  // namespace
 
-Door::Door(FileDescriptor listener, const JobMember& job, const std::optional<JobToken>& token)
-    : listener_(std::move(listener)), job_(job), token_(token) {}
+Door::Door(FileDescriptor listener, Options options)
+    : listener_(std::move(listener)), options_(std::move(options)) {}
 
 void Door::watch(std::vector<pollfd>& entries) const {
   if (Clock::now() >= accept_again_) entries.push_back({listener_.get(), POLLIN, 0});
@@ -39,14 +39,15 @@ Deadline Door::deadline() const {
   return first;
 }
 
-std::vector<FileDescriptor> Door::serve(const std::vector<pollfd>& entries, Clock::time_point now) {
-  std::vector<FileDescriptor> arrived;
+std::vector<Door::Arrival> Door::serve(const std::vector<pollfd>& entries, Clock::time_point now) {
+  std::vector<Arrival> arrived;
   std::erase_if(strangers_, [&](Stranger& stranger) {
     if (events_of(entries, stranger.socket.get()) == 0) return now >= stranger.deadline;
     const Progress progress = hear(stranger);
-    if (progress == Progress::is_in) arrived.push_back(std::move(stranger.socket));
+    if (progress == Progress::is_in)
+      arrived.push_back({std::move(stranger.socket), std::move(stranger.member)});
     if (progress == Progress::is_out)
-      log_.warn("rendezvous: closed a connection: it did not prove this job's token and id");
+      log_.warn(options_.name + ": closed a connection: it did not prove this job's token and id");
     return progress != Progress::waits;
   });
   if (events_of(entries, listener_.get()) != 0) accept_some(now);
@@ -71,7 +72,7 @@ void Door::welcome(FileDescriptor socket, Clock::time_point now) {
   if (strangers_.size() == max_strangers)  // A random one, so that nobody can crowd all others out.
     strangers_.erase(std::next(strangers_.begin(), random_() % max_strangers));
   tune_stream(socket.get());
-  ServerHandshake handshake(job_, token_, make_nonce(), Channel::agents);
+  ServerHandshake handshake(options_.job, options_.token, make_nonce(), options_.channel);
   if (!send_at_once(socket.get(), handshake.challenge())) return;
   strangers_.push_back({std::move(socket), std::move(handshake), "", now + handshake_limit});
 }
@@ -84,8 +85,8 @@ Door::Progress Door::hear(Stranger& stranger) {
   if (count <= 0) return Progress::is_out;
   stranger.hello.append(bytes.data(), static_cast<std::size_t>(count));
   if (stranger.hello.size() < hello_bytes) return Progress::waits;
-  const auto nobody = [](const JobMember&) -> std::optional<std::string> { return std::nullopt; };
-  const ServerHandshake::Answer answer = stranger.handshake.answer(stranger.hello, nobody);
+  const auto answer = stranger.handshake.answer(stranger.hello, options_.holder_of);
+  stranger.member = answer.member;
   const bool sent = send_at_once(stranger.socket.get(), answer.frame);
   return sent && answer.verdict == Verdict::accepted ? Progress::is_in : Progress::is_out;
 }

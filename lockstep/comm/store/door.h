@@ -1,4 +1,5 @@
-// Where the launchers of a job's other hosts come in: listens, and lets in who proves the token.
+// Where a job's processes on other hosts come in, launchers or ranks: listens, and lets in who proves
+// the token.
 //
 // Strangers are limited in number and time, and cost no more than that.
 // Thread safety: none. Blocking: never.
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/sparse_log.h"
@@ -21,16 +23,29 @@
 
 namespace lockstep {
 
-class Door {
+class LOCKSTEP_API Door {
  public:
+  struct Options {
+    JobMember job;  // Who is here.
+    std::optional<JobToken> token = {};
+    Channel channel = Channel::agents;
+    std::string name;  // Begins lines of the log.
+    // See handshake.h; called by serve().
+    ServerHandshake::HolderOf holder_of = [](const JobMember&) { return std::nullopt; };
+  };
+  struct Arrival {
+    FileDescriptor socket;
+    JobMember member;
+  };
+
   // `listener` is a non-blocking socket that listens.
-  Door(FileDescriptor listener, const JobMember& job, const std::optional<JobToken>& token);
+  Door(FileDescriptor listener, Options options);
 
   void watch(std::vector<pollfd>& entries) const;
   Deadline deadline() const;
 
   // Whoever has come in.
-  std::vector<FileDescriptor> serve(const std::vector<pollfd>& entries, Clock::time_point now);
+  std::vector<Arrival> serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
  private:
   struct Stranger {
@@ -38,6 +53,7 @@ class Door {
     ServerHandshake handshake;
     std::string hello;
     Deadline deadline;
+    JobMember member = {};  // Once it is in.
   };
   enum class Progress { waits, is_in, is_out };
 
@@ -46,8 +62,7 @@ class Door {
   Progress hear(Stranger& stranger);
 
   FileDescriptor listener_;
-  const JobMember job_;
-  const std::optional<JobToken> token_;
+  const Options options_;
   std::list<Stranger> strangers_;
   Deadline accept_again_ = Clock::time_point{};
   std::minstd_rand random_{std::random_device{}()};

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/lines/group_lines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+using Kind = LineFrame::Kind;
+
+constexpr std::chrono::milliseconds slice{20};
+
+// Of entries that one rank has said in one group and nobody has heard. An honest rank is ahead by
+// the collective that it has entered, and by its streams' credit.
+constexpr std::size_t max_unheard_bytes = std::size_t{16} << 20;
+constexpr std::size_t entry_cost = 64;  // Of an empty one.
+
+}  // namespace
+
+GroupLines::Inbox::Inbox(const std::shared_ptr<Line>& its_line, std::uint64_t group)
+    : line(its_line), out(its_line, group), in(its_line, group) {}
+
+GroupLines::GroupLines(std::uint64_t id, std::function<void()> ask_to_tell)
+    : id_(id), ask_to_tell_(std::move(ask_to_tell)) {}
+
+void GroupLines::open(const std::string& name, const std::vector<int>& world_ranks,
+                      const std::vector<std::shared_ptr<Line>>& lines) {
+  const std::lock_guard lock(mutex_);
+  require(name_.empty(), [&] {
+    return name_ == name ? fmt::format("group {} was opened before", name)
+                         : fmt::format(
+                               "groups {} and {} have names of one hash: name one of them "
+                               "otherwise",
+                               name_, name);
+  });
+  name_ = name;
+  by_rank_.assign(world_ranks.size(), nullptr);
+  for (std::size_t rank = 0; rank < world_ranks.size(); ++rank)
+    if (lines[rank]) by_rank_[rank] = &inbox_of(world_ranks[rank], lines[rank]);
+}
+
+void GroupLines::close() {
+  {
+    const std::lock_guard lock(telling_);
+    on_give_up_ = nullptr;
+    on_message_ = nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  by_rank_.clear();
+  inboxes_.clear();
+}
+
+bool GroupLines::is_opened() const {
+  const std::lock_guard lock(mutex_);
+  return !name_.empty();
+}
+
+void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    Inbox& inbox = inbox_of(world_rank, line);
+    switch (frame.kind) {
+      case Kind::entry:
+        return take_entry(inbox, frame);
+      case Kind::received:
+        return inbox.out.was_received(frame.number);
+      case Kind::read:
+        inbox.out.was_read(frame.number);
+        break;
+      case Kind::data:
+        inbox.in.arrive(frame.number, frame.bytes);
+        break;
+      case Kind::give_up:
+        if (!given_up_)
+          given_up_ = GivenUp{static_cast<Fault>(frame.number), std::string(frame.bytes)};
+        break;
+      default:
+        throw Error(Fault::corrupt, "a frame that no group gets");
+    }
+  }
+  tell(frame.kind != Kind::give_up);
+}
+
+void GroupLines::take_entry(Inbox& inbox, const LineFrame& frame) {
+  inbox.unheard += frame.bytes.size() + entry_cost;
+  if (inbox.unheard > max_unheard_bytes)
+    throw Error(Fault::corrupt, "it is ahead by more entries than a rank can be");
+  inbox.begun.append(frame.bytes);
+  if (frame.number != 0) return;
+  inbox.entries.push_back(std::exchange(inbox.begun, {}));
+  heard_.notify_all();
+}
+
+void GroupLines::tell(bool of_messages) {
+  const std::lock_guard telling(telling_);
+  if (of_messages && on_message_) on_message_();
+  if (told_given_up_ || !on_give_up_) return;
+  std::optional<GivenUp> given_up;
+  {
+    const std::lock_guard lock(mutex_);
+    given_up = given_up_;
+  }
+  if (!given_up) return;
+  told_given_up_ = true;
+  on_give_up_(given_up->fault, given_up->reason);
+}
+
+void GroupLines::say(int peer, std::string_view entry) {
+  if (gave_up_) return;
+  Line& line = *inbox(peer).line;
+  do {
+    const std::string_view part = entry.substr(0, max_line_frame_bytes);
+    entry.remove_prefix(part.size());
+    line.send(
+        {.kind = Kind::entry, .group = id_, .number = entry.empty() ? 0U : 1U, .bytes = part});
+  } while (!entry.empty());
+}
+
+std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
+                                            const std::function<void()>& watch) {
+  Inbox& from = inbox(peer);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!from.entries.empty()) {
+      std::string entry = std::move(from.entries.front());
+      from.entries.pop_front();
+      const std::size_t frames = std::max<std::size_t>(
+          1, (entry.size() + max_line_frame_bytes - 1) / max_line_frame_bytes);
+      from.unheard -= entry.size() + frames * entry_cost;
+      return entry;
+    }
+    if (Clock::now() >= deadline) return std::nullopt;
+    const Deadline until = std::min(deadline, in(slice));
+    const bool late = heard_.wait_until(lock, until) == std::cv_status::timeout;
+    if (!late || !from.entries.empty()) continue;
+    lock.unlock();
+    watch();
+    lock.lock();
+  }
+}
+
+void GroupLines::give_up(Fault fault, std::string_view reason) {
+  if (gave_up_.exchange(true)) return;
+  const std::lock_guard lock(mutex_);
+  for (const Inbox* inbox : by_rank_)
+    if (inbox != nullptr)
+      inbox->line->send({.kind = Kind::give_up,
+                         .group = id_,
+                         .number = static_cast<std::uint64_t>(fault),
+                         .bytes = reason.substr(0, max_line_frame_bytes)});
+}
+
+void GroupLines::on_give_up(std::function<void(Fault, std::string_view)> act) {
+  {
+    const std::lock_guard lock(telling_);
+    on_give_up_ = std::move(act);
+  }
+  ask_to_tell_();
+}
+
+void GroupLines::on_message(std::function<void()> act) {
+  {
+    const std::lock_guard lock(telling_);
+    on_message_ = std::move(act);
+  }
+  ask_to_tell_();
+}
+
+Pipe& GroupLines::to(int peer) { return inbox(peer).out; }
+
+Pipe* GroupLines::from(int peer) {
+  InStream& stream = inbox(peer).in;
+  return stream.has_begun() ? &stream : nullptr;
+}
+
+GroupLines::Inbox& GroupLines::inbox_of(int world_rank, const std::shared_ptr<Line>& line) {
+  auto& inbox = inboxes_[world_rank];
+  if (!inbox) inbox = std::make_unique<Inbox>(line, id_);
+  return *inbox;
+}
+
+GroupLines::Inbox& GroupLines::inbox(int peer) const {
+  const auto index = static_cast<std::size_t>(peer);
+  check(index < by_rank_.size() && by_rank_[index] != nullptr, "there is no line to that rank");
+  return *by_rank_[index];
+}
+
+}  // namespace lockstep

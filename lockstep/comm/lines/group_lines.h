@@ -1,0 +1,94 @@
+// What has come on the lines for one group and was not taken yet, and the group's way to its lines.
+//
+// Made by open(), or by the first frame that comes for it before that.
+// Thread safety: the LineGroup's members as lines.h says; take() and tell() are for the lines'
+// thread.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/lines/line.h"
+#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/lines/stream.h"
+
+namespace lockstep {
+
+class GroupLines final : public LineGroup {
+ public:
+  // `ask_to_tell` makes the lines' thread call tell().
+  GroupLines(std::uint64_t id, std::function<void()> ask_to_tell);
+
+  // `lines` has one for each rank of the group; null for those of this host.
+  // Errors: misuse when it was opened before, or under another name.
+  void open(const std::string& name, const std::vector<int>& world_ranks,
+            const std::vector<std::shared_ptr<Line>>& lines);
+
+  // Nobody uses the group any more: what comes for it is thrown away, nobody is called.
+  void close();
+  bool is_opened() const;
+
+  // What has come from a rank of the job on its line. Errors: corrupt.
+  void take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame);
+
+  // Calls whoever is to be called.
+  void tell(bool of_messages);
+
+  void say(int peer, std::string_view entry) override;
+  std::optional<std::string> hear(int peer, Deadline deadline,
+                                  const std::function<void()>& watch) override;
+  void give_up(Fault fault, std::string_view reason) override;
+  void on_give_up(std::function<void(Fault, std::string_view)> act) override;
+  Pipe& to(int peer) override;
+  Pipe* from(int peer) override;
+  void on_message(std::function<void()> act) override;
+
+ private:
+  // Of one remote rank.
+  struct Inbox {
+    Inbox(const std::shared_ptr<Line>& its_line, std::uint64_t group);
+
+    const std::shared_ptr<Line> line;
+    std::deque<std::string> entries = {};
+    std::string begun = {};   // An entry of which more is to come.
+    std::size_t unheard = 0;  // Bytes of both.
+    OutStream out;
+    InStream in;
+  };
+  struct GivenUp {
+    Fault fault;
+    std::string reason;
+  };
+
+  Inbox& inbox_of(int world_rank, const std::shared_ptr<Line>& line);
+  Inbox& inbox(int peer) const;
+  void take_entry(Inbox& inbox, const LineFrame& frame);
+
+  const std::uint64_t id_;
+  const std::function<void()> ask_to_tell_;
+
+  mutable std::mutex mutex_;  // Guards what follows, up to the next mutex.
+  std::condition_variable heard_;
+  std::string name_;  // Empty before open().
+  bool closed_ = false;
+  std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
+  std::vector<Inbox*> by_rank_;                    // Of the group; fixed from open() on.
+  std::optional<GivenUp> given_up_;                // By a remote rank; the first one counts.
+  std::atomic<bool> gave_up_{false};               // Here.
+
+  std::mutex telling_;  // Guards the rest: held while somebody is called.
+  std::function<void(Fault, std::string_view)> on_give_up_;
+  std::function<void()> on_message_;
+  bool told_given_up_ = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/lines/line.h"
+
+// Not <netinet/tcp.h>, whose tcp_info ends before the number of unsent bytes.
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t full_bytes = std::size_t{256} << 10;
+constexpr std::size_t max_queued_bytes = std::size_t{64} << 20;
+constexpr int silence_s = 4;
+
+// The kernel asks an idle peer each second and gives up in the fourth. TCP_USER_TIMEOUT would do the
+// same while bytes are on their way, but also end the line to a process that is stopped and
+// whose buffer is full: so that is for is_unanswered() to find.
+void tune(int socket) {
+  const auto set = [&](int level, int option, int value) {
+    ::setsockopt(socket, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, silence_s - 1);
+}
+
+std::string reason_of(int error) {
+  if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
+    return std::string(Line::no_answer);
+  if (error == 0 || error == ECONNRESET || error == EPIPE) return "its connection ended";
+  return "its connection ended: " + std::generic_category().message(error);
+}
+
+}  // namespace
+
+Line::Line(FileDescriptor socket, std::function<void()> wake)
+    : socket_(std::move(socket)), wake_(std::move(wake)) {
+  tune(socket_.get());
+}
+
+void Line::send(const LineFrame& frame) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  std::string head = encode_head(frame);
+  if (!output_.empty()) {
+    output_.append(head).append(frame.bytes);
+    queued_ = output_.size() - sent_;
+    if (queued_ > max_queued_bytes) ended_ = true;
+    if (ended_) ::shutdown(socket_.get(), SHUT_RDWR);
+    return;
+  }
+  std::array<iovec, 2> parts{iovec{head.data(), head.size()},
+                             iovec{const_cast<char*>(frame.bytes.data()), frame.bytes.size()}};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent == static_cast<ssize_t>(head.size() + frame.bytes.size())) return;
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+    error_ = errno;  // What has come is still read, and so the end is found.
+    ended_ = true;
+    return;
+  }
+  head.append(frame.bytes);
+  output_ = std::move(head);
+  sent_ = sent < 0 ? 0 : static_cast<std::size_t>(sent);
+  queued_ = output_.size() - sent_;
+  wake_();
+}
+
+bool Line::is_full() {
+  if (queued_ <= full_bytes) return false;
+  refused_ = true;
+  return queued_ > full_bytes;  // It may have become free before the thread could see the flag.
+}
+
+bool Line::take_refused() { return queued_ <= full_bytes / 2 && refused_.exchange(false); }
+
+void Line::flush() {
+  const std::lock_guard lock(mutex_);
+  if (output_.empty()) return;
+  send_some();
+  // Bytes that were sent are dropped now and then, not each time.
+  if (sent_ == output_.size() || ended_) {
+    output_ = std::string();
+    sent_ = 0;
+  } else if (sent_ > full_bytes) {
+    output_.erase(0, sent_);
+    sent_ = 0;
+  }
+  queued_ = output_.size() - sent_;
+}
+
+void Line::send_some() {
+  while (sent_ < output_.size() && !ended_) {
+    const ssize_t part = ::send(socket_.get(), output_.data() + sent_, output_.size() - sent_,
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0 && errno == EAGAIN) return;
+    if (part < 0) {
+      error_ = errno;
+      ended_ = true;
+      return;
+    }
+    sent_ += static_cast<std::size_t>(part);
+  }
+}
+
+bool Line::receive(const std::function<void(const LineFrame&)>& act) {
+  static thread_local std::array<char, std::size_t{128} << 10> buffer;
+  const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (count <= 0) {
+    end(count < 0 ? errno : 0);
+    return false;
+  }
+  input_.append(buffer.data(), static_cast<std::size_t>(count));
+  std::size_t used = 0;
+  while (const auto parsed = parse_line_frame(std::string_view(input_).substr(used))) {
+    used += parsed->size;
+    act(parsed->frame);
+  }
+  input_.erase(0, used);
+  return true;
+}
+
+void Line::end(int error) {
+  const std::lock_guard lock(mutex_);
+  why_ = reason_of(error_ != 0 ? error_ : error);  // The kernel tells it only once.
+  if (queued_ > max_queued_bytes) why_ = "it did not read what it was sent";
+  ended_ = true;
+}
+
+bool Line::is_unanswered() const {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  if (info.tcpi_last_ack_recv < silence_s * 1000) return false;
+  // A process that does not read has its host answer that there is no room, to questions that
+  // come at ever longer intervals.
+  const bool asks_for_room = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0;
+  return asks_for_room ? info.tcpi_probes >= 2
+                       : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;
+}
+
+void Line::close() {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  output_ = std::string();
+  sent_ = 0;
+  queued_ = 0;
+  socket_ = FileDescriptor();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/lines/line_frames.h"
+
+#include "lockstep/comm/signature.h"
+#include "lockstep/comm/store/bytes.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t length_bytes = 4;
+constexpr std::size_t max_text_bytes = std::size_t{4} << 10;
+constexpr std::size_t max_what_bytes = std::size_t{16} << 10;
+
+enum FailureFlag : std::uint8_t {
+  has_exit_code = 1,
+  has_signal = 2,
+  has_oom = 4,
+  is_oom = 8,
+  has_left = 16,
+  all_flags = 31,
+};
+
+[[noreturn]] void throw_corrupt(const char* what) { throw Error(Fault::corrupt, what); }
+
+bool belongs_to_group(LineFrame::Kind kind) { return kind >= LineFrame::Kind::entry; }
+
+// What only some kinds of frames have.
+void check_fields(const LineFrame& frame) {
+  using Kind = LineFrame::Kind;
+  if (frame.kind < Kind::rank || frame.kind > Kind::received)
+    throw_corrupt("a frame of no known kind");
+  if (!belongs_to_group(frame.kind) && frame.group != 0)
+    throw_corrupt("a frame names a group that has none");
+  const bool has_number = frame.kind != Kind::finished && frame.kind != Kind::failure;
+  if (!has_number && frame.number != 0) throw_corrupt("a frame has a number that has none");
+  if (frame.kind == Kind::entry && frame.number > 1) throw_corrupt("an entry is malformed");
+  if (frame.kind == Kind::give_up && frame.number > static_cast<std::uint64_t>(Fault::bug))
+    throw_corrupt("a fault of no known kind");
+  const bool has_bytes = frame.kind == Kind::failure || frame.kind == Kind::entry ||
+                         frame.kind == Kind::give_up || frame.kind == Kind::data;
+  if (!has_bytes && !frame.bytes.empty()) throw_corrupt("a frame goes on after its end");
+}
+
+}  // namespace
+
+std::string encode_head(const LineFrame& frame) {
+  check(frame.bytes.size() <= max_line_frame_bytes, "a frame is too long");
+  const std::size_t length = line_head_bytes - length_bytes + frame.bytes.size();
+  return ByteWriter(line_head_bytes)
+      .number(static_cast<std::uint32_t>(length))
+      .number(static_cast<std::uint8_t>(frame.kind))
+      .number(frame.group)
+      .number(frame.number)
+      .take();
+}
+
+std::optional<ParsedFrame> parse_line_frame(std::string_view input) {
+  if (input.size() < length_bytes) return std::nullopt;
+  const std::size_t length = ByteReader(input).number<std::uint32_t>();
+  if (length < line_head_bytes - length_bytes ||
+      length + length_bytes - line_head_bytes > max_line_frame_bytes)
+    throw_corrupt("a frame of a length that none has");
+  if (input.size() < length_bytes + length) return std::nullopt;
+  ByteReader reader(input.substr(length_bytes, length));
+  LineFrame frame;
+  frame.kind = static_cast<LineFrame::Kind>(reader.number<std::uint8_t>());
+  frame.group = reader.number<std::uint64_t>();
+  frame.number = reader.number<std::uint64_t>();
+  frame.bytes = reader.raw(length_bytes + length - line_head_bytes);
+  check_fields(frame);
+  return ParsedFrame{frame, length_bytes + length};
+}
+
+std::string encode_failure(const Failure& failure) {
+  int flags = 0;
+  if (failure.exit_code) flags |= has_exit_code;
+  if (failure.signal) flags |= has_signal;
+  if (failure.oom) flags |= has_oom;
+  if (failure.oom.value_or(false)) flags |= is_oom;
+  if (failure.left) flags |= has_left;
+  const auto cut = [](std::string_view text, std::size_t most) { return text.substr(0, most); };
+  return ByteWriter(256)
+      .number(static_cast<std::uint32_t>(failure.rank))
+      .number(static_cast<std::uint32_t>(failure.pid))
+      .number(static_cast<std::uint32_t>(failure.detected_by))
+      .number(failure.sequence)
+      .number(static_cast<std::uint8_t>(flags))
+      .number(static_cast<std::uint32_t>(failure.exit_code.value_or(0)))
+      .number(static_cast<std::uint32_t>(failure.signal.value_or(0)))
+      .prefixed(cut(failure.host, max_text_bytes))
+      .prefixed(cut(failure.operation, max_text_bytes))
+      .prefixed(cut(failure.group, max_text_bytes))
+      .prefixed(cut(failure.what, max_what_bytes))
+      .prefixed(cut(failure.connection, max_text_bytes))
+      .take();
+}
+
+Failure decode_failure(std::string_view bytes) {
+  ByteReader reader(bytes);
+  const auto integer = [&] { return static_cast<int>(reader.number<std::uint32_t>()); };
+  Failure failure;
+  failure.rank = integer();
+  failure.pid = integer();
+  failure.detected_by = integer();
+  failure.sequence = reader.number<std::uint64_t>();
+  const auto flags = reader.number<std::uint8_t>();
+  if (flags > all_flags || (flags & (has_oom | is_oom)) == is_oom)
+    throw_corrupt("a failure's flags are not known");
+  const int exit_code = integer();
+  const int signal = integer();
+  if ((flags & has_exit_code) != 0) failure.exit_code = exit_code;
+  if ((flags & has_signal) != 0) failure.signal = signal;
+  if ((flags & has_oom) != 0) failure.oom = (flags & is_oom) != 0;
+  failure.left = (flags & has_left) != 0;
+  failure.host = reader.prefixed(max_text_bytes);
+  failure.operation = reader.prefixed(max_text_bytes);
+  failure.group = reader.prefixed(max_text_bytes);
+  failure.what = reader.prefixed(max_what_bytes);
+  failure.connection = reader.prefixed(max_text_bytes);
+  reader.end();
+  return failure;
+}
+
+std::uint64_t group_id(std::string_view name) { return hash_of(name.data(), name.size()); }
+
+}  // namespace lockstep

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/lines/line_frames.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using Kind = LineFrame::Kind;
+using test::fault_of;
+
+std::string encode(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
+
+TEST(LineFrames, ComeOutAsTheyWentIn) {
+  const std::string long_bytes(max_line_frame_bytes, 'x');
+  for (const LineFrame& frame :
+       {LineFrame{.kind = Kind::rank, .number = 7}, LineFrame{.kind = Kind::finished},
+        LineFrame{.kind = Kind::failure, .bytes = "bytes"},
+        LineFrame{.kind = Kind::entry, .group = ~std::uint64_t{0}, .number = 1, .bytes = "entry"},
+        LineFrame{.kind = Kind::give_up, .group = 1, .number = 5, .bytes = "why"},
+        LineFrame{.kind = Kind::data, .group = 2, .number = 9, .bytes = long_bytes},
+        LineFrame{.kind = Kind::read, .group = 3, .number = std::uint64_t{1} << 60},
+        LineFrame{.kind = Kind::received, .group = 3, .number = 4}}) {
+    const std::string bytes = encode(frame) + "rest";
+    const auto parsed = parse_line_frame(bytes);
+    ASSERT_TRUE(parsed);
+    EXPECT_EQ(parsed->frame.kind, frame.kind);
+    EXPECT_EQ(parsed->frame.group, frame.group);
+    EXPECT_EQ(parsed->frame.number, frame.number);
+    EXPECT_EQ(parsed->frame.bytes, frame.bytes);
+    EXPECT_EQ(parsed->size, bytes.size() - 4);
+  }
+}
+
+TEST(LineFrames, AreWaitedForUntilTheirLastByte) {
+  const std::string bytes = encode({.kind = Kind::entry, .group = 1, .bytes = "entry"});
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(parse_line_frame(bytes.substr(0, size))) << size;
+  EXPECT_TRUE(parse_line_frame(bytes));
+}
+
+TEST(LineFrames, ThatNobodySendsAreCorrupt) {
+  const auto rejects = [](std::string bytes) {
+    return fault_of([&] { parse_line_frame(bytes); }) == Fault::corrupt;
+  };
+  EXPECT_TRUE(rejects(std::string("\xff\xff\xff\x7f", 4)));  // A length, before all of it is there.
+  EXPECT_TRUE(rejects(std::string("\x10\0\0\0", 4)));
+  EXPECT_TRUE(rejects(std::string("\x12\0\1\0", 4)));  // One byte more than the most.
+  EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(0)})));
+  EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(9)})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::rank, .group = 1})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::finished, .number = 1})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::entry, .number = 2})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::give_up, .number = 9})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::read, .bytes = "x"})));
+}
+
+TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
+  const Failure all{.rank = 3,
+                    .host = "node1",
+                    .pid = 42,
+                    .exit_code = -1,
+                    .signal = 9,
+                    .oom = true,
+                    .operation = "all_reduce",
+                    .sequence = 812,
+                    .group = "world",
+                    .what = "text",
+                    .connection = "how",
+                    .detected_by = -1,
+                    .left = true};
+  const Failure got = decode_failure(encode_failure(all));
+  EXPECT_EQ(describe(got), describe(all));
+  EXPECT_EQ(got.exit_code, all.exit_code);
+  EXPECT_EQ(got.signal, all.signal);
+  EXPECT_EQ(got.oom, all.oom);
+  EXPECT_EQ(got.sequence, all.sequence);
+  EXPECT_EQ(got.what, all.what);
+  EXPECT_EQ(got.connection, all.connection);
+  EXPECT_EQ(got.detected_by, all.detected_by);
+  EXPECT_EQ(got.left, all.left);
+
+  const Failure little = decode_failure(encode_failure({.rank = 1, .oom = false}));
+  EXPECT_FALSE(little.exit_code || little.signal || *little.oom || little.left);
+}
+
+TEST(LineFrames, CutAFailuresTextsToWhatFits) {
+  const std::string huge(1 << 20, 'x');
+  const std::string bytes = encode_failure(
+      {.host = huge, .operation = huge, .group = huge, .what = huge, .connection = huge});
+  EXPECT_LE(bytes.size(), max_line_frame_bytes);
+  EXPECT_FALSE(decode_failure(bytes).what.empty());
+}
+
+}  // namespace
+}  // namespace lockstep

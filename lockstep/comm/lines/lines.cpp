@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/lines/lines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lockstep/comm/lines/lines_loop.h"
+#include "lockstep/comm/store/socket_address.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds first_pause{10};
+constexpr std::chrono::milliseconds longest_pause{500};
+
+SocketAddress address_of(const RemoteRank& remote) {
+  const auto parts = host_and_port(remote.address);
+  require(parts.has_value(),
+          [&] { return fmt::format("rank {} has no address: {}", remote.rank, remote.address); });
+  return numeric_address(parts->first, parts->second);
+}
+
+}  // namespace
+
+Lines::Lines(Options options) : loop_(std::make_shared<Loop>(std::move(options))) {}
+
+Lines::~Lines() { loop_->stop(); }
+
+std::string Lines::address() const { return loop_->address(); }
+
+void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline) {
+  const auto start = Clock::now();
+  loop_->expect(ranks);
+  std::map<int, SocketAddress> addresses;
+  for (const RemoteRank& remote : ranks)
+    if (remote.rank > loop_->member().rank) addresses[remote.rank] = address_of(remote);
+  for (auto pause = first_pause; Clock::now() < deadline;
+       pause = std::min(2 * pause, longest_pause)) {
+    for (const auto& [rank, address] : addresses)
+      if (!loop_->has_line(rank)) loop_->try_to_connect(rank, address, deadline);
+    if (loop_->await_lines(std::min(deadline, in(pause)))) return;
+  }
+  std::string missing;
+  int count = 0;
+  for (const RemoteRank& remote : ranks) {
+    if (loop_->is_up(remote.rank)) continue;
+    ++count;
+    missing +=
+        fmt::format("{}rank {} (pid {} on {}, {}): {}", missing.empty() ? "" : "; ", remote.rank,
+                    remote.pid, remote.host, remote.address, loop_->why_not_up(remote.rank));
+  }
+  throw Error(Fault::timeout, fmt::format("{} of {} ranks of other hosts could not be reached in "
+                                          "{:.1f} s: {}",
+                                          count, ranks.size(), seconds_since(start), missing));
+}
+
+void Lines::tell_failure(const Failure& failure) {
+  const std::string bytes = encode_failure(failure);
+  loop_->send_to_all({.kind = LineFrame::Kind::failure, .bytes = bytes});
+}
+
+void Lines::finish() { loop_->finish(); }
+
+std::shared_ptr<LineGroup> Lines::open(const std::string& name, std::vector<int> world_ranks) {
+  const std::shared_ptr<GroupLines> group = loop_->open(name, world_ranks);
+  // The group may outlive the Lines, and then does nothing more.
+  return {group.get(), [group, loop = loop_](LineGroup*) { group->close(); }};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+// Ranks as if each were on a host of its own: several Lines in one process, over loopback.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/lines/lines.h"
+
+namespace lockstep::test {
+
+// What one rank's on_failure was told.
+class HeardFailures {
+ public:
+  std::function<void(const Failure&)> listener();
+
+  // Waits for the first; empty at the deadline.
+  std::optional<Failure> await_first(Deadline deadline) const;
+  std::vector<Failure> all() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_ = make_state();
+  static std::shared_ptr<State> make_state();
+};
+
+JobMember member_of(int rank, int world_size);
+
+class LineTeam {
+ public:
+  // Not yet connected.
+  explicit LineTeam(int size, const std::string& listen_on = "127.0.0.1");
+
+  int size() const { return static_cast<int>(lines_.size()); }
+  Lines& operator[](int rank) { return *lines_[static_cast<std::size_t>(rank)]; }
+  const HeardFailures& failures(int rank) const { return heard_[static_cast<std::size_t>(rank)]; }
+
+  // All but `rank`.
+  std::vector<RemoteRank> remote(int rank) const;
+
+  void connect();
+  std::vector<std::shared_ptr<LineGroup>> open(const std::string& name);
+  void end(int rank) { lines_[static_cast<std::size_t>(rank)].reset(); }
+
+ private:
+  std::vector<HeardFailures> heard_;
+  std::vector<std::unique_ptr<Lines>> lines_;
+  std::vector<std::string> addresses_;
+};
+
+void nothing();  // To be called while waiting.
+
+}  // namespace lockstep::test

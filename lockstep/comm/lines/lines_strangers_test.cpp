@@ -1,0 +1,208 @@
+// Who gets no line, and does no harm.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/lines/lines_rig.h"
+#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/comm/store/store_rig.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::authenticated_on;
+using test::fault_of;
+using test::is_closed_by;
+using test::LineTeam;
+using test::member_of;
+using test::nothing;
+using test::send_all;
+using test::stranger_on;
+
+using Kind = LineFrame::Kind;
+
+int port_of(const Lines& lines) { return host_and_port(lines.address())->second; }
+
+std::string frame(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
+
+// Rank 0 of two speaks by hand to rank 1, which is real.
+class ByHand {
+ public:
+  ByHand()
+      : real_({.member = member_of(1, 2), .on_failure = heard_.listener()}),
+        socket_(authenticated_on(port_of(real_), member_of(0, 2), Channel::lines)) {}
+
+  void connect() {
+    send_all(socket_.get(), frame({.kind = Kind::rank}));
+    real_.connect({{.rank = 0, .host = "host0", .pid = 100, .address = "127.0.0.1:1"}}, in(20s));
+  }
+
+  void expect_lost(std::string_view bytes, const std::string& why) {
+    connect();
+    const auto group = real_.open("world", {0, 1});
+    send_all(socket_.get(), bytes);
+    EXPECT_TRUE(is_closed_by(socket_.get(), in(20s)));
+    const auto failure = heard_.await_first(in(20s));
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->rank, 0);
+    EXPECT_NE(failure->connection.find("broke the protocol: " + why), std::string::npos)
+        << failure->connection;
+  }
+
+  Lines& real() { return real_; }
+  int socket() const { return socket_.get(); }
+
+ private:
+  test::HeardFailures heard_;
+  Lines real_;
+  FileDescriptor socket_;
+};
+
+TEST(LinesStrangers, WhoSayNothingHoldNobodyUp) {
+  LineTeam team(3);
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 100; ++i)
+    for (int rank = 0; rank < 3; ++rank) silent.push_back(stranger_on(port_of(team[rank])));
+  const auto begin = Clock::now();
+  team.connect();
+  EXPECT_LT(Clock::now() - begin, 4s);  // Less than the time that a stranger has.
+  EXPECT_TRUE(is_closed_by(silent[0].get(), in(20s)));
+  EXPECT_TRUE(team.failures(0).all().empty());
+}
+
+TEST(LinesStrangers, WhoSendGarbageAreTurnedAway) {
+  LineTeam team(2);
+  const FileDescriptor garbage = stranger_on(port_of(team[1]));
+  send_all(garbage.get(), std::string(4096, 'x'));
+  EXPECT_TRUE(is_closed_by(garbage.get(), in(20s)));
+  team.connect();
+  const FileDescriptor later = stranger_on(port_of(team[1]));
+  send_all(later.get(), std::string(4096, 'x'));
+  EXPECT_TRUE(is_closed_by(later.get(), in(20s)));
+  const auto groups = team.open("world");
+  groups[0]->say(1, "still here");
+  EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
+}
+
+TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
+  const JobToken token = make_job_token();
+  Lines real({.member = member_of(1, 2), .token = token});
+  const auto why_not = [&](JobMember member, const JobToken& its_token) {
+    Lines other({.member = member, .token = its_token});
+    std::string text;
+    const Fault fault = fault_of(
+        [&] {
+          other.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}},
+                        in(300ms));
+        },
+        &text);
+    EXPECT_EQ(fault, Fault::timeout) << text;
+    return text;
+  };
+  const auto has = [](const std::string& text, std::string_view part) {
+    return text.find(part) != text.npos;
+  };
+  JobMember member = member_of(0, 2);
+  std::string text = why_not(member, make_job_token());
+  EXPECT_TRUE(has(text, "the rank refused this rank")) << text;
+  member.job_id = "another";
+  text = why_not(member, token);
+  EXPECT_TRUE(has(text, "the rank is job 'lines-test''s, this rank is of job 'another'")) << text;
+  member = member_of(0, 2);
+  member.attempt = 1;
+  text = why_not(member, token);
+  EXPECT_TRUE(has(text, "the rank is of attempt 0 of the job, this rank of attempt 1")) << text;
+  text = why_not(member_of(0, 3), token);
+  EXPECT_TRUE(has(text, "the rank expects 2 ranks, this rank 0 says there are 3")) << text;
+
+  // The real one is still awaited.
+  Lines right({.member = member_of(0, 2), .token = token});
+  std::thread there([&] {
+    real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = right.address()}}, in(20s));
+  });
+  right.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}}, in(20s));
+  there.join();
+}
+
+TEST(LinesStrangers, ThatSayTheyAreARankWhichIsHereAreTurnedAway) {
+  LineTeam team(2);
+  team.connect();
+  std::string text;
+  EXPECT_EQ(
+      fault_of([&] { authenticated_on(port_of(team[1]), member_of(0, 2), Channel::lines); }, &text),
+      Fault::misuse);
+  EXPECT_NE(text.find("rank 0 of job"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { authenticated_on(port_of(team[1]), member_of(1, 2), Channel::lines); }),
+            Fault::misuse);
+  EXPECT_EQ(fault_of([&] { authenticated_on(port_of(team[1]), member_of(0, 2), Channel::store); }),
+            Fault::misuse);
+  const auto groups = team.open("world");
+  groups[0]->say(1, "still here");
+  EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
+}
+
+TEST(LinesStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
+  Lines real({.member = member_of(1, 2)});
+  { const auto gone = authenticated_on(port_of(real), member_of(0, 2), Channel::lines); }
+  Lines other({.member = member_of(0, 2)});
+  std::thread there([&] {
+    real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = other.address()}}, in(20s));
+  });
+  other.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}}, in(20s));
+  there.join();
+}
+
+TEST(LinesFrames, OfGarbageEndTheLine) {
+  ByHand().expect_lost(std::string(100, '\xee'), "a frame of a length that none has");
+}
+
+TEST(LinesFrames, ThatAreTooLongEndTheLine) {
+  std::string head = frame({.kind = Kind::entry, .group = 1});
+  head[2] = 2;  // 128 KiB.
+  ByHand().expect_lost(head, "a frame of a length that none has");
+}
+
+TEST(LinesFrames, BeyondTheCreditEndTheLine) {
+  const std::string part(max_line_frame_bytes, 'x');
+  const std::string data =
+      frame({.kind = Kind::data, .group = group_id("world"), .number = 1, .bytes = part});
+  std::string all;
+  for (int i = 0; i < 17; ++i) all += data;
+  ByHand().expect_lost(all, "it sent more than there was room for");
+}
+
+TEST(LinesFrames, ForEverMoreGroupsEndTheLine) {
+  std::string all;
+  for (std::uint64_t id = 1; id < 2000; ++id) all += frame({.kind = Kind::entry, .group = id});
+  ByHand().expect_lost(all, "it speaks of too many groups");
+}
+
+TEST(LinesFrames, OfEntriesThatNobodyHearsEndTheLine) {
+  const std::string entry =
+      frame({.kind = Kind::entry, .group = 1, .bytes = std::string(max_line_frame_bytes, 'x')});
+  std::string all;
+  for (int i = 0; i < 257; ++i) all += entry;
+  ByHand().expect_lost(all, "it is ahead by more entries");
+}
+
+TEST(LinesFrames, ThatComeByteByByteAreWhole) {
+  ByHand hand;
+  hand.connect();
+  const auto group = hand.real().open("world", {0, 1});
+  for (const char byte :
+       frame({.kind = Kind::entry, .group = group_id("world"), .bytes = "slow"})) {
+    send_all(hand.socket(), {&byte, 1});
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(group->hear(0, in(20s), nothing), "slow");
+}
+
+}  // namespace
+}  // namespace lockstep

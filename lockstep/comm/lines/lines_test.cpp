@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/lines/lines.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <future>
+#include <mutex>
+
+#include "lockstep/comm/lines/lines_rig.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::fault_of;
+using test::LineTeam;
+using test::nothing;
+
+// What on_give_up() was called with.
+class GivenUp {
+ public:
+  explicit GivenUp(LineGroup& group) {
+    group.on_give_up([this](Fault fault, std::string_view reason) {
+      const std::lock_guard lock(mutex_);
+      ++calls_;
+      fault_ = fault;
+      reason_ = reason;
+      called_.notify_all();
+    });
+  }
+  bool await() {
+    std::unique_lock lock(mutex_);
+    return called_.wait_until(lock, in(20s), [&] { return calls_ > 0; });
+  }
+  int calls() {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
+  Fault fault() {
+    const std::lock_guard lock(mutex_);
+    return fault_;
+  }
+  std::string reason() {
+    const std::lock_guard lock(mutex_);
+    return reason_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable called_;
+  int calls_ = 0;
+  Fault fault_ = Fault::bug;
+  std::string reason_;
+};
+
+// All say something to all.
+void expect_lines(LineTeam& team) {
+  const auto groups = team.open("world");
+  for (int from = 0; from < team.size(); ++from)
+    for (int to = 0; to < team.size(); ++to)
+      if (from != to)
+        groups[static_cast<std::size_t>(from)]->say(
+            to, std::to_string(from) + "-" + std::to_string(to));
+  for (int to = 0; to < team.size(); ++to) {
+    for (int from = 0; from < team.size(); ++from) {
+      if (from == to) continue;
+      EXPECT_EQ(groups[static_cast<std::size_t>(to)]->hear(from, in(20s), nothing),
+                std::to_string(from) + "-" + std::to_string(to));
+    }
+  }
+}
+
+class LinesOf : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, LinesOf, testing::Values(2, 3, 5));
+
+TEST_P(LinesOf, ThatManyRanksReachAllOthers) {
+  LineTeam team(GetParam());
+  team.connect();
+  expect_lines(team);
+}
+
+TEST(Lines, GoOverIPv6) {
+  LineTeam team(2, "::1");
+  EXPECT_EQ(team[0].address().substr(0, 6), "[::1]:");
+  team.connect();
+  expect_lines(team);
+}
+
+TEST(Lines, AreNotMadeForAnAddressOfAnotherHost) {
+  const auto listen = [](const std::string& address) {
+    Lines({.member = test::member_of(0, 2), .token = make_job_token(), .listen_on = address});
+  };
+  EXPECT_EQ(fault_of([&] { listen("192.0.2.1"); }), Fault::misuse);
+  EXPECT_EQ(fault_of([&] { listen("eth0"); }), Fault::misuse);
+}
+
+TEST(Lines, NameWhoDidNotComeInTime) {
+  LineTeam team(3);
+  team.end(1);  // Nobody listens there any more, and rank 2 does not call connect().
+  std::string text;
+  EXPECT_EQ(fault_of([&] { team[2].connect(team.remote(2), in(300ms)); }, &text), Fault::timeout);
+  EXPECT_NE(text.find("2 of 2 ranks"), text.npos) << text;
+  EXPECT_NE(text.find("rank 0 (pid 100 on host0"), text.npos) << text;
+  EXPECT_NE(text.find("it did not connect to"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { team[0].connect(team.remote(0), in(300ms)); }, &text), Fault::timeout);
+  EXPECT_NE(text.find("rank 1 (pid 101 on host1"), text.npos) << text;
+  EXPECT_NE(text.find("refused"), text.npos) << text;
+}
+
+TEST(Lines, CarryEntriesInOrder) {
+  LineTeam team(2);
+  team.connect();
+  const auto groups = team.open("world");
+  constexpr int count = 20'000;
+  std::thread speaker([&] {
+    for (int i = 0; i < count; ++i) groups[0]->say(1, std::to_string(i));
+  });
+  for (int i = 0; i < count; ++i)
+    ASSERT_EQ(groups[1]->hear(0, in(20s), nothing), std::to_string(i));
+  speaker.join();
+}
+
+TEST(Lines, CarryEntriesOfAnyLength) {
+  LineTeam team(2);
+  team.connect();
+  const auto groups = team.open("world");
+  for (const std::size_t size : {0, 1, 65535, 65536, 65537, 131072, 3'000'000}) {
+    std::string entry(size, 'a');
+    if (size > 0) entry.back() = 'z';
+    groups[1]->say(0, entry);
+    EXPECT_EQ(groups[0]->hear(1, in(20s), nothing), entry) << size;
+  }
+}
+
+TEST(Lines, HearNothingAtTheDeadline) {
+  LineTeam team(2);
+  team.connect();
+  const auto groups = team.open("world");
+  int watched = 0;
+  EXPECT_EQ(groups[0]->hear(1, in(200ms), [&] { ++watched; }), std::nullopt);
+  EXPECT_GT(watched, 1);
+  EXPECT_EQ(groups[0]->hear(1, Clock::now(), nothing), std::nullopt);
+  EXPECT_EQ(fault_of([&] {
+              groups[0]->hear(1, no_deadline, [] { throw Error(Fault::aborted, "watched"); });
+            }),
+            Fault::aborted);
+}
+
+TEST(Lines, KeepWhatComesBeforeItsGroupIsOpened) {
+  LineTeam team(2);
+  team.connect();
+  const auto first = team[0].open("late", {0, 1});
+  first->say(1, "early");
+  const std::byte byte{42};
+  first->to(1).count_sent();
+  EXPECT_EQ(first->to(1).write(&byte, 1), 1U);
+  const auto other = team.open("other");
+  other[0]->say(1, "after it");
+  ASSERT_EQ(other[1]->hear(0, in(20s), nothing), "after it");
+
+  const auto second = team[1].open("late", {0, 1});
+  EXPECT_EQ(second->hear(0, Clock::now(), nothing), "early");
+  ASSERT_NE(second->from(0), nullptr);
+  std::byte got{};
+  EXPECT_EQ(second->from(0)->read(&got, 1), 1U);
+  EXPECT_EQ(got, byte);
+}
+
+TEST(Lines, KeepGroupsApart) {
+  LineTeam team(3);
+  team.connect();
+  const auto all = team.open("world");
+  const auto first = team[2].open("some", {2, 0});  // Rank 0 of it is rank 2 of the job.
+  const auto second = team[0].open("some", {2, 0});
+  first->say(1, "to some");
+  all[2]->say(0, "to all");
+  EXPECT_EQ(all[0]->hear(2, in(20s), nothing), "to all");
+  EXPECT_EQ(second->hear(0, in(20s), nothing), "to some");
+}
+
+TEST(Lines, OpenAGroupOnce) {
+  LineTeam team(2);
+  team.connect();
+  team[0].open("world", {0, 1});
+  EXPECT_EQ(fault_of([&] { team[0].open("world", {0, 1}); }), Fault::misuse);
+}
+
+TEST(Lines, TellWhyAGroupWasGivenUpOnce) {
+  LineTeam team(3);
+  team.connect();
+  const auto groups = team.open("world");
+  GivenUp first(*groups[0]);
+  GivenUp third(*groups[2]);
+  groups[1]->give_up(Fault::mismatch, "the reason");
+  groups[1]->give_up(Fault::timeout, "another one");
+  ASSERT_TRUE(first.await());
+  ASSERT_TRUE(third.await());
+  EXPECT_EQ(first.fault(), Fault::mismatch);
+  EXPECT_EQ(third.reason(), "the reason");
+  groups[1]->say(0, "nothing is said after it");
+  EXPECT_EQ(groups[0]->hear(1, in(100ms), nothing), std::nullopt);
+  EXPECT_EQ(first.calls(), 1);
+}
+
+TEST(Lines, TellWhyAGroupWasGivenUpBeforeItWasOpened) {
+  LineTeam team(2);
+  team.connect();
+  team[0].open("late", {0, 1})->give_up(Fault::timeout, "the reason");
+  const auto other = team.open("other");
+  other[0]->say(1, "after it");
+  ASSERT_EQ(other[1]->hear(0, in(20s), nothing), "after it");
+  const auto late = team[1].open("late", {0, 1});
+  GivenUp given_up(*late);
+  ASSERT_TRUE(given_up.await());
+  EXPECT_EQ(given_up.fault(), Fault::timeout);
+  EXPECT_EQ(given_up.reason(), "the reason");
+}
+
+TEST(Lines, GroupsMayOutliveThem) {
+  LineTeam team(2);
+  team.connect();
+  const auto groups = team.open("world");
+  team.end(0);
+  team.end(1);
+  groups[0]->say(1, "to nobody");
+  EXPECT_EQ(groups[1]->hear(0, in(50ms), nothing), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lockstep

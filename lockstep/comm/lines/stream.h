@@ -1,0 +1,81 @@
+// One direction of the messages between two ranks of a group, on their line. The receiver says how
+// much it has read, and the sender stays less than `credit` ahead of that, so that messages nobody
+// asks for never hold up what else is on the line.
+//
+// Thread safety: one thread for the Pipe, and the lines' thread for the rest.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/lines/line.h"
+#include "lockstep/comm/pipe.h"
+
+namespace lockstep {
+
+constexpr std::size_t stream_credit = std::size_t{1} << 20;
+
+class OutStream final : public Pipe {
+ public:
+  OutStream(std::shared_ptr<Line> line, std::uint64_t group);
+
+  std::size_t write(const std::byte* data, std::size_t bytes) override;
+  std::size_t read(std::byte*, std::size_t) override { return 0; }
+  std::size_t readable() const override { return 0; }
+  void count_sent() override { ++begun_; }
+  void count_received() override {}
+  std::size_t pending() const override;
+
+  // Errors: corrupt when the receiver has read or received what was not sent.
+  void was_read(std::uint64_t bytes);
+  void was_received(std::uint64_t messages);
+
+ private:
+  const std::shared_ptr<Line> line_;
+  const std::uint64_t group_;
+  std::uint64_t begun_told_ = 0;
+  std::atomic<std::uint64_t> begun_{0};     // Messages, of this side,
+  std::atomic<std::uint64_t> received_{0};  // and of the other.
+  std::atomic<std::uint64_t> sent_{0};      // Bytes.
+  std::atomic<std::uint64_t> read_{0};
+};
+
+class InStream final : public Pipe {
+ public:
+  InStream(std::shared_ptr<Line> line, std::uint64_t group);
+
+  std::size_t write(const std::byte*, std::size_t) override { return 0; }
+  std::size_t read(std::byte* data, std::size_t bytes) override;
+  std::size_t readable() const override;
+  void count_sent() override {}
+  void count_received() override;
+  std::size_t pending() const override;
+
+  bool has_begun() const { return begun_ > 0; }
+
+  // Errors: corrupt for more than the credit.
+  void arrive(std::uint64_t begun, std::string_view bytes);
+
+ private:
+  const std::shared_ptr<Line> line_;
+  const std::uint64_t group_;
+  std::atomic<std::uint64_t> begun_{0};
+  std::atomic<std::uint64_t> received_{0};
+
+  mutable std::mutex mutex_;  // Guards the rest.
+  std::deque<std::string> parts_;
+  std::size_t taken_ = 0;  // Of the first part.
+  std::size_t readable_ = 0;
+  std::uint64_t read_ = 0;  // Bytes so far,
+  std::uint64_t told_ = 0;  // and of those the sender knows.
+};
+
+}  // namespace lockstep

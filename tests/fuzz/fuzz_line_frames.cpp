@@ -1,0 +1,58 @@
+// F7: the frames between ranks of different hosts, against whatever one sends. Nothing but an Error
+// comes out, and what is understood is understood in the same way when it is said again.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/lines/line_frames.h"
+#include "tests/fuzz/target.h"
+
+namespace lockstep::fuzz {
+namespace {
+
+std::string encode(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
+
+void read_all(std::string_view input) {
+  try {
+    while (const auto parsed = parse_line_frame(input)) {
+      const LineFrame& frame = parsed->frame;
+      expect(parsed->size >= line_head_bytes && parsed->size <= input.size());
+      expect(encode(frame) == input.substr(0, parsed->size));
+      if (frame.kind == LineFrame::Kind::failure) {
+        const Failure failure = decode_failure(frame.bytes);
+        expect(describe(decode_failure(encode_failure(failure))) == describe(failure));
+      }
+      input.remove_prefix(parsed->size);
+    }
+  } catch (const Error& error) {
+    expect(error.fault() == Fault::corrupt);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  using Kind = LineFrame::Kind;
+  const std::string failure = encode_failure({.rank = 3,
+                                              .host = "node1",
+                                              .pid = 42,
+                                              .signal = 9,
+                                              .oom = false,
+                                              .operation = "all_reduce",
+                                              .sequence = 812,
+                                              .what = "bad \xff text"});
+  return {encode({.kind = Kind::rank, .number = 1}) +
+              encode({.kind = Kind::entry, .group = 7, .number = 1, .bytes = "first half"}) +
+              encode({.kind = Kind::entry, .group = 7, .bytes = "second half"}),
+          encode({.kind = Kind::failure, .bytes = failure}) + encode({.kind = Kind::finished}),
+          encode({.kind = Kind::give_up, .group = 7, .number = 5, .bytes = "why"}),
+          encode({.kind = Kind::data, .group = 7, .number = 1, .bytes = "elements"}) +
+              encode({.kind = Kind::read, .group = 7, .number = 8}) +
+              encode({.kind = Kind::received, .group = 7, .number = 1})};
+}
+
+}  // namespace lockstep::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  lockstep::fuzz::read_all({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
