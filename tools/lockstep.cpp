@@ -29,6 +29,8 @@ constexpr Description known[] = {
      "lockstep run -n 4 ./my_program --epochs 5"},
     {"status", "show this user's jobs on this host, and what each rank is doing",
      "lockstep status --watch 2"},
+    {"doctor", "say what this host has, and whether training can run on it",
+     "lockstep doctor -n 8 --nnodes 2"},
     {"checkpoint", "look into checkpoints, verify, compare and merge them",
      "lockstep checkpoint verify runs/a"},
 };

@@ -7,11 +7,13 @@
 #include <filesystem>
 #include <optional>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // In CPUs, such as 2.5: the least of this process's cgroup and those above it, as far as they can be
 // seen from here; empty when none has a limit. Of either version of cgroups. `root` is where /proc and
 // /sys are looked for.
-std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
+LOCKSTEP_API std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

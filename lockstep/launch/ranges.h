@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // Numbers in rising order, such as "0-3,8".
-std::string as_ranges(const std::vector<int>& numbers);
+LOCKSTEP_API std::string as_ranges(const std::vector<int>& numbers);
 
 // "rank 3", or "ranks 0-3,8".
 std::string name_of_ranks(const std::vector<int>& ranks);

@@ -76,7 +76,7 @@ TEST(Engine, ThatIsAbsentIsMissedWithAllFoldersAndThePackage) {
     EXPECT_EQ(error.fault(), Fault::unsupported);
     EXPECT_TRUE(has(text, "liblockstep-engine-oneccl.so")) << text;
     EXPECT_TRUE(has(text, "/first/folder (of LOCKSTEP_ENGINE_PATH)\n")) << text;
-    EXPECT_TRUE(has(text, "/second/folder\n")) << text;
+    EXPECT_TRUE(has(text, "\n  /second/folder")) << text;
     EXPECT_TRUE(has(text, "oneccl-devel")) << text;
   }
 }

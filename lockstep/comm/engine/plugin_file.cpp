@@ -50,13 +50,14 @@ std::string_view bringer_of(std::string_view name) {
 
 [[noreturn]] void refuse_absent(std::string_view name, const std::string& file,
                                 const std::vector<EngineFolder>& folders) {
-  std::string looked;
+  std::string text = fmt::format(
+      "there is no {}: it is made where Lockstep is built with the library underneath at hand, "
+      "which {} brings. Looked in",
+      file, bringer_of(name));
   for (const EngineFolder& folder : folders)
-    looked += fmt::format("\n  {}{}", folder.path.string(),
-                          folder.from_user ? " (of LOCKSTEP_ENGINE_PATH)" : "");
-  refuse(name, fmt::format("there is no {} in{}\nIt is made where Lockstep is built with the "
-                           "library underneath at hand, which {} brings",
-                           file, looked, bringer_of(name)));
+    text += fmt::format("\n  {}{}", folder.path.string(),
+                        folder.from_user ? " (of LOCKSTEP_ENGINE_PATH)" : "");
+  refuse(name, text);
 }
 
 // Whatever there is by that name, so that a broken link is an error and not passed over.

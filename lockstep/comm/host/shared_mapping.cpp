@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/error.h"
 
@@ -65,6 +66,15 @@ std::filesystem::path memory_cgroup() {
   return {};
 }
 
+// That group and those above it.
+std::vector<std::filesystem::path> memory_cgroups() {
+  std::vector<std::filesystem::path> groups;
+  for (auto group = memory_cgroup(); group.string().starts_with("/sys/fs/cgroup");
+       group = group.parent_path())
+    groups.push_back(group);
+  return groups;
+}
+
 // The value of `key` in a file of lines "key value"; 0 when it is not there.
 std::size_t value_in(const std::filesystem::path& file, std::string_view key) {
   std::ifstream in(file);
@@ -104,10 +114,18 @@ void map_all_pages(std::byte* data, std::size_t bytes) {
 
 std::size_t available_memory() {
   std::size_t available = mem_available();
-  for (auto group = memory_cgroup(); group.string().starts_with("/sys/fs/cgroup");
-       group = group.parent_path())
-    available = std::min(available, left_by(group));
+  for (const auto& group : memory_cgroups()) available = std::min(available, left_by(group));
   return available;
+}
+
+std::optional<std::size_t> memory_limit() {
+  constexpr std::size_t none = std::size_t{1} << 60;  // Version 1 says so with a number near 2^63.
+  std::size_t least = none;
+  for (const auto& group : memory_cgroups())
+    for (const char* file : {"memory.max", "memory.limit_in_bytes"})
+      least = std::min(least, number_in(group / file).value_or(none));
+  if (least == none) return std::nullopt;
+  return least;
 }
 
 SharedMapping SharedMapping::create(std::string_view purpose, std::size_t bytes) {

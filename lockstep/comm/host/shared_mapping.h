@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 #include "lockstep/comm/api.h"
@@ -50,6 +51,9 @@ void map_all_pages(std::byte* data, std::size_t bytes);
 
 // Bytes that this process may still take: the least of what the kernel calls available and of
 // what each memory cgroup above this process leaves.
-std::size_t available_memory();
+LOCKSTEP_API std::size_t available_memory();
+
+// The least of what those memory cgroups may take together; empty when none has a limit.
+LOCKSTEP_API std::optional<std::size_t> memory_limit();
 
 }  // namespace lockstep

@@ -1,0 +1,118 @@
+// `lockstep doctor`: what this host has, and whether training can run on it.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <string>
+
+#include "tools/doctor/diagnosis.h"
+#include "tools/doctor/engines.h"
+#include "tools/doctor/examine.h"
+#include "tools/doctor/libtorch.h"
+#include "tools/doctor/report.h"
+
+namespace {
+
+using namespace lockstep::doctor;
+
+constexpr int cannot_run = 1;
+constexpr int usage_error = 64;     // EX_USAGE of sysexits.h
+constexpr int system_refused = 71;  // and its EX_OSERR
+
+constexpr const char* about =
+    "Says what this host has, and whether training can run on it: cores, memory, LibTorch, the\n"
+    "engines between hosts, limits, network and launcher, as a rank started here would see them.\n";
+
+constexpr const char* examples = R"(
+Examples:
+  lockstep doctor                       # one rank for each core, on this host alone
+  lockstep doctor -n 256                # are limits and memory enough for as many?
+  lockstep doctor -n 8 --nnodes 4       # and on several hosts; run it on each of them
+  lockstep doctor --nnodes 2 --interface 10.0.0.0/8
+  mpirun -n 2 --host node0,node1 lockstep doctor    # as ranks of that job see their hosts
+  lockstep doctor --json | jq '.problems[].cure'
+
+Each `problem:` keeps the job from running, and what comes below it is the cure; a `note:` does not.
+
+Exit code: 0 training can run on this host; 1 it cannot; 64 usage, 71 the system refused.
+)";
+
+struct CommandLine {
+  int ranks = 0;
+  int hosts = 0;
+  std::string interface;
+  bool json = false;
+  bool verbose = false;
+  std::string engine;
+};
+
+CommandLine parse(int argc, char** argv) {
+  CommandLine line;
+  CLI::App app(about, "lockstep doctor");
+  app.footer(examples);
+  const auto positive = CLI::Range(1, 1 << 20).description("");
+  app.add_option("-n,--nproc-per-node", line.ranks,
+                 "How many ranks on this host; else as the launcher says, or one for each core")
+      ->type_name("N")
+      ->check(positive);
+  app.add_option("--nnodes", line.hosts, "On how many hosts; else as the launcher says, or one")
+      ->type_name("N")
+      ->check(positive);
+  app.add_option("--interface", line.interface,
+                 "An interface, an address or a network, by which other hosts reach this one; else "
+                 "LOCKSTEP_INTERFACE")
+      ->type_name("NAME");
+  app.add_flag("--json", line.json, "Print JSON: one object");
+  app.add_flag("-v,--verbose", line.verbose, "Give reasons in full");
+  app.add_option("--engine", line.engine)->group("");  // For examine_engines().
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) std::exit(app.exit(error));  // --help
+    std::fprintf(stderr, "lockstep doctor: %s; see lockstep doctor --help\n", error.what());
+    std::exit(usage_error);
+  }
+  return line;
+}
+
+Job job_of(const CommandLine& line, const Host& host) {
+  const Launcher& launcher = host.launcher;
+  const bool launched = !launcher.name.empty();
+  Job job{.interface = line.interface};
+  job.ranks = line.ranks != 0 ? line.ranks
+              : launched      ? launcher.local_world_size
+                              : host.processors.usable_cores;
+  job.hosts = line.hosts != 0 ? line.hosts
+              : launched      ? (launcher.world_size - 1) / launcher.local_world_size + 1
+                              : 1;
+  return job;
+}
+
+int run(const CommandLine& line) {
+  Host host = examine(line.interface);
+  host.lockstep = LOCKSTEP_VERSION;
+  host.torch = examine_libtorch(LOCKSTEP_TORCH_VERSION, LOCKSTEP_TORCH_LIBRARY);
+  host.engines = examine_engines(std::filesystem::read_symlink("/proc/self/exe"));
+  const Job job = job_of(line, host);
+  const Diagnosis diagnosis = diagnose(host, job);
+  const std::string text =
+      line.json ? to_json(host, job, diagnosis) : to_text(host, job, diagnosis, line.verbose);
+  std::fputs(text.c_str(), stdout);
+  return diagnosis.problems.empty() ? 0 : cannot_run;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const CommandLine line = parse(argc, argv);
+  try {
+    if (!line.engine.empty()) report_engine(line.engine);
+    return run(line);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lockstep doctor: %s\n", error.what());
+    return system_refused;
+  }
+}
