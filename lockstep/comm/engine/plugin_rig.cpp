@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -139,6 +140,19 @@ lockstep_buffer buffer_of(void* data, std::size_t count, DType dtype) {
   buffer.count = count;
   buffer.dtype = static_cast<std::uint8_t>(dtype);
   return buffer;
+}
+
+const lockstep_engine& engine_under_test() { return open_plugin(std::getenv(engine_variable)); }
+
+MemberOptions member_of(const Rank& rank) {
+  return {.rank = rank.rank, .size = rank.world_size, .scratch = rank.scratch};
+}
+
+void Plugins::SetUp() {
+  if (plugin_path(GetParam()).empty()) {
+    GTEST_SKIP() << "the engine " << GetParam() << " was not built: its library is not here";
+  }
+  setenv(engine_variable, GetParam(), 1);
 }
 
 std::vector<std::string> listening_addresses() {

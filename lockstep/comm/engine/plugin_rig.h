@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -11,6 +13,7 @@
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/store/file_store.h"
+#include "tests/ranks.h"
 
 namespace lockstep::test {
 
@@ -74,6 +77,22 @@ template <class T>
 lockstep_buffer buffer_of(std::vector<T>& data) {
   return buffer_of(data.data(), data.size(), dtype_of<T>);
 }
+
+// The body of a rank learns from the environment which plugin it tests.
+constexpr const char* engine_variable = "LOCKSTEP_TEST_ENGINE";
+constexpr const char* engines_under_test[] = {"gloo", "oneccl"};
+
+const lockstep_engine& engine_under_test();
+
+MemberOptions member_of(const Rank& rank);
+
+// Tests of the plugin of each engine; skipped where it was not built.
+class Plugins : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override;
+
+  ScratchDirectory scratch_;
+};
 
 // The local addresses at which this process listens, as the kernel writes them in /proc/net/tcp and
 // tcp6: "0100007F" is 127.0.0.1.

@@ -1,18 +1,15 @@
-// What every plugin promises, with serially computed values to compare with.
+// What every collective of a plugin promises, with serially computed values to compare with.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/plugin.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <set>
 #include <thread>
 
 #include "lockstep/comm/engine/plugin_rig.h"
@@ -21,18 +18,7 @@
 namespace lockstep::test {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using std::chrono::steady_clock;
 using Counts = std::vector<std::size_t>;
-
-constexpr const char* engine_variable = "LOCKSTEP_TEST_ENGINE";
-
-const lockstep_engine& engine_under_test() { return open_plugin(std::getenv(engine_variable)); }
-
-MemberOptions member_of(const Rank& rank) {
-  return {.rank = rank.rank, .size = rank.world_size, .scratch = rank.scratch};
-}
 
 bool supports(const Member& member, Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) {
   return member.engine().supports(static_cast<std::uint8_t>(operation),
@@ -153,7 +139,7 @@ void check_reductions(Member& member, ReduceOp op, std::size_t count) {
 const Ranks reduce_everything("plugins reduce", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   EXPECT_TRUE(supports(member, Operation::all_reduce, DType::float32));
-  for (std::size_t count : {0, 1, 2, 3, 5, 1000, 300'001}) {
+  for (std::size_t count : {0, 1, 2, 3, 5, 1000}) {
     for (int op = 0; op < reduce_op_count; ++op) {
       if (static_cast<ReduceOp>(op) == ReduceOp::average) continue;
       with_each_number([&]<class... T>(std::vector<T>...) {
@@ -161,6 +147,8 @@ const Ranks reduce_everything("plugins reduce", [](const Rank& rank) {
       });
     }
   }
+  // Several segments of a ring.
+  check_reductions<double>(member, ReduceOp::sum, 700'001);
 });
 
 const Ranks spread_nan("plugins spread NaN", [](const Rank& rank) {
@@ -263,119 +251,26 @@ const Ranks move_everything("plugins move", [](const Rank& rank) {
   }
 });
 
-// --- Several communicators, and ends ------------------------------------------------------------
+// --- Two communicators ---------------------------------------------------------------------------
 
 const Ranks two_threads("plugins in two threads", [](const Rank& rank) {
-  const auto work = [&](const std::string& communicator, std::size_t count) {
-    MemberOptions options = member_of(rank);
-    options.name = communicator;
-    Member member(engine_under_test(), options);
-    for (int round = 0; round < 100; ++round) {
+  MemberOptions options = member_of(rank);
+  options.name = "first";
+  Member first(engine_under_test(), options);
+  options.name = "second";
+  Member second(engine_under_test(), options);
+  const auto work = [&](Member& member, std::size_t count) {
+    for (int round = 0; round < 20; ++round) {
       check_all_reduce<float>(member, ReduceOp::sum, count);
       check_all_gather(member, DType::int64, Counts(rank.world_size, count));
     }
   };
-  std::thread other(work, "second", 70'001);
-  work("first", 11);
+  std::thread other([&] { work(second, 70'001); });
+  work(first, 11);
   other.join();
 });
 
-const Ranks first_leaves("plugins, the first leaves", [](const Rank& rank) {
-  std::vector<std::byte> data(std::size_t{48} << 20);
-  const auto sent = message(0, 1, data.size());
-  if (rank.rank == 0) data = sent;
-  {
-    Member member(engine_under_test(), member_of(rank));
-    if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(300));
-    member.broadcast(buffer_of(data.data(), data.size(), DType::uint8), 0);
-  }
-  EXPECT_TRUE(data == sent);
-});
-
-const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
-  MemberOptions options = member_of(rank);
-  options.timeout = seconds(5);
-  Member member(engine_under_test(), options);
-  std::vector<float> data(100'000);
-  member.all_reduce(buffer_of(data), 0);
-  if (rank.rank == rank.world_size - 1) raise(SIGKILL);
-  try {
-    while (true) member.all_reduce(buffer_of(data), 0);
-  } catch (const Error& error) {
-    EXPECT_TRUE(error.fault() == Fault::peer_lost || error.fault() == Fault::timeout)
-        << error.what();
-  }
-});
-
-const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
-  Member member(engine_under_test(), member_of(rank));
-  if (member.engine().cancel == nullptr) return;
-  if (rank.rank == 1) {
-    // Stays until the other's connections have ended.
-    std::vector<float> late(10);
-    std::this_thread::sleep_for(seconds(1));
-    EXPECT_THROW(member.all_reduce(buffer_of(late), 0), Error);
-    return;
-  }
-  std::thread canceller([&] {
-    std::this_thread::sleep_for(milliseconds(300));
-    member.cancel();
-  });
-  std::vector<float> data(10'000'000);
-  const auto begin = steady_clock::now();
-  try {
-    member.all_reduce(buffer_of(data), 0);
-    ADD_FAILURE() << "a cancelled call succeeded";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::aborted) << error.what();
-  }
-  EXPECT_LT(steady_clock::now() - begin, seconds(10));
-  canceller.join();
-});
-
-// The last rank comes late, so that the others are seen while they wait for it.
-void listen_at(const Rank& rank, const std::string& address, const std::string& in_table) {
-  std::set<std::string> seen;
-  std::jthread watcher([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      for (const std::string& found : listening_addresses()) seen.insert(found);
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-  });
-  if (rank.rank == rank.world_size - 1) std::this_thread::sleep_for(milliseconds(300));
-  {
-    MemberOptions options = member_of(rank);
-    options.address = address;
-    Member member(engine_under_test(), options);
-    member.meet();
-    std::this_thread::sleep_for(milliseconds(50));
-    member.meet();
-  }
-  watcher.request_stop();
-  watcher.join();
-  EXPECT_TRUE(rank.rank != 0 || !seen.empty());
-  for (const std::string& found : seen) EXPECT_EQ(found, in_table);
-}
-
-const Ranks listen_on_v4("plugins listen on 127.0.0.1",
-                         [](const Rank& rank) { listen_at(rank, "127.0.0.1", "0100007F"); });
-const Ranks listen_on_v6("plugins listen on ::1", [](const Rank& rank) {
-  listen_at(rank, "::1", "00000000000000000000000001000000");
-});
-
-class Plugin : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (plugin_path(GetParam()).empty()) {
-      GTEST_SKIP() << "the engine " << GetParam() << " was not built: its library is not here";
-    }
-    setenv(engine_variable, GetParam(), 1);
-  }
-
-  ScratchDirectory scratch_;
-};
-
-TEST_P(Plugin, SaysWhatItIs) {
+TEST_P(Plugins, SaysWhatItIs) {
   const lockstep_engine& engine = engine_under_test();
   EXPECT_EQ(engine.abi, LOCKSTEP_ENGINE_ABI);
   EXPECT_EQ(engine.struct_bytes, sizeof engine);
@@ -386,52 +281,21 @@ TEST_P(Plugin, SaysWhatItIs) {
   EXPECT_STRNE(version, "");
 }
 
-TEST_P(Plugin, ReducesAsASerialLoop) {
+TEST_P(Plugins, ReducesAsASerialLoop) {
   for (int size : {2, 3}) EXPECT_TRUE(all_succeeded(reduce_everything.run(size)));
 }
 
-TEST_P(Plugin, SpreadsNaN) { EXPECT_TRUE(all_succeeded(spread_nan.run(3))); }
+TEST_P(Plugins, SpreadsNaN) { EXPECT_TRUE(all_succeeded(spread_nan.run(3))); }
 
-TEST_P(Plugin, MovesEveryDTypeAndCount) {
+TEST_P(Plugins, MovesEveryDTypeAndCount) {
   for (int size : {2, 3}) EXPECT_TRUE(all_succeeded(move_everything.run(size)));
 }
 
-TEST_P(Plugin, ServesTwoCommunicatorsInTwoThreads) {
+TEST_P(Plugins, ServesTwoCommunicatorsInTwoThreads) {
   for (int size : {2, 3}) EXPECT_TRUE(all_succeeded(two_threads.run(size)));
 }
 
-TEST_P(Plugin, MayBeLeftByWhoHasFinished) { EXPECT_TRUE(all_succeeded(first_leaves.run(2))); }
-
-TEST_P(Plugin, FailsWhenAPeerIsKilled) {
-  const auto exits = one_dies.run(3, seconds(40));
-  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
-  EXPECT_EQ(exits[1].code, 0) << exits[1].output;
-  EXPECT_EQ(exits[2].signal, SIGKILL);
-}
-
-TEST_P(Plugin, ReturnsFromACancelledCall) {
-  if (engine_under_test().cancel == nullptr) GTEST_SKIP() << GetParam() << " cannot cancel";
-  EXPECT_TRUE(all_succeeded(one_waits.run(2)));
-}
-
-TEST_P(Plugin, ListensOnTheChosenAddressAlone) {
-  EXPECT_TRUE(all_succeeded(listen_on_v4.run(2)));
-  EXPECT_TRUE(all_succeeded(listen_on_v6.run(2)));
-}
-
-TEST_P(Plugin, TimesOutWhenAMemberDoesNotCome) {
-  const auto begin = steady_clock::now();
-  try {
-    Member alone(engine_under_test(),
-                 {.rank = 0, .size = 2, .scratch = scratch_.path(), .timeout = seconds(1)});
-    ADD_FAILURE() << "a communicator without its members";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
-  }
-  EXPECT_LT(steady_clock::now() - begin, seconds(10));
-}
-
-INSTANTIATE_TEST_SUITE_P(Engines, Plugin, testing::Values("gloo", "oneccl"),
+INSTANTIATE_TEST_SUITE_P(Engines, Plugins, testing::ValuesIn(engines_under_test),
                          [](const auto& engine) { return std::string(engine.param); });
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "lockstep/comm/engine/oneccl/library.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "lockstep/comm/engine/plugin.h"
@@ -29,7 +30,18 @@ void choose_settings(const lockstep_engine_config& config) {
   // Both the service at which its ranks meet, and their connections.
   set_by_default("CCL_KVS_IFACE", config.interface_name);
   set_by_default("FI_TCP_IFACE", config.interface_name);
+  // It warns of each setting that is not its default.
   set_by_default("CCL_LOG_LEVEL", "error");
+  if (std::strchr(config.address, ':') != nullptr) set_by_default("CCL_KVS_PREFER_IPV6", "1");
+}
+
+// oneCCL opens its transport with the first communicator of a process, and all members of that one
+// must do so at the same time. Members for which it is not the first would be waited for in vain:
+// so the first is one that nobody else is in. Never destroyed.
+void make_first_communicator() {
+  static auto* const kvs = new auto(ccl::create_main_kvs());
+  static auto* const first = new auto(ccl::create_communicator(1, 0, *kvs));
+  static_cast<void>(first);
 }
 
 }  // namespace
@@ -41,6 +53,7 @@ void start_library(const lockstep_engine_config& config) {
   if (interface_name.empty()) {
     choose_settings(config);
     ccl::init();
+    make_first_communicator();
     interface_name = config.interface_name;
   }
   if (interface_name != config.interface_name) {
@@ -62,6 +75,30 @@ std::unique_lock<std::mutex> Progress::enter() {
 Progress& progress() {
   static auto* const progress = new Progress;
   return *progress;
+}
+
+namespace {
+
+sigset_t sigpipe() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  return set;
+}
+
+}  // namespace
+
+WithoutSigpipe::WithoutSigpipe() {
+  const sigset_t set = sigpipe();
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
+}
+
+// One that has come meanwhile is for nobody.
+WithoutSigpipe::~WithoutSigpipe() {
+  const sigset_t set = sigpipe();
+  const timespec at_once = {};
+  if (sigismember(&before_, SIGPIPE) == 0) sigtimedwait(&set, nullptr, &at_once);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace lockstep::plugin

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <signal.h>
+
 #include <mutex>
 #include <oneapi/ccl.hpp>
 
@@ -25,7 +27,6 @@ class Progress {
 
   // Of a call that is not complete. Hold the lock.
   void give_up() { is_given_up_ = true; }
-  bool is_given_up() const { return is_given_up_; }
 
  private:
   std::mutex mutex_;
@@ -33,5 +34,18 @@ class Progress {
 };
 
 Progress& progress();
+
+// oneCCL's service for addresses writes to connections that may be closed, which would end the
+// process. Threads that are started meanwhile ignore it, too.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe();
+  ~WithoutSigpipe();
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace lockstep::plugin

@@ -104,12 +104,21 @@ class Patience {
   int turns_ = 0;
 };
 
+bool has_come(ccl::event& event) {
+  try {
+    return event.test();
+  } catch (...) {
+    progress().give_up();
+    throw;
+  }
+}
+
 // Asks until `event` has come. Throws Failed when the call had to be given up.
-void complete(Communicator& self, ccl::event& event) {
+void complete(const Communicator& self, ccl::event& event) {
   const auto deadline = steady_clock::now() + self.timeout;
   for (Patience patience;; patience.pause()) {
     const auto lock = progress().enter();
-    if (event.test()) return;
+    if (has_come(event)) return;
     if (self.is_cancelled) {
       progress().give_up();
       throw Failed{Fault::aborted, "cancelled"};
@@ -127,21 +136,18 @@ template <class Begin>
 int run(void* communicator, lockstep_engine_error* error, Begin begin) noexcept {
   auto& self = *static_cast<Communicator*>(communicator);
   return guarded(error, [&] {
-    // oneCCL's destructor of an event that has not come waits for it.
-    auto* event = new std::optional<ccl::event>;
+    // oneCCL's destructor of an event that has not come waits for it: such a one is kept.
+    auto event = std::make_unique<std::optional<ccl::event>>();
     try {
       {
         const auto lock = progress().enter();
         event->emplace(begin(*self.ccl));
       }
       complete(self, **event);
-    } catch (const Failed&) {
-      throw;
     } catch (...) {
-      progress().give_up();
+      static_cast<void>(event.release());
       throw;
     }
-    delete event;
   });
 }
 
@@ -188,6 +194,19 @@ void wait(const lockstep_engine_store& store, const std::string& key, void* valu
   if (there != bytes) throw Failed{Fault::corrupt, key + " is not what oneCCL has written"};
 }
 
+// Members that make two communicators in different orders would wait for each other within oneCCL,
+// without end, and those that make two at once would give both the same number: so a process makes
+// one after the other, and enters oneCCL when all members are there. The core makes them in one
+// order everywhere.
+std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) {
+  static std::timed_mutex mutex;
+  std::unique_lock lock(mutex, timeout);
+  if (!lock) {
+    throw Failed{Fault::timeout, "another communicator of oneCCL is still being made here"};
+  }
+  return lock;
+}
+
 // oneCCL waits for minutes for a member that does not come; the store has our deadline.
 void meet(const lockstep_engine_config& config) {
   char here = 1;
@@ -212,10 +231,13 @@ ccl::shared_ptr_class<ccl::kvs> make_kvs(const lockstep_engine_config& config) {
 int create(const lockstep_engine_config* config, void** communicator,
            lockstep_engine_error* error) {
   return guarded(error, [&] {
+    const std::chrono::milliseconds timeout(config->timeout_ms);
+    const WithoutSigpipe quiet;
+    const auto turn = take_turn(timeout);
     meet(*config);
     start_library(*config);
     auto made = std::make_unique<Communicator>();
-    made->timeout = std::chrono::milliseconds(config->timeout_ms);
+    made->timeout = timeout;
     made->kvs = make_kvs(*config);
     made->ccl.emplace(ccl::create_communicator(config->size, config->rank, made->kvs));
     *communicator = made.release();
@@ -226,6 +248,7 @@ int create(const lockstep_engine_config* config, void** communicator,
 void destroy(void* communicator) {
   lockstep_engine_error ignored;
   guarded(&ignored, [&] {
+    const WithoutSigpipe quiet;
     const auto lock = progress().enter();
     delete static_cast<Communicator*>(communicator);
   });

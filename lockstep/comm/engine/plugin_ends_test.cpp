@@ -1,0 +1,150 @@
+// What communicators of every plugin do besides collectives: begin, listen, fail and end.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "lockstep/comm/engine/plugin_rig.h"
+#include "lockstep/comm/error.h"
+#include "tests/ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+// More than a socket holds: its last part leaves after the sender's call has returned.
+const Ranks first_leaves("plugins, the first leaves", [](const Rank& rank) {
+  std::vector<std::uint32_t> expected(12'000'000);
+  std::iota(expected.begin(), expected.end(), 1U);
+  std::vector<std::uint32_t> data(expected.size());
+  if (rank.rank == 0) data = expected;
+  {
+    Member member(engine_under_test(), member_of(rank));
+    if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(300));
+    member.broadcast(buffer_of(data), 0);
+  }
+  EXPECT_TRUE(data == expected);
+});
+
+const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
+  MemberOptions options = member_of(rank);
+  options.timeout = seconds(5);
+  Member member(engine_under_test(), options);
+  std::vector<float> data(100'000);
+  member.all_reduce(buffer_of(data), 0);
+  if (rank.rank == rank.world_size - 1) raise(SIGKILL);
+  try {
+    while (true) member.all_reduce(buffer_of(data), 0);
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.fault() == Fault::peer_lost || error.fault() == Fault::timeout)
+        << error.what();
+  }
+});
+
+const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
+  Member member(engine_under_test(), member_of(rank));
+  if (member.engine().cancel == nullptr) return;
+  if (rank.rank == 1) {
+    // Stays until the other's connections have ended.
+    std::vector<float> late(10);
+    std::this_thread::sleep_for(seconds(1));
+    EXPECT_THROW(member.all_reduce(buffer_of(late), 0), Error);
+    return;
+  }
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    member.cancel();
+  });
+  std::vector<float> data(10'000'000);
+  const auto begin = steady_clock::now();
+  try {
+    member.all_reduce(buffer_of(data), 0);
+    ADD_FAILURE() << "a cancelled call succeeded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::aborted) << error.what();
+  }
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+  canceller.join();
+});
+
+// The last rank comes late, so that the others are seen while they wait for it.
+void listen_at(const Rank& rank, const std::string& address, const std::set<std::string>& allowed) {
+  std::set<std::string> seen;
+  std::jthread watcher([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      for (const std::string& found : listening_addresses()) seen.insert(found);
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  });
+  if (rank.rank == rank.world_size - 1) std::this_thread::sleep_for(milliseconds(300));
+  {
+    MemberOptions options = member_of(rank);
+    options.address = address;
+    Member member(engine_under_test(), options);
+    member.meet();
+    std::this_thread::sleep_for(milliseconds(50));
+    member.meet();
+  }
+  watcher.request_stop();
+  watcher.join();
+  EXPECT_TRUE(rank.rank != 0 || !seen.empty());
+  for (const std::string& found : seen) EXPECT_TRUE(allowed.contains(found)) << found;
+}
+
+constexpr const char* v4_in_table = "0100007F";
+constexpr const char* v6_in_table = "00000000000000000000000001000000";
+
+const Ranks listen_on_v4("plugins listen on 127.0.0.1",
+                         [](const Rank& rank) { listen_at(rank, "127.0.0.1", {v4_in_table}); });
+const Ranks listen_on_v6("plugins listen on ::1", [](const Rank& rank) {
+  std::set<std::string> allowed = {v6_in_table};
+  // Is told an interface, and takes any of its addresses.
+  if (engine_under_test().name == std::string("oneccl")) allowed.insert(v4_in_table);
+  listen_at(rank, "::1", allowed);
+});
+
+class PluginEnds : public Plugins {};
+
+TEST_P(PluginEnds, MayBeLeftByWhoHasFinished) { EXPECT_TRUE(all_succeeded(first_leaves.run(2))); }
+
+TEST_P(PluginEnds, FailsWhenAPeerIsKilled) {
+  const auto exits = one_dies.run(3, seconds(40));
+  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].code, 0) << exits[1].output;
+  EXPECT_EQ(exits[2].signal, SIGKILL);
+}
+
+TEST_P(PluginEnds, ReturnsFromACancelledCall) {
+  if (engine_under_test().cancel == nullptr) GTEST_SKIP() << GetParam() << " cannot cancel";
+  EXPECT_TRUE(all_succeeded(one_waits.run(2)));
+}
+
+TEST_P(PluginEnds, ListensOnTheChosenAddressAlone) {
+  EXPECT_TRUE(all_succeeded(listen_on_v4.run(2)));
+  EXPECT_TRUE(all_succeeded(listen_on_v6.run(2)));
+}
+
+TEST_P(PluginEnds, TimesOutWhenAMemberDoesNotCome) {
+  const auto begin = steady_clock::now();
+  try {
+    Member alone(engine_under_test(),
+                 {.rank = 0, .size = 2, .scratch = scratch_.path(), .timeout = seconds(1)});
+    ADD_FAILURE() << "a communicator without its members";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
+  }
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, PluginEnds, testing::ValuesIn(engines_under_test),
+                         [](const auto& engine) { return std::string(engine.param); });
+
+}  // namespace
+}  // namespace lockstep::test
