@@ -37,7 +37,7 @@ void expect_refusal(int result, const lockstep_engine_error& error,
   for (const std::string_view word : words)
     expect(std::string_view(error.text).find(word) != std::string_view::npos,
            "no '" + std::string(word) + "' in: " + error.text);
-  std::cout << "refused: " << error.text << std::endl;
+  std::cout << "refused: " + std::string(error.text) + "\n" << std::flush;
 }
 
 void odd(const lockstep_engine& engine) {
