@@ -7,7 +7,7 @@
 // engine_abi_rank PLUGIN deserted        rank 0 ends with exit code 3 while the others wait for it
 
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <stdexcept>
@@ -46,24 +46,25 @@ void refused(const lockstep_engine& engine, const std::vector<std::string_view>&
   for (const std::string_view word : words)
     if (std::string_view(error.text).find(word) == std::string_view::npos)
       throw std::runtime_error("no '" + std::string(word) + "' in: " + error.text);
-  std::cout << "refused: " << error.text << std::endl;
+  std::cout << "refused: " + std::string(error.text) + "\n" << std::flush;
 }
 
-int deserted(const lockstep_engine& engine) {
+void deserted(const lockstep_engine& engine) {
   const World world = lockstep::test::identify(engine, nullptr);
-  void* const all = lockstep::test::make_communicator(engine, world, "all");
-  if (world.rank == 0) return 3;
+  const lockstep::test::Communicator all(engine, world, "all",
+                                         lockstep::test::all_ranks(world.size));
+  if (world.rank == 0) std::exit(3);
   float one = 1;
   lockstep_buffer data{};
   data.data = &one;
   data.count = 1;
   data.dtype = static_cast<std::uint8_t>(lockstep::DType::float32);
   lockstep_engine_error error{};
-  engine.all_reduce(all, &data, static_cast<std::uint8_t>(lockstep::ReduceOp::sum), &error);
-  return 4;
+  engine.all_reduce(all.handle(), &data, static_cast<std::uint8_t>(lockstep::ReduceOp::sum),
+                    &error);
 }
 
-int run(const std::vector<std::string_view>& words) {
+void run(const std::vector<std::string_view>& words) {
   if (words.size() < 2) throw std::invalid_argument("engine_abi_rank PLUGIN MODE");
   const lockstep_engine& engine = lockstep::test::open_plugin(words[0].data());
   const std::string_view mode = words[1];
@@ -74,17 +75,16 @@ int run(const std::vector<std::string_view>& words) {
   else if (mode == "refused")
     refused(engine, {words.begin() + 2, words.end()});
   else if (mode == "deserted")
-    return deserted(engine);
+    deserted(engine);
   else
     throw std::invalid_argument("no mode " + std::string(mode));
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return run({argv + 1, argv + argc});
+    run({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     std::cerr << "engine_abi_rank: " << error.what() << std::endl;
     return 1;

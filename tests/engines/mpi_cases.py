@@ -52,7 +52,7 @@ class Cases:
         self.deserted()
         self.succeed(1, self.program, "supports", says="as it should be")
         self.succeed(4, self.program, "odd", says="the odd ranks")
-        self.succeed(2, self.program, "single", says="refused: MPI runs with MPI_THREAD_SINGLE")
+        self.succeed(2, self.program, "single", says="MPI runs with MPI_THREAD_SINGLE")
 
     def without_launcher(self):
         code, _ = run([self.rank, self.plugin, "refused", "no launcher of MPI", "mpirun"])
@@ -66,3 +66,11 @@ class Cases:
         if code == 0:
             sys.exit("the launcher has not noticed that a rank failed")
         print(f"ended after {time.monotonic() - start:.1f} s", flush=True)
+
+    def another_mpi_in_the_program(self):
+        """The program's own MPI is bound to the plugin, which was compiled for another."""
+        self.succeed(1, self.program, "foreign", says="refused: this plugin was compiled for")
+
+    def another_launcher(self, variable):
+        """An MPI that the launcher does not know would start as many jobs of one rank."""
+        self.succeed(2, self.rank, "refused", "not of one installation", variable)

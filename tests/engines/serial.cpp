@@ -2,6 +2,7 @@
 #include "tests/engines/serial.h"
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -17,46 +18,52 @@ struct Boolean {
 
 // 0 to 3; one less where there are negative numbers.
 template <class T>
-int value(std::size_t place, int seed) {
+int small(std::size_t place, int seed) {
   const int plain =
       static_cast<int>((place * 7 + static_cast<std::size_t>(seed) * 5 + place / 16) % 4);
-  if constexpr (std::numeric_limits<T>::is_signed) return plain - 1;
-  return plain;
+  return std::numeric_limits<T>::is_signed ? plain - 1 : plain;
 }
 
 template <class T>
 T element(std::size_t place, int seed) {
-  return static_cast<T>(value<T>(place, seed));
+  const T value = static_cast<T>(small<T>(place, seed));
+  if constexpr (std::is_integral_v<T>)
+    if (place % 5 == 4) return static_cast<T>(std::numeric_limits<T>::max() - (value & 3));
+  return value;
 }
 
 template <>
 Boolean element(std::size_t place, int seed) {
-  return {static_cast<std::uint8_t>(value<Boolean>(place, seed))};
+  return {static_cast<std::uint8_t>(small<Boolean>(place, seed))};
 }
 
-// In double for floating-point types, whose zeros have a sign.
-double combine(ReduceOp op, double a, double b) {
+template <std::floating_point T>
+T combine(ReduceOp op, T a, T b) {
   if (op == ReduceOp::sum) return a + b;
   if (op == ReduceOp::product) return a * b;
   return op == ReduceOp::min ? std::min(a, b) : std::max(a, b);
 }
 
-long long combine(ReduceOp op, long long a, long long b) {
+// Sums and products wrap.
+template <std::integral T>
+T combine(ReduceOp op, T a, T b) {
+  const auto wide_a = static_cast<std::uint64_t>(a);
+  const auto wide_b = static_cast<std::uint64_t>(b);
   switch (op) {
     case ReduceOp::sum:
-      return a + b;
+      return static_cast<T>(wide_a + wide_b);
     case ReduceOp::product:
-      return a * b;
+      return static_cast<T>(wide_a * wide_b);
     case ReduceOp::min:
       return std::min(a, b);
     case ReduceOp::max:
       return std::max(a, b);
     case ReduceOp::band:
-      return a & b;
+      return static_cast<T>(a & b);
     case ReduceOp::bor:
-      return a | b;
+      return static_cast<T>(a | b);
     default:
-      return a ^ b;
+      return static_cast<T>(a ^ b);
   }
 }
 
@@ -73,22 +80,8 @@ bool combine_booleans(ReduceOp op, bool a, bool b) {
   }
 }
 
-template <class T>
-void combine_at(std::byte* to, ReduceOp op, std::size_t place, int ranks) {
-  using Wide = std::conditional_t<std::is_floating_point_v<T>, double, long long>;
-  Wide result = value<T>(place, 0);
-  for (int rank = 1; rank < ranks; ++rank)
-    result = combine(op, result, static_cast<Wide>(value<T>(place, rank)));
-  const T stored = static_cast<T>(result);
-  std::memcpy(to, &stored, sizeof stored);
-}
-
-template <>
-void combine_at<Boolean>(std::byte* to, ReduceOp op, std::size_t place, int ranks) {
-  bool result = value<Boolean>(place, 0) != 0;
-  for (int rank = 1; rank < ranks; ++rank)
-    result = combine_booleans(op, result, value<Boolean>(place, rank) != 0);
-  *to = static_cast<std::byte>(result);
+Boolean combine(ReduceOp op, Boolean a, Boolean b) {
+  return {static_cast<std::uint8_t>(combine_booleans(op, a.byte != 0, b.byte != 0))};
 }
 
 // act.template operator()<T>() for the type of `dtype`; float16 and bfloat16 are only moved.
@@ -141,7 +134,11 @@ bool can_combine(DType dtype) { return dtype != DType::float16 && dtype != DType
 Bytes combined(DType dtype, ReduceOp op, std::size_t count, int ranks) {
   return with_type(dtype, [&]<class T>() {
     Bytes all(count * sizeof(T));
-    for (std::size_t i = 0; i < count; ++i) combine_at<T>(all.data() + i * sizeof(T), op, i, ranks);
+    for (std::size_t i = 0; i < count; ++i) {
+      T result = element<T>(i, 0);
+      for (int rank = 1; rank < ranks; ++rank) result = combine(op, result, element<T>(i, rank));
+      std::memcpy(all.data() + i * sizeof(T), &result, sizeof result);
+    }
     return all;
   });
 }

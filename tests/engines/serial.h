@@ -14,8 +14,9 @@ namespace lockstep::test {
 
 using Bytes = std::vector<std::byte>;
 
-// Of a rank, or of any other number. Small enough for sums and products of some ranks to be exact
-// in every type; negative ones among them where there are such. Booleans are bytes of 0 to 3.
+// Of a rank, or of any other number. Sums and products of some ranks' are exact in floating-point
+// types and overflow in integers, of which every fifth is large; there are negative ones where there
+// can be. Booleans are bytes of 0 to 3.
 Bytes elements(DType dtype, std::size_t count, int seed);
 
 // Whether combined() knows its arithmetic.

@@ -124,7 +124,10 @@ std::string version() {
   int length = 0;
   check(MPI_Get_library_version(words.data(), &length), "MPI_Get_library_version");
   const std::string_view all(words.data());
-  const std::string line(all.substr(0, all.find('\n')));
+  std::string line(all.substr(0, all.find('\n')));
+  std::replace(line.begin(), line.end(), '\t', ' ');
+  const auto both_blank = [](char a, char b) { return a == ' ' && b == ' '; };
+  line.erase(std::unique(line.begin(), line.end(), both_blank), line.end());
   if (line.starts_with("Open MPI") != is_for_open_mpi)
     throw Failed{Fault::unsupported,
                  std::string("this plugin was compiled for ") +

@@ -92,9 +92,19 @@ MPI_Op op_of(DType dtype, ReduceOp op) {
     case DType::float16:
     case DType::bfloat16:
       return MPI_OP_NULL;
-    default:
+    case DType::int8:
+    case DType::int16:
+    case DType::uint8:
+    case DType::uint16:
+      // Open MPI 4 and 5 saturate on processors with AVX.
+      return op == ReduceOp::sum ? MPI_OP_NULL : op_of_integers(op);
+    case DType::int32:
+    case DType::int64:
+    case DType::uint32:
+    case DType::uint64:
       return op_of_integers(op);
   }
+  return MPI_OP_NULL;
 }
 
 }  // namespace lockstep::mpi

@@ -12,8 +12,9 @@ namespace lockstep::mpi {
 // MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not know.
 MPI_Datatype type_of(DType dtype);
 
-// How elements of type_of(dtype) are combined. MPI_OP_NULL where MPI cannot: averages, types that it
-// does not know, and min and max of floating-point numbers, which MPI may take past a NaN.
+// How elements of type_of(dtype) are combined. MPI_OP_NULL where MPI cannot or need not do as
+// Lockstep does: averages; types that it does not know; min and max of floating-point numbers, which
+// may lose a NaN; sums of integers of 8 and 16 bits, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
 }  // namespace lockstep::mpi
