@@ -4,7 +4,8 @@
     with Slurm(nodes=2) as slurm:
         slurm.run(["srun", "-n", "2", "hostname"])
 
-Nodes are called node1, node2, ...; all are this machine, each with a slurmd of its own. Daemons, keys
+Nodes are called node1, node2, ..., each with a slurmd of its own. They are those of network_hosts.py
+with Slurm(hosts=hosts), and commands then run on the first; else all are this machine. Daemons, keys
 and states are in a folder that goes with them; nothing of /etc/slurm or of an installed service is
 used.
 """
@@ -28,7 +29,7 @@ PATIENCE = 60
 
 CONFIGURATION = """
 ClusterName=test
-SlurmctldHost=localhost(127.0.0.1)
+SlurmctldHost={controller}
 SlurmctldPort={controller_port}
 SlurmUser=root
 SlurmdUser=root
@@ -69,8 +70,9 @@ def why_not():
 
 
 class Slurm:
-    def __init__(self, nodes=2, tasks_per_node=4):
-        self._names = [f"node{number + 1}" for number in range(nodes)]
+    def __init__(self, nodes=2, tasks_per_node=4, hosts=None):
+        self._hosts = hosts
+        self._names = [f"node{number + 1}" for number in range(len(hosts) if hosts else nodes)]
         self._tasks_per_node = tasks_per_node
         self._daemons = []
         self._handler = None
@@ -102,17 +104,24 @@ class Slurm:
     def environment(self, **more):
         return dict(os.environ, SLURM_CONF=str(self.folder / "slurm.conf"), **more)
 
-    def popen(self, words, **options):
+    def popen(self, words, node=0, **options):
+        if self._hosts:
+            return self._hosts[node].popen(words, env=self.environment(), **options)
         return subprocess.Popen(list(map(str, words)), env=self.environment(), **options)
 
     def run(self, words, timeout=PATIENCE, check=True):
         """Returns the CompletedProcess, with its output as text."""
-        done = subprocess.run(list(map(str, words)), env=self.environment(), timeout=timeout,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if check and done.returncode:
-            raise RuntimeError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
-                               f"\n{self.logs()}")
-        return done
+        process = self.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        if check and process.returncode:
+            raise RuntimeError(f"{words} ended with {process.returncode}:\n{out}{err}\n{self.logs()}")
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}"
@@ -127,27 +136,36 @@ class Slurm:
                     f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munge.seed")
         self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._start("slurmctld", "-D", "-i")
-        for name in self._names:
-            self._start("slurmd", "-D", "-N", name)
+        for number, name in enumerate(self._names):
+            self._start("slurmd", "-D", "-N", name, node=number)
         self._until(self._all_idle, "the nodes")
 
     def _write_configuration(self):
+        # None is used; to find out which kind there is fails where no /sys/fs/cgroup is mounted.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         (self.folder / "state").mkdir()
         for name in self._names:
             (self.folder / f"spool.{name}").mkdir()
-        nodes = "\n".join(f"NodeName={name} NodeHostname={os.uname().nodename} NodeAddr=127.0.0.1 "
-                          f"Port={free_port()} CPUs={self._tasks_per_node} State=UNKNOWN"
-                          for name in self._names)
+        nodes = "\n".join(f"NodeName={name} {self._place(number)} Port={free_port()} "
+                          f"CPUs={self._tasks_per_node} State=UNKNOWN"
+                          for number, name in enumerate(self._names))
+        controller = f"node1({self._hosts[0].address})" if self._hosts else "localhost(127.0.0.1)"
         (self.folder / "slurm.conf").write_text(CONFIGURATION.format(
-            folder=self.folder, controller_port=free_port(), nodes=nodes))
+            folder=self.folder, controller=controller, controller_port=free_port(), nodes=nodes))
 
-    def _start(self, *words):
+    def _place(self, number):
+        if self._hosts:
+            host = self._hosts[number]
+            return f"NodeHostname={host.name} NodeAddr={host.address}"
+        return f"NodeHostname={os.uname().nodename} NodeAddr=127.0.0.1"
+
+    def _start(self, *words, node=0):
         log = self.folder / f"{len(self._daemons)}-{words[0]}.log"
         with open(log, "ab") as file:
-            self._daemons.append(self.popen(words, stdin=subprocess.DEVNULL, stdout=file,
+            self._daemons.append(self.popen(words, node, stdin=subprocess.DEVNULL, stdout=file,
                                             stderr=file))
 
     def _until(self, condition, what):
@@ -159,8 +177,7 @@ class Slurm:
             time.sleep(0.1)
 
     def _all_idle(self):
-        said = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], env=self.environment(),
-                              capture_output=True, text=True, timeout=PATIENCE).stdout
+        said = self.run(["sinfo", "-h", "-N", "-o", "%T"], check=False).stdout
         return said.split() == ["idle"] * len(self._names)
 
     def _kill_steps(self):

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import unittest
 
+import network_hosts
 import slurm
+from network_hosts import Hosts
 from slurm import Slurm
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
@@ -96,6 +98,17 @@ class SlurmTest(unittest.TestCase):
         said, _ = step.communicate(timeout=100)
         self.assertEqual(said.split(), ["SIGUSR1"] * 2)
         self.assertEqual(step.returncode, 0)
+
+
+@unittest.skipIf(slurm.why_not() or network_hosts.why_not(),
+                 slurm.why_not() or network_hosts.why_not())
+class SlurmOnHostsTest(unittest.TestCase):
+    def test_srun_starts_tasks_on_hosts_that_are_apart(self):
+        tell = ["sh", "-c", "echo $(hostname) $SLURM_NODEID $SLURM_STEP_NODELIST"]
+        with Hosts(2) as hosts, Slurm(hosts=hosts) as cluster:
+            said = cluster.run(["srun", "-N", "2", "-n", "2", *tell]).stdout
+            self.assertEqual(sorted(said.splitlines()),
+                             ["node1 0 node[1-2]", "node2 1 node[1-2]"])
 
 
 def main():
