@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/tensor/torch_store.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/store/foreign_store.h"
 
 namespace lockstep {
 namespace {
+
+constexpr std::chrono::milliseconds longest_pause{50};
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-// Calls `body`, and says what c10d throws in our words.
+// Calls `body`, and says what c10d throws in our words; `broken` is what an error of its network is.
 template <class Body>
-auto translated(std::string_view what, Body body) {
+auto translated(std::string_view what, Body body, Fault broken = Fault::peer_lost) {
   const auto text = [&](const std::exception& error) {
     const std::string_view all = error.what();  // Its first line; a stack trace may follow.
     return std::string(what) + ": " + std::string(all.substr(0, all.find('\n')));
@@ -30,7 +36,7 @@ auto translated(std::string_view what, Body body) {
   } catch (const c10::DistStoreError& error) {
     throw Error(Fault::timeout, text(error));
   } catch (const c10::DistError& error) {
-    throw Error(Fault::peer_lost, text(error));
+    throw Error(broken, text(error));
   }
 }
 
@@ -53,17 +59,14 @@ class TorchStore final : public Store {
 
   std::string wait(std::string_view key, Deadline deadline) override {
     require_limits(key, {});
-    if (auto value = find(key)) return *std::move(value);
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0)
-      throw Error(Fault::timeout, "wait: nobody has set '" + std::string(key) + "'");
-    // c10d adds it to a time of its own, which must not overflow.
-    const auto most = std::chrono::milliseconds(std::chrono::hours(24 * 365));
-    return translated("wait for '" + std::string(key) + "'", [&] {
-      store_->wait({std::string(key)}, std::min(left, most));
-      return text_of(store_->get(std::string(key)));
-    });
+    // A wait of c10d's would keep every other call on this store waiting with it.
+    for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, longest_pause)) {
+      if (auto value = find(key)) return *std::move(value);
+      const auto now = Clock::now();
+      if (now >= deadline)
+        throw Error(Fault::timeout, "wait: nobody has set '" + std::string(key) + "'");
+      std::this_thread::sleep_for(std::min<Clock::duration>(pause, deadline - now));
+    }
   }
 
   std::int64_t add(std::string_view key, std::int64_t amount) override {
@@ -105,6 +108,35 @@ std::string required_variable(const char* name) {
   return text;
 }
 
+c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, int port, bool listens,
+                                          std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.isServer = listens;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  return translated(
+      "connecting to PyTorch's store at " + host + ":" + std::to_string(port),
+      [&] { return c10::make_intrusive<c10d::TCPStore>(host, options); }, Fault::timeout);
+}
+
+std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, Deadline deadline) {
+  // c10d adds it to a time of its own, which must not overflow, and may try that long twice.
+  constexpr std::chrono::milliseconds most = std::chrono::hours(24 * 365);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  auto store = tcp_store(address.host, address.port, false,
+                         std::clamp(left / 2, std::chrono::milliseconds(1), most));
+  store->setTimeout(default_timeout);  // What was left is for connecting alone.
+  return adapt(c10::make_intrusive<c10d::PrefixStore>(address.prefix, std::move(store)));
+}
+
+// Done while this library is loaded, so that init_process_group(), which knows nothing of PyTorch,
+// finds torchrun's store in every program that uses tensors, without a call that could be forgotten.
+[[maybe_unused]] const bool is_registered = [] {
+  register_foreign_store(connect_to_torchrun);
+  return true;
+}();
+
 }  // namespace
 
 std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store) {
@@ -115,16 +147,11 @@ std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store) {
 std::shared_ptr<Store> connect_torch_store() {
   const std::string host = required_variable("MASTER_ADDR");
   const std::string port = required_variable("MASTER_PORT");
-  c10d::TCPStoreOptions options;
   const int number = std::atoi(port.c_str());
   require(number > 0 && number <= std::numeric_limits<std::uint16_t>::max(),
           "connect_torch_store: MASTER_PORT='" + port + "' is not a port");
-  options.port = static_cast<std::uint16_t>(number);
-  options.isServer = read_environment().rank == 0 && !torchrun_listens();
-  options.waitWorkers = false;
-  options.timeout = default_timeout;
-  return translated("connecting to PyTorch's store at " + host + ":" + port,
-                    [&] { return adapt(c10::make_intrusive<c10d::TCPStore>(host, options)); });
+  const bool listens = read_environment().rank == 0 && !torchrun_listens();
+  return adapt(tcp_store(host, number, listens, default_timeout));
 }
 
 }  // namespace lockstep

@@ -1,11 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that tests make on this machine, and the relay between them, do what they promise.
+"""The hosts that tests make on this machine, and the relay between them, do what they promise."""
 
-hosts_test.py [--mpi-program PROGRAM]
-"""
-
-import argparse
 import collections
 import os
 import pathlib
@@ -14,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -24,7 +21,6 @@ from network_hosts import Hosts
 from relay import Relay
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
-OPTIONS = None  # What main() was told.
 
 # Answers each connection with the name of its host and the address that the peer has.
 SERVER = """
@@ -153,10 +149,21 @@ class HostsTest(unittest.TestCase):
             mpirun = ["mpirun", *hosts.mpirun_options(), "--host", "node1:2,node2:2"]
             names = hosts[0].run([*mpirun, "hostname"]).stdout.split()
             self.assertEqual(collections.Counter(names), {"node1": 2, "node2": 2})
-            if not OPTIONS.mpi_program:
-                self.skipTest("there is no mpicxx (Debian's package libopenmpi-dev)")
-            said = hosts[0].run([*mpirun, OPTIONS.mpi_program]).stdout
+            with tempfile.TemporaryDirectory() as scratch:
+                said = hosts[0].run([*mpirun, self.mpi_program(scratch)]).stdout
             self.assertEqual(said, "6 over node1 node1 node2 node2\n")
+
+    def mpi_program(self, scratch):
+        """Built by the mpicxx beside mpirun, so that both are of one MPI."""
+        program = pathlib.Path(scratch) / "mpi_program"
+        compiler = shutil.which("mpicxx") or "mpicxx"
+        source = pathlib.Path(__file__).resolve().parent / "mpi_program.cpp"
+        try:
+            subprocess.run([compiler, "-DOMPI_SKIP_MPICXX=1", "-DMPICH_SKIP_MPICXX=1", source, "-o",
+                            program], check=True, capture_output=True, timeout=120)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("no MPI program can be built (Debian's package libopenmpi-dev)")
+        return program
 
 
 class RelayTest(unittest.TestCase):
@@ -273,11 +280,7 @@ def echo(server):
 
 
 def main():
-    global OPTIONS
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mpi-program", help="prints the sum of the ranks, and their hosts")
-    OPTIONS, rest = parser.parse_known_args()
-    result = unittest.main(argv=[sys.argv[0], *rest], exit=False, verbosity=2).result
+    result = unittest.main(exit=False, verbosity=2).result
     for reason in sorted({reason for _, reason in result.skipped}):
         print("skipped:", reason)
     if not result.wasSuccessful():

@@ -5,6 +5,7 @@
 #   launch_agent.sh [OPTION...] HOST COMMAND...
 #
 # As with ssh, a shell there reads COMMAND, and little of the environment here comes along.
+# shellcheck disable=SC2016 # What is between single quotes is for a shell over there.
 set -eu
 
 while [ "${1#-}" != "$1" ]; do shift; done

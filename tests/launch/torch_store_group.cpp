@@ -1,11 +1,16 @@
 // A rank that finds the others through PyTorch's store, and one that shows the store to be a Store.
 
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <cstdio>
+#include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/store/foreign_store.h"
 #include "lockstep/tensor/torch_store.h"
 
 namespace {
@@ -31,10 +36,43 @@ void expect_a_store(lockstep::Store& store) {
   }
 }
 
+lockstep::Deadline soon() { return lockstep::in(std::chrono::seconds(60)); }
+
+// As a rank on several hosts finds it, with nothing but what torchrun tells.
+void expect_torchruns_store(const lockstep::LaunchEnvironment& who) {
+  const auto connect = [&](const char* prefix) {
+    return lockstep::connect_foreign_store(who.master, prefix, soon());
+  };
+  const auto store = connect("test/");
+  std::thread setting([&] {  // Which no wait holds up, though it is through the same connection.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    store->set("rank" + std::to_string(who.rank), "here");
+  });
+  for (int rank = 0; rank < who.world_size; ++rank)
+    check(store->wait("rank" + std::to_string(rank), soon()) == "here", "a rank did not come");
+  setting.join();
+  check(!connect("other/")->find("rank0"), "a prefix did not keep keys apart");
+}
+
+void expect_a_timeout_where_nobody_listens() {
+  const auto start = lockstep::Clock::now();
+  try {
+    lockstep::connect_foreign_store("127.0.0.1:1", "", lockstep::in(std::chrono::seconds(2)));
+    check(false, "connected to nobody");
+  } catch (const lockstep::Error& error) {
+    check(error.fault() == lockstep::Fault::timeout, error.what());
+  }
+  check(lockstep::seconds_since(start) < 10, "a deadline of 2 s was not kept");
+}
+
 }  // namespace
 
 int main() try {
   expect_a_store(*lockstep::adapt(c10::make_intrusive<c10d::HashStore>()));
+  if (const auto who = lockstep::read_environment(); who.master_is_taken) {
+    expect_torchruns_store(who);
+    if (who.rank == 0) expect_a_timeout_where_nobody_listens();
+  }
   const auto store = lockstep::connect_torch_store();
   for (int round = 0; round < 2; ++round) {
     auto world = lockstep::init_process_group({.store = store});
