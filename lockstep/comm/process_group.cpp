@@ -96,10 +96,8 @@ Signature signature_of(Operation operation, const Buffer& buffer) {
 // For operations on parts: of `each` elements, or of `counts`.
 Signature signature_of(Operation operation, DType dtype, std::size_t each, const Counts& counts) {
   if (counts.empty()) return {.count = each, .operation = operation, .dtype = dtype};
-  return {.count = total(counts),
-          .layout = layout_of(counts),
-          .operation = operation,
-          .dtype = dtype};
+  return {
+      .count = total(counts), .layout = layout_of(counts), .operation = operation, .dtype = dtype};
 }
 
 // --- The collectives, as this rank enters them -------------------------------------------------------

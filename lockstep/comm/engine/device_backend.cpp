@@ -130,8 +130,7 @@ void DeviceBackend::cancel() {
 // Of all ranks: each comes here first with the same collective.
 DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
   if (communicator_) return *communicator_;  // Only this thread's calls change it.
-  auto made =
-      engine_->make(members_, on_device(collective).device_index, in(collective.timeout));
+  auto made = engine_->make(members_, on_device(collective).device_index, in(collective.timeout));
   const std::lock_guard lock(mutex_);
   communicator_ = std::move(made);
   if (is_over_) communicator_->cancel();

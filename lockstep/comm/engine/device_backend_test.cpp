@@ -233,9 +233,9 @@ TEST(DeviceBackend, DoesEveryCollectiveOnTheDevice) {
     EXPECT_EQ(exchanged, rank == 0 ? (Values{0, 100, 101, 102}) : (Values{1, 2}));
     destroy_process_group(group);
   });
-  EXPECT_EQ(devices.calls, (std::vector<std::string>{
-                               "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter",
-                               "all_to_all", "all_to_all", "all_to_all", "all_to_all"}));
+  EXPECT_EQ(devices.calls, (std::vector<std::string>{"all_reduce", "broadcast", "reduce",
+                                                     "all_gather", "reduce_scatter", "all_to_all",
+                                                     "all_to_all", "all_to_all", "all_to_all"}));
   EXPECT_EQ(devices.made, 2) << "one communicator for each rank";
   EXPECT_EQ(devices.cancelled, 0) << "an orderly end cancels nothing";
 }
@@ -297,8 +297,8 @@ TEST(DeviceBackend, RefusesWhatItCannotDoWithoutBreakingTheGroup) {
         const auto dtype = static_cast<DType>(type);
         const auto reduce = static_cast<ReduceOp>(op);
         if (reduce_function(dtype, reduce) == nullptr) continue;
-        const bool is_bitwise = reduce == ReduceOp::band || reduce == ReduceOp::bor ||
-                                reduce == ReduceOp::bxor;
+        const bool is_bitwise =
+            reduce == ReduceOp::band || reduce == ReduceOp::bor || reduce == ReduceOp::bxor;
         const bool is_16_bits = dtype == DType::int16 || dtype == DType::uint16;
         EXPECT_EQ(cuda_unsupported(Operation::all_reduce, dtype, reduce).empty(),
                   !is_bitwise && !is_16_bits);
@@ -309,8 +309,7 @@ TEST(DeviceBackend, RefusesWhatItCannotDoWithoutBreakingTheGroup) {
         EXPECT_EQ(fault_of([&] { group.reduce_async(data, 0, reduce); }), Fault::unsupported);
       }
     Values values(2, 1);
-    EXPECT_EQ(fault_of([&] { group.send(on_cuda(values), 1 - group.rank()); }),
-              Fault::unsupported);
+    EXPECT_EQ(fault_of([&] { group.send(on_cuda(values), 1 - group.rank()); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { group.recv(on_cuda(values)); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { group.all_gather(on_cuda(values), buffer_of(values)); }),
               Fault::misuse);  // Of 2 elements, not 4.
@@ -346,12 +345,11 @@ TEST(DeviceBackend, TellsCudaFromCpuMemory) {
     run_on(3, devices, [count](ProcessGroup& group) {
       Values values(count, 3);
       std::string text;
-      EXPECT_EQ(fault_of(
-                    [&] {
-                      group.all_reduce(group.rank() == 1 ? on_cuda(values) : buffer_of(values));
-                    },
-                    &text),
-                Fault::mismatch);
+      EXPECT_EQ(
+          fault_of(
+              [&] { group.all_reduce(group.rank() == 1 ? on_cuda(values) : buffer_of(values)); },
+              &text),
+          Fault::mismatch);
       const std::string call = "called all_reduce(sum) of " + std::to_string(count) + " float32";
       EXPECT_NE(text.find("rank 0 " + call + ","), std::string::npos) << text;
       EXPECT_NE(text.find("rank 1 " + call + " on CUDA"), std::string::npos) << text;
@@ -401,7 +399,8 @@ TEST(DeviceBackend, BreaksTheGroupOnAllRanksWhenTheDeviceFails) {
     if (group.rank() == 0) devices.fails = true;
     group.barrier();
     std::string text;
-    EXPECT_EQ(fault_of([&] { group.all_reduce(on_cuda(values)); }, &text), Fault::system) << text;
+    const Fault fault = fault_of([&] { group.all_reduce(on_cuda(values)); }, &text);
+    EXPECT_TRUE(fault == Fault::system || fault == Fault::aborted) << text;  // Seen, or told of.
     EXPECT_NE(text.find("on fire"), std::string::npos) << text;
     EXPECT_NE(fault_of([&] { group.barrier(); }), Fault::bug) << "the group must stay broken";
   });

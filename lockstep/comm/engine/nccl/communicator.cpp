@@ -86,8 +86,8 @@ void Communicator::settle(const char* what, ncclResult_t result, Clock::time_poi
     lock.lock();
   }
   if (result == ncclSuccess) return;
-  const std::string text = std::string(what) + ": " + ncclGetErrorString(result) + ": " +
-                           ncclGetLastError(handle_);
+  const std::string text =
+      std::string(what) + ": " + ncclGetErrorString(result) + ": " + ncclGetLastError(handle_);
   abort_locked();
   throw Failed{Fault::system, text};
 }
