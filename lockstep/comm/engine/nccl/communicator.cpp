@@ -12,6 +12,7 @@
 namespace lockstep::plugin {
 namespace {
 
+constexpr std::chrono::hours longest_wait{24 * 365};  // What "no timeout" is to a clock.
 constexpr std::chrono::seconds longest_farewell{10};
 constexpr std::chrono::microseconds poll_interval{50};
 
@@ -34,7 +35,8 @@ Communicator::Communicator(const lockstep_engine_config& config)
     : rank_(config.rank),
       size_(config.size),
       device_(config.device_index),
-      timeout_(config.timeout_ms) {
+      timeout_(std::min<std::chrono::milliseconds>(std::chrono::milliseconds(config.timeout_ms),
+                                                   longest_wait)) {
   require_device();
   if (device_ < 0) throw Failed{Fault::misuse, "NCCL works on CUDA devices only"};
   const DeviceGuard guard(device_);
