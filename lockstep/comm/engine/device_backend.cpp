@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
 #include "lockstep/comm/error.h"
 
@@ -46,6 +47,17 @@ Buffer placed(Buffer buffer, const Buffer& other) {
   return buffer;
 }
 
+// `error` of the barrier that stands for `operation`, as one of that.
+[[noreturn]] void throw_as(Operation operation, const Error& error) {
+  std::string text = bare_text(error);
+  const std::string_view barrier = name(Operation::barrier);
+  if (text.starts_with(barrier)) text.replace(0, barrier.size(), name(operation));
+  if (!error.failure()) throw Error(error.fault(), text);
+  const std::string who = ": " + describe(*error.failure());
+  if (text.ends_with(who)) text.resize(text.size() - who.size());
+  throw Error(text, *error.failure());
+}
+
 }  // namespace
 
 DeviceBackend::DeviceBackend(std::unique_ptr<Backend> inner, DeviceMembers members,
@@ -79,9 +91,10 @@ void DeviceBackend::enter(const Collective& collective) {
     hidden.input = hidden.output = {.dtype = collective.signature.dtype};
     hidden.counts = {};
     inner_->enter(hidden);
-  } catch (...) {
-    cancel();  // The devices may be waiting for a rank that is gone.
-    throw;
+  } catch (const Error& error) {
+    cancel();  // The device may be waiting for a rank that is gone.
+    if (!is_on_device(collective)) throw;
+    throw_as(collective.signature.operation, error);
   }
 }
 

@@ -419,8 +419,25 @@ TEST(DeviceBackend, EndsWhatIsOnTheDeviceWhenARankDoesNotCome) {
     Values values(2, 1);
     group.all_reduce(on_cuda(values));
     if (group.rank() == 1) return;  // Leaves without a word: the group is abandoned.
-    EXPECT_EQ(fault_of([&] { group.all_reduce(on_cuda(values)); }), Fault::peer_lost);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { group.all_reduce(on_cuda(values)); }, &text), Fault::peer_lost);
+    EXPECT_NE(text.find("all_reduce #2 of group world on rank 0: "), std::string::npos) << text;
     EXPECT_TRUE(devices.is_cancelled[0]) << "what this rank's device does has no end";
+  });
+}
+
+TEST(DeviceBackend, NamesTheCallThatARankDidNotComeTo) {
+  Devices devices;
+  std::atomic<bool> is_over{false};
+  run_on(2, devices, [&](ProcessGroup& group) {
+    Values values(2, 1);
+    if (group.rank() == 1) return is_over.wait(false);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { group.broadcast(on_cuda(values), 0, {.timeout = 100ms}); }, &text),
+              Fault::timeout);
+    EXPECT_NE(text.find("broadcast #1 of group world on rank 0: "), std::string::npos) << text;
+    is_over = true;
+    is_over.notify_all();
   });
 }
 
