@@ -27,6 +27,7 @@
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/device.h"
 #include "lockstep/tensor/digest.h"
 #include "lockstep/tensor/random_generators.h"
 #include "lockstep/tensor/state.h"

@@ -54,6 +54,10 @@ struct Collective {
   bool only_says = false;
 };
 
+inline bool is_on_device(const Collective& collective) {
+  return collective.output.device != DeviceKind::cpu || collective.input.device != DeviceKind::cpu;
+}
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -70,6 +74,12 @@ class Backend {
   // Whether run() does this itself. True for all_gather and all_to_all of every type: ProcessGroup
   // composes all others from them. `op` matters to reductions only.
   virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;
+
+  // Why it cannot do `collective`, of which a buffer is in a device's memory; empty when run() does
+  // it, whatever native() says. Asked on this rank alone, from any thread, before it is entered.
+  virtual std::string refusal_on_device(const Collective&) {
+    return "this group moves CPU memory only";
+  }
 
   // Begins `collective`: blocks until all ranks have entered one, and writes to no user's memory.
   virtual void enter(const Collective& collective) = 0;

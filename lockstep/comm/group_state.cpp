@@ -67,6 +67,23 @@ void ProcessGroup::State::require_usable() const {
   require(!destroyed_, [&] { return fmt::format("group {} was destroyed", name_); });
 }
 
+// Of buffers in device memory; there is nothing that a backend could not do in the CPU's.
+void ProcessGroup::State::require_possible(const Collective& collective) const {
+  if (!is_on_device(collective)) return;
+  const auto what = lockstep::name(collective.signature.operation);
+  const Buffer& input = collective.input;
+  const Buffer& output = collective.output;
+  const auto is_none = [](const Buffer& buffer) {  // In place, or another rank's alone.
+    return buffer.data == nullptr && buffer.count == 0 && buffer.device == DeviceKind::cpu;
+  };
+  require(is_none(input) || is_none(output) ||
+              (input.device == output.device && input.device_index == output.device_index &&
+               input.stream == output.stream),
+          [&] { return fmt::format("{}: input and output differ in device or stream", what); });
+  const std::string refusal = backend_->refusal_on_device(collective);
+  if (!refusal.empty()) throw Error(Fault::unsupported, fmt::format("{}: {}", what, refusal));
+}
+
 void ProcessGroup::State::throw_if_broken() const {
   if (!is_broken_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(broken_mutex_);
@@ -163,7 +180,8 @@ void ProcessGroup::State::execute(Collective& collective) {
 
 void ProcessGroup::State::complete(const Collective& collective) {
   const Signature& signature = collective.signature;
-  if (backend_->native(signature.operation, signature.dtype, signature.op))
+  if (is_on_device(collective) ||
+      backend_->native(signature.operation, signature.dtype, signature.op))
     backend_->run(collective);
   else
     compose([this](const Collective& inner) { run_native(inner); }, collective, rank_, size_);
@@ -216,6 +234,7 @@ void ProcessGroup::State::all_to_all_of_uneven_parts(const Collective& collectiv
 void ProcessGroup::State::run(Collective&& collective, const CallOptions& options) {
   const std::lock_guard lock(order_);
   require_usable();
+  require_possible(collective);
   progress_.wait_until_idle();
   apply(options, collective);
   execute(collective);
@@ -225,6 +244,7 @@ Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Co
                                  const CallOptions& options) {
   const std::lock_guard lock(order_);
   require_usable();
+  require_possible(collective);
   apply(options, collective);
   return progress_.submit([this, collective, owned = std::move(counts),
                            kept = options.keep_alive]() mutable { execute(collective); });

@@ -107,6 +107,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::chrono::milliseconds timeout_of(const CallOptions& options) const;
   void apply(const CallOptions& options, Collective& collective) const;
   void require_usable() const;
+  void require_possible(const Collective& collective) const;
   void throw_if_broken() const;
   void break_with(std::exception_ptr error);
   void run_last_acts();

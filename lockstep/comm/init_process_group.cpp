@@ -23,8 +23,14 @@ namespace {
 
 LaunchEnvironment identify(const InitOptions& options) {
   if (options.environment) return *options.environment;
-  if (options.mpi_communicator != nullptr) return identify_by_mpi(options.mpi_communicator);
-  return read_environment();
+  if (options.mpi_communicator == nullptr) return read_environment();
+  const MpiWorld world = identify_by_mpi(options.mpi_communicator);
+  LaunchEnvironment who;
+  who.launcher = "MPI";
+  who.rank = world.rank;
+  who.world_size = world.size;
+  who.local_world_size = 0;  // Not known.
+  return who;
 }
 
 // Whether the launcher's own word is enough: one host, and no reason to look for an engine.

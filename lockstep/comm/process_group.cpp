@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "lockstep/comm/engine/cuda_unsupported.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
@@ -27,8 +28,9 @@ void require_valid(const Buffer& buffer, std::string_view what) {
   require(size_of(buffer.dtype) != 0, [&] {
     return fmt::format("{}: there is no type {}", what, static_cast<int>(buffer.dtype));
   });
-  if (buffer.device != DeviceKind::cpu)
-    throw Error(Fault::unsupported, fmt::format("{}: this group moves CPU memory only", what));
+  require(buffer.device == DeviceKind::cpu || buffer.device == DeviceKind::cuda, [&] {
+    return fmt::format("{}: there is no device {}", what, static_cast<int>(buffer.device));
+  });
 }
 
 void require_same_type(const Buffer& input, const Buffer& output, std::string_view what) {
@@ -81,6 +83,12 @@ Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& gro
 
 // --- What ranks compare ---------------------------------------------------------------------------
 
+// A hash that is neither 0 nor one of the layouts with a meaning of their own.
+template <class Number>
+std::uint64_t layout_of(const std::vector<Number>& numbers) {
+  return (hash_of(numbers.data(), numbers.size() * sizeof numbers[0]) & ~layout_on_cuda) | 2;
+}
+
 Signature signature_of(Operation operation, const Buffer& buffer) {
   return {.count = buffer.count, .operation = operation, .dtype = buffer.dtype};
 }
@@ -88,10 +96,8 @@ Signature signature_of(Operation operation, const Buffer& buffer) {
 // For operations on parts: of `each` elements, or of `counts`.
 Signature signature_of(Operation operation, DType dtype, std::size_t each, const Counts& counts) {
   if (counts.empty()) return {.count = each, .operation = operation, .dtype = dtype};
-  return {.count = total(counts),
-          .layout = hash_of(counts.data(), counts.size() * sizeof counts[0]) | 2,
-          .operation = operation,
-          .dtype = dtype};
+  return {
+      .count = total(counts), .layout = layout_of(counts), .operation = operation, .dtype = dtype};
 }
 
 // --- The collectives, as this rank enters them -------------------------------------------------------
@@ -246,6 +252,9 @@ std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int
   const std::string_view what = name(operation);
   const bool receives = operation == Operation::recv;
   require_valid(data, what);
+  if (data.device != DeviceKind::cpu)
+    throw Error(Fault::unsupported,
+                fmt::format("{}: {}", what, cuda_unsupported(operation, data.dtype, {})));
   if (!receives || peer != any_source) {
     require_rank(peer, group.size(), what);
     require(peer != group.rank(),
@@ -406,8 +415,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
       color = 0;
       key = static_cast<int>(i);
     }
-  auto made =
-      state().split(color, key, hash_of(ranks.data(), ranks.size() * sizeof ranks[0]), options);
+  auto made = state().split(color, key, layout_of(ranks), options);
   if (!made) return std::nullopt;
   return ProcessGroup(std::move(made));
 }

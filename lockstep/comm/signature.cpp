@@ -36,7 +36,9 @@ std::string what(const Signature& signature) {
 
 std::string describe(const Signature& signature) {
   std::string text = what(signature);
-  if (signature.layout != 0) text += fmt::format(" in uneven parts {:08x}", signature.layout >> 32);
+  if (signature.layout & layout_on_cuda) text += " on CUDA";
+  if ((signature.layout & ~layout_on_cuda) != 0)
+    text += fmt::format(" in uneven parts {:08x}", signature.layout >> 32);
   if (signature.tag != 0) text += fmt::format(", tag {:016x}", signature.tag);
   return text;
 }

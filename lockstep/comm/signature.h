@@ -15,7 +15,7 @@ namespace lockstep {
 struct Signature {
   std::uint64_t count = 0;   // Elements, of one rank or of all; bytes to allocate.
   std::uint64_t tag = 0;     // A hash of the tag that the caller gave; 0 without one.
-  std::uint64_t layout = 0;  // A hash of uneven counts; 0 when all ranks' are equal.
+  std::uint64_t layout = 0;  // A hash of uneven counts; 0 when all ranks' are equal. See below.
   std::int32_t root = 0;
   Operation operation = Operation::none;
   DType dtype = DType::float32;
@@ -23,6 +23,9 @@ struct Signature {
 
   bool operator==(const Signature&) const = default;
 };
+
+// A bit of Signature::layout, in which no hash of counts has it: the buffers are in CUDA memory.
+constexpr std::uint64_t layout_on_cuda = 4;
 
 // Such as "all_reduce(sum) of 1024 float32" or "broadcast from rank 0 of 8 int64".
 std::string describe(const Signature& signature);

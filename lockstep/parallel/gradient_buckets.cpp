@@ -31,7 +31,9 @@ at::Tensor flat_view(const RegisteredMemory& memory, std::size_t begin, std::siz
 
 void require_reducible_gradient(const std::string& name, const at::Tensor& parameter) {
   if (!parameter.is_cpu())
-    throw Error(Fault::unsupported, "parameter " + name + " is not in CPU memory");
+    throw Error(Fault::unsupported, "gradients are averaged in CPU memory only, and parameter " +
+                                        name + " is on " + parameter.device().str() +
+                                        ": average its gradient with all_reduce()");
   try {
     reducible_dtype(parameter.scalar_type());
   } catch (const Error& error) {

@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/device.h"
 
 namespace lockstep {
 namespace {
@@ -48,7 +49,10 @@ std::optional<DType> known_dtype(at::ScalarType type) {
 }
 
 Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
-  return {.data = tensor.data_ptr(), .count = tensor.nbytes() / size_of(dtype), .dtype = dtype};
+  Buffer buffer{
+      .data = tensor.data_ptr(), .count = tensor.nbytes() / size_of(dtype), .dtype = dtype};
+  if (tensor.is_cuda()) set_device(buffer, tensor);
+  return buffer;
 }
 
 // What an asynchronous call holds until it is complete.
@@ -65,15 +69,22 @@ DType reducible_dtype(at::ScalarType dtype) {
               std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
 }
 
-void require_dense_cpu(const at::Tensor& tensor, std::string_view what) {
+void require_dense(const at::Tensor& tensor, std::string_view what) {
   require(tensor.defined(), std::string(what) + ": the tensor is undefined");
-  if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.is_quantized())
-    throw Error(Fault::unsupported,
-                std::string(what) + ": only dense CPU tensors are supported, not quantised ones");
+  if (!(tensor.is_cpu() || tensor.is_cuda()) || tensor.layout() != at::kStrided ||
+      tensor.is_quantized())
+    throw Error(Fault::unsupported, std::string(what) + ": only dense CPU and CUDA tensors are " +
+                                        "supported, not quantised ones");
+}
+
+void require_dense_cpu(const at::Tensor& tensor, std::string_view what) {
+  require_dense(tensor, what);
+  if (!tensor.is_cpu())
+    throw Error(Fault::unsupported, std::string(what) + ": only CPU tensors are supported");
 }
 
 void require_writable(const at::Tensor& tensor, std::string_view what) {
-  require_dense_cpu(tensor, what);
+  require_dense(tensor, what);
   require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
           std::string(what) +
               ": the tensor would be written, but several of its elements lie at one place, as "
@@ -81,7 +92,7 @@ void require_writable(const at::Tensor& tensor, std::string_view what) {
 }
 
 void require_contiguous(const at::Tensor& tensor, std::string_view what) {
-  require_dense_cpu(tensor, what);
+  require_dense(tensor, what);
   require(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(),
           std::string(what) + ": the tensor must be contiguous, and not a lazy conjugate");
 }

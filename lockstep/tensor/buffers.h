@@ -14,14 +14,17 @@
 
 namespace lockstep {
 
-// Errors: misuse for an undefined tensor; unsupported for one that is not strided, not in CPU
-// memory, or quantised, whose scale is not among its elements.
+// Errors: misuse for an undefined tensor; unsupported for one that is not strided, in neither CPU
+// nor CUDA memory, or quantised, whose scale is not among its elements.
+void require_dense(const at::Tensor& tensor, std::string_view what);
+
+// In addition, unsupported for one that is not in CPU memory.
 void require_dense_cpu(const at::Tensor& tensor, std::string_view what);
 
-// In addition, misuse for a tensor of which several elements lie at one place.
+// As require_dense(); in addition, misuse for a tensor of which several elements lie at one place.
 void require_writable(const at::Tensor& tensor, std::string_view what);
 
-// In addition, misuse for one whose memory is not its elements, in their order.
+// As require_dense(); in addition, misuse for one whose memory is not its elements, in their order.
 void require_contiguous(const at::Tensor& tensor, std::string_view what);
 
 // The values of `tensor` as one block in their order: itself when it is that already.

@@ -88,7 +88,7 @@ void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int roo
   const bool receives = group.rank() == root;
   for (const at::Tensor& tensor : tensors) {
     receives ? require_writable(tensor, "reduce_coalesced")
-             : require_dense_cpu(tensor, "reduce_coalesced");
+             : require_dense(tensor, "reduce_coalesced");
     require_reducible(tensor.scalar_type(), op, "reduce_coalesced");
   }
   const Tagged tagged(options, shapes_text(tensors));
@@ -101,7 +101,7 @@ void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group, int 
                          const CallOptions& options) {
   const bool sends = group.rank() == root;
   for (const at::Tensor& tensor : tensors)
-    sends ? require_dense_cpu(tensor, "broadcast_coalesced")
+    sends ? require_dense(tensor, "broadcast_coalesced")
           : require_writable(tensor, "broadcast_coalesced");
   const Tagged tagged(options, shapes_text(tensors));
   for (const Piece& piece : pieces_of(tensors))

@@ -34,7 +34,7 @@ std::vector<std::int64_t> with_rows(const at::Tensor& tensor, std::int64_t rows)
 // --- What is refused on this rank alone ----------------------------------------------------------
 
 void require_rows(const at::Tensor& tensor, std::string_view what) {
-  require_dense_cpu(tensor, what);
+  require_dense(tensor, what);
   require(tensor.dim() > 0, std::string(what) + ": a tensor without dimensions has no rows");
 }
 
@@ -150,7 +150,7 @@ Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group, Reduc
 void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root,
                const CallOptions& options) {
   const bool receives = group.rank() != root;
-  receives ? require_writable(tensor, "broadcast") : require_dense_cpu(tensor, "broadcast");
+  receives ? require_writable(tensor, "broadcast") : require_dense(tensor, "broadcast");
   const Tagged tagged(options, shape_text(tensor));
   in_place(tensor, receives,
            [&](const at::Tensor& data) { group.broadcast(movable(data), root, tagged); });
@@ -166,7 +166,7 @@ Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int ro
 void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root, ReduceOp op,
             const CallOptions& options) {
   const bool receives = group.rank() == root;
-  receives ? require_writable(tensor, "reduce") : require_dense_cpu(tensor, "reduce");
+  receives ? require_writable(tensor, "reduce") : require_dense(tensor, "reduce");
   const Tagged tagged(options, shape_text(tensor));
   in_place(tensor, receives,
            [&](const at::Tensor& data) { group.reduce(reducible(data, op), root, op, tagged); });
@@ -183,7 +183,7 @@ Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root,
 
 at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                       const CallOptions& options) {
-  require_dense_cpu(tensor, "all_gather");
+  require_dense(tensor, "all_gather");
   const at::Tensor input = values_of(tensor.detach());
   at::Tensor output = at::empty(gathered_shape(tensor, group), input.options());
   const Tagged tagged(options, shape_text(tensor));
@@ -193,7 +193,7 @@ at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
 
 Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
                       const CallOptions& options) {
-  require_dense_cpu(tensor, "all_gather_async");
+  require_dense(tensor, "all_gather_async");
   require_contiguous(output, "all_gather_async");
   require_shape(output, gathered_shape(tensor, group), tensor.scalar_type(), "all_gather_async");
   const at::Tensor input = values_of(tensor.detach());
@@ -231,7 +231,7 @@ Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
 
 at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root,
                   const CallOptions& options) {
-  require_dense_cpu(tensor, "gather");
+  require_dense(tensor, "gather");
   const at::Tensor input = values_of(tensor.detach());
   at::Tensor output;
   if (group.rank() == root) output = at::empty(gathered_shape(tensor, group), input.options());
@@ -242,7 +242,7 @@ at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root,
 
 Work gather_async(const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
                   int root, const CallOptions& options) {
-  require_dense_cpu(tensor, "gather_async");
+  require_dense(tensor, "gather_async");
   const at::Tensor input = values_of(tensor.detach());
   Buffer target;
   if (group.rank() == root) {
@@ -309,7 +309,7 @@ at::Tensor values_to_scatter(const at::Tensor& output, const at::Tensor& input,
     require_shape(output, with_rows(output, mine(splits, group)), output.scalar_type(), "scatter");
   }
   if (group.rank() != root) return {};
-  require_dense_cpu(input, "scatter");
+  require_dense(input, "scatter");
   require_shape(input,
                 splits.empty() ? gathered_shape(output, group) : with_rows(output, total(splits)),
                 output.scalar_type(), "scatter");
@@ -391,13 +391,13 @@ Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor, const 
 
 void send(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
           const CallOptions& options) {
-  require_dense_cpu(tensor, "send");
+  require_dense(tensor, "send");
   group.send(movable(values_of(tensor.detach())), peer, tag, options);
 }
 
 Work send_async(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
                 const CallOptions& options) {
-  require_dense_cpu(tensor, "send_async");
+  require_dense(tensor, "send_async");
   const at::Tensor input = values_of(tensor.detach());
   const Tagged kept(options, {}, {input});
   return group.send_async(movable(input), peer, tag, kept);

@@ -3,7 +3,7 @@
 //   all_reduce(loss, world, ReduceOp::average);            // In place.
 //   const at::Tensor all = all_gather(predictions, world);  // [world.size(), ...]
 //
-// Memory: contiguous CPU tensors are worked on where they lie. Others are copied first and, where
+// Memory: contiguous tensors are worked on where they lie. Others are copied first and, where
 // the call writes to them, copied back. The _async forms copy only what they read: what they write
 // must be contiguous. Tensors made by registered_zeros() are not copied at all.
 // Shapes: `rows` are what lies along dim 0. Shapes and types must be the same on all ranks but for
@@ -11,9 +11,14 @@
 // Types: every type can be moved. Reduced are float16, bfloat16, float32, float64, all integers of 8
 // to 64 bits, bool and, by sum and average, complex numbers.
 // Autograd: nothing is recorded.
+// CUDA: where the group has an engine for it, tensors may lie in the memory of this rank's CUDA device,
+// local_device(). A call takes its place in the thread's current stream, which finds the result; it
+// returns, and a Work is complete, once that is so, and does not wait for the device. Asynchronous
+// calls of several groups at once each need a stream of their own, lest ranks enqueue them in
+// different orders. Not done there: messages, bitwise reductions, reductions of 16-bit integers.
 // Thread safety, Blocking: as ProcessGroup's. The _async forms keep their tensors alive.
 // Errors: as ProcessGroup's; misuse for a tensor to write to that expand() made; unsupported for
-// what is not dense, not in CPU memory or quantised.
+// what is not dense, in neither CPU nor CUDA memory, or quantised.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -35,10 +35,11 @@ void collectives(const lockstep_engine& engine) {
 void refused(const lockstep_engine& engine, const std::vector<std::string_view>& words) {
   char version[512] = {};
   lockstep_engine_error error{};
+  const void* world = nullptr;
   std::int32_t rank = -1;
   std::int32_t size = -1;
   if (engine.probe(version, sizeof version, &error) == 0 &&
-      engine.identify(nullptr, &rank, &size, &error) == 0)
+      engine.identify(nullptr, &world, &rank, &size, &error) == 0)
     throw std::runtime_error("not refused, but rank " + std::to_string(rank) + " of " +
                              std::to_string(size));
   if (error.fault != static_cast<std::int32_t>(lockstep::Fault::unsupported))

@@ -55,8 +55,7 @@ void check_tell_all(const lockstep_engine& engine, const World& world) {
   for (const std::size_t bytes : {0, 1, 4000}) {
     Bytes data = elements(DType::uint8, bytes, world.rank);
     lockstep_engine_error error{};
-    expect_success(engine.tell_all(world.handed_over, data.data(), bytes, &error), "tell_all",
-                   error);
+    expect_success(engine.tell_all(world.handle, data.data(), bytes, &error), "tell_all", error);
     if (data != elements(DType::uint8, bytes, 0))
       throw std::runtime_error("tell_all: not what rank 0 told");
   }

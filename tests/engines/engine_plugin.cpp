@@ -27,10 +27,11 @@ void expect_success(int result, const std::string& what, const lockstep_engine_e
 }
 
 World identify(const lockstep_engine& engine, const void* handed_over) {
-  World world{.rank = -1, .size = 0, .handed_over = handed_over};
+  World world{.rank = -1, .size = 0, .handle = nullptr};
   lockstep_engine_error error{};
   if (engine.identify == nullptr) throw std::runtime_error("the engine cannot identify()");
-  expect_success(engine.identify(handed_over, &world.rank, &world.size, &error), "identify", error);
+  expect_success(engine.identify(handed_over, &world.handle, &world.rank, &world.size, &error),
+                 "identify", error);
   return world;
 }
 
@@ -57,7 +58,7 @@ Communicator::Communicator(const lockstep_engine& engine, const World& world,
   config.address = "127.0.0.1";
   config.device_index = -1;
   config.timeout_ms = 60'000;
-  config.world = world.handed_over;
+  config.world = world.handle;
   lockstep_engine_error error{};
   expect_success(engine.create(&config, &handle_, &error), "create", error);
 }

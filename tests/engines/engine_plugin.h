@@ -21,7 +21,7 @@ void expect_success(int result, const std::string& what, const lockstep_engine_e
 struct World {
   int rank;
   int size;
-  const void* handed_over;  // To the engine; null for all ranks.
+  const void* handle;  // For tell_all() and create().
 };
 
 // Errors: also when the engine does not know by itself who this process is.

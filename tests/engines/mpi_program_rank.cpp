@@ -61,10 +61,11 @@ void odd(const lockstep_engine& engine) {
 
 void single(const lockstep_engine& engine) {
   MPI_Init(nullptr, nullptr);
+  const void* world = nullptr;
   std::int32_t rank = 0;
   std::int32_t size = 0;
   lockstep_engine_error error{};
-  const int result = engine.identify(nullptr, &rank, &size, &error);
+  const int result = engine.identify(nullptr, &world, &rank, &size, &error);
   expect_refusal(result, error, {"MPI_THREAD_SINGLE", "MPI_THREAD_MULTIPLE", "MPI_Init_thread("});
   MPI_Finalize();
 }

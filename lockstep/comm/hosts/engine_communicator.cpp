@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
 
-#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/block_signals.h"
@@ -20,56 +18,6 @@ namespace {
 
 constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds time_to_cancel{10};
-
-lockstep_buffer for_engine(const Buffer& buffer) {
-  return {.data = buffer.data,
-          .count = buffer.count,
-          .dtype = static_cast<std::uint8_t>(buffer.dtype),
-          .device = static_cast<std::uint8_t>(buffer.device),
-          .device_index = buffer.device_index,
-          .stream = buffer.stream};
-}
-
-// The store, as a plugin sees it.
-struct StoreForEngine {
-  Store& store;
-  const std::string prefix;
-  const Deadline deadline;
-
-  std::string full(const char* key) const { return prefix + key; }
-
-  template <class Act>
-  static int guarded(lockstep_engine_error* error, Act act) noexcept {
-    try {
-      act();
-      return 0;
-    } catch (const std::exception& thrown) {
-      const auto* known = dynamic_cast<const Error*>(&thrown);
-      error->fault = static_cast<std::int32_t>(known ? known->fault() : Fault::system);
-      const std::string text = known ? bare_text(*known) : thrown.what();
-      error->text[text.copy(error->text, sizeof error->text - 1)] = '\0';
-      return 1;
-    }
-  }
-
-  static int set(void* self, const char* key, const void* value, std::size_t bytes,
-                 lockstep_engine_error* error) {
-    auto& here = *static_cast<StoreForEngine*>(self);
-    return guarded(error, [&] {
-      here.store.set(here.full(key), {static_cast<const char*>(value), bytes});
-    });
-  }
-
-  static int wait(void* self, const char* key, void* value, std::size_t capacity,
-                  std::size_t* bytes, lockstep_engine_error* error) {
-    auto& here = *static_cast<StoreForEngine*>(self);
-    return guarded(error, [&] {
-      const std::string found = here.store.wait(here.full(key), here.deadline);
-      std::memcpy(value, found.data(), std::min(capacity, found.size()));
-      *bytes = found.size();
-    });
-  }
-};
 
 }  // namespace
 
@@ -108,37 +56,15 @@ class EngineCommunicator::Caller {
     is_made_ = true;  // The first call makes it.
   }
 
-  void create(Deadline deadline) {
-    StoreForEngine store{*options_.store, "engine/" + options_.name + "/", deadline};
-    const std::vector<std::int32_t> ranks(options_.world_ranks.begin(), options_.world_ranks.end());
-    const lockstep_engine_config config{
-        .struct_bytes = sizeof config,
-        .rank = options_.rank,
-        .size = static_cast<std::int32_t>(ranks.size()),
-        .world_ranks = ranks.data(),
-        .world_size = options_.world_size,
-        .name = options_.name.c_str(),
-        .local_rank = options_.local.rank,
-        .local_size = options_.local.size,
-        .interface_name = options_.interface.name.c_str(),
-        .address = options_.interface.address.c_str(),
-        .device_index = options_.device_index,
-        .timeout_ms = options_.timeout.count(),
-        .store = {&store, &StoreForEngine::set, &StoreForEngine::wait},
-        .world = options_.world};
-    perform("making a communicator",
-            [&](lockstep_engine_error* error) { return engine_.create(&config, &made_, error); });
-  }
+  void create() { made_ = make_communicator(options_); }
 
   void run(const Collective& collective) {
     const Signature& signature = collective.signature;
-    const auto native = [this](const Collective& one) { run_native(one); };
-    if (engine_.supports(static_cast<std::uint8_t>(signature.operation),
-                         static_cast<std::uint8_t>(signature.dtype),
-                         static_cast<std::uint8_t>(signature.op)) != 0)
+    if (made_->supports(signature.operation, signature.dtype, signature.op))
       run_native(collective);
     else
-      compose(native, collective, options_.rank, size());
+      compose([this](const Collective& one) { run_native(one); }, collective, options_.rank,
+              size());
   }
 
   // From the thread of the communicator's owner. What is stuck in a call stays with its thread.
@@ -151,8 +77,8 @@ class EngineCommunicator::Caller {
     stuck ? thread_.detach() : thread_.join();
   }
 
-  bool can_cancel() const { return engine_.cancel != nullptr; }
-  const Options& options() const { return options_; }
+  bool can_cancel() const { return options_.engine->abi->cancel != nullptr; }
+  const CommunicatorOptions& options() const { return options_; }
 
  private:
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
@@ -175,26 +101,19 @@ class EngineCommunicator::Caller {
       self->keep_alive_ = nullptr;
       self->changed_.notify_all();
     }
-    if (self->made_ != nullptr) self->engine_.destroy(self->made_);
+    lock.unlock();
+    self->made_.reset();
   }
 
   // With cancel(), nothing touches the caller's memory any more when this returns.
   void give_up(std::unique_lock<std::mutex>& lock) {
     if (job_ == nullptr || !can_cancel() || !is_made_) return;
     lock.unlock();
-    engine_.cancel(made_);
+    made_->cancel();
     lock.lock();
     if (!changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; }))
       log(LogLevel::error,
           fmt::format("{} does not return from a call that was cancelled", options_.engine->name));
-  }
-
-  template <class Call>
-  void perform(std::string_view what, Call call) {
-    lockstep_engine_error error{};
-    if (call(&error) == 0) return;
-    throw Error(static_cast<Fault>(error.fault),
-                fmt::format("{}: {}: {}", options_.engine->name, what, error.text));
   }
 
   std::vector<std::size_t> counts_of(const Collective& collective) const {
@@ -205,33 +124,27 @@ class EngineCommunicator::Caller {
 
   void run_native(const Collective& collective) {
     const Signature& signature = collective.signature;
-    const lockstep_buffer input = for_engine(collective.input);
-    const lockstep_buffer output = for_engine(collective.output);
-    const auto op = static_cast<std::uint8_t>(signature.op);
-    void* const self = made_;
-    perform(name(signature.operation), [&](lockstep_engine_error* error) {
-      switch (signature.operation) {
-        case Operation::all_reduce:
-          return engine_.all_reduce(self, &output, op, error);
-        case Operation::broadcast:
-          return engine_.broadcast(self, &output, signature.root, error);
-        case Operation::reduce:
-          return engine_.reduce(self, &output, signature.root, op, error);
-        case Operation::all_gather:
-          return engine_.all_gather(self, &input, &output, counts_of(collective).data(), error);
-        case Operation::reduce_scatter:
-          return engine_.reduce_scatter(self, &input, &output, counts_of(collective).data(), op,
-                                        error);
-        case Operation::all_to_all:
-          return all_to_all(collective, input, output, error);
-        default:
-          throw Error(Fault::bug, describe(signature) + " is nothing that an engine does");
-      }
-    });
+    const Buffer& input = collective.input;
+    const Buffer& output = collective.output;
+    switch (signature.operation) {
+      case Operation::all_reduce:
+        return made_->all_reduce(output, signature.op);
+      case Operation::broadcast:
+        return made_->broadcast(output, signature.root);
+      case Operation::reduce:
+        return made_->reduce(output, signature.root, signature.op);
+      case Operation::all_gather:
+        return made_->all_gather(input, output, counts_of(collective));
+      case Operation::reduce_scatter:
+        return made_->reduce_scatter(input, output, counts_of(collective), signature.op);
+      case Operation::all_to_all:
+        return all_to_all(collective);
+      default:
+        throw Error(Fault::bug, describe(signature) + " is nothing that an engine does");
+    }
   }
 
-  int all_to_all(const Collective& collective, const lockstep_buffer& input,
-                 const lockstep_buffer& output, lockstep_engine_error* error) {
+  void all_to_all(const Collective& collective) {
     const auto n = static_cast<std::size_t>(size());
     const auto me = static_cast<std::size_t>(options_.rank);
     std::vector<std::size_t> send(n, collective.signature.count);
@@ -241,12 +154,11 @@ class EngineCommunicator::Caller {
         send[peer] = collective.counts[me * n + peer];
         receive[peer] = collective.counts[peer * n + me];
       }
-    return engine_.all_to_all(made_, &input, &output, send.data(), receive.data(), error);
+    made_->all_to_all(collective.input, collective.output, send, receive);
   }
 
-  const Options options_;
-  const lockstep_engine& engine_;
-  void* made_ = nullptr;  // The communicator: of the thread, once it is made.
+  const CommunicatorOptions options_;
+  std::unique_ptr<PluginCommunicator> made_;  // The thread's, and for cancel() once is_made_.
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -258,13 +170,13 @@ class EngineCommunicator::Caller {
   std::thread thread_;
 };
 
-EngineCommunicator::EngineCommunicator(Options options, const Watch& watch)
+EngineCommunicator::EngineCommunicator(CommunicatorOptions options, const Watch& watch)
     : caller_(std::make_shared<Caller>(std::move(options))) {
   Caller::start(caller_);
   const Deadline deadline = in(caller_->options().timeout);
   try {
-    caller_->call([caller = caller_.get(), deadline] { caller->create(deadline); }, nullptr,
-                  deadline, watch, "making communicator " + caller_->options().name);
+    caller_->call([caller = caller_.get()] { caller->create(); }, nullptr, deadline, watch,
+                  "making communicator " + caller_->options().name);
   } catch (...) {
     caller_->end();
     throw;

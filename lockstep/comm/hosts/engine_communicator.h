@@ -12,38 +12,21 @@
 
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "lockstep/comm/backend.h"
-#include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/network.h"
-#include "lockstep/comm/store/store.h"
+#include "lockstep/comm/engine/make_communicator.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
 
 class EngineCommunicator {
  public:
-  struct Options {
-    const Engine* engine = nullptr;
-    int rank = 0;                       // In the communicator,
-    std::vector<int> world_ranks = {};  // whose members these are of the job.
-    int world_size = 1;
-    std::string name = {};  // No other communicator of the job has it.
-    Backend::Place local = {};
-    NetworkInterface interface = {};
-    int device_index = -1;
-    std::shared_ptr<Store> store;
-    const void* world = nullptr;  // lockstep_engine_config::world.
-    std::chrono::milliseconds timeout = default_timeout;
-  };
   // Called every 20 ms while the engine is waited for; may throw, which gives the call up.
   using Watch = std::function<void()>;
 
   // Collective over its members. Blocks until the engine has made it. Errors: the engine's, or
   // `watch`'s; timeout.
-  EngineCommunicator(Options options, const Watch& watch);
+  EngineCommunicator(CommunicatorOptions options, const Watch& watch);
   ~EngineCommunicator();
   EngineCommunicator(const EngineCommunicator&) = delete;
   EngineCommunicator& operator=(const EngineCommunicator&) = delete;

@@ -33,11 +33,11 @@ namespace lockstep {
 
 // What all groups of a process share. Ranks are those of the job.
 struct HostsContext {
-  std::string backend;                 // As InitOptions::backend names it.
-  std::shared_ptr<Peers> job;          // All ranks; those of this host share memory.
-  std::vector<int> host_of;            // Which ranks are to share memory: HostMap.
-  std::vector<RemoteRank> ranks;       // Who they are, by rank; address is empty for this rank.
-  EngineCommunicator::Options engine;  // All but the members, their place and the name.
+  std::string backend;            // As InitOptions::backend names it.
+  std::shared_ptr<Peers> job;     // All ranks; those of this host share memory.
+  std::vector<int> host_of;       // Which ranks are to share memory: HostMap.
+  std::vector<RemoteRank> ranks;  // Who they are, by rank; address is empty for this rank.
+  CommunicatorOptions engine;     // All but the members, their place and the name.
   std::unique_ptr<Lines> lines;
   std::unique_ptr<FailureNews> news;
 };

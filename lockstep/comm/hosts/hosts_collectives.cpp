@@ -305,7 +305,7 @@ std::unique_ptr<EngineCommunicator> HostsBackend::make_engine(const Call& call,
                                                               const std::vector<int>& members,
                                                               int rank, const std::string& what,
                                                               Place local) {
-  EngineCommunicator::Options options = context_->engine;
+  CommunicatorOptions options = context_->engine;
   options.rank = rank;
   options.world_ranks.clear();
   for (const int member : members)

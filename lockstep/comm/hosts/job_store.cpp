@@ -10,6 +10,7 @@
 #include "lockstep/comm/host/agent_line.h"
 #include "lockstep/comm/network.h"
 #include "lockstep/comm/signature.h"
+#include "lockstep/comm/store/foreign_store.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/tcp_store.h"
@@ -74,10 +75,9 @@ void copy_text(char (&to)[n], const std::string& text) {
   to[text.copy(to, n - 1)] = '\0';
 }
 
-void tell_all(const void* communicator, Announcement& announcement) {
+void tell_all(const void* world, Announcement& announcement) {
   lockstep_engine_error error{};
-  if (open_engine("mpi").abi->tell_all(communicator, &announcement, sizeof announcement, &error) !=
-      0)
+  if (open_engine("mpi").abi->tell_all(world, &announcement, sizeof announcement, &error) != 0)
     throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
 }
 
@@ -110,8 +110,13 @@ std::string listening_address(const std::string& host, const std::string& interf
 }
 
 // Ranks of which MPI alone knows: rank 0 opens a store and MPI tells the others where, and the token.
-JobStore meet_by_mpi(LaunchEnvironment& who, const InitOptions& options,
-                     const std::string& interface, Deadline deadline) {
+JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std::string& interface,
+                     Deadline deadline) {
+  const MpiWorld world = identify_by_mpi(communicator);
+  if (world.rank != who.rank || world.size != who.world_size)
+    throw Error(Fault::mismatch,
+                fmt::format("{} says rank {} of {}, MPI says rank {} of {}", who.launcher, who.rank,
+                            who.world_size, world.rank, world.size));
   Announcement announced{};
   std::shared_ptr<JobStore::Served> served;
   JobStore made;
@@ -126,7 +131,7 @@ JobStore meet_by_mpi(LaunchEnvironment& who, const InitOptions& options,
     copy_text(announced.job_id, who.job_id);
     copy_text(announced.token, made.token->text());
   }
-  tell_all(options.mpi_communicator, announced);
+  tell_all(world.handle, announced);
   made.host = announced.host;
   if (served) {
     made.store = {served, &served->store};
@@ -174,37 +179,36 @@ bool is_under_mpi(const LaunchEnvironment& who) {
   return who.launcher == "Open MPI" || who.launcher == "PMI";
 }
 
-LaunchEnvironment identify_by_mpi(const void* communicator) {
+MpiWorld identify_by_mpi(const void* communicator) {
+  MpiWorld world;
   std::int32_t rank = 0;
   std::int32_t size = 1;
   lockstep_engine_error error{};
-  if (open_engine("mpi").abi->identify(communicator, &rank, &size, &error) != 0)
+  const lockstep_engine& mpi = *open_engine("mpi").abi;
+  if (mpi.identify(communicator, &world.handle, &rank, &size, &error) != 0)
     throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
-  LaunchEnvironment who;
-  who.launcher = "MPI";
-  who.rank = rank;
-  who.world_size = size;
-  who.local_world_size = 0;  // Not known.
-  return who;
+  world.rank = rank;
+  world.size = size;
+  return world;
 }
 
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline) {
   if (options.store) return {.store = options.store, .token = token_of(who, deadline), .host = {}};
-  if (options.mpi_communicator != nullptr) return meet_by_mpi(who, options, interface, deadline);
+  if (options.mpi_communicator != nullptr)
+    return meet_by_mpi(who, options.mpi_communicator, interface, deadline);
   if (!who.store.empty()) return meet_at_agents(who, deadline);
+  if (who.master_is_taken)
+    return {.store = connect_foreign_store(who.master, "lockstep/", deadline),
+            .token = token_of(who, deadline),
+            .host = address_of(who.master, "the job's master address").first};
   if (!who.master.empty()) return meet_at_master(who, interface, deadline);
   if (!is_under_mpi(who))
     throw Error(Fault::misuse,
                 fmt::format("{} says nothing of where the ranks of several hosts are to meet: set "
                             "MASTER_ADDR and MASTER_PORT, or give InitOptions::store",
                             who.launcher));
-  const LaunchEnvironment here = identify_by_mpi(nullptr);
-  if (here.rank != who.rank || here.world_size != who.world_size)
-    throw Error(Fault::mismatch,
-                fmt::format("{} says rank {} of {}, MPI says rank {} of {}", who.launcher, who.rank,
-                            who.world_size, here.rank, here.world_size));
-  return meet_by_mpi(who, options, interface, deadline);
+  return meet_by_mpi(who, nullptr, interface, deadline);
 }
 
 }  // namespace lockstep

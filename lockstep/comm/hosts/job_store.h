@@ -26,9 +26,14 @@ std::string member_id(const std::string& job_id);
 // Whether an MPI launcher started this process.
 bool is_under_mpi(const LaunchEnvironment& who);
 
-// For a program that hands its MPI communicator over: who this process is in it, whatever its
-// launcher's variables say. Errors: unsupported without MPI, or with too low a thread level.
-LaunchEnvironment identify_by_mpi(const void* communicator);
+// Who this process is in `communicator`, an MPI_Comm* that the program hands over, or in the whole job
+// when that is null; collective over it. Errors: unsupported without MPI, or with too low a thread level.
+struct MpiWorld {
+  const void* handle = nullptr;  // lockstep_engine_config::world.
+  int rank = 0;
+  int size = 1;
+};
+MpiWorld identify_by_mpi(const void* communicator);
 
 // The user's store; else that of the job's agents; else torchrun's; else one that rank 0 opens at the
 // job's master address; else, under MPI, one that rank 0 opens anywhere and MPI tells of.

@@ -87,6 +87,17 @@ class FailureInbox {
   std::optional<Failure> early_;
 };
 
+// MPI must know the ranks by the same numbers as everybody else.
+const void* world_for(const std::string& engine, const LaunchEnvironment& who,
+                      const InitOptions& options) {
+  if (engine != "mpi") return nullptr;
+  const MpiWorld world = identify_by_mpi(options.mpi_communicator);
+  if (world.rank == who.rank && world.size == who.world_size) return world.handle;
+  throw Error(Fault::mismatch,
+              fmt::format("{} says rank {} of {}, MPI says rank {} of {}", who.launcher, who.rank,
+                          who.world_size, world.rank, world.size));
+}
+
 std::vector<RemoteRank> without(const std::vector<RemoteRank>& ranks,
                                 const std::vector<int>& host_of, int me) {
   std::vector<RemoteRank> remote;
@@ -151,7 +162,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                      .world_size = who.world_size,
                      .interface = interface,
                      .store = store.store,
-                     .world = options.mpi_communicator};
+                     .world = world_for(choice.engine, who, options)};
   context->lines->connect(without(context->ranks, context->host_of, who.rank), deadline);
   std::vector<bool> is_here;
   for (const int place : choice.places)

@@ -26,15 +26,17 @@ int probe(char* text, std::size_t capacity, Error* error) {
   return plugin::guarded(error, [&] { plugin::copy_text(text, capacity, version()); });
 }
 
-int identify(const void* world, std::int32_t* rank, std::int32_t* size, Error* error) {
+int identify(const void* handed_over, const void** world, std::int32_t* rank, std::int32_t* size,
+             Error* error) {
   return plugin::guarded(error, [&] {
     version();
     start();
     Unfinished duplication;
-    const MPI_Comm all = duplicate_world(world);
+    const MPI_Comm* const all = duplicate_world(handed_over);
     duplication.finish();
-    *rank = rank_in(all);
-    *size = size_of(all);
+    *world = all;
+    *rank = rank_in(*all);
+    *size = size_of(*all);
   });
 }
 

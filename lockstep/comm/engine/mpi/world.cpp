@@ -8,8 +8,8 @@
 namespace lockstep::mpi {
 namespace {
 
-MPI_Comm handed_over(const void* world) {
-  return world == nullptr ? MPI_COMM_WORLD : *static_cast<const MPI_Comm*>(world);
+MPI_Comm handed_over(const void* original) {
+  return original == nullptr ? MPI_COMM_WORLD : *static_cast<const MPI_Comm*>(original);
 }
 
 // A duplicate hangs on its original as an attribute: MPI uses the handle of a communicator that was
@@ -33,20 +33,20 @@ const MPI_Comm* find_duplicate(MPI_Comm original) {
 
 }  // namespace
 
-MPI_Comm duplicate_world(const void* world) {
-  const MPI_Comm original = handed_over(world);
+const MPI_Comm* duplicate_world(const void* original_world) {
+  const MPI_Comm original = handed_over(original_world);
   if (original == MPI_COMM_NULL)
     throw plugin::Failed{Fault::misuse, "the communicator handed over is MPI_COMM_NULL"};
-  if (const MPI_Comm* duplicate = find_duplicate(original)) return *duplicate;
+  if (const MPI_Comm* duplicate = find_duplicate(original)) return duplicate;
   auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   check(MPI_Comm_dup(original, made.get()), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_set_attr(original, key_of_duplicate(), made.get()), "MPI_Comm_set_attr");
-  return *made.release();  // The attribute's, as long as the process lives.
+  return made.release();  // The attribute's, as long as the process lives.
 }
 
 MPI_Comm duplicated_world(const void* world) {
-  if (const MPI_Comm* duplicate = find_duplicate(handed_over(world))) return *duplicate;
+  if (world != nullptr) return *static_cast<const MPI_Comm*>(world);
   throw plugin::Failed{Fault::bug, "create() or tell_all() before identify()"};
 }
 

@@ -13,12 +13,13 @@
 
 namespace lockstep::mpi {
 
-// `world` is an MPI_Comm*, or null for MPI_COMM_WORLD. The first call for a communicator is
-// collective over it, and from one thread at a time; MPI has been started.
-MPI_Comm duplicate_world(const void* world);
+// `original_world` is an MPI_Comm*, or null for MPI_COMM_WORLD. The first call for a communicator is
+// collective over it, and from one thread at a time; MPI has been started. What it returns lives as
+// long as the process.
+const MPI_Comm* duplicate_world(const void* original_world);
 
-// What duplicate_world() has made, from any thread.
-// Errors: bug when it was not called.
+// What duplicate_world() has returned, from any thread.
+// Errors: bug for null.
 MPI_Comm duplicated_world(const void* world);
 
 int rank_in(MPI_Comm communicator);

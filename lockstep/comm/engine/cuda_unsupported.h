@@ -1,0 +1,26 @@
+// What collectives cannot do on CUDA memory, all of it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/operation.h"
+
+namespace lockstep {
+
+// Why; empty for what works. `op` matters to reductions only. What has no meaning on any device, such
+// as an average of integers, is not looked at.
+constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
+  if (operation == Operation::send || operation == Operation::recv)
+    return "messages move CPU memory only";
+  if (!reduces(operation)) return {};
+  if (op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor)
+    return "CUDA memory cannot be combined bit by bit";
+  if (dtype == DType::int16 || dtype == DType::uint16)
+    return "integers of 16 bits cannot be combined in CUDA memory";
+  return {};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/engine/device_backend.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/engine/cuda_unsupported.h"
+#include "lockstep/comm/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int no_device = -1;
+
+// The operation that a barrier stands for is in bits of its layout which nobody is shown.
+constexpr std::uint64_t operation_shift = 8;
+constexpr std::uint64_t operation_mask = 0xffULL << operation_shift;
+
+Signature as_barrier(Signature signature) {
+  signature.layout = (signature.layout & ~operation_mask) | layout_on_cuda |
+                     static_cast<std::uint64_t>(signature.operation) << operation_shift;
+  signature.operation = Operation::barrier;
+  return signature;
+}
+
+bool stands_for_another(const Signature& signature) {
+  return signature.operation == Operation::barrier && (signature.layout & layout_on_cuda) != 0;
+}
+
+Signature what_it_stands_for(Signature signature) {
+  signature.operation =
+      static_cast<Operation>((signature.layout & operation_mask) >> operation_shift);
+  signature.layout &= ~operation_mask;
+  return signature;
+}
+
+const Buffer& on_device(const Collective& collective) {
+  return collective.output.device != DeviceKind::cpu ? collective.output : collective.input;
+}
+
+// `buffer`, or where a rank has none, an empty one in the place of the other.
+Buffer placed(Buffer buffer, const Buffer& other) {
+  if (buffer.device != DeviceKind::cpu) return buffer;
+  buffer.device = other.device;
+  buffer.device_index = other.device_index;
+  buffer.stream = other.stream;
+  return buffer;
+}
+
+// `error` of the barrier that stands for `operation`, as one of that.
+[[noreturn]] void throw_as(Operation operation, const Error& error) {
+  std::string text = bare_text(error);
+  const std::string_view barrier = name(Operation::barrier);
+  if (text.starts_with(barrier)) text.replace(0, barrier.size(), name(operation));
+  if (!error.failure()) throw Error(error.fault(), text);
+  const std::string who = ": " + describe(*error.failure());
+  if (text.ends_with(who)) text.resize(text.size() - who.size());
+  throw Error(text, *error.failure());
+}
+
+}  // namespace
+
+DeviceBackend::DeviceBackend(std::unique_ptr<Backend> inner, DeviceMembers members,
+                             std::shared_ptr<const DeviceEngine> engine)
+    : inner_(std::move(inner)),
+      members_(std::move(members)),
+      engine_(std::move(engine)),
+      said_(members_.world_ranks.size()),
+      device_(no_device) {}
+
+std::string DeviceBackend::refusal_on_device(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  const auto why = cuda_unsupported(signature.operation, signature.dtype, signature.op);
+  if (!why.empty()) return std::string(why);
+  const int index = on_device(collective).device_index;
+  int mine = device_;
+  if (mine == no_device) {
+    if (auto none = engine_->why_not(); !none.empty()) return none;
+    if (device_.compare_exchange_strong(mine, index)) return {};
+  }
+  if (mine == index) return {};
+  return fmt::format("this rank uses CUDA device {} in group {}, and cannot use {} beside it", mine,
+                     members_.name, index);
+}
+
+void DeviceBackend::enter(const Collective& collective) {
+  try {
+    if (!is_on_device(collective)) return inner_->enter(collective);
+    Collective hidden = collective;
+    hidden.signature = as_barrier(collective.signature);
+    hidden.input = hidden.output = {.dtype = collective.signature.dtype};
+    hidden.counts = {};
+    inner_->enter(hidden);
+  } catch (const Error& error) {
+    cancel();  // The device may be waiting for a rank that is gone.
+    if (!is_on_device(collective)) throw;
+    throw_as(collective.signature.operation, error);
+  }
+}
+
+const Signature& DeviceBackend::entered(int rank) const {
+  const Signature& told = inner_->entered(rank);
+  if (!stands_for_another(told)) return told;
+  return said_[static_cast<std::size_t>(rank)] = what_it_stands_for(told);
+}
+
+void DeviceBackend::run(const Collective& collective) {
+  if (!is_on_device(collective)) return inner_->run(collective);
+  if (collective.signature.count == 0) return;
+  try {
+    run_on_device(collective);
+  } catch (...) {
+    cancel();
+    throw;
+  }
+}
+
+std::unique_ptr<Backend> DeviceBackend::among(const std::vector<int>& ranks,
+                                              const std::string& group,
+                                              std::chrono::milliseconds timeout) {
+  DeviceMembers members{.name = group};
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    members.world_ranks.push_back(members_.world_ranks[static_cast<std::size_t>(ranks[r])]);
+    if (ranks[r] == members_.rank) members.rank = static_cast<int>(r);
+  }
+  return std::make_unique<DeviceBackend>(inner_->among(ranks, group, timeout), std::move(members),
+                                         engine_);
+}
+
+void DeviceBackend::give_up(Fault fault, std::string_view reason) {
+  inner_->give_up(fault, reason);
+  cancel();
+}
+
+void DeviceBackend::cancel() {
+  const std::lock_guard lock(mutex_);
+  is_over_ = true;
+  if (communicator_) communicator_->cancel();
+}
+
+// --- On the device ----------------------------------------------------------------------------------
+
+// Of all ranks: each comes here first with the same collective.
+DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
+  if (communicator_) return *communicator_;  // Only this thread's calls change it.
+  auto made = engine_->make(members_, on_device(collective).device_index, in(collective.timeout));
+  const std::lock_guard lock(mutex_);
+  communicator_ = std::move(made);
+  if (is_over_) communicator_->cancel();
+  return *communicator_;
+}
+
+void DeviceBackend::run_on_device(const Collective& collective) {
+  DeviceCommunicator& device = communicator(collective);
+  const Signature& signature = collective.signature;
+  switch (signature.operation) {
+    case Operation::all_reduce:
+      return device.all_reduce(collective.output, signature.op);
+    case Operation::broadcast:
+      return device.broadcast(collective.output, signature.root);
+    case Operation::reduce:
+      return device.reduce(collective.output, signature.root, signature.op);
+    case Operation::all_gather:
+      return device.all_gather(collective.input, collective.output, part_counts(collective));
+    case Operation::reduce_scatter:
+      return device.reduce_scatter(collective.input, collective.output, part_counts(collective),
+                                   signature.op);
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_to_all:
+      return all_to_all(device, collective);
+    default:
+      check(false, "an operation without buffers is on a device");
+  }
+}
+
+std::vector<std::size_t> DeviceBackend::part_counts(const Collective& collective) const {
+  if (!collective.counts.empty()) return {collective.counts.begin(), collective.counts.end()};
+  return std::vector<std::size_t>(said_.size(), collective.signature.count);
+}
+
+// Gather and scatter are those in which only one rank receives, or sends.
+void DeviceBackend::all_to_all(DeviceCommunicator& device, const Collective& collective) const {
+  const Signature& signature = collective.signature;
+  const std::size_t n = said_.size();
+  const auto own = static_cast<std::size_t>(members_.rank);
+  const auto root = static_cast<std::size_t>(signature.root);
+  std::vector<std::size_t> sent(n, 0);
+  std::vector<std::size_t> received(n, 0);
+  if (signature.operation == Operation::all_to_all) {
+    for (std::size_t r = 0; r < n; ++r) {
+      sent[r] = collective.counts.empty() ? signature.count : collective.counts[own * n + r];
+      received[r] = collective.counts.empty() ? signature.count : collective.counts[r * n + own];
+    }
+  } else {
+    const auto counts = part_counts(collective);
+    const bool gathers = signature.operation == Operation::gather;
+    (gathers ? sent : received)[root] = counts[own];
+    if (own == root) (gathers ? received : sent) = counts;
+  }
+  device.all_to_all(placed(collective.input, collective.output),
+                    placed(collective.output, collective.input), sent, received);
+}
+
+}  // namespace lockstep

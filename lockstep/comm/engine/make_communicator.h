@@ -1,0 +1,37 @@
+// Makes an engine's communicator for some ranks of a job, which exchange their addresses through the
+// job's store.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/engine/engine.h"
+#include "lockstep/comm/engine/plugin_communicator.h"
+#include "lockstep/comm/network.h"
+#include "lockstep/comm/store/store.h"
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+
+struct CommunicatorOptions {
+  const Engine* engine = nullptr;
+  int rank = 0;                       // In the communicator,
+  std::vector<int> world_ranks = {};  // whose members these are of the job.
+  int world_size = 1;
+  std::string name = {};      // No other communicator of the job has it.
+  Backend::Place local = {};  // Among the members on this host.
+  NetworkInterface interface = {};
+  int device_index = -1;  // Of CUDA buffers.
+  std::shared_ptr<Store> store = {};
+  const void* world = nullptr;                          // lockstep_engine_config::world.
+  std::chrono::milliseconds timeout = default_timeout;  // Of this and of every call afterwards.
+};
+
+// Collective over the members. Blocking: until the engine has made it. Errors: the engine's.
+std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions& options);
+
+}  // namespace lockstep

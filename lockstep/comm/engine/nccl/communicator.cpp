@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/engine/nccl/communicator.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "lockstep/comm/engine/nccl/cuda.h"
+#include "lockstep/comm/engine/nccl/element_types.h"
+#include "lockstep/comm/engine/nccl/meeting.h"
+
+namespace lockstep::plugin {
+namespace {
+
+constexpr std::chrono::hours longest_wait{24 * 365};  // What "no timeout" is to a clock.
+constexpr std::chrono::seconds longest_farewell{10};
+constexpr std::chrono::microseconds poll_interval{50};
+
+std::byte* bytes_at(const lockstep_buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
+
+cudaStream_t stream_of(const lockstep_buffer& buffer) {
+  return static_cast<cudaStream_t>(buffer.stream);
+}
+
+bool is_good(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+Reduction known_reduction(const lockstep_buffer& buffer, std::uint8_t reduce_op) {
+  if (const auto reduction = reduction_of(buffer.dtype, reduce_op)) return *reduction;
+  throw Failed{Fault::unsupported, "NCCL has no such reduction of elements of this type"};
+}
+
+}  // namespace
+
+Communicator::Communicator(const lockstep_engine_config& config)
+    : rank_(config.rank),
+      size_(config.size),
+      device_(config.device_index),
+      timeout_(std::min<std::chrono::milliseconds>(std::chrono::milliseconds(config.timeout_ms),
+                                                   longest_wait)) {
+  require_device();
+  if (device_ < 0) throw Failed{Fault::misuse, "NCCL works on CUDA devices only"};
+  const DeviceGuard guard(device_);
+  ncclUniqueId id = meet(config);
+  ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
+  settings.blocking = 0;
+  const auto deadline = Clock::now() + timeout_;
+  std::unique_lock lock(mutex_);
+  const ncclResult_t begun = ncclCommInitRankConfig(&handle_, size_, id, rank_, &settings);
+  settle("ncclCommInitRankConfig", begun, deadline, lock);
+}
+
+Communicator::~Communicator() {
+  try {
+    const DeviceGuard guard(device_);
+    std::unique_lock lock(mutex_);
+    if (handle_ == nullptr) return;
+    const auto patience = std::min<std::chrono::milliseconds>(timeout_, longest_farewell);
+    settle("ncclCommFinalize", ncclCommFinalize(handle_), Clock::now() + patience, lock);
+    if (handle_ != nullptr) ncclCommDestroy(handle_);
+  } catch (...) {  // settle() has aborted it; without its device, at the process's end, it is gone.
+  }
+}
+
+void Communicator::cancel() {
+  const std::lock_guard lock(mutex_);
+  abort_locked();
+}
+
+void Communicator::abort_locked() {
+  if (handle_ != nullptr) ncclCommAbort(handle_);
+  handle_ = nullptr;
+}
+
+// Waits until `result` is no longer "in progress", without holding on to the handle meanwhile.
+void Communicator::settle(const char* what, ncclResult_t result, Clock::time_point deadline,
+                          std::unique_lock<std::mutex>& lock) {
+  while (result == ncclInProgress) {
+    if (handle_ == nullptr) throw Failed{Fault::aborted, std::string(what) + ": it was cancelled"};
+    if (const ncclResult_t asked = ncclCommGetAsyncError(handle_, &result); asked != ncclSuccess)
+      result = asked;
+    if (result != ncclInProgress) break;
+    if (Clock::now() > deadline) {
+      abort_locked();
+      throw Failed{Fault::timeout, std::string(what) + " of NCCL did not end in time"};
+    }
+    lock.unlock();
+    std::this_thread::sleep_for(poll_interval);
+    lock.lock();
+  }
+  if (result == ncclSuccess) return;
+  const std::string text =
+      std::string(what) + ": " + ncclGetErrorString(result) + ": " + ncclGetLastError(handle_);
+  abort_locked();
+  throw Failed{Fault::system, text};
+}
+
+// `act` makes calls of NCCL that belong together, and ends at the first that fails.
+template <class Act>
+void Communicator::enqueue(const char* what, Act act) {
+  const DeviceGuard guard(device_);
+  std::unique_lock lock(mutex_);
+  if (handle_ == nullptr)
+    throw Failed{Fault::aborted, std::string(what) + ": the communicator was cancelled"};
+  ncclResult_t result = ncclGroupStart();
+  if (result == ncclSuccess) {
+    result = act();
+    const ncclResult_t ended = ncclGroupEnd();
+    if (is_good(result)) result = ended;
+  }
+  settle(what, result, Clock::now() + timeout_, lock);
+}
+
+bool Communicator::all_equal(const std::size_t* counts) const {
+  return std::all_of(counts, counts + size_, [&](std::size_t count) { return count == *counts; });
+}
+
+std::vector<Communicator::Part> Communicator::parts_of(const lockstep_buffer& buffer,
+                                                       const std::size_t* counts) const {
+  std::vector<Part> parts;
+  std::byte* begin = bytes_at(buffer);
+  for (int r = 0; r < size_; ++r) {
+    parts.push_back({begin, counts[r] * bytes_of_element(buffer.dtype)});
+    begin += parts.back().bytes;
+  }
+  return parts;
+}
+
+// Both have a part for each rank; what one rank does not send, the other does not receive.
+void Communicator::exchange(const char* what, cudaStream_t stream, const std::vector<Part>& sent,
+                            const std::vector<Part>& received) {
+  const auto& [to, bytes] = received[static_cast<std::size_t>(rank_)];
+  const std::byte* const from = sent[static_cast<std::size_t>(rank_)].data;
+  if (bytes > 0 && to != from) {
+    const DeviceGuard guard(device_);
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), what);
+  }
+  enqueue(what, [&] {
+    ncclResult_t result = ncclSuccess;
+    for (int peer = 0; peer < size_ && is_good(result); ++peer) {
+      if (peer == rank_) continue;
+      const Part& out = sent[static_cast<std::size_t>(peer)];
+      const Part& in = received[static_cast<std::size_t>(peer)];
+      if (out.bytes > 0) result = ncclSend(out.data, out.bytes, ncclInt8, peer, handle_, stream);
+      if (in.bytes > 0 && is_good(result))
+        result = ncclRecv(in.data, in.bytes, ncclInt8, peer, handle_, stream);
+    }
+    return result;
+  });
+}
+
+// --- Collectives ----------------------------------------------------------------------------------
+
+void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
+  const auto [type, op] = known_reduction(data, reduce_op);
+  enqueue("ncclAllReduce", [&] {
+    return ncclAllReduce(data.data, data.data, data.count, type, op, handle_, stream_of(data));
+  });
+}
+
+void Communicator::broadcast(const lockstep_buffer& data, int root) {
+  enqueue("ncclBroadcast", [&] {
+    return ncclBroadcast(data.data, data.data, bytes_of(data), ncclInt8, root, handle_,
+                         stream_of(data));
+  });
+}
+
+void Communicator::reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op) {
+  const auto [type, op] = known_reduction(data, reduce_op);
+  enqueue("ncclReduce", [&] {
+    return ncclReduce(data.data, data.data, data.count, type, op, root, handle_, stream_of(data));
+  });
+}
+
+void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* counts) {
+  if (all_equal(counts))
+    return enqueue("ncclAllGather", [&] {
+      return ncclAllGather(input.data, output.data, bytes_of(input), ncclInt8, handle_,
+                           stream_of(output));
+    });
+  const std::vector<Part> sent(static_cast<std::size_t>(size_), {bytes_at(input), bytes_of(input)});
+  exchange("an all_gather of uneven parts", stream_of(output), sent, parts_of(output, counts));
+}
+
+void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
+                                  const std::size_t* counts, std::uint8_t reduce_op) {
+  const auto [type, op] = known_reduction(input, reduce_op);
+  if (all_equal(counts))
+    return enqueue("ncclReduceScatter", [&, type = type, op = op] {
+      return ncclReduceScatter(input.data, output.data, output.count, type, op, handle_,
+                               stream_of(output));
+    });
+  const std::vector<Part> parts = parts_of(input, counts);
+  enqueue("a reduce_scatter of uneven parts", [&, type = type, op = op] {
+    ncclResult_t result = ncclSuccess;
+    for (int root = 0; root < size_ && is_good(result); ++root)
+      if (counts[root] > 0)
+        result = ncclReduce(parts[static_cast<std::size_t>(root)].data, output.data, counts[root],
+                            type, op, root, handle_, stream_of(output));
+    return result;
+  });
+}
+
+void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* send_counts, const std::size_t* receive_counts) {
+  exchange("an all_to_all", stream_of(output), parts_of(input, send_counts),
+           parts_of(output, receive_counts));
+}
+
+}  // namespace lockstep::plugin

@@ -1,0 +1,79 @@
+// One communicator of NCCL, on one device.
+//
+// It is non-blocking, which to NCCL means that no call waits for a peer: we wait ourselves, and so
+// can end that after a time or when we are told to. What a call enqueues on the buffers' stream may
+// still be under way when the call returns.
+//
+// Thread safety: cancel() may be called from any thread at any time, the others one at a time.
+// Errors: Failed(timeout); Failed(aborted) after cancel(); Failed(system) with NCCL's words for the
+// rest, a lost peer too, of which it does not tell who. After any of them it can only be destroyed.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/comm/engine/engine_abi.h"
+
+namespace lockstep::plugin {
+
+class Communicator {
+ public:
+  // Collective. Blocking, for `timeout_ms` at most.
+  explicit Communicator(const lockstep_engine_config& config);
+
+  // Waits some seconds for what was enqueued; ends it after that.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Ends what is under way on the device too.
+  void cancel();
+
+  // As the members of lockstep_engine.
+  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
+  void broadcast(const lockstep_buffer& data, int root);
+  void reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op);
+  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* counts);
+  void reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
+                      const std::size_t* counts, std::uint8_t reduce_op);
+  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* send_counts, const std::size_t* receive_counts);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What goes to one rank, or comes from it.
+  struct Part {
+    std::byte* data;
+    std::size_t bytes;
+  };
+
+  template <class Act>
+  void enqueue(const char* what, Act act);
+  void exchange(const char* what, cudaStream_t stream, const std::vector<Part>& sent,
+                const std::vector<Part>& received);
+  void settle(const char* what, ncclResult_t result, Clock::time_point deadline,
+              std::unique_lock<std::mutex>& lock);
+  bool all_equal(const std::size_t* counts) const;
+  std::vector<Part> parts_of(const lockstep_buffer& buffer, const std::size_t* counts) const;
+  void abort_locked();
+
+  const int rank_;
+  const int size_;
+  const int device_;
+  const std::chrono::milliseconds timeout_;
+
+  std::mutex mutex_;  // Guards the handle, which an abort frees.
+  ncclComm_t handle_ = nullptr;
+};
+
+}  // namespace lockstep::plugin
