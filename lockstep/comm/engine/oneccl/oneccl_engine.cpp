@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <oneapi/ccl.hpp>
 #include <optional>
 #include <string>
@@ -292,8 +293,13 @@ std::vector<std::size_t> in_bytes(const std::size_t* counts, int size, std::uint
 int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
                const std::size_t* counts, lockstep_engine_error* error) {
   return run(communicator, error, [&](const ccl::communicator& ccl) {
-    return ccl::allgatherv(input->data, bytes_of(*input), output->data,
-                           in_bytes(counts, ccl.size(), output->dtype), ccl::datatype::uint8, ccl);
+    const auto bytes = in_bytes(counts, ccl.size(), output->dtype);
+    auto* parts = static_cast<char*>(output->data);
+    // Where nothing is sent, the input may be anywhere; oneCCL refuses places within the output.
+    const void* own = input->count != 0
+                          ? input->data
+                          : std::accumulate(bytes.begin(), bytes.begin() + ccl.rank(), parts);
+    return ccl::allgatherv(own, bytes_of(*input), parts, bytes, ccl::datatype::uint8, ccl);
   });
 }
 
