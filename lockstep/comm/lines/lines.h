@@ -61,7 +61,7 @@ class Lines {
 
   // Blocks until there is a line to each; the ranks connect to those of higher number. Once.
   // Strangers, other jobs and earlier attempts are turned away, without an end to the waiting.
-  // Errors: timeout, naming all that did not come and why.
+  // Errors: timeout, naming all that did not come and why; peer_lost for one that was here and went.
   void connect(const std::vector<RemoteRank>& ranks, Deadline deadline);
 
   // Tells all remote ranks of a rank of this host that was lost.
@@ -71,7 +71,8 @@ class Lines {
   void finish();
 
   // The lines of one group, whose rank r is world_ranks[r] of the job. `name` is the group's own.
-  // Those of ranks of this host are not used. What has come for it before is kept.
+  // After connect(), once for each name. What has come for it before is kept; what comes after the
+  // last copy is gone is thrown away. Errors: misuse for a name that was opened before.
   std::shared_ptr<LineGroup> open(const std::string& name, std::vector<int> world_ranks);
 
  private:
