@@ -81,7 +81,7 @@ CommandLine parse(int argc, char** argv) {
 Job job_of(const CommandLine& line, const Host& host) {
   const Launcher& launcher = host.launcher;
   const bool launched = !launcher.name.empty();
-  Job job{.interface = line.interface};
+  Job job;
   job.ranks = line.ranks != 0 ? line.ranks
               : launched      ? launcher.local_world_size
                               : host.processors.usable_cores;

@@ -16,9 +16,8 @@ namespace lockstep::doctor {
 
 // The job that the host is judged for.
 struct Job {
-  int ranks = 1;               // On this host.
-  int hosts = 1;               // That are each like this one.
-  std::string interface = {};  // As InitOptions::interface.
+  int ranks = 1;  // On this host.
+  int hosts = 1;  // That are each like this one.
 };
 
 struct Processors {
