@@ -40,6 +40,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
+TmpFS={folder}/tmp.%n
 # Without cgroups, databases, or anything else that asks for a machine of its own.
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
@@ -149,6 +150,7 @@ class Slurm:
         (self.folder / "state").mkdir()
         for name in self._names:
             (self.folder / f"spool.{name}").mkdir()
+            (self.folder / f"tmp.{name}").mkdir()  # PMIx's servers of two nodes must not meet.
         nodes = "\n".join(f"NodeName={name} {self._place(number)} Port={free_port()} "
                           f"CPUs={self._tasks_per_node} State=UNKNOWN"
                           for number, name in enumerate(self._names))
