@@ -14,7 +14,8 @@
 // each other.
 // Blocking: until this rank's part is complete and its memory may be used. The _async forms return
 // at once; collectives then run in order on the group's one progress thread. Buffers must stay
-// valid until the Work is complete.
+// valid until the Work is complete. On CUDA buffers a call returns, and a Work is complete, once it is
+// enqueued on the buffers' stream, which finds the result; the host does not wait for the device.
 // Errors: misuse for wrong arguments and after destroy_process_group(), with nothing sent;
 // mismatch, on all ranks, when they call different things, with no memory touched; peer_lost;
 // timeout, naming all ranks that did not come; aborted; unsupported. After mismatch, peer_lost,
