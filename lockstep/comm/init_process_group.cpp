@@ -5,9 +5,11 @@
 #include <mutex>
 #include <numeric>
 
+#include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/hosts/device_engine.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
@@ -52,12 +54,22 @@ JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::
 
 std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::string& name,
                                       std::chrono::milliseconds timeout) {
-  if (!joined.context)
-    return std::make_unique<ShmBackend>(std::make_shared<HostPeers>(joined.session), name, timeout);
-  std::vector<int> ranks(joined.context->ranks.size());
+  std::vector<int> ranks(static_cast<std::size_t>(joined.session->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_unique<HostsBackend>(joined.context, ranks, joined.session->rank(), name,
-                                        timeout);
+  const int rank = joined.session->rank();
+  std::unique_ptr<Backend> backend;
+  if (joined.context)
+    backend = std::make_unique<HostsBackend>(joined.context, ranks, rank, name, timeout);
+  else
+    backend =
+        std::make_unique<ShmBackend>(std::make_shared<HostPeers>(joined.session), name, timeout);
+  DeviceEngineOptions device{.session = joined.session, .world_size = joined.session->size()};
+  if (joined.context) {
+    device.store = joined.context->engine.store;
+    device.interface = joined.context->engine.interface;
+  }
+  return std::make_unique<DeviceBackend>(std::move(backend), DeviceMembers{name, ranks, rank},
+                                         make_device_engine(device));
 }
 
 ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,

@@ -70,8 +70,7 @@ typedef struct lockstep_engine_config {
   int32_t device_index;       /* The CUDA device of CUDA buffers; -1 when there will be none. */
   int64_t timeout_ms;         /* For create() and for every call afterwards. */
   lockstep_engine_store store;
-  const void* world; /* What the program handed over for this engine: MPI's is an MPI_Comm*, of all
-                        ranks of the job in their order. Null for none. */
+  const void* world; /* Of identify(): all ranks of the job, in their order. Null where that is. */
 } lockstep_engine_config;
 
 typedef struct lockstep_engine {
@@ -85,9 +84,12 @@ typedef struct lockstep_engine {
   int (*probe)(char* text, size_t capacity, lockstep_engine_error* error);
 
   /* Null, unless the library underneath knows by itself who this process is, as MPI does. Starts
-     it if it was not started, and tells rank and size in `world`, or of the whole job when null. */
-  int (*identify)(const void* world, int32_t* rank, int32_t* size, lockstep_engine_error* error);
-  /* Null when identify is. After it: `data` becomes rank 0's on all ranks; from one thread. */
+     it if it was not started, and tells rank and size in `handed_over`, which the program gave (MPI's
+     is an MPI_Comm*), or in the whole job when that is null. The first call for each is collective
+     over it. *world is for tell_all() and create(), and lives as long as the process. */
+  int (*identify)(const void* handed_over, const void** world, int32_t* rank, int32_t* size,
+                  lockstep_engine_error* error);
+  /* Null when identify is. `data` becomes rank 0's on all ranks of `world`; from one thread. */
   int (*tell_all)(const void* world, void* data, size_t bytes, lockstep_engine_error* error);
 
   /* Whether this collective is native: see below for which must be. */

@@ -92,6 +92,7 @@ void HostsBackend::throw_if_over(const Collective& collective) const {
 void HostsBackend::enter(const Collective& collective) {
   Collective saying = collective;
   saying.only_says = true;
+  if (collective.signature.operation == Operation::destroy) hear_all_pairs(collective);
   local_->enter(saying);
   std::vector<Signature> here;
   for (int peer = 0; peer < map_.local_size(); ++peer) here.push_back(local_->entered(peer));
@@ -128,12 +129,26 @@ std::vector<std::string> HostsBackend::exchange(const std::string& mine,
 }
 
 std::string HostsBackend::hear(int host, const Collective& collective, Deadline deadline) {
-  const int peer = map_.slice_ranks(map_.local_rank())[static_cast<std::size_t>(host)];
+  return hear_from(map_.slice_ranks(map_.local_rank())[static_cast<std::size_t>(host)], collective,
+                   deadline);
+}
+
+std::string HostsBackend::hear_from(int peer, const Collective& collective, Deadline deadline) {
   const auto watch = [&] { throw_if_over(collective); };
   if (auto said = lines_->hear(peer, deadline, watch)) return *std::move(said);
   // That host's ranks may know who of them is missing: they give up at the same time.
   if (auto said = lines_->hear(peer, in(time_for_news), watch)) return *std::move(said);
-  throw_absent(collective, host);
+  throw_absent(collective, map_.host_of(peer));
+}
+
+// Whatever two ranks have sent each other has come when they have heard of each other: how many of
+// their messages nobody received is then known.
+void HostsBackend::hear_all_pairs(const Collective& collective) {
+  const Deadline deadline = in(collective.timeout);
+  for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer)
+    if (map_.host_of(peer) != map_.host()) lines_->say(peer, {});
+  for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer)
+    if (map_.host_of(peer) != map_.host()) hear_from(peer, collective, deadline);
 }
 
 void HostsBackend::throw_absent(const Collective& collective, int host) {

@@ -90,6 +90,8 @@ class HostsBackend final : public Backend {
 
   std::vector<std::string> exchange(const std::string& mine, const Collective& collective);
   std::string hear(int host, const Collective& collective, Deadline deadline);
+  std::string hear_from(int peer, const Collective& collective, Deadline deadline);
+  void hear_all_pairs(const Collective& collective);
   [[noreturn]] void throw_absent(const Collective& collective, int host);
   void share_on_host(std::vector<std::string>& said, const Collective& collective);
   void throw_if_over(const Collective& collective) const;

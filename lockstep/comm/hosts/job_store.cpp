@@ -8,22 +8,15 @@
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/agent_line.h"
+#include "lockstep/comm/hosts/served_store.h"
 #include "lockstep/comm/network.h"
 #include "lockstep/comm/signature.h"
 #include "lockstep/comm/store/foreign_store.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/socket_address.h"
-#include "lockstep/comm/store/tcp_store.h"
-#include "lockstep/comm/store/tcp_store_server.h"
 
 namespace lockstep {
 namespace {
-
-// Rank 0's store, and the server that it opened for all.
-struct ServedStore {
-  TcpStoreServer server;
-  TcpStore store;
-};
 
 // LOCKSTEP_JOB_TOKEN can be read once; a second group of this process needs it again.
 const std::optional<JobToken>& token_of_environment() {
@@ -81,24 +74,6 @@ void tell_all(const void* world, Announcement& announcement) {
     throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
 }
 
-}  // namespace
-
-// What rank 0 opens, and its own connection to it.
-struct JobStore::Served {
-  Served(const TcpStoreServerOptions& server_options, TcpStoreOptions options)
-      : server(server_options), store((options.port = server.port(), options)) {}
-
-  TcpStoreServer server;
-  TcpStore store;
-};
-
-namespace {
-
-TcpStoreServerOptions server_for(const TcpStoreOptions& options) {
-  return {
-      .address = options.host, .port = options.port, .job = options.member, .token = options.token};
-}
-
 // Where rank 0 listens for those who come to `host`: what that names here. Names of a host often
 // stand for its loopback in its own /etc/hosts, where nobody else could reach it.
 std::string listening_address(const std::string& host, const std::string& interface) {
@@ -118,14 +93,14 @@ JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std
                 fmt::format("{} says rank {} of {}, MPI says rank {} of {}", who.launcher, who.rank,
                             who.world_size, world.rank, world.size));
   Announcement announced{};
-  std::shared_ptr<JobStore::Served> served;
+  std::shared_ptr<ServedStore> served;
   JobStore made;
   if (who.rank == 0) {
     made.token = make_job_token();
     const std::string address = choose_interface(interface, "").address;
     who.job_id = fmt::format("mpi {}", make_job_token().text().substr(0, 24));
     const TcpStoreOptions mine = options_for(who, address, 0, made.token, deadline);
-    served = std::make_shared<JobStore::Served>(server_for(mine), mine);
+    served = std::make_shared<ServedStore>(mine);
     copy_text(announced.host, address);
     announced.port = served->server.port();
     copy_text(announced.job_id, who.job_id);
@@ -151,7 +126,7 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
   if (who.rank == 0) {
     const TcpStoreOptions mine =
         options_for(who, listening_address(host, interface), port, made.token, deadline);
-    auto served = std::make_shared<JobStore::Served>(server_for(mine), mine);
+    auto served = std::make_shared<ServedStore>(mine);
     made.store = {served, &served->store};
   } else {
     made.store = std::make_shared<TcpStore>(options_for(who, host, port, made.token, deadline));

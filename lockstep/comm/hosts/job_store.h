@@ -13,8 +13,6 @@
 namespace lockstep {
 
 struct JobStore {
-  struct Served;
-
   std::shared_ptr<Store> store = {};
   std::optional<JobToken> token;  // Of the job, where there is one.
   std::string host;               // Where the store is: empty when that is not known.

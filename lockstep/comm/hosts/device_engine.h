@@ -1,0 +1,24 @@
+// How the groups of a job come to NCCL, where ranks have CUDA buffers.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "lockstep/comm/engine/device_communicator.h"
+#include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/network.h"
+#include "lockstep/comm/store/store.h"
+
+namespace lockstep {
+
+struct DeviceEngineOptions {
+  std::shared_ptr<HostSession> session;
+  std::shared_ptr<Store> store = {};  // The job's; null where one host's ranks need none.
+  NetworkInterface interface = {};    // Through which ranks of other hosts are reached.
+  int world_size = 1;
+};
+
+std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions& options);
+
+}  // namespace lockstep
