@@ -24,7 +24,7 @@ constexpr std::chrono::seconds time_to_cancel{10};
 // Shared with its thread, which may never come back from a call.
 class EngineCommunicator::Caller {
  public:
-  explicit Caller(Options options) : options_(std::move(options)), engine_(*options_.engine->abi) {}
+  explicit Caller(CommunicatorOptions options) : options_(std::move(options)) {}
 
   static void start(const std::shared_ptr<Caller>& self) {
     self->thread_ = start_thread(&Caller::loop, self);
