@@ -63,7 +63,9 @@ std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::stri
   else
     backend =
         std::make_unique<ShmBackend>(std::make_shared<HostPeers>(joined.session), name, timeout);
-  DeviceEngineOptions device{.session = joined.session, .world_size = joined.session->size()};
+  DeviceEngineOptions device;
+  device.session = joined.session;
+  device.world_size = joined.session->size();
   if (joined.context) {
     device.store = joined.context->engine.store;
     device.interface = joined.context->engine.interface;

@@ -42,7 +42,9 @@ TEST(Slices, CutWholeCacheLinesAndNothingTwice) {
       EXPECT_EQ(counts[static_cast<std::size_t>(slices)], 0U);  // Surplus ranks own none.
       std::size_t begin = 0;
       for (int s = 0; s < slices; ++s) {
-        if (counts[static_cast<std::size_t>(s)] > 0) EXPECT_EQ(begin % 16, 0U);
+        if (counts[static_cast<std::size_t>(s)] > 0) {
+          EXPECT_EQ(begin % 16, 0U);
+        }
         begin += counts[static_cast<std::size_t>(s)];
       }
     }

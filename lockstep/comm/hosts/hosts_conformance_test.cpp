@@ -77,9 +77,9 @@ INSTANTIATE_TEST_SUITE_P(Conformance, Mpi,
                          testing::Values(HostLayout{"aa", "mpi"}, HostLayout{"aaa", "mpi"},
                                          HostLayout{"aabb", "shm+mpi"},
                                          HostLayout{"abaab", "shm+mpi"}),
-                         [](const auto& info) {
-                           return (info.param.backend == "mpi" ? "Alone_" : "BetweenHosts_") +
-                                  info.param.hosts;
+                         [](const auto& test) {
+                           return (test.param.backend == "mpi" ? "Alone_" : "BetweenHosts_") +
+                                  test.param.hosts;
                          });
 
 }  // namespace
