@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/comm/bytes.h"
+#include "lockstep/comm/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
@@ -183,6 +184,9 @@ ResidentMemory sum_of(const std::vector<ResidentMemory>& ranks, const std::vecto
 
 MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
   const ProcessGroup& group = ddp.group();
+  if (group.local_size() != group.size())
+    throw Error(Fault::unsupported,
+                "memory_report: it is of one host, and the ranks are on several");
   group.barrier({.tag = "memory_report"});  // Until it ends, nobody touches more memory.
   const Found mine = Finder(ddp, optimizer).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, group);

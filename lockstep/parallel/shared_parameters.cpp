@@ -34,6 +34,11 @@ bool lie_together(const at::Tensor& a, const at::Tensor& b) {
 
 SharedParameters::SharedParameters(const NamedTensors& parameters, const ProcessGroup& group)
     : group_(group) {
+  if (group.local_size() != group.size())
+    throw Error(
+        Fault::unsupported,
+        "share_parameters: the group's ranks are on several hosts, which share no memory: use "
+        "ZeroRedundancyOptimizer there");
   lay_out(parameters);
   const at::NoGradGuard no_grad;
   for (const Place& place : places_) {

@@ -36,8 +36,8 @@ class SharedParameters {
  public:
   // Collective. `parameters`, of which several may be one tensor, become views of the block; their
   // values are rank 0's.
-  // Errors: unsupported for what is not in CPU memory, and for two that lie in the same memory;
-  // system when the host has too little memory.
+  // Errors: unsupported for ranks on several hosts, for what is not in CPU memory, and for two that
+  // lie in the same memory; system when the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
   SharedParameters(const SharedParameters&) = delete;
   SharedParameters& operator=(const SharedParameters&) = delete;

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The same weights, data and order give the same losses, weights, gradients and buckets under
-Lockstep, with overlap and without, and under PyTorch's DistributedDataParallel with Gloo: in every
-scenario of ddp_scenarios.py, and on every rank.
+Lockstep, with overlap and without, on one host and across two, and under PyTorch's
+DistributedDataParallel with Gloo: in every scenario of ddp_scenarios.py, and on every rank.
 
-ddp_test.py DDP_TRAIN --lockstep LOCKSTEP
+ddp_test.py DDP_TRAIN --lockstep LOCKSTEP [--engine NAME]: NAME is between the hosts
 """
 
+import argparse
 import os
 import pathlib
 import subprocess
@@ -25,9 +26,13 @@ TOLERANCE = 1e-6
 TOLERANCES = {"fp16_hook": 1e-3, "bf16_hook": 2e-2}  # Sums of three have 11 or 8 bits.
 
 
-def run(*command):
+# The first rank of two, or the first two of three, count as one host and the last one as another.
+ACROSS = ["sh", "-c", "LOCKSTEP_HOST_ID=$(((RANK + 1) / WORLD_SIZE)) exec \"$@\"", "-"]
+
+
+def run(*command, **variables):
     subprocess.run([str(word) for word in command], check=True,
-                   env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL)
+                   env=os.environ | {"OMP_NUM_THREADS": "1"} | variables, stdin=subprocess.DEVNULL)
 
 
 def write_inputs(folder):
@@ -41,11 +46,11 @@ def write_inputs(folder):
                               "targets": torch.randint(10, (images,))}, {})
 
 
-def results_of(folder, name, *command):
+def results_of(folder, name, *command, **variables):
     """Runs the command, which is given a folder of that name for its results."""
     results = folder / name
     results.mkdir()
-    run(*command, results)
+    run(*command, results, **variables)
     return results
 
 
@@ -87,7 +92,7 @@ def names_in(results):
     return sorted(file.name for file in results.iterdir())
 
 
-def check(program, lockstep, inputs, folder, ranks):
+def check(program, lockstep, engine, inputs, folder, ranks):
     """What differs, in words."""
     ours, overlapped = (
         results_of(folder, name, lockstep, "run", "-n", ranks, program, overlap, inputs)
@@ -95,16 +100,26 @@ def check(program, lockstep, inputs, folder, ranks):
     theirs = results_of(folder, "pytorch", sys.executable, "-m", "torch.distributed.run",
                         "--standalone", "--nproc-per-node", ranks, HERE / "ddp_pytorch.py", inputs)
     assert names_in(ours) == names_in(overlapped) == names_in(theirs)
+    across = None
+    if engine and ranks > 1:
+        across = results_of(folder, f"across-hosts-by-{engine}", lockstep, "run", "-n", ranks,
+                            *ACROSS, program, 0, inputs, LOCKSTEP_BACKEND=f"shm+{engine}")
     equal_bits = equal_bits_expected(ours, theirs, ranks)
     print(f"{ranks} rank(s): PyTorch's bits are {'' if equal_bits else 'not '}expected")
     for scenario in (function.__name__ for function in SCENARIOS):
         tolerance = 0 if equal_bits else TOLERANCES.get(scenario, TOLERANCE)
         yield compare(ours, theirs, scenario, ranks, tolerance)
         yield compare(overlapped, ours, scenario, ranks, 0)
+        if across:
+            yield compare(across, theirs, scenario, ranks, tolerance)
 
 
 def main():
-    program, lockstep = sys.argv[1], sys.argv[3]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("--lockstep", required=True)
+    parser.add_argument("--engine", help="skipped without")
+    options = parser.parse_args()
     failures = []
     with tempfile.TemporaryDirectory() as name:
         inputs = pathlib.Path(name)
@@ -112,7 +127,7 @@ def main():
         for ranks in RANKS:
             folder = inputs / str(ranks)
             folder.mkdir()
-            found = check(program, lockstep, inputs, folder, ranks)
+            found = check(options.program, options.lockstep, options.engine, inputs, folder, ranks)
             failures += [f"{ranks} rank(s): {failure}" for failure in found if failure]
     if failures:
         sys.exit("\n".join(failures))
