@@ -70,7 +70,8 @@ std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::stri
     device.store = joined.context->engine.store;
     device.interface = joined.context->engine.interface;
   }
-  return std::make_unique<DeviceBackend>(std::move(backend), DeviceMembers{name, ranks, rank},
+  DeviceMembers members{name, std::move(ranks), rank};
+  return std::make_unique<DeviceBackend>(std::move(backend), std::move(members),
                                          make_device_engine(device));
 }
 
