@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/error.h"
