@@ -119,7 +119,9 @@ class Job:
             raise AssertionError(f"it does not end:\n{self.said()}")
 
     def end(self):
-        self._kill()
+        """As often as one likes."""
+        if self._log.exists():
+            self._kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _rank(self, program, until_told):
