@@ -73,11 +73,16 @@ typedef struct lockstep_engine_config {
   const void* world; /* Of identify(): all ranks of the job, in their order. Null where that is. */
 } lockstep_engine_config;
 
+/* Communicators that have two processes in common must be made in the same order on both. The core then
+   makes a group's when it makes the group, and not when they are first needed. */
+#define LOCKSTEP_ENGINE_ORDERED 1u
+
 typedef struct lockstep_engine {
   size_t struct_bytes;
   uint32_t abi; /* LOCKSTEP_ENGINE_ABI of the plugin. */
   const char* name;
   uint32_t devices; /* A bit for each: 1 << lockstep::DeviceKind. */
+  uint32_t flags;   /* LOCKSTEP_ENGINE_... bits. */
 
   /* Whether it can run here; for CUDA: whether there is a device. `text` becomes the version of the
      library underneath. Starts nothing. */

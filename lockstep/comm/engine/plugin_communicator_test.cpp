@@ -85,6 +85,7 @@ constexpr lockstep_engine fake = {
     .abi = LOCKSTEP_ENGINE_ABI,
     .name = "fake",
     .devices = 2,
+    .flags = 0,
     .probe = nullptr,
     .identify = nullptr,
     .tell_all = nullptr,

@@ -53,6 +53,7 @@ const lockstep_engine engine = {
     .abi = ABI,
     .name = NAME,
     .devices = 1,
+    .flags = 0,
     .probe = probe,
     .identify = nullptr,
     .tell_all = nullptr,

@@ -62,6 +62,7 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
   lines_->on_give_up([here = std::weak_ptr(local_)](Fault fault, std::string_view reason) {
     if (const auto strong = here.lock()) strong->give_up(fault, reason);
   });
+  if ((context_->engine.engine->abi->flags & LOCKSTEP_ENGINE_ORDERED) != 0) make_engines();
 }
 
 std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,

@@ -112,6 +112,7 @@ class HostsBackend final : public Backend {
   void run_engine(const Call& call, EngineCommunicator& engine, Collective collective);
   void throw_if_explained(const Call& call) const;
 
+  void make_engines();
   EngineCommunicator& slice_engine(const Call& call);
   EngineCommunicator& engine_of_all(const Call& call);
   std::unique_ptr<EngineCommunicator> make_engine(const Call& call, const std::vector<int>& members,

@@ -284,6 +284,13 @@ void HostsBackend::throw_if_explained(const Call& call) const {
 
 // --- Communicators ------------------------------------------------------------------------------------
 
+void HostsBackend::make_engines() {
+  const Collective making{.signature = {.operation = Operation::split}, .timeout = timeout_};
+  const Call call(*this, making);
+  if (map_.owns_slice() && map_.hosts() < call.ranks) slice_engine(call);
+  engine_of_all(call);
+}
+
 EngineCommunicator& HostsBackend::slice_engine(const Call& call) {
   if (!slice_engine_)
     slice_engine_ = make_engine(call, map_.slice_ranks(map_.local_rank()), map_.host(),

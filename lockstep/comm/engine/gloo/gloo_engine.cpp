@@ -220,6 +220,7 @@ constexpr lockstep_engine engine = {
     .abi = LOCKSTEP_ENGINE_ABI,
     .name = "gloo",
     .devices = 1,  // CPU.
+    .flags = 0,
     .probe = probe,
     .identify = nullptr,
     .tell_all = nullptr,

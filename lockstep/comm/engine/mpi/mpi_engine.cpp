@@ -115,6 +115,7 @@ constexpr lockstep_engine engine{
     .abi = LOCKSTEP_ENGINE_ABI,
     .name = "mpi",
     .devices = 1u << static_cast<unsigned>(DeviceKind::cpu),
+    .flags = 0,
     .probe = probe,
     .identify = identify,
     .tell_all = tell_all,

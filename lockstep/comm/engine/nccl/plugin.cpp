@@ -99,6 +99,7 @@ constexpr lockstep_engine engine = {
     .abi = LOCKSTEP_ENGINE_ABI,
     .name = "nccl",
     .devices = 1U << 1,  // DeviceKind::cuda.
+    .flags = 0,
     .probe = probe,
     .identify = nullptr,
     .tell_all = nullptr,

@@ -323,6 +323,7 @@ constexpr lockstep_engine engine = {
     .abi = LOCKSTEP_ENGINE_ABI,
     .name = "oneccl",
     .devices = 1,  // CPU.
+    .flags = LOCKSTEP_ENGINE_ORDERED,
     .probe = probe,
     .identify = nullptr,
     .tell_all = nullptr,
