@@ -154,7 +154,8 @@ class Launchers(AcrossHosts):
                 job.by_variables((2, 2), master=self.hosts[0].address6, until_told=True)
                 job.until("stepping", 4)
                 listening = [address for host in self.hosts for address in host.listening()]
-                self.assertNotIn("10.77", " ".join(listening))
+                if name == "gloo":  # The others have a store of their own, on IPv4.
+                    self.assertEqual([one for one in listening if not one.startswith("[fd77")], [])
                 job.tell_to_end()
                 self.assert_was_in_order(job, f"shm+{name}")
 
@@ -309,6 +310,8 @@ class TwoNetworks(AcrossHosts):
                     job.until("stepping", 4)
                     for host in self.hosts:
                         listening = host.listening()
+                        if name == "oneccl":  # Its libfabric listens for ranks of the host, too.
+                            listening = [one for one in listening if not one.startswith("127.")]
                         self.assertGreaterEqual(len(listening), 2)
                         own = f"10.78.0.{host.number}:"
                         self.assertEqual([one for one in listening if not one.startswith(own)], [])
