@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/error.h"
@@ -70,7 +71,8 @@ std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::stri
     device.store = joined.context->engine.store;
     device.interface = joined.context->engine.interface;
   }
-  return std::make_unique<DeviceBackend>(std::move(backend), DeviceMembers{name, ranks, rank},
+  DeviceMembers members{name, std::move(ranks), rank};
+  return std::make_unique<DeviceBackend>(std::move(backend), std::move(members),
                                          make_device_engine(device));
 }
 

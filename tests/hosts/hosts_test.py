@@ -98,8 +98,10 @@ class HostsTest(unittest.TestCase):
             ask(hosts[1], "node1")
 
     def test_a_shaped_link_passes_no_more_than_it_should(self):
-        send = "import socket, sys\nwith socket.create_connection(('node1', 4712)) as peer:\n" \
-               "    peer.sendall(bytes(4 << 20))\n    peer.shutdown(1)\n    peer.recv(1)\n"
+        send = "import socket, time\nwith socket.create_connection(('node1', 4712)) as peer:\n" \
+               "    start = time.monotonic()\n" \
+               "    peer.sendall(bytes(4 << 20))\n    peer.shutdown(1)\n    peer.recv(1)\n" \
+               "print(time.monotonic() - start)\n"
         receive = "import socket\nwith socket.create_server(('', 4712)) as server:\n" \
                   "    print('ready', flush=True)\n    peer, _ = server.accept()\n" \
                   "    while peer.recv(1 << 20): pass\n    peer.close()\n"
@@ -109,9 +111,7 @@ class HostsTest(unittest.TestCase):
                 hosts[1].shape(rate)
                 server = hosts[0].popen([sys.executable, "-c", receive], stdout=subprocess.PIPE)
                 server.stdout.readline()
-                start = time.monotonic()
-                hosts[1].run([sys.executable, "-c", send])
-                seconds.append(time.monotonic() - start)
+                seconds.append(float(hosts[1].run([sys.executable, "-c", send]).stdout))
                 self.assertEqual(server.wait(timeout=20), 0)
                 server.stdout.close()
         # 4 MiB less the 256 KiB of the bucket need 0.78 s at 40 Mbit/s.

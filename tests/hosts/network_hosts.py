@@ -6,8 +6,8 @@
         hosts[1].run(["client", "node1"])
 
 Host number i is called node1, node2, ...: by its own hostname, and in every host's /etc/hosts. It has
-the interfaces lo and eth0, with 10.77.0.i and fd77::i. Nothing of this machine's own network is seen
-or touched. All of it is gone at the end, with the processes in it; what a killed test left behind
+the interfaces lo and eth0, with 10.77.0.i and fd77::i; with Hosts(2, networks=2) also eth1, with
+10.78.0.i and fd78::i, on a switch of its own. Nothing of this machine's own network is seen or touched. All of it is gone at the end, with the processes in it; what a killed test left behind
 goes when the next one starts.
 """
 
@@ -33,7 +33,7 @@ def why_not():
     """Why no hosts can be made here; empty when they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    absent = [tool for tool in ("ip", "tc", "unshare") if not shutil.which(tool)]
+    absent = [tool for tool in ("ip", "ss", "tc", "unshare") if not shutil.which(tool)]
     if absent:
         return f"there is no {' and no '.join(absent)} (Debian's packages iproute2, util-linux)"
     trial = ["unshare", "--net", "--uts", "--mount", "sh", "-c",
@@ -134,6 +134,11 @@ class Host:
             raise RuntimeError(f"{words} on {self.name} ended with {process.returncode}:\n{out}{err}")
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
+    def listening(self):
+        """HOST:PORT of every TCP socket that listens here."""
+        lines = _run("ip", "netns", "exec", self.namespace, "ss", "-Htln").splitlines()
+        return sorted(line.split()[3] for line in lines)
+
     def unplug(self):
         """Pulls the cable out of eth0: the host sees that there is no link, its peers see nothing."""
         self._at_switch("ip", "link", "set", self.name, "down")
@@ -159,7 +164,8 @@ class Host:
 class Hosts:
     """A sequence of Host. One at a time in each process, which must not fork while it is there."""
 
-    def __init__(self, count):
+    def __init__(self, count, networks=1):
+        self._networks = networks
         self.prefix = f"{PREFIX}.{os.getpid()}.{_start_of(os.getpid())}."
         self.switch = self.namespace("switch")
         self._hosts = [Host(self, number + 1) for number in range(count)]
@@ -202,21 +208,27 @@ class Hosts:
 
     def _build(self):
         _run("ip", "netns", "add", self.switch)
-        _run("ip", "-n", self.switch, "link", "add", "switch", "type", "bridge", "stp_state", "0",
-             "forward_delay", "0", "mcast_snooping", "0")
-        _run("ip", "-n", self.switch, "link", "set", "switch", "up")
+        for network in range(self._networks):
+            _run("ip", "-n", self.switch, "link", "add", f"switch{network}", "type", "bridge",
+                 "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0")
+            _run("ip", "-n", self.switch, "link", "set", f"switch{network}", "up")
         for host in self._hosts:
-            self._connect(host)
+            _run("ip", "netns", "add", host.namespace)
+            _run("ip", "-n", host.namespace, "link", "set", "lo", "up")
+            for network in range(self._networks):
+                self._connect(host, network)
             self._write_names(host)
 
-    def _connect(self, host):
-        _run("ip", "netns", "add", host.namespace)
-        _run("ip", "link", "add", "eth0", "netns", host.namespace, "type", "veth",
-             "peer", "name", host.name, "netns", self.switch)
-        _run("ip", "-n", self.switch, "link", "set", host.name, "master", "switch", "up")
-        for words in (("link", "set", "lo", "up"), ("link", "set", "eth0", "up"),
-                      ("addr", "add", f"{host.address}/24", "dev", "eth0"),
-                      ("addr", "add", f"{host.address6}/64", "dev", "eth0", "nodad")):
+    def _connect(self, host, network):
+        device = f"eth{network}"
+        port = host.name if network == 0 else f"{host.name}.{network}"
+        _run("ip", "link", "add", device, "netns", host.namespace, "type", "veth",
+             "peer", "name", port, "netns", self.switch)
+        _run("ip", "-n", self.switch, "link", "set", port, "master", f"switch{network}", "up")
+        address, address6 = (f"10.{77 + network}.0.{host.number}", f"fd{77 + network}::{host.number}")
+        for words in (("link", "set", device, "up"),
+                      ("addr", "add", f"{address}/24", "dev", device),
+                      ("addr", "add", f"{address6}/64", "dev", device, "nodad")):
             _run("ip", "-n", host.namespace, *words)
 
     def _write_names(self, host):

@@ -265,7 +265,10 @@ void HostsBackend::run_engine(const Call& call, EngineCommunicator& engine, Coll
   try {
     engine.run(collective, kept, call.deadline, [&] { throw_if_over(call.outer); });
   } catch (const Error& error) {
-    if (error.fault() != Fault::system && error.fault() != Fault::timeout) throw;
+    const bool may_be_explained =
+        error.fault() == Fault::system || error.fault() == Fault::timeout ||
+        (error.fault() == Fault::peer_lost && !error.failure());  // Gloo's: a connection ended.
+    if (!may_be_explained) throw;
     throw_if_explained(call);
     throw Error(error.fault(), fmt::format("{}: {}", context(call.outer), bare_text(error)));
   }

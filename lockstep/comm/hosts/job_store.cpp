@@ -14,6 +14,7 @@
 #include "lockstep/comm/store/foreign_store.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/socket_address.h"
+#include "lockstep/comm/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {
@@ -123,6 +124,10 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
                         Deadline deadline) {
   const auto [host, port] = address_of(who.master, "the job's master address");
   JobStore made{.token = token_of(who, deadline), .host = host};
+  // Those who connect would else wait for a store that rank 0 refuses to open.
+  if (!made.token)
+    for (const SocketAddress& address : resolve(host, port))
+      require_protection(address, host, false, "the job's store");
   if (who.rank == 0) {
     const TcpStoreOptions mine =
         options_for(who, listening_address(host, interface), port, made.token, deadline);

@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs across hosts, under every launcher and with every engine, in order and come to harm.
+
+across_hosts_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER [--mpi-rank PROGRAM]
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import time
+import unittest
+
+import network_hosts
+import slurm
+from jobs_across import Job
+from network_hosts import Hosts
+from relay import Relay
+from slurm import Slurm
+
+SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
+OPTIONS = None  # What main() was told.
+PEER_LOST, MISUSE = 14, 10  # Exit codes of rank_of_hosts.h.
+NAMED_WITHIN = 1  # Seconds, on every surviving rank, of a rank that was killed.
+UNREACHED_WITHIN = 6  # Seconds, of a host without a link.
+
+# Sends what no rank would, and says how many ended the connection; the others are at the end.
+STRANGER = """
+import os, socket, sys
+for address in sys.argv[1:]:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as peer:
+        try:
+            peer.sendall(os.urandom(4096))
+            while peer.recv(4096): pass
+        except ConnectionResetError:
+            pass
+"""
+
+
+def engines():
+    return [name for name in ("gloo", "mpi", "oneccl") if has_engine(name)]
+
+
+def has_engine(name):
+    return (pathlib.Path(OPTIONS.engines) / f"liblockstep-engine-{name}.so").exists()
+
+
+@unittest.skipIf(network_hosts.why_not(), network_hosts.why_not())
+class AcrossHosts(unittest.TestCase):
+    count, networks = 3, 1
+
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = Hosts(cls.count, cls.networks).__enter__()
+        cls.addClassCleanup(cls.hosts.__exit__)
+
+    def job(self, *words, **variables):
+        job = Job(self.hosts, OPTIONS, *words, **variables)
+        self.addCleanup(job.end)
+        return job
+
+    def need(self, *engine_names):
+        for name in engine_names:
+            if not has_engine(name):
+                self.skipTest(f"the engine {name} was not built")
+
+    def assert_was_in_order(self, job, backend, counts=(2, 2)):
+        size = sum(counts)
+        self.assertEqual(job.wait(), [0] * len(job.processes), job.said())
+        joined = job.events("joined")
+        self.assertEqual(sorted(int(event["rank"]) for event in joined), list(range(size)), job.said())
+        self.assertEqual({(event["backend"], event["size"]) for event in joined},
+                         {(backend, str(size))}, job.said())
+        places = sorted((int(event["local_size"]), int(event["local_rank"])) for event in joined)
+        self.assertEqual(places, sorted((count, local) for count in counts for local in range(count)))
+        for event in ("checked", "stepping", "bye"):
+            self.assertEqual(len(job.events(event)), size, job.said())
+
+
+class Launchers(AcrossHosts):
+    def test_lockstep_run_on_two_hosts_says_what_it_chose(self):
+        self.need("gloo")
+        job = self.job(LOCKSTEP_LOG="info")
+        job.by_lockstep_run((2, 2))
+        self.assert_was_in_order(job, "shm+gloo")
+        self.assertEqual(job.said().count("backend shm+gloo (4 ranks on 2 hosts)"), 4, job.said())
+
+    def test_lockstep_run_on_three_hosts(self):
+        self.need("oneccl")
+        job = self.job(LOCKSTEP_BACKEND="shm+oneccl")
+        job.by_lockstep_run((2, 2, 2))
+        self.assert_was_in_order(job, "shm+oneccl", (2, 2, 2))
+
+    def test_lockstep_run_with_more_ranks_on_one_host(self):
+        self.need("gloo")
+        job = self.job()
+        job.by_lockstep_run((3, 1))
+        self.assert_was_in_order(job, "shm+gloo", (3, 1))
+
+    def test_bare_variables_with_each_engine(self):
+        for backend in ("shm+gloo", "gloo", "shm+oneccl", "oneccl"):
+            if not has_engine(backend.split("+")[-1]):
+                continue
+            with self.subTest(backend=backend):
+                job = self.job(LOCKSTEP_BACKEND=backend)
+                job.by_variables((2, 2))
+                self.assert_was_in_order(job, backend)
+
+    def test_one_rank_on_each_host_needs_no_shared_memory(self):
+        self.need("gloo")
+        job = self.job()
+        job.by_variables((1, 1, 1))
+        self.assert_was_in_order(job, "gloo", (1, 1, 1))
+
+    def test_mpirun_with_each_engine(self):
+        self.need_mpirun()
+        for backend, chosen in ((None, "shm+mpi"), ("mpi", "mpi"), ("shm+gloo", "shm+gloo")):
+            if not has_engine(chosen.split("+")[-1]):
+                continue
+            with self.subTest(backend=backend):
+                job = self.job(**({"LOCKSTEP_BACKEND": backend} if backend else {}))
+                job.by_mpirun((2, 2))
+                self.assert_was_in_order(job, chosen)
+
+    def test_mpirun_with_more_ranks_on_one_host(self):
+        self.need_mpirun()
+        job = self.job(LOCKSTEP_LOG="info")
+        job.by_mpirun((3, 1))
+        self.assert_was_in_order(job, "shm+mpi", (3, 1))
+        self.assertIn("backend shm+mpi (4 ranks on 2 hosts)", job.said())
+
+    def test_a_program_of_mpi_hands_over_a_part_of_its_processes(self):
+        self.need_mpirun()
+        job = self.job()
+        job.by_mpirun((2, 2), program=OPTIONS.mpi_rank)
+        self.assert_was_in_order(job, "shm+mpi", (1, 2))
+        self.assertIn("served sum=6\n", job.said())
+
+    def need_mpirun(self):
+        self.need("mpi")
+        if not shutil.which("mpirun") or not OPTIONS.mpi_rank:
+            self.skipTest("there is no mpirun (Debian's package openmpi-bin)")
+
+    def test_ipv6(self):
+        for name in ("gloo", "oneccl"):
+            if not has_engine(name):
+                continue
+            with self.subTest(engine=name):
+                job = self.job(LOCKSTEP_BACKEND=f"shm+{name}")
+                job.by_variables((2, 2), master=self.hosts[0].address6, until_told=True)
+                job.until("stepping", 4)
+                listening = [address for host in self.hosts for address in host.listening()]
+                if name == "gloo":  # The others have a store of their own, on IPv4.
+                    self.assertEqual([one for one in listening if not one.startswith("[fd77")], [])
+                job.tell_to_end()
+                self.assert_was_in_order(job, f"shm+{name}")
+
+    def test_contradictory_variables_are_shown(self):
+        self.need_mpirun()
+        job = self.job("--timeout", 10, RANK="5", WORLD_SIZE="8", LOCAL_RANK="0",
+                       LOCAL_WORLD_SIZE="8")
+        job.by_mpirun((1, 1))
+        job.wait()
+        for words in ("RANK=5", "WORLD_SIZE=8", "OMPI_COMM_WORLD_SIZE=2", "fault=misuse"):
+            self.assertIn(words, job.said())
+
+
+class Protection(AcrossHosts):
+    def test_without_a_token_the_error_says_so(self):
+        job = self.job("--timeout", 10, LOCKSTEP_JOB_TOKEN_FILE=None)
+        job.by_variables((1, 1))
+        self.assertEqual(job.wait(), [MISUSE] * 2, job.said())
+        self.assertEqual(job.said().count("LOCKSTEP_JOB_TOKEN_FILE"), 2, job.said())
+
+    def test_a_wrong_token_and_another_job_are_refused_and_the_job_goes_on(self):
+        self.need("gloo")
+        job = self.job(LOCKSTEP_JOB_ID="right")
+        job.by_variables((1, 1, 1), ranks=(0, 1))
+        for wrong in ({"LOCKSTEP_JOB_TOKEN_FILE": job.token("other")}, {"LOCKSTEP_JOB_ID": "wrong"}):
+            impostor = self.job("--timeout", 5, **{"LOCKSTEP_JOB_ID": "right", **wrong})
+            impostor.by_variables((1, 1, 1), ranks=(2,), port=job.port)
+            self.assertNotEqual(impostor.wait(), [0])
+            self.assertRegex(impostor.said(), "fault=(misuse|mismatch|timeout|peer_lost)")
+            self.assertEqual(job.events("joined"), [], job.said())
+        job.by_variables((1, 1, 1), ranks=(2,), port=job.port)
+        self.assert_was_in_order(job, "gloo", (1, 1, 1))
+
+    def test_a_stranger_who_sends_garbage_is_shown_out_and_the_job_goes_on(self):
+        self.need("gloo")
+        job = self.job(LOCKSTEP_BACKEND="shm+gloo")
+        job.by_variables((2, 2), until_told=True)
+        job.until("stepping", 4)
+        doors = sorted(set(self.hosts[0].listening() + self.hosts[1].listening()))
+        self.assertGreaterEqual(len(doors), 5, "of the store and of four ranks")
+        self.hosts[2].run([sys.executable, "-c", STRANGER, *doors])
+        job.tell_to_end()
+        self.assert_was_in_order(job, "shm+gloo")
+
+
+class Harm(AcrossHosts):
+    def start(self, backend, counts=(2, 2)):
+        """A job that is at its steps."""
+        self.need(backend.split("+")[-1])
+        job = self.job(LOCKSTEP_BACKEND=backend)
+        if backend.endswith("mpi"):
+            # Without it mpirun ends the survivors too, as fast as it can.
+            job.by_mpirun(counts, "-enable-recovery", until_told=True)
+        else:
+            job.by_variables(counts, until_told=True)
+        job.until("stepping", sum(counts))
+        time.sleep(0.2)
+        return job
+
+    def assert_named(self, job, survivors, lost, since, limit):
+        """Each of them, within so many seconds."""
+        errors = job.until("error", len(survivors), patience=limit + 10)
+        self.assertEqual({int(event["rank"]) for event in errors}, set(survivors), job.said())
+        for event in errors:
+            self.assertEqual(event["fault"], "peer_lost", job.said())
+            self.assertIn(int(event["lost"]), lost(int(event["rank"])), job.said())
+        seconds = [float(event["at"]) - since for event in errors]
+        print(f"{self.id()}: named after {min(seconds):.3f} to {max(seconds):.3f} s")
+        self.assertLess(max(seconds), limit, job.said())
+
+    def kill_one(self, backend):
+        job = self.start(backend)
+        start = time.monotonic()
+        os.kill(job.pid_of(3), signal.SIGKILL)
+        self.assert_named(job, (0, 1, 2), lambda _: {3}, start, NAMED_WITHIN)
+        if not backend.endswith("mpi"):  # With -enable-recovery mpirun itself never ends.
+            self.assertEqual(sorted(job.wait()), [-signal.SIGKILL] + [PEER_LOST] * 3, job.said())
+        job.end()
+
+    def test_a_killed_rank_is_named_with_gloo(self):
+        self.kill_one("shm+gloo")
+
+    def test_a_killed_rank_is_named_with_gloo_alone(self):
+        self.kill_one("gloo")
+
+    def test_a_killed_rank_is_named_with_oneccl(self):
+        self.kill_one("shm+oneccl")
+
+    def test_a_killed_rank_is_named_with_mpi(self):
+        self.kill_one("shm+mpi")
+
+    def unplug_one(self, backend):
+        job = self.start(backend)
+        start = time.monotonic()
+        self.hosts[1].unplug()
+        self.addCleanup(self.hosts[1].plug_in)
+        self.assert_named(job, (0, 1, 2, 3), lambda rank: {2, 3} if rank < 2 else {0, 1}, start,
+                          UNREACHED_WITHIN)
+        job.end()
+
+    def test_a_host_without_a_link_is_lost_to_both_sides_with_gloo(self):
+        self.unplug_one("shm+gloo")
+
+    def test_a_host_without_a_link_is_lost_to_both_sides_with_oneccl(self):
+        self.unplug_one("shm+oneccl")
+
+    def test_a_host_without_a_link_is_lost_to_both_sides_with_mpi(self):
+        self.unplug_one("shm+mpi")
+
+    def through_relay(self, job, relay):
+        """The second host's ranks meet the others through it."""
+        job.by_variables((1, 1), ranks=(0,), port=job.port, until_told=True)
+        job.by_variables((1, 1), ranks=(1,), master=relay.address[0], port=relay.address[1],
+                         until_told=True)
+
+    def test_what_is_corrupted_on_the_way_to_the_store_is_an_error_and_never_a_wrong_sum(self):
+        self.need("gloo")
+        for position in (10, 150, 400):
+            with self.subTest(position=position):
+                job = self.job("--timeout", 8, LOCKSTEP_JOB_ID="relayed")
+                with Relay("node1", job.port, self.hosts[1].address, on=self.hosts[1]) as relay:
+                    relay.do("corrupt", position)
+                    self.through_relay(job, relay)
+                    job.tell_to_end()
+                    codes = job.wait()
+                self.assertEqual(job.events("wrong") + job.events("exception"), [], job.said())
+                self.assertTrue(all(code == 0 or code >= 10 for code in codes), job.said())
+
+    def test_a_cut_way_to_the_store_after_joining_does_not_harm_the_job(self):
+        self.need("gloo")
+        job = self.job(LOCKSTEP_JOB_ID="relayed")
+        with Relay("node1", job.port, self.hosts[1].address, on=self.hosts[1]) as relay:
+            self.through_relay(job, relay)
+            job.until("stepping", 2)
+            relay.do("cut")
+            time.sleep(0.5)
+            job.tell_to_end()
+            self.assert_was_in_order(job, "gloo", (1, 1))
+
+
+class TwoNetworks(AcrossHosts):
+    count, networks = 2, 2
+
+    def test_everything_listens_on_the_chosen_interface_only(self):
+        for name in ("gloo", "oneccl"):
+            if not has_engine(name):
+                continue
+            for wanted in ("eth1", "10.78.0.0/16"):
+                with self.subTest(engine=name, interface=wanted):
+                    job = self.job(LOCKSTEP_BACKEND=f"shm+{name}", LOCKSTEP_INTERFACE=wanted)
+                    job.by_variables((2, 2), master="10.78.0.1", until_told=True)
+                    job.until("stepping", 4)
+                    for host in self.hosts:
+                        listening = host.listening()
+                        if name == "oneccl":  # Its libfabric listens for ranks of the host, too.
+                            listening = [one for one in listening if not one.startswith("127.")]
+                        self.assertGreaterEqual(len(listening), 2)
+                        own = f"10.78.0.{host.number}:"
+                        self.assertEqual([one for one in listening if not one.startswith(own)], [])
+                    job.tell_to_end()
+                    self.assert_was_in_order(job, f"shm+{name}")
+
+
+@unittest.skipIf(slurm.why_not(), slurm.why_not())
+class UnderSlurm(AcrossHosts):
+    count = 2
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.cluster = Slurm(hosts=cls.hosts).__enter__()
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def test_tasks_of_srun_are_ranks(self):
+        self.need("gloo")
+        for protection in ({}, {"LOCKSTEP_JOB_TOKEN_FILE": None, "LOCKSTEP_TRUST_NETWORK": "1"}):
+            with self.subTest(protection=protection):
+                job = self.job(LOCKSTEP_LOG="info", **protection)
+                job.by_srun(self.cluster, (2, 2))
+                self.assert_was_in_order(job, "shm+gloo")
+                self.assertIn("started by SLURM", job.said())
+
+    def test_contradictory_variables_are_shown(self):
+        job = self.job("--timeout", 10, RANK="5", WORLD_SIZE="8")
+        job.by_srun(self.cluster, (1, 1))
+        job.wait()
+        for words in ("RANK=5", "WORLD_SIZE=8", "SLURM_NTASKS=2", "fault=misuse"):
+            self.assertIn(words, job.said())
+
+    def test_its_signal_is_preemption_on_all_ranks_at_the_same_step(self):
+        self.need("gloo")
+        job = self.job("--until-preempted")
+        # SLURM looks at its clock once in a while: within 60 s of when the signal is due.
+        job.by_srun(self.cluster, (1, 1), "--time=2", "--signal=USR1@119")
+        said = job.until("preempted", 2, patience=90)
+        self.assertEqual(len({event["step"] for event in said}), 1, job.said())
+        job.wait()
+        self.assertEqual(len(job.events("bye")), 2, job.said())
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lockstep", required=True)
+    parser.add_argument("--rank", required=True)
+    parser.add_argument("--mpi-rank")
+    parser.add_argument("--engines", required=True)
+    OPTIONS, rest = parser.parse_known_args()
+    result = unittest.main(argv=[sys.argv[0], *rest], exit=False, verbosity=2).result
+    for reason in sorted({reason for _, reason in result.skipped}):
+        print("skipped:", reason)
+    if not result.wasSuccessful():
+        sys.exit(1)
+    if result.skipped:
+        sys.exit(SKIPPED)
+
+
+if __name__ == "__main__":
+    main()
