@@ -40,12 +40,14 @@ function(lockstep_room library)
 endfunction()
 
 # lockstep_test(<program> <library> <cpp>...): a GoogleTest program, each of whose tests is a ctest.
-# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp.
+# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
+# are looked for beside lockstep_comm, of which the program has the objects in itself.
 function(lockstep_test program library)
   add_executable(${program} ${ARGN} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
                             ${PROJECT_SOURCE_DIR}/tests/ranks_main.cpp)
   target_link_libraries(${program} PRIVATE ${library}_objects GTest::gtest lockstep_settings)
   set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   include(GoogleTest)
-  gtest_discover_tests(${program} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+  gtest_discover_tests(${program} DISCOVERY_TIMEOUT 60 PROPERTIES
+    TIMEOUT 120 ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 endfunction()

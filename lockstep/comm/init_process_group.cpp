@@ -100,8 +100,12 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
     const auto session_left = host.lock();
     if (!session_left) return;
     session_left->abandon();
-    if (const auto strong = hosts.lock())
-      strong->lines->tell_failure(session_left->page().examine(session_left->rank()));
+    const auto strong = hosts.lock();
+    if (!strong) return;
+    // Whoever leaves because another one was lost says who that was.
+    const auto cause = session_left->page().failure();
+    strong->lines->tell_failure(cause ? *cause
+                                      : session_left->page().examine(session_left->rank()));
   };
   parts.backend = make_backend(joined, name, timeout);
   return GroupAccess::make(std::move(parts));

@@ -15,11 +15,17 @@ namespace {
 // the news of whose death it was.
 constexpr std::chrono::milliseconds time_for_news{1000};
 
-std::vector<int> hosts_of(const HostsContext& context, const std::vector<int>& ranks) {
-  std::vector<int> hosts;
-  for (const int rank : ranks) hosts.push_back(context.host_of[static_cast<std::size_t>(rank)]);
-  return hosts;
+std::vector<int> places_of(const HostsContext& context, const std::vector<int>& ranks) {
+  std::vector<int> places;
+  for (const int rank : ranks) places.push_back(context.places[static_cast<std::size_t>(rank)]);
+  return places;
 }
+
+HostMap map_for(const HostsContext& context, const std::vector<int>& ranks, int rank) {
+  return {context.shares_memory ? places_of(context, ranks) : ranks, rank};
+}
+
+Backend::Place place_in(const HostMap& map) { return {map.local_rank(), map.local_size()}; }
 
 std::vector<int> on_this_host(const HostMap& map, const std::vector<int>& ranks) {
   std::vector<int> here;
@@ -45,7 +51,8 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
       rank_(rank),
       group_(std::move(group)),
       timeout_(timeout),
-      map_(hosts_of(*context_, ranks_), rank),
+      map_(map_for(*context_, ranks_, rank)),
+      here_(place_in(HostMap(places_of(*context_, ranks_), rank))),
       local_(std::make_shared<ShmBackend>(context_->job->among(on_this_host(map_, ranks_)), group_,
                                           timeout, std::move(watch))),
       lines_(context_->lines->open(group_, ranks_)),

@@ -35,7 +35,8 @@ namespace lockstep {
 struct HostsContext {
   std::string backend;            // As InitOptions::backend names it.
   std::shared_ptr<Peers> job;     // All ranks; those of this host share memory.
-  std::vector<int> host_of;       // Which ranks are to share memory: HostMap.
+  std::vector<int> places;        // The first rank on the same host, by rank.
+  bool shares_memory = true;      // Whether those of one host do; else each counts as a host.
   std::vector<RemoteRank> ranks;  // Who they are, by rank; address is empty for this rank.
   CommunicatorOptions engine;     // All but the members, their place and the name.
   std::unique_ptr<Lines> lines;
@@ -51,7 +52,7 @@ class HostsBackend final : public Backend {
       std::chrono::milliseconds timeout, std::function<void()> watch = [] {});
 
   std::string_view name() const override { return context_->backend; }
-  Place local() const override { return {map_.local_rank(), map_.local_size()}; }
+  Place local() const override { return here_; }
   bool native(Operation, DType, ReduceOp) const override { return true; }
   void enter(const Collective& collective) override;
   const Signature& entered(int rank) const override {
@@ -122,6 +123,7 @@ class HostsBackend final : public Backend {
   const std::string group_;
   const std::chrono::milliseconds timeout_;
   const HostMap map_;
+  const Place here_;
   const std::shared_ptr<ShmBackend> local_;
   const std::shared_ptr<LineGroup> lines_;
   HostsPipes pipes_;

@@ -295,8 +295,7 @@ EngineCommunicator& HostsBackend::engine_of_all(const Call& call) {
   if (!engine_of_all_) {
     std::vector<int> all(ranks_.size());
     std::iota(all.begin(), all.end(), 0);
-    // In the two-level scheme these hosts are those where ranks share memory; else none does.
-    engine_of_all_ = make_engine(call, all, rank_, "all", {map_.local_rank(), map_.local_size()});
+    engine_of_all_ = make_engine(call, all, rank_, "all", here_);
   }
   return *engine_of_all_;
 }

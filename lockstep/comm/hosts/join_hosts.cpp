@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
-#include <numeric>
 #include <optional>
 
 #include "lockstep/comm/error.h"
@@ -98,11 +97,12 @@ const void* world_for(const std::string& engine, const LaunchEnvironment& who,
                           who.world_size, world.rank, world.size));
 }
 
-std::vector<RemoteRank> without(const std::vector<RemoteRank>& ranks,
-                                const std::vector<int>& host_of, int me) {
+// All with whom this one shares no memory.
+std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
   std::vector<RemoteRank> remote;
-  for (const RemoteRank& one : ranks)
-    if (host_of[static_cast<std::size_t>(one.rank)] != host_of[static_cast<std::size_t>(me)])
+  const auto place = [&](int rank) { return context.places[static_cast<std::size_t>(rank)]; };
+  for (const RemoteRank& one : context.ranks)
+    if (one.rank != me && !(context.shares_memory && place(one.rank) == place(me)))
       remote.push_back(one);
   return remote;
 }
@@ -154,8 +154,8 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   failures->open(joined.session);
   context->backend = choice.name;
   context->job = std::make_shared<HostPeers>(joined.session);
-  context->host_of = choice.places;
-  if (!choice.shares_memory) std::iota(context->host_of.begin(), context->host_of.end(), 0);
+  context->places = choice.places;
+  context->shares_memory = choice.shares_memory;
   for (const RankCard& card : roll.cards)
     context->ranks.push_back({card.rank, card.host, card.pid, card.address});
   context->engine = {.engine = &open_engine(choice.engine),
@@ -163,7 +163,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                      .interface = interface,
                      .store = store.store,
                      .world = world_for(choice.engine, who, options)};
-  context->lines->connect(without(context->ranks, context->host_of, who.rank), deadline);
+  context->lines->connect(remote_ranks(*context, who.rank), deadline);
   std::vector<bool> is_here;
   for (const int place : choice.places)
     is_here.push_back(place == choice.places[static_cast<std::size_t>(who.rank)]);
