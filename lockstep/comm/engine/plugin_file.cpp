@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/keep_signal_handlers.h"
 
 namespace lockstep {
 namespace {
@@ -82,6 +83,7 @@ std::string loaders_words() {
 }
 
 lockstep_engine_v1_function load(std::string_view name, const fs::path& file) {
+  const KeepSignalHandlers keep;
   void* library = ::dlopen(file.c_str(), loading_flags(name));
   if (library == nullptr)
     refuse(name, fmt::format("{} cannot be loaded: {}\nThe library underneath comes with {}",

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lockstep/comm/engine/plugin.h"
+#include "lockstep/comm/host/keep_signal_handlers.h"
 
 namespace lockstep::plugin {
 namespace {
@@ -27,6 +28,8 @@ void choose_settings(const lockstep_engine_config& config) {
   set_by_default("CCL_ATL_SHM", "0");
   set_by_default("CCL_LOCAL_RANK", "0");
   set_by_default("CCL_LOCAL_SIZE", "1");
+  // Its own choice does not give the same bits every time.
+  set_by_default("CCL_ALLREDUCE", "ring");
   // Both the service at which its ranks meet, and their connections.
   set_by_default("CCL_KVS_IFACE", config.interface_name);
   set_by_default("FI_TCP_IFACE", config.interface_name);
@@ -52,6 +55,7 @@ void start_library(const lockstep_engine_config& config) {
   const std::lock_guard lock(mutex);
   if (interface_name.empty()) {
     choose_settings(config);
+    const KeepSignalHandlers keep;
     ccl::init();
     make_first_communicator();
     interface_name = config.interface_name;
