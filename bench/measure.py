@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -71,15 +72,31 @@ def run(command, **variables):
     return done.stdout
 
 
-def lockstep_run(build, ranks, program, *options):
-    """The command that runs our side."""
+def lockstep_run(build, ranks, program, *options, meeting=()):
+    """The command that runs our side; `meeting` says how this host's launcher finds others."""
     programs = build / "bin"
-    return [programs / "lockstep", "run", "-n", ranks, programs / program, *options]
+    return [programs / "lockstep", "run", *meeting, "-n", ranks, programs / program, *options]
 
 
-def torchrun(python, ranks, script, *options):
-    return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks,
+def torchrun(python, ranks, script, *options, meeting=("--standalone",)):
+    return [python, "-m", "torch.distributed.run", *meeting, "--nproc-per-node", ranks,
             script, *options]
+
+
+def why_no_open_mpi(build):
+    """Why Open MPI's side cannot run; empty when it can."""
+    if not shutil.which("mpirun"):
+        return "no mpirun in PATH: it is in openmpi-bin"
+    if not (build / "bin" / "bench_collectives_open_mpi").exists():
+        return (f"no bench_collectives_open_mpi in {build}/bin: CMake found no MPI; it is in "
+                "libopenmpi-dev")
+    return ""
+
+
+def why_no_torch(python):
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    found = subprocess.run([python, "-c", look], check=False).returncode == 0
+    return "" if found else f"{python} has no torch; --python names one that has"
 
 
 def in_turn(number, sides):
@@ -90,6 +107,11 @@ def in_turn(number, sides):
 def spread(ratios):
     """Of the ratios of all rounds: the median, and the range."""
     return {"ratio": statistics.median(ratios), "ratio_low": min(ratios), "ratio_high": max(ratios)}
+
+
+def short(value):
+    """A number in three digits or more."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def progress(started, text):

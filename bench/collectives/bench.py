@@ -17,15 +17,14 @@ import os
 import pathlib
 import platform
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import measure  # noqa: E402, from the folder above
+from cases import KB, MB, Case, case_text, figures_of  # noqa: E402
 
 EXAMPLES = """examples:
   ./dev bench collectives
@@ -33,10 +32,8 @@ EXAMPLES = """examples:
   ./dev bench collectives --quick --only all_reduce barrier
 """
 
-Case = collections.namedtuple("Case", "operation ranks bytes memory")
 Size = collections.namedtuple("Size", "name batch batches gloo_batches")
 
-KB, MB = 1 << 10, 1 << 20
 SIZES = {
     1 * KB: Size("1 KB", batch=32, batches=4000, gloo_batches=25),
     64 * KB: Size("64 KB", batch=16, batches=1000, gloo_batches=25),
@@ -85,8 +82,7 @@ def argument(case, side, quick):
     if case.ranks in CROWDED:
         batches //= 10 if side != "Gloo" else 4
     batches = max(3, batches // (3 if quick else 1))
-    warmup = 1 + batches // 10
-    return f"{case.operation}:{case.memory}:{case.bytes}:{warmup}:{batches}:{size.batch}"
+    return case_text(case, batches, size.batch)
 
 
 def command_of(side, ranks, options):
@@ -114,21 +110,11 @@ def command_of(side, ranks, options):
 def sides_here(options):
     """Who takes part, and a line for each peer that cannot."""
     sides, absent = ["Lockstep"], {}
-    if not shutil.which("mpirun"):
-        absent["Open MPI"] = "no mpirun in PATH: it is in openmpi-bin"
-    elif not (options.build / "bin" / "bench_collectives_open_mpi").exists():
-        absent["Open MPI"] = (f"no bench_collectives_open_mpi in {options.build}/bin: CMake found "
-                              "no MPI; it is in libopenmpi-dev")
-    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    if subprocess.run([options.python, "-c", look], check=False).returncode != 0:
-        absent["Gloo"] = f"{options.python} has no torch; --python names one that has"
+    for peer, why in (("Open MPI", measure.why_no_open_mpi(options.build)),
+                      ("Gloo", measure.why_no_torch(options.python))):
+        if why:
+            absent[peer] = why
     return sides + [peer for peer in ("Open MPI", "Gloo") if peer not in absent], absent
-
-
-def figures_of(output, ranks):
-    found = re.findall(r"figure (\w+) (\w+) (\d+) ([\d.]+)", output)
-    return {Case(operation, ranks, int(size), memory): float(microseconds)
-            for operation, memory, size, microseconds in found}
 
 
 def run_round(number, sides, options, started):
@@ -175,17 +161,13 @@ def share_of_memcpy(rounds, case, ours):
     return {"share_of_memcpy": statistics.median(shares)}
 
 
-def short(value):
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
-
-
 def median_of(times):
-    return short(statistics.median(times)) if times else "-"
+    return measure.short(statistics.median(times)) if times else "-"
 
 
 def row(result):
     times, size = result["microseconds"], result["bytes"]
-    speed = short(size / statistics.median(times["Lockstep"]) / 1e3) if size else "-"
+    speed = measure.short(size / statistics.median(times["Lockstep"]) / 1e3) if size else "-"
     share = f"{result['share_of_memcpy']:.0%}" if "share_of_memcpy" in result else "-"
     name = SIZES.get(size, NO_BYTES).name if result["memory"] != "any" else ""
     peers = [median_of(times.get(peer)) for peer in ("Open MPI", "Gloo")]
@@ -193,8 +175,8 @@ def row(result):
             f"{speed:>7}{share:>8}{peers[0]:>11}{peers[1]:>8}")
     if "ratio" not in result:
         return text + f"{'-':>8}"
-    span = f"{short(result['ratio_low'])} - {short(result['ratio_high'])}"
-    return text + (f"{short(result['ratio']):>8}   {span:<13}{result['target']:>5g}"
+    span = f"{measure.short(result['ratio_low'])} - {measure.short(result['ratio_high'])}"
+    return text + (f"{measure.short(result['ratio']):>8}   {span:<13}{result['target']:>5g}"
                    f"{'' if result['met'] else '  MISSED'}")
 
 

@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 
 #include "bench/collectives/case.h"
@@ -43,9 +44,12 @@ Call call_on_buffers(const Case& work, const ProcessGroup& world, const Memory& 
 }
 
 Call call_of(const Case& work, const ProcessGroup& world, const Memory& memory,
-             bench::FlagBarrier& flags) {
+             std::optional<bench::FlagBarrier>& flags) {
   if (work.operation == "barrier") return [&] { world.barrier(); };
-  if (work.operation == "flag_barrier") return [&] { flags.wait(); };
+  if (work.operation == "flag_barrier") {
+    if (!flags) flags.emplace(world);  // Which ranks of several hosts cannot have.
+    return [&] { flags->wait(); };
+  }
   const bool copies =
       work.operation == "memcpy_all" || (work.operation == "memcpy_one" && world.rank() == 0);
   if (copies) return [=] { std::memcpy(memory.output, memory.input, work.bytes); };
@@ -59,7 +63,7 @@ void run(const std::vector<Case>& cases, const ProcessGroup& world) {
   const auto output = world.allocate(bytes);
   const Memory registered{static_cast<float*>(input.data()), static_cast<float*>(output.data())};
   const Memory any = bench::allocate_any(bytes);
-  bench::FlagBarrier flags(world);
+  std::optional<bench::FlagBarrier> flags;
   for (const Case& work : cases) {
     const Memory& memory = work.memory == "registered" ? registered : any;
     const Call call = call_of(work, world, memory, flags);

@@ -19,5 +19,6 @@ struct Options {
   int deterministic = 0;             // Pieces; 0 for the usual passes.
   std::optional<bool> overlap = {};  // As DistributedDataParallelOptions has it.
   std::string optimizer = "adam";    // As make_optimizer() knows it.
+  bool bf16 = false;                 // Whether gradients travel as bfloat16.
   bool memory = false;               // Whether a memory_report() follows the steps.
 };

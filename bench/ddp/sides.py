@@ -17,10 +17,10 @@ import measure  # noqa: E402, from the folder above
 
 # By side, the options of bench_ddp under `lockstep run`,
 OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"],
-        "ZeRO-2": ["--optimizer", "zero2"]}
+        "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"]}
 
 # and those of train_pytorch.py under torchrun.
-THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"]}
+THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch bf16": ["--bf16"]}
 
 # What `lockstep run` sets, unless anything of malloc's is set: memory that a step frees stays with the
 # process for the next one.
@@ -44,18 +44,26 @@ def run_rounds(sides, case, options, say):
 
 def run(side, case, options):
     """The figures of one run by name: samples_per_second, and the parts of a step in ms."""
-    work = ["--model", case.model, "--batch", case.batch, "--warmup", case.warmup,
-            "--steps", case.steps]
     if side == "alone":
-        return copies([options.build / "bin" / "bench_ddp", *work, "--alone", "--on-cue"], case.ranks)
-    if case.find_unused:
-        work.append("--find-unused")
-    if side in OURS:
-        command = measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side])
-    else:
-        command = measure.torchrun(options.python, case.ranks, HERE / "train_pytorch.py", *work,
-                                   *THEIRS[side])
+        return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone", "--on-cue"],
+                      case.ranks)
+    command = command_of(side, case, options)
     return figures_of(measure.run(command, **(MALLOC if options.same_malloc else {})))
+
+
+def work_of(case):
+    return ["--model", case.model, "--batch", case.batch, "--warmup", case.warmup,
+            "--steps", case.steps]
+
+
+def command_of(side, case, options, meeting=None):
+    """What starts a side's ranks of this host; `meeting` says how those of others are found."""
+    work = work_of(case) + ["--find-unused"] * case.find_unused
+    how = {} if meeting is None else {"meeting": meeting}
+    if side in OURS:
+        return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side], **how)
+    return measure.torchrun(options.python, case.ranks, HERE / "train_pytorch.py", *work,
+                            *THEIRS[side], **how)
 
 
 def figures_of(output):

@@ -3,6 +3,8 @@
 
 import statistics
 
+from sides import measure
+
 SIDES = ("Lockstep", "PyTorch", "alone")
 
 LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Their ratios, of which these are the median
@@ -20,16 +22,12 @@ HEADER = (f"{'model':<25}{'batch a rank':>12}{'ranks':>7}{'Lockstep':>10}{'PyTor
 PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce")
 
 
-def short(value):
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
-
-
 def name_of(result):
     return f"{result['model']}{', unused' if result['find_unused'] else ''}"
 
 
 def row(result):
-    speeds = {side: short(result[side]["samples_per_second"]) for side in SIDES}
+    speeds = {side: measure.short(result[side]["samples_per_second"]) for side in SIDES}
     ratio, efficiency = result["ratio"], result["efficiency"]
     span = f"{ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f}"
     return (f"{label(result)}{speeds['Lockstep']:>10}{speeds['PyTorch']:>10}{ratio['ratio']:>7.2f}"
@@ -54,6 +52,6 @@ def print_parts(results):
           f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}")
     for result in results:
         for number, side in enumerate(SIDES):
-            parts = [short(result[side][part]) if part in result[side] else "-" for part in PARTS]
+            parts = [measure.short(result[side][part]) if part in result[side] else "-" for part in PARTS]
             print(f"{label(result) if number == 0 else '':<44}  {side:<10}{parts[0]:>9}{parts[1]:>10}"
                   f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}")

@@ -159,6 +159,8 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(optimizer_names()))
       ->capture_default_str()
       ->excludes(alone);
+  app.add_flag("--bf16", options.bf16, "Let gradients travel as bfloat16, by bf16_compress_hook()")
+      ->excludes(alone);
   app.add_flag("--memory", options.memory, "Also make a step more and print where memory goes")
       ->excludes(alone)
       ->excludes("--deterministic");

@@ -8,6 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import models
@@ -22,14 +23,18 @@ def parse_options():
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--zero", action="store_true", help="ZeroRedundancyOptimizer")
     parser.add_argument("--find-unused", action="store_true")
+    parser.add_argument("--bf16", action="store_true", help="gradients travel as bfloat16")
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
 
 def distributed(net, options):
-    return nn.parallel.DistributedDataParallel(
+    ddp = nn.parallel.DistributedDataParallel(
         net, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
         find_unused_parameters=options.find_unused, static_graph=not options.find_unused)
+    if options.bf16:
+        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    return ddp
 
 
 def optimizer_of(net, options):

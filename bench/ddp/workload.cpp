@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/ddp/workload.h"
 
+#include <lockstep/parallel/communication_hook.h>
 #include <lockstep/parallel/distributed_data_parallel.h>
 #include <torch/nn/functional/loss.h>
 
@@ -35,6 +36,7 @@ Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tens
   }
   const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
       net, *world, ddp_options(options));
+  if (options.bf16) ddp->register_comm_hook(lockstep::bf16_compress_hook());
   work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
   work.ddp = ddp;
   return work;

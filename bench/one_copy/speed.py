@@ -103,9 +103,9 @@ def print_case(result):
 
 
 def print_side(name, side):
-    parts = [tables.short(side[part]) if part in side else "-" for part in tables.PARTS]
-    both = tables.short(sum_and_step(side)) if "reduce" in side else "-"
-    print(f"  {name:<14}{tables.short(side['samples_per_second']):>10}{parts[0]:>10}{parts[1]:>10}"
+    parts = [measure.short(side[part]) if part in side else "-" for part in tables.PARTS]
+    both = measure.short(sum_and_step(side)) if "reduce" in side else "-"
+    print(f"  {name:<14}{measure.short(side['samples_per_second']):>10}{parts[0]:>10}{parts[1]:>10}"
           f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}{both:>14}")
 
 

@@ -54,9 +54,11 @@ class CoordinatingEnd final : public RendezvousEnd {
   }
 
   void open(FileDescriptor listener) {
-    door_.emplace(
-        std::move(listener),
-        Door::Options{.job = {.job_id = rules_.hosts.id}, .token = token_, .name = "rendezvous"});
+    Door::Options options;  // Of a temporary GCC 12 believes that parts are destroyed unmade.
+    options.job.job_id = rules_.hosts.id;
+    options.token = token_;
+    options.name = "rendezvous";
+    door_.emplace(std::move(listener), std::move(options));
   }
 
   void report(int attempt, Outcome outcome, int exit_code,

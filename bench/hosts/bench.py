@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares ranks of two hosts under Lockstep, over each engine, with that engine's own all_reduce in a
+program that has nothing else, with PyTorch's Gloo, and training steps with PyTorch's
+DistributedDataParallel over Gloo. The hosts are network namespaces of this machine, which root can make,
+each with its share of the CPUs; their link is as it is, or shaped to 1 Gbit/s.
+
+all_reduce is of floats, in place. Lockstep's two levels (shm+ENGINE) work on registered memory and on any
+memory, and are compared with the flat way (ENGINE alone) and with the engine's own. A call takes as long
+as it takes the slowest rank; a figure is the median of its calls. Training is of the CNN of
+./dev bench ddp, on whichever backend Lockstep chooses.
+
+All sides run in turn, several rounds; what counts are ratios of figures of one round, of which the
+median and the range are printed.
+"""
+
+import os
+import time
+
+import jobs
+import report
+from all_reduce import Engines, measure_all_reduce
+from jobs import measure
+from training import measure_training
+
+EXAMPLES = """examples:
+  ./dev bench hosts
+  ./dev bench hosts --quick
+  ./dev bench hosts --only ddp --links "1 Gbit/s" --rounds 7
+  ./dev bench hosts --only all_reduce --engines gloo oneccl --ranks 2 --json hosts.json
+"""
+
+PARTS = ("all_reduce", "ddp")
+ENGINES = ("gloo", "mpi", "oneccl")
+
+
+def parse_options():
+    parser = measure.arguments(__doc__, EXAMPLES)
+
+    def choice(name, values, what, **more):
+        parser.add_argument(name, nargs="+", choices=values, default=list(values), metavar=what,
+                            help=f"of {', '.join(map(str, values))}: all", **more)
+
+    choice("--only", PARTS, "PART")
+    choice("--engines", ENGINES, "ENGINE")
+    choice("--links", list(jobs.LINKS), "LINK")
+    choice("--ranks", (1, 2), "N", type=int)
+    parser.add_argument("--rounds", type=int, help="how often each side runs: 3, with --quick 1")
+    parser.add_argument("--quick", action="store_true",
+                        help="one round of a third of the calls: for a first look")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    if options.rounds < 1:
+        parser.error("rounds must be positive")
+    if why := jobs.network_hosts.why_not():
+        parser.error(f"no hosts can be made here: {why}")
+    if "all_reduce" in options.only:
+        measure.require_built(parser, options, "bench_collectives")
+        measure.require_built(parser, options, "bench_hosts_engine")
+    if "ddp" in options.only:
+        measure.require_built(parser, options, "bench_ddp")
+    return options
+
+
+def run_round(number, options, parts, started):
+    """What each part gives, by link and ranks a host."""
+    figures = {}
+    for link in options.links:
+        with jobs.hosts_of(link) as hosts:
+            for ranks in options.ranks:
+                job = jobs.Job(hosts, ranks, options)
+
+                def say(side, ranks=ranks, link=link):
+                    measure.progress(started, f"round {number + 1} of {options.rounds}: {side}, "
+                                              f"{ranks} ranks a host, link {link}")
+
+                for name, act in parts.items():
+                    figures[name, link, ranks] = act(job, link, number, say)
+    return figures
+
+
+def main():
+    options = parse_options()
+    load = measure.warn_if_busy()
+    engines = Engines(options)
+    parts = {"all_reduce": lambda *args: measure_all_reduce(engines, options, *args),
+             "ddp": lambda *args: measure_training(engines.absent, options, *args)}
+    parts = {name: act for name, act in parts.items() if name in options.only}
+    started = time.monotonic()
+    rounds = []
+    for number in range(options.rounds):
+        rounds.append(run_round(number, options, parts, started))
+        measure.progress(started, "")
+        results = report.results_of(rounds)
+        if options.json:
+            measure.save(options.json, {"cpus": len(os.sched_getaffinity(0)), "load_before": load,
+                                        "rounds": len(rounds), "quick": options.quick,
+                                        "absent": engines.absent, **results})
+    report.print_all(results, options, engines.absent)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+// An engine's own all_reduce, for bench.py: its plugin is called as the core calls it, and nothing of
+// the core is around it. The first argument names the engine, the others the cases.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/engine/engine.h"
+
+#include <algorithm>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "bench/collectives/case.h"
+#include "lockstep/comm/engine/make_communicator.h"
+#include "lockstep/comm/environment.h"
+#include "lockstep/comm/hosts/job_store.h"
+#include "lockstep/comm/network.h"
+
+namespace {
+
+using bench::Case;
+using lockstep::Buffer;
+using lockstep::ReduceOp;
+
+// Of all ranks of the job, with the store that they have met in.
+struct World {
+  lockstep::LaunchEnvironment who;
+  lockstep::JobStore store;
+  std::unique_ptr<lockstep::PluginCommunicator> communicator;
+};
+
+World join(const char* engine) {
+  World world{.who = lockstep::read_environment(), .store = {}, .communicator = {}};
+  auto& who = world.who;
+  world.store = lockstep::open_job_store(who, {}, "", lockstep::in(lockstep::default_timeout));
+  lockstep::CommunicatorOptions options{
+      .engine = &lockstep::open_engine(engine),
+      .rank = who.rank,
+      .world_ranks = std::vector<int>(static_cast<std::size_t>(who.world_size)),
+      .world_size = who.world_size,
+      .name = "bench",
+      .local = {who.local_rank, who.local_world_size},
+      .interface = lockstep::choose_interface("", world.store.host),
+      .store = world.store.store};
+  std::iota(options.world_ranks.begin(), options.world_ranks.end(), 0);
+  world.communicator = lockstep::make_communicator(options);
+  return world;
+}
+
+// An engine need not know maxima.
+void slowest_of_all(std::vector<double>& seconds, const World& world) {
+  const auto ranks = static_cast<std::size_t>(world.who.world_size);
+  std::vector<double> all(seconds.size() * ranks);
+  const std::vector<std::size_t> counts(ranks, seconds.size());
+  world.communicator->all_gather(
+      {.data = seconds.data(), .count = seconds.size(), .dtype = lockstep::DType::float64},
+      {.data = all.data(), .count = all.size(), .dtype = lockstep::DType::float64}, counts);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    double& slowest = seconds[i % seconds.size()];
+    slowest = std::max(slowest, all[i]);
+  }
+}
+
+void run(const std::vector<Case>& cases, const World& world) {
+  auto& communicator = *world.communicator;
+  const bench::Rank rank{world.who.rank, world.who.world_size};
+  const bench::Memory memory = bench::allocate_any(bench::largest(cases));
+  for (const Case& work : cases) {
+    if (work.operation != "all_reduce")
+      throw std::invalid_argument("no operation " + work.operation);
+    const Buffer data{.data = memory.input, .count = work.count()};
+    float barrier = 0;
+    communicator.all_reduce({.data = &barrier, .count = 1}, ReduceOp::sum);
+    auto seconds = bench::time_batches(work, rank, memory,
+                                       [&] { communicator.all_reduce(data, ReduceOp::sum); });
+    slowest_of_all(seconds, world);
+    if (rank.rank == 0) bench::print_figure(work, std::move(seconds));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc < 2) throw std::invalid_argument("no engine is named");
+    run(bench::parse_cases(argc - 1, argv + 1), join(argv[1]));
+  } catch (const std::exception& error) {
+    std::cerr << "bench_hosts_engine: " << error.what() << '\n';
+    return 1;
+  }
+}

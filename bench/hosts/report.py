@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench.py finds: ratios, whether they are what is wanted, and how they are shown."""
+
+import statistics
+
+from all_reduce import SIZES, Side
+from cases import MB, Case
+from jobs import HOSTS, measure
+from training import BATCH, SIDES
+
+KINDS = ("Lockstep", "flat", "own", "PyTorch")
+
+# Where bandwidth counts: the size from which a ratio of all_reduce is judged.
+JUDGED_BYTES = 1 * MB
+SHAPED = "1 Gbit/s"
+
+# The least ratios, by what they compare: all_reduce's of SHAPED or of all links,
+FLAT_GOAL, OWN_GOAL = 1.5, 0.9
+# and training's on SHAPED.
+DDP_GOALS = {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch bf16"): None}
+
+
+def results_of(rounds):
+    """Of all rounds so far: a list of figures for each part."""
+    results = {"all_reduce": [], "ddp": []}
+    for part, link, ranks in rounds[0]:
+        figures = [entry[part, link, ranks] for entry in rounds]
+        rows_of = all_reduce_rows if part == "all_reduce" else training_rows
+        results[part] += [{"link": link, "ranks_a_host": ranks, **row}
+                          for row in rows_of(figures, link, ranks)]
+    return results
+
+
+# --- all_reduce -----------------------------------------------------------------------------------
+
+def all_reduce_rows(figures, link, ranks):
+    engines = dict.fromkeys(side.engine for side in figures[0])
+    return [all_reduce_row(figures, link, ranks, engine, size, memory)
+            for engine in engines for size in SIZES for memory in ("registered", "any")]
+
+
+def all_reduce_row(figures, link, ranks, engine, size, memory):
+    def of(kind):
+        on = memory if kind in ("Lockstep", "flat") else "any"
+        return [entry[Side(engine, kind)][Case("all_reduce", ranks, size, on)]
+                for entry in figures if Side(engine, kind) in entry]
+
+    times = {kind: of(kind) for kind in KINDS}
+    row = {"engine": engine, "bytes": size, "memory": memory, "microseconds": times}
+    judged = size >= JUDGED_BYTES
+    if times["flat"]:
+        goal = FLAT_GOAL if judged and link == SHAPED else None
+        row["to_flat"] = compared(times["flat"], times["Lockstep"], goal)
+    peers = [min(both) for both in zip(*(times[kind] for kind in ("own", "PyTorch") if times[kind]))]
+    row["to_own"] = compared(peers, times["Lockstep"], OWN_GOAL if judged else None)
+    return row
+
+
+def compared(theirs, ours, goal):
+    """The ratio of two lists of times, one a round."""
+    ratio = measure.spread([their / our for their, our in zip(theirs, ours)])
+    return ratio | ({} if goal is None else {"goal": goal, "met": ratio["ratio"] >= goal})
+
+
+# --- Training -------------------------------------------------------------------------------------
+
+def training_rows(figures, link, ranks):
+    def speeds(side):
+        return [entry[side]["samples_per_second"] for entry in figures]
+
+    row = {"samples_per_second": {side: speeds(side) for side in SIDES if side in figures[0]},
+           "parts_ms": {side: {name: statistics.median(entry[side][name] for entry in figures)
+                               for name in figures[0][side] if name != "samples_per_second"}
+                        for side in SIDES if side in figures[0]},
+           "ratios": {}}
+    for (ours, theirs), goal in DDP_GOALS.items():
+        if theirs in figures[0]:  # Of speeds: the other way round than of times.
+            row["ratios"][f"{ours} / {theirs}"] = compared(speeds(ours), speeds(theirs),
+                                                           goal if link == SHAPED else None)
+    return [row]
+
+
+# --- What is printed ------------------------------------------------------------------------------
+
+def print_all(results, options, absent):
+    quick = " of few calls" if options.quick else ""
+    print(f"Medians of {options.rounds} rounds{quick}; ratios with the lowest - highest of a round.")
+    if results["all_reduce"]:
+        print_all_reduce(results["all_reduce"])
+    if results["ddp"]:
+        print_training(results["ddp"])
+    print_goals(results)
+    for peer, why in absent.items():
+        print(f"WITHOUT {peer}: {why}")
+
+
+def title_of(row):
+    return (f"{HOSTS} hosts x {row['ranks_a_host']} rank{'s' * (row['ranks_a_host'] > 1)}, link "
+            f"{row['link']}")
+
+
+def print_all_reduce(rows):
+    print("""
+all_reduce, in ms
+Lockstep  two levels: shared memory on a host, the engine between hosts
+flat      Lockstep with the engine alone
+own       the engine's own, without Lockstep
+PyTorch   through torch.distributed, with its Gloo
+to flat   flat / Lockstep
+to own    the better of own and PyTorch / Lockstep""")
+    title = None
+    for row in rows:
+        if title != (title := title_of(row)):
+            print(f"\n{title}\n{'engine':<8}{'size':>6}  {'memory':<11}{'Lockstep':>9}{'flat':>8}"
+                  f"{'own':>8}{'PyTorch':>9}   {'to flat':<24}{'to own'}")
+        times = [milliseconds(row["microseconds"][kind]) for kind in KINDS]
+        print(f"{row['engine']:<8}{SIZES[row['bytes']].name:>6}  {row['memory']:<11}{times[0]:>9}"
+              f"{times[1]:>8}{times[2]:>8}{times[3]:>9}   {ratio_text(row.get('to_flat')):<24}"
+              f"{ratio_text(row['to_own'])}".rstrip())
+
+
+def milliseconds(microseconds):
+    return measure.short(statistics.median(microseconds) / 1e3) if microseconds else "-"
+
+
+def ratio_text(ratio):
+    if not ratio:
+        return "-"
+    low, high = measure.short(ratio["ratio_low"]), measure.short(ratio["ratio_high"])
+    missed = "" if ratio.get("met", True) else " MISSED"
+    return f"{measure.short(ratio['ratio'])} ({low} - {high}){missed}"
+
+
+def print_training(rows):
+    print(f"\nTraining steps of a CNN, batch {BATCH} a rank; samples/s of all ranks, and the ms of a step "
+          "on rank 0. Gradients\nof bf16 travel as bfloat16.")
+    for row in rows:
+        print(f"\n{title_of(row)}\n{'':<14}{'samples/s':>10}{'forward':>9}{'backward':>10}"
+              f"{'optimizer':>11}")
+        for side, speeds in row["samples_per_second"].items():
+            parts = [measure.short(row["parts_ms"][side][name])
+                     for name in ("forward", "backward", "optimizer")]
+            print(f"{side:<14}{measure.short(statistics.median(speeds)):>10}{parts[0]:>9}{parts[1]:>10}"
+                  f"{parts[2]:>11}")
+        for name, ratio in row["ratios"].items():
+            print(f"  {name:<22}{ratio_text(ratio)}")
+
+
+def judged(results):
+    """Each goal's name, the ratio that is judged, and where it was found: of all_reduce's sizes and
+    memories, the one that comes closest to missing it."""
+    groups = {}
+    for row in results["all_reduce"]:
+        place = f"{SIZES[row['bytes']].name}, {row['memory']} memory"
+        for which, name in (("to_flat", "two levels to flat"), ("to_own", "to the engine's own")):
+            if "met" in row.get(which, {}):
+                groups.setdefault(f"{row['engine']}, {name}, {title_of(row)}", []).append(
+                    (row[which], place))
+    for row in results["ddp"]:
+        for name, ratio in row["ratios"].items():
+            if "met" in ratio:
+                groups.setdefault(f"training, {name}, {title_of(row)}", []).append((ratio, ""))
+    return [(name, *min(found, key=lambda one: one[0]["ratio"])) for name, found in groups.items()]
+
+
+def print_goals(results):
+    goals = judged(results)
+    if not goals:
+        return
+    print(f"\n{'wanted, in the worst case of at least 1 MB':<66}{'ratio':>6}{'wanted':>8}")
+    for name, ratio, place in goals:
+        print(f"{name:<66}{measure.short(ratio['ratio']):>6}{ratio['goal']:>8g}  "
+              f"{'met' if ratio['met'] else 'MISSED'}{f' at {place}' if place else ''}")
+    print(f"{[ratio['met'] for _, ratio, _ in goals].count(False)} of {len(goals)} goals missed")
