@@ -116,6 +116,14 @@ bool ranks_are_slurms(const Dialect& dialect, const LaunchEnvironment& found,
          variables.number("SLURM_NTASKS") == found.world_size;
 }
 
+// Kubernetes' operators tell a pod its rank and where rank 0 is, and no more. Which ranks do share a
+// host is seen when they meet.
+bool may_be_alone(const Dialect& dialect, const Variables& variables) {
+  const auto master = variables.text("MASTER_ADDR");
+  if (!is_bare(dialect) || variables.has(dialect.local_rank) || !master) return false;
+  return *master != "localhost" && *master != "::1" && !master->starts_with("127.");
+}
+
 void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
                 const Variables& variables) {
   const char* size_key = dialect.local_world_size;
@@ -125,7 +133,9 @@ void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
   if (by_slurm && !size) size = slurm_local_world_size(variables);
   if (by_slurm && !rank) rank = variables.number("SLURM_LOCALID");
 
-  const int hosts = std::max(1, variables.number(dialect.hosts).value_or(1));
+  const int hosts =
+      std::max(1, variables.number(dialect.hosts)
+                      .value_or(may_be_alone(dialect, variables) ? found.world_size : 1));
   found.local_world_size = size.value_or((found.world_size + hosts - 1) / hosts);
   found.local_rank = rank.value_or(found.rank % std::max(1, found.local_world_size));
   require_below(found.local_rank, dialect.local_rank, found.local_world_size, size_key);

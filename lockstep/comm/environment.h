@@ -16,7 +16,7 @@ struct LaunchEnvironment {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;           // Among the ranks of this host.
-  int local_world_size = 1;     // When the launcher does not say: all of them.
+  int local_world_size = 1;     // When nobody says: all, or 1 with a MASTER_ADDR beyond loopback.
   std::string job_id;           // Equal on all ranks of the job, and of no other job on this host.
   std::optional<int> agent_fd;  // Our end of the socket pair to `lockstep run`.
   int attempt = 0;              // How often the job's ranks were started anew before this start.

@@ -225,6 +225,17 @@ TEST(Environment, TheMasterIsWhereMasterAddrAndPortSay) {
   EXPECT_EQ(read(of_two_hosts).master, "");
 }
 
+TEST(Environment, ARankOfWhoseHostNothingIsSaidMayBeAloneOnIt) {
+  Settings variables{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "29400"}};
+  variables["MASTER_ADDR"] = "trainer-0.trainer";
+  EXPECT_EQ(read(variables).local_world_size, 1);
+  EXPECT_EQ(read(variables).local_rank, 0);
+  for (const char* loopback : {"localhost", "127.0.0.1", "::1"}) {
+    variables["MASTER_ADDR"] = loopback;
+    EXPECT_EQ(read(variables).local_world_size, 4) << loopback;
+  }
+}
+
 TEST(Environment, OfMasterAddrAndPortTheMissingOneIsNamedWhenHostsAreSeveral) {
   for (const char* there : {"MASTER_ADDR", "MASTER_PORT"}) {
     Settings variables = of_two_hosts;
