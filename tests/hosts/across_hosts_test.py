@@ -127,6 +127,12 @@ class Launchers(AcrossHosts):
                 job.by_mpirun((2, 2))
                 self.assert_was_in_order(job, chosen)
 
+    def test_mpirun_needs_no_token(self):
+        self.need_mpirun()
+        job = self.job(LOCKSTEP_JOB_TOKEN_FILE=None)
+        job.by_mpirun((2, 2))
+        self.assert_was_in_order(job, "shm+mpi")
+
     def test_mpirun_with_more_ranks_on_one_host(self):
         self.need_mpirun()
         job = self.job(LOCKSTEP_LOG="info")
@@ -291,17 +297,17 @@ class Harm(AcrossHosts):
     def test_a_host_without_a_link_is_lost_to_both_sides_with_mpi(self):
         self.unplug_one("shm+mpi")
 
-    def through_relay(self, job, relay):
+    def through_relay(self, job, relay, until_told=False):
         """The second host's ranks meet the others through it."""
-        job.by_variables((1, 1), ranks=(0,), port=job.port, until_told=True)
+        job.by_variables((1, 1), ranks=(0,), port=job.port, until_told=until_told)
         job.by_variables((1, 1), ranks=(1,), master=relay.address[0], port=relay.address[1],
-                         until_told=True)
+                         until_told=until_told)
 
     def test_what_is_corrupted_on_the_way_to_the_store_is_an_error_on_both_sides(self):
         self.need("gloo")
         for position in (10, 150, 400):  # All of them in the handshake.
             with self.subTest(position=position):
-                job = self.job("--timeout", 4, LOCKSTEP_JOB_ID="relayed")
+                job = self.job("--timeout", 3, LOCKSTEP_JOB_ID="relayed")
                 with Relay("node1", job.port, self.hosts[1].address, on=self.hosts[1]) as relay:
                     relay.do("corrupt", position)
                     self.through_relay(job, relay)
@@ -309,12 +315,20 @@ class Harm(AcrossHosts):
                 self.assertEqual(there, TIMEOUT, job.said())
                 self.assertIn("of 2 ranks, these did not come: 1", job.said())
                 self.assertIn(here, (CORRUPT, MISUSE), job.said())
+        for position in (560, 900):  # What ranks say of themselves; not all of it counts.
+            with self.subTest(position=position):
+                job = self.job("--timeout", 3, LOCKSTEP_JOB_ID="relayed")
+                with Relay("node1", job.port, self.hosts[1].address, on=self.hosts[1]) as relay:
+                    relay.do("corrupt", position)
+                    self.through_relay(job, relay)
+                    codes = set(job.wait())
+                self.assertEqual(codes - {0, CORRUPT, MISUSE, PEER_LOST, TIMEOUT}, set(), job.said())
 
     def test_a_cut_way_to_the_store_after_joining_does_not_harm_the_job(self):
         self.need("gloo")
         job = self.job(LOCKSTEP_JOB_ID="relayed")
         with Relay("node1", job.port, self.hosts[1].address, on=self.hosts[1]) as relay:
-            self.through_relay(job, relay)
+            self.through_relay(job, relay, until_told=True)
             job.until("stepping", 2)
             relay.do("cut")
             time.sleep(0.5)
