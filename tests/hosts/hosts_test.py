@@ -242,7 +242,8 @@ def start_another():
     """A process that makes hosts and waits, and their prefix."""
     script = "import time\nfrom network_hosts import Hosts\nwith Hosts(1) as hosts:\n" \
              "    print(hosts.prefix, flush=True)\n    time.sleep(1000)\n"
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, text=True,
                                cwd=pathlib.Path(__file__).resolve().parent)
     return process, process.stdout.readline().strip()
 

@@ -55,11 +55,11 @@ class Job:
         file.write_text(base64.b64encode(os.urandom(32)).decode() + "\n")
         return str(file)
 
-    def by_lockstep_run(self, counts):
+    def by_lockstep_run(self, counts, until_told=False):
         for host, count in zip(self._hosts, counts):
             self._start(host, [self._options.lockstep, "run", "-n", count, "--nnodes", len(counts),
                                "--rdzv-endpoint", f"node1:{self.port}", "--rdzv-id", "job",
-                               *self._rank(self._options.rank, False)])
+                               *self._rank(self._options.rank, until_told)])
 
     def by_variables(self, counts, ranks=None, master=None, port=None, until_told=False):
         """Without a launcher; `ranks` are those to start, if not all."""
@@ -132,8 +132,7 @@ class Job:
         environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         environment |= self._variables | {name: str(text) for name, text in variables.items()}
         with open(self._log, "ab") as log:
-            self.processes.append(host.popen(words, env=environment, stdin=subprocess.DEVNULL,
-                                             stdout=log, stderr=log))
+            self.processes.append(host.popen(words, env=environment, stdout=log, stderr=log))
 
     def _kill(self):
         # Also those that no process here is a parent of, as on the far hosts of mpirun.

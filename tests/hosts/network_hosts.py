@@ -116,14 +116,15 @@ class Host:
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c",
                 'hostname "$0" && exec "$@"', self.name, *map(str, words)]
 
-    def popen(self, words, env=None, **options):
+    def popen(self, words, env=None, stdin=subprocess.DEVNULL, **options):
+        # A terminal stops who reads from it in the background, where `timeout` puts a test.
         env = dict(os.environ if env is None else env, LOCKSTEP_TEST_HOSTS=self._hosts.prefix)
-        return subprocess.Popen(self.command(words), env=env, **options)
+        return subprocess.Popen(self.command(words), env=env, stdin=stdin, **options)
 
     def run(self, words, timeout=60, check=True, **options):
         """Returns the CompletedProcess, with its output as text."""
-        process = self.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, **options)
+        process = self.popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             **options)
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
