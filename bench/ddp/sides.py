@@ -20,7 +20,7 @@ OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--opt
         "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"]}
 
 # and those of train_pytorch.py under torchrun.
-THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch bf16": ["--bf16"]}
+THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"]}
 
 # What `lockstep run` sets, unless anything of malloc's is set: memory that a step frees stays with the
 # process for the next one.

@@ -23,7 +23,7 @@ def parse_options():
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--zero", action="store_true", help="ZeroRedundancyOptimizer")
     parser.add_argument("--find-unused", action="store_true")
-    parser.add_argument("--bf16", action="store_true", help="gradients travel as bfloat16")
+    parser.add_argument("--fp16", action="store_true", help="gradients travel as float16")
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
@@ -32,8 +32,8 @@ def distributed(net, options):
     ddp = nn.parallel.DistributedDataParallel(
         net, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
         find_unused_parameters=options.find_unused, static_graph=not options.find_unused)
-    if options.bf16:
-        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    if options.fp16:  # Its hook for bfloat16 wants a GPU.
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     return ddp
 
 

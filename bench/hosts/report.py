@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bench.py finds: ratios, whether they are what is wanted, and how they are shown."""
 
+import os
 import statistics
 
 from all_reduce import SIZES, Side
@@ -17,7 +18,7 @@ SHAPED = "1 Gbit/s"
 # The least ratios, by what they compare: all_reduce's of SHAPED or of all links,
 FLAT_GOAL, OWN_GOAL = 1.5, 0.9
 # and training's on SHAPED.
-DDP_GOALS = {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch bf16"): None}
+DDP_GOALS = {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch fp16"): None}
 
 
 def results_of(rounds):
@@ -84,12 +85,15 @@ def training_rows(figures, link, ranks):
 
 def print_all(results, options, absent):
     quick = " of few calls" if options.quick else ""
-    print(f"Medians of {options.rounds} rounds{quick}; ratios with the lowest - highest of a round.")
+    plural = "s" * (options.rounds > 1)
+    print(f"Medians of {options.rounds} round{plural}{quick}; ratios with the lowest - highest of a round.")
     if results["all_reduce"]:
         print_all_reduce(results["all_reduce"])
     if results["ddp"]:
         print_training(results["ddp"])
     print_goals(results)
+    if len(os.sched_getaffinity(0)) < HOSTS * max(options.ranks):
+        print("This machine has fewer CPUs than ranks: what a rank waits for waits for its CPU, too.")
     for peer, why in absent.items():
         print(f"WITHOUT {peer}: {why}")
 
@@ -112,10 +116,10 @@ to own    the better of own and PyTorch / Lockstep""")
     for row in rows:
         if title != (title := title_of(row)):
             print(f"\n{title}\n{'engine':<8}{'size':>6}  {'memory':<11}{'Lockstep':>9}{'flat':>8}"
-                  f"{'own':>8}{'PyTorch':>9}   {'to flat':<24}{'to own'}")
+                  f"{'own':>8}{'PyTorch':>9}   {'to flat':<30}{'to own'}")
         times = [milliseconds(row["microseconds"][kind]) for kind in KINDS]
         print(f"{row['engine']:<8}{SIZES[row['bytes']].name:>6}  {row['memory']:<11}{times[0]:>9}"
-              f"{times[1]:>8}{times[2]:>8}{times[3]:>9}   {ratio_text(row.get('to_flat')):<24}"
+              f"{times[1]:>8}{times[2]:>8}{times[3]:>9}   {ratio_text(row.get('to_flat')):<30}"
               f"{ratio_text(row['to_own'])}".rstrip())
 
 
@@ -133,7 +137,7 @@ def ratio_text(ratio):
 
 def print_training(rows):
     print(f"\nTraining steps of a CNN, batch {BATCH} a rank; samples/s of all ranks, and the ms of a step "
-          "on rank 0. Gradients\nof bf16 travel as bfloat16.")
+          "on rank 0. Gradients\nof bf16 and fp16 travel in half of the bytes.")
     for row in rows:
         print(f"\n{title_of(row)}\n{'':<14}{'samples/s':>10}{'forward':>9}{'backward':>10}"
               f"{'optimizer':>11}")

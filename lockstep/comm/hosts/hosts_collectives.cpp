@@ -21,6 +21,9 @@ namespace {
 // Of a slice that is on its way at a time: bounds the scratch memory.
 constexpr std::size_t piece_bytes = std::size_t{8} << 20;
 
+// Of a user's memory that is copied for an engine at a time.
+constexpr std::size_t staged_bytes = std::size_t{2} << 20;
+
 // Beyond the collective's own time, so that whoever is late is named by those who wait for it at
 // the beginning, and not by those who wait for them.
 constexpr std::chrono::milliseconds grace{3000};
@@ -89,9 +92,21 @@ void HostsBackend::run(const Collective& collective) {
 }
 
 void HostsBackend::by_engine_alone(const Call& call) {
-  Collective summing = call.outer;
-  summing.signature.op = call.sums;
-  run_engine(call, engine_of_all(call), summing);
+  EngineCommunicator& engine = engine_of_all(call);
+  Collective step = call.outer;
+  step.signature.op = call.sums;
+  if (!is_in_place(step.signature.operation) || engine.can_cancel()) {
+    run_engine(call, engine, step);
+  } else {
+    // What may have to be copied, in pieces that stay in cache; all ranks cut alike, whoever copies.
+    const Buffer& data = call.outer.output;
+    const std::size_t most = staged_bytes / size_of(call.dtype);
+    for (std::size_t begin = 0; begin < data.count; begin += most) {
+      step.output = part_of(data, begin, std::min(most, data.count - begin));
+      step.signature.count = step.output.count;
+      run_engine(call, engine, step);
+    }
+  }
   const bool has_result = call.outer.signature.operation != Operation::reduce || call.root_is_here;
   if (call.averages && has_result) divide_sums(call.outer.output, call.ranks);
 }
