@@ -18,7 +18,10 @@ namespace {
 
 // After these, ranks may no longer agree on where they are, and those that did not see the Error
 // would wait for ever.
-bool must_be_told(Fault fault) { return fault != Fault::peer_lost && fault != Fault::aborted; }
+bool must_be_told(const Error& error) {
+  if (error.fault() == Fault::peer_lost) return !error.failure();  // Else all learn who it was.
+  return error.fault() != Fault::aborted;
+}
 
 std::uint64_t tag_of(const CallOptions& options) {
   return options.tag.empty() ? 0 : hash_of(options.tag.data(), options.tag.size());
@@ -102,7 +105,7 @@ void ProcessGroup::State::break_with(std::exception_ptr error) {
     std::rethrow_exception(error);
   } catch (const Error& known) {
     what = known.what();
-    if (must_be_told(known.fault())) {
+    if (must_be_told(known)) {
       const bool same = known.fault() == Fault::mismatch || known.fault() == Fault::timeout;
       const Fault theirs = same ? known.fault() : Fault::aborted;
       backend_->give_up(theirs, fmt::format("rank {}: {}", rank_, bare_text(known)));

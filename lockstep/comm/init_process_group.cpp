@@ -69,6 +69,7 @@ std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::stri
   device.world_size = joined.session->size();
   if (joined.context) {
     device.store = joined.context->engine.store;
+    device.keys = joined.context->engine.keys;
     device.interface = joined.context->engine.interface;
   }
   DeviceMembers members{name, std::move(ranks), rank};
@@ -118,17 +119,16 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
 ProcessGroup init_process_group(const InitOptions& options) {
   static std::mutex mutex;
   static std::weak_ptr<HostSession> current;
-  static int groups_made = 0;
+  static int tries = 0;  // One that failed may have left its traces in a store.
 
   LaunchEnvironment who = identify(options);
   const std::lock_guard lock(mutex);
   require(current.expired(), "init_process_group: this process is in a group already");
-  const std::string name = groups_made == 0 ? "world" : fmt::format("world#{}", groups_made + 1);
+  const std::string name = ++tries == 1 ? "world" : fmt::format("world#{}", tries);
   const JoinedHosts joined = join(who, options, name);
   send_last_words_to(joined.session->shared_page(), who.rank);
   ProcessGroup world = make_world(joined, name, options.timeout);
   current = joined.session;
-  ++groups_made;
   log(LogLevel::info,
       fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
                   who.world_size, name, who.launcher, joined.backend, joined.why));

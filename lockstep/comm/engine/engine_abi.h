@@ -68,7 +68,10 @@ typedef struct lockstep_engine_config {
   const char* interface_name; /* Such as "eth0": listen on no other. */
   const char* address;        /* Its numeric IPv4 or IPv6 address. */
   int32_t device_index;       /* The CUDA device of CUDA buffers; -1 when there will be none. */
-  int64_t timeout_ms;         /* For create() and for every call afterwards. */
+  int64_t timeout_ms;         /* For create(). */
+  int64_t
+      call_timeout_ms; /* For every call afterwards. Where there is a cancel() it may be a year: the
+                                 core knows better when a call has to end. */
   lockstep_engine_store store;
   const void* world; /* Of identify(): all ranks of the job, in their order. Null where that is. */
 } lockstep_engine_config;
@@ -117,6 +120,7 @@ typedef struct lockstep_engine {
                     lockstep_engine_error* error);
   int (*broadcast)(void* communicator, const lockstep_buffer* data, int32_t root,
                    lockstep_engine_error* error);
+  /* `data` of all but the root stays as it is. */
   int (*reduce)(void* communicator, const lockstep_buffer* data, int32_t root, uint8_t reduce_op,
                 lockstep_engine_error* error);
   /* `input` may be its own part of `output`. */

@@ -51,10 +51,15 @@ struct StoreForEngine {
   }
 };
 
+// No timeout at all is more than clocks can add to what they show.
+std::int64_t bounded(std::chrono::milliseconds timeout) {
+  return std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365)).count();
+}
+
 }  // namespace
 
 std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions& options) {
-  StoreForEngine store{*options.store, "engine/" + options.name + "/", in(options.timeout)};
+  StoreForEngine store{*options.store, options.keys + options.name + "/", in(options.timeout)};
   const std::vector<std::int32_t> ranks(options.world_ranks.begin(), options.world_ranks.end());
   const lockstep_engine_config config{
       .struct_bytes = sizeof config,
@@ -68,7 +73,8 @@ std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions&
       .interface_name = options.interface.name.c_str(),
       .address = options.interface.address.c_str(),
       .device_index = options.device_index,
-      .timeout_ms = options.timeout.count(),
+      .timeout_ms = bounded(options.timeout),
+      .call_timeout_ms = bounded(options.call_timeout),
       .store = {&store, &StoreForEngine::set, &StoreForEngine::wait},
       .world = options.world};
   return std::make_unique<PluginCommunicator>(*options.engine->abi, config);

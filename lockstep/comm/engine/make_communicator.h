@@ -27,8 +27,10 @@ struct CommunicatorOptions {
   NetworkInterface interface = {};
   int device_index = -1;  // Of CUDA buffers.
   std::shared_ptr<Store> store = {};
-  const void* world = nullptr;                          // lockstep_engine_config::world.
-  std::chrono::milliseconds timeout = default_timeout;  // Of this and of every call afterwards.
+  const void* world = nullptr;  // lockstep_engine_config::world.
+  std::string keys = {};  // What its keys in the store begin with, of this start of the job alone.
+  std::chrono::milliseconds timeout = default_timeout;
+  std::chrono::milliseconds call_timeout = default_timeout;  // Of each call afterwards.
 };
 
 // Collective over the members. Blocking: until the engine has made it. Errors: the engine's.

@@ -65,6 +65,7 @@ Member::Member(const lockstep_engine& engine, const MemberOptions& options)
   config.address = options.address.c_str();
   config.device_index = -1;
   config.timeout_ms = options.timeout.count();
+  config.call_timeout_ms = options.timeout.count();
   config.store = {this, set, wait};
   lockstep_engine_error error = {};
   throw_if(engine.create(&config, &communicator_, &error), error);

@@ -4,20 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "lockstep/comm/engine/make_communicator.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/hosts/served_store.h"
+#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {
-
-std::chrono::milliseconds until(Deadline deadline) {
-  if (deadline == no_deadline) return std::chrono::milliseconds::max();
-  return std::max(std::chrono::milliseconds(0),
-                  std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
-}
 
 // Of ranks of one host: the first opens it on loopback, and its port and token pass through the
 // switchboard, which reaches nobody else.
@@ -41,8 +37,12 @@ std::shared_ptr<Store> open_store(HostSession& session, const DeviceMembers& mem
       key, deadline, [&] { session.throw_if_peer_lost("making a communicator for CUDA"); }));
   const char* text = reinterpret_cast<const char*>(memory.data());
   const std::string said(text, ::strnlen(text, memory.bytes()));
-  const auto space = std::min(said.find(' '), said.size() - 1);
-  options.port = std::atoi(said.c_str());
+  const auto space = said.find(' ');
+  const auto number = said.substr(0, space);
+  const auto [end, problem] =
+      std::from_chars(number.data(), number.data() + number.size(), options.port);
+  if (space == said.npos || problem != std::errc() || end != number.data() + number.size())
+    throw Error(Fault::corrupt, key + ": not a port and a token");
   options.token = JobToken(said.substr(space + 1));
   return std::make_shared<TcpStore>(options);
 }
@@ -61,7 +61,9 @@ std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions
                              .interface = options.interface,
                              .device_index = device_index,
                              .store = options.store,
-                             .timeout = until(deadline)};
+                             .keys = options.keys,
+                             .timeout = until(deadline),
+                             .call_timeout = until(deadline)};
     if (!made.store) made.store = open_store(*options.session, members, deadline);
     return make_communicator(made);
   };

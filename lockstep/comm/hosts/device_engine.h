@@ -15,6 +15,7 @@ namespace lockstep {
 struct DeviceEngineOptions {
   std::shared_ptr<HostSession> session;
   std::shared_ptr<Store> store = {};  // The job's; null where one host's ranks need none.
+  std::string keys = {};              // What keys in it begin with: CommunicatorOptions.
   NetworkInterface interface = {};    // Through which ranks of other hosts are reached.
   int world_size = 1;
 };

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds time_to_cancel{10};
+constexpr std::chrono::seconds time_to_cancel{10};  // Then it is said, again and again.
 
 }  // namespace
 
@@ -111,7 +111,7 @@ class EngineCommunicator::Caller {
     lock.unlock();
     made_->cancel();
     lock.lock();
-    if (!changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; }))
+    while (!changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; }))
       log(LogLevel::error,
           fmt::format("{} does not return from a call that was cancelled", options_.engine->name));
   }

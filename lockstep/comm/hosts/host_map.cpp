@@ -16,11 +16,10 @@ HostMap::HostMap(const std::vector<int>& host_of, int rank) {
     local.push_back(static_cast<int>(r));
   }
   mine_ = place_of(rank);
-  const auto [least, most] =
-      std::minmax_element(ranks_.begin(), ranks_.end(),
-                          [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const auto least = std::min_element(
+      ranks_.begin(), ranks_.end(),
+      [](const auto& one, const auto& other) { return one.size() < other.size(); });
   slices_ = static_cast<int>(least->size());
-  even_ = least->size() == most->size();
 }
 
 std::vector<int> HostMap::slice_ranks(int slice) const {

@@ -10,8 +10,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
-
 namespace lockstep {
 
 class HostMap {
@@ -32,7 +30,6 @@ class HostMap {
 
   int slices() const { return slices_; }
   bool owns_slice() const { return local_rank() < slices_; }
-  bool every_rank_owns_slice() const { return even_; }  // On every host.
 
   // The members of a slice's communicator, by host.
   std::vector<int> slice_ranks(int slice) const;
@@ -48,7 +45,6 @@ class HostMap {
   std::vector<At> places_;               // By rank.
   At mine_;
   int slices_ = 1;
-  bool even_ = true;
 };
 
 }  // namespace lockstep

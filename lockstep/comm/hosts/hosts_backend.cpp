@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
-
-// After the deadline, for those who know better who is missing; and after an engine has failed, for
-// the news of whose death it was.
-constexpr std::chrono::milliseconds time_for_news{1000};
 
 std::vector<int> places_of(const HostsContext& context, const std::vector<int>& ranks) {
   std::vector<int> places;
@@ -60,7 +57,7 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
       mailbox_(pipes_, group_),
       said_(ranks_.size()) {
   lines_->on_give_up([here = std::weak_ptr(local_)](Fault fault, std::string_view reason) {
-    if (const auto strong = here.lock()) strong->give_up(fault, reason);
+    if (const auto strong = here.lock()) strong->give_up_too(fault, reason);
   });
   if ((context_->engine.engine->abi->flags & LOCKSTEP_ENGINE_ORDERED) != 0) make_engines();
 }
@@ -98,13 +95,14 @@ void HostsBackend::throw_if_over(const Collective& collective) const {
 // --- What ranks say ---------------------------------------------------------------------------------
 
 void HostsBackend::enter(const Collective& collective) {
+  const Deadline deadline = in(collective.timeout);
+  if (collective.signature.operation == Operation::destroy) hear_all_pairs(collective, deadline);
   Collective saying = collective;
   saying.only_says = true;
-  if (collective.signature.operation == Operation::destroy) hear_all_pairs(collective);
   local_->enter(saying);
   std::vector<Signature> here;
   for (int peer = 0; peer < map_.local_size(); ++peer) here.push_back(local_->entered(peer));
-  const std::vector<std::string> said = exchange(pack(here), collective);
+  const std::vector<std::string> said = exchange(pack(here), collective, deadline);
   for (int host = 0; host < map_.hosts(); ++host) {
     const std::vector<int>& members = map_.ranks(host);
     const std::string& text = said[static_cast<std::size_t>(host)];
@@ -120,11 +118,10 @@ void HostsBackend::enter(const Collective& collective) {
 // What each host says, where every rank of a host says the same. The owners of a slice tell each
 // other, so that no rank has to pass the news on, and surplus ranks hear of it from rank 0 here.
 std::vector<std::string> HostsBackend::exchange(const std::string& mine,
-                                                const Collective& collective) {
+                                                const Collective& collective, Deadline deadline) {
   std::vector<std::string> said(static_cast<std::size_t>(map_.hosts()));
   said[static_cast<std::size_t>(map_.host())] = mine;
   if (map_.owns_slice()) {
-    const Deadline deadline = in(collective.timeout);
     const std::vector<int> peers = map_.slice_ranks(map_.local_rank());
     for (const int peer : peers)
       if (peer != rank_) lines_->say(peer, mine);
@@ -151,8 +148,7 @@ std::string HostsBackend::hear_from(int peer, const Collective& collective, Dead
 
 // Whatever two ranks have sent each other has come when they have heard of each other: how many of
 // their messages nobody received is then known.
-void HostsBackend::hear_all_pairs(const Collective& collective) {
-  const Deadline deadline = in(collective.timeout);
+void HostsBackend::hear_all_pairs(const Collective& collective, Deadline deadline) {
   for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer)
     if (map_.host_of(peer) != map_.host()) lines_->say(peer, {});
   for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer)
@@ -172,24 +168,31 @@ void HostsBackend::throw_absent(const Collective& collective, int host) {
                           static_cast<double>(collective.timeout.count()) / 1000));
 }
 
+// Before anybody has compared what ranks say: the steps are the same whatever that is.
 void HostsBackend::share_on_host(std::vector<std::string>& said, const Collective& collective) {
-  const Call call(*this, collective);
-  const bool tells = map_.local_rank() == 0;
+  Collective sharing;
+  sharing.sequence = collective.sequence;
+  sharing.timeout = collective.timeout;
+  const Call call(*this, sharing);
   std::vector<std::uint64_t> lengths;
-  for (const std::string& text : said) lengths.push_back(text.size());
-  on_host(call, Operation::broadcast, {}, buffer_of(lengths), {});
-  for (std::size_t host = 0; host < said.size(); ++host) {
-    std::vector<char> bytes(lengths[host]);
-    if (tells) std::copy(said[host].begin(), said[host].end(), bytes.begin());
-    on_host(call, Operation::broadcast, {},
-            {.data = bytes.data(), .count = bytes.size(), .dtype = DType::uint8}, {});
-    if (!map_.owns_slice()) said[host].assign(bytes.begin(), bytes.end());
+  std::string all;
+  for (const std::string& text : said) {
+    lengths.push_back(text.size());
+    all += text;
   }
+  on_host(call, Operation::broadcast, {}, buffer_of(lengths), {});
+  all.resize(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}));
+  on_host(call, Operation::broadcast, {},
+          {.data = all.data(), .count = all.size(), .dtype = DType::uint8}, {});
+  std::size_t begin = 0;
+  for (std::size_t host = 0; host < said.size(); begin += lengths[host++])
+    said[host] = all.substr(begin, lengths[host]);
 }
 
 Backend::Allocation HostsBackend::allocate(const Collective& collective) {
   Allocation allocation = local_->allocate(collective);
-  const std::vector<std::string> refusals = exchange(allocation.refusal, collective);
+  const std::vector<std::string> refusals =
+      exchange(allocation.refusal, collective, in(collective.timeout));
   for (int host = 0; host < map_.hosts(); ++host)
     if (const std::string& refusal = refusals[static_cast<std::size_t>(host)]; !refusal.empty())
       return {{}, fmt::format("on the host of rank {}: {}", map_.ranks(host).front(), refusal)};

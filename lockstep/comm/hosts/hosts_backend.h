@@ -26,6 +26,7 @@
 #include "lockstep/comm/hosts/kept_memory.h"
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/mailbox.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
 
@@ -71,8 +72,6 @@ class HostsBackend final : public Backend {
   void give_up(Fault fault, std::string_view reason) override;
 
  private:
-  using Counts = std::vector<std::size_t>;
-
   // A collective under way.
   struct Call {
     Call(const HostsBackend& backend, const Collective& collective);
@@ -89,16 +88,26 @@ class HostsBackend final : public Backend {
     const int local_root;
   };
 
-  std::vector<std::string> exchange(const std::string& mine, const Collective& collective);
+  // After a deadline, for those who know better who is missing; and after an engine has failed, for
+  // the news of whose death it was.
+  static constexpr std::chrono::milliseconds time_for_news{1000};
+  // Beyond the collective's own time, so that whoever is late is named by those who wait for it at
+  // the beginning, and not by those who wait for them.
+  static constexpr std::chrono::milliseconds grace{3000};
+
+  std::vector<std::string> exchange(const std::string& mine, const Collective& collective,
+                                    Deadline deadline);
   std::string hear(int host, const Collective& collective, Deadline deadline);
   std::string hear_from(int peer, const Collective& collective, Deadline deadline);
-  void hear_all_pairs(const Collective& collective);
+  void hear_all_pairs(const Collective& collective, Deadline deadline);
   [[noreturn]] void throw_absent(const Collective& collective, int host);
   void share_on_host(std::vector<std::string>& said, const Collective& collective);
   void throw_if_over(const Collective& collective) const;
   std::string context(const Collective& collective) const;
 
   void by_engine_alone(const Call& call);
+  template <class Act>
+  void for_each_piece(const Call& call, Act act);
   void all_reduce(const Call& call);
   void broadcast(const Call& call);
   void all_gather(const Call& call);

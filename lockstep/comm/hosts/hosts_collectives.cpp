@@ -14,6 +14,7 @@
 #include "lockstep/comm/hosts/slices.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/reduce/average.h"
+#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {
@@ -24,10 +25,6 @@ constexpr std::size_t piece_bytes = std::size_t{8} << 20;
 // Of a user's memory that is copied for an engine at a time.
 constexpr std::size_t staged_bytes = std::size_t{2} << 20;
 
-// Beyond the collective's own time, so that whoever is late is named by those who wait for it at
-// the beginning, and not by those who wait for them.
-constexpr std::chrono::milliseconds grace{3000};
-constexpr std::chrono::milliseconds time_for_news{1000};
 constexpr std::chrono::milliseconds pause{20};
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
@@ -43,6 +40,10 @@ Buffer like(const Buffer& buffer, std::size_t count) {
   return shape;
 }
 
+void copy(const Buffer& to, const Buffer& from) {
+  if (from.count > 0) std::memcpy(to.data, from.data, from.bytes());
+}
+
 std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
 
 bool is_in_place(Operation operation) {
@@ -55,7 +56,7 @@ bool is_in_place(Operation operation) {
 HostsBackend::Call::Call(const HostsBackend& backend, const Collective& collective)
     : outer(collective),
       dtype(collective.signature.dtype),
-      deadline(in(collective.timeout + grace)),
+      deadline(in(longer_by(collective.timeout, grace))),
       sums(collective.signature.op == ReduceOp::average ? ReduceOp::sum : collective.signature.op),
       averages(reduces(collective.signature.operation) &&
                collective.signature.op == ReduceOp::average),
@@ -122,17 +123,24 @@ void HostsBackend::by_all_ranks(const Call& call) {
 
 // --- Two levels -------------------------------------------------------------------------------------
 
-// And reduce, of which only one host, and there only one rank, gets the result.
-void HostsBackend::all_reduce(const Call& call) {
+// Calls act(piece, its elements by local rank, this rank's slice of it in memory of ours).
+template <class Act>
+void HostsBackend::for_each_piece(const Call& call, Act act) {
   const Buffer& data = call.outer.output;
-  const bool to_all = call.outer.signature.operation == Operation::all_reduce;
   const std::size_t most =
       static_cast<std::size_t>(map_.slices()) * piece_bytes / size_of(call.dtype);
-  const auto me = static_cast<std::size_t>(map_.local_rank());
   for (std::size_t begin = 0; begin < data.count; begin += most) {
     const Buffer piece = part_of(data, begin, std::min(most, data.count - begin));
     const Counts slices = cut(piece.count, size_of(call.dtype), map_.slices(), map_.local_size());
-    const Buffer mine = kept_.scratch(0, like(data, slices[me]));
+    const std::size_t mine = slices[static_cast<std::size_t>(map_.local_rank())];
+    act(piece, slices, kept_.scratch(0, like(data, mine)));
+  }
+}
+
+// And reduce, of which only one host, and there only one rank, gets the result.
+void HostsBackend::all_reduce(const Call& call) {
+  const bool to_all = call.outer.signature.operation == Operation::all_reduce;
+  for_each_piece(call, [&](const Buffer& piece, const Counts& slices, const Buffer& mine) {
     on_host(call, Operation::reduce_scatter, piece, mine, slices);
     if (mine.count > 0) {
       between_hosts(call, to_all ? Operation::all_reduce : Operation::reduce, {}, mine, {},
@@ -143,28 +151,18 @@ void HostsBackend::all_reduce(const Call& call) {
       on_host(call, Operation::all_gather, mine, piece, slices);
     else if (call.root_is_here)
       on_host(call, Operation::gather, mine, piece, slices, call.local_root);
-  }
+  });
 }
 
 void HostsBackend::broadcast(const Call& call) {
-  const Buffer& data = call.outer.output;
-  const std::size_t most =
-      static_cast<std::size_t>(map_.slices()) * piece_bytes / size_of(call.dtype);
-  const auto me = static_cast<std::size_t>(map_.local_rank());
-  for (std::size_t begin = 0; begin < data.count; begin += most) {
-    const Buffer piece = part_of(data, begin, std::min(most, data.count - begin));
-    const Counts slices = cut(piece.count, size_of(call.dtype), map_.slices(), map_.local_size());
-    const Buffer mine = kept_.scratch(0, like(data, slices[me]));
+  for_each_piece(call, [&](const Buffer& piece, const Counts& slices, const Buffer& mine) {
     if (call.root_is_here) {
       on_host(call, Operation::broadcast, {}, piece, {}, call.local_root);
-      const auto before =
-          std::accumulate(slices.begin(), slices.begin() + map_.local_rank(), std::size_t{0});
-      if (mine.count > 0)
-        std::memcpy(mine.data, part_of(piece, before, mine.count).data, mine.bytes());
+      copy(mine, part_of(piece, begin_of(slices, map_.local_rank()), mine.count));
     }
     if (mine.count > 0) between_hosts(call, Operation::broadcast, {}, mine, {}, call.root_host);
     if (!call.root_is_here) on_host(call, Operation::all_gather, mine, piece, slices);
-  }
+  });
 }
 
 // Each host's block is put together there, sent slice by slice, and shared there.
@@ -179,9 +177,8 @@ void HostsBackend::all_gather(const Call& call) {
   on_host(call, Operation::all_gather, call.outer.input, block, blocks.parts(map_.host()));
   if (mine.count > 0) {
     const Counts cuts = blocks.cut_of(map_.host());
-    const auto before =
-        std::accumulate(cuts.begin(), cuts.begin() + map_.local_rank(), std::size_t{0});
-    between_hosts(call, Operation::all_gather, part_of(block, before, cuts[me]), mine,
+    between_hosts(call, Operation::all_gather,
+                  part_of(block, begin_of(cuts, map_.local_rank()), cuts[me]), mine,
                   blocks.slices_by_host(map_.local_rank()));
   }
   on_host(call, Operation::all_gather, mine, all, by_slice);
@@ -208,11 +205,7 @@ void HostsBackend::reduce_scatter(const Call& call) {
   }
   on_host(call, Operation::all_gather, slice, block, here);
   const Counts parts = blocks.parts(map_.host());
-  const auto before =
-      std::accumulate(parts.begin(), parts.begin() + map_.local_rank(), std::size_t{0});
-  if (parts[me] > 0)
-    std::memcpy(call.outer.output.data, part_of(block, before, parts[me]).data,
-                part_of(block, before, parts[me]).bytes());
+  copy(call.outer.output, part_of(block, begin_of(parts, map_.local_rank()), parts[me]));
 }
 
 // --- One level ----------------------------------------------------------------------------------------
@@ -231,7 +224,6 @@ Collective step_of(const Collective& outer, Operation operation, ReduceOp op, co
                     .dtype = output.dtype,
                     .op = op};
   step.sequence = outer.sequence;
-  step.timeout = outer.timeout + grace;
   step.input = input;
   step.output = output;
   step.counts = counts;
@@ -242,8 +234,9 @@ Collective step_of(const Collective& outer, Operation operation, ReduceOp op, co
 
 void HostsBackend::on_host(const Call& call, Operation operation, const Buffer& input,
                            const Buffer& output, const Counts& counts, int root) {
-  const Collective step = step_of(call.outer, operation, call.sums, input, output, counts, root);
+  Collective step = step_of(call.outer, operation, call.sums, input, output, counts, root);
   if (step.signature.count == 0) return;
+  step.timeout = until(call.deadline);
   local_->enter(step);
   for (int peer = 0; peer < map_.local_size(); ++peer)
     check(local_->entered(peer) == step.signature,
@@ -336,7 +329,9 @@ std::unique_ptr<EngineCommunicator> HostsBackend::make_engine(const Call& call,
     options.world_ranks.push_back(ranks_[static_cast<std::size_t>(member)]);
   options.name = fmt::format("{}/{}", group_, what);
   options.local = local;
-  options.timeout = call.outer.timeout + grace;
+  options.timeout = until(call.deadline);
+  // Whoever waits for a call has its deadline, and cancels it.
+  options.call_timeout = std::chrono::hours(24 * 365);
   try {
     return std::make_unique<EngineCommunicator>(std::move(options),
                                                 [&] { throw_if_over(call.outer); });

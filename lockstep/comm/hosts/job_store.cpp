@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/agent_line.h"
@@ -15,6 +17,7 @@
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/socket_address.h"
 #include "lockstep/comm/store/tcp_socket.h"
+#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {
@@ -28,12 +31,6 @@ const std::optional<JobToken>& token_of_environment() {
 std::optional<JobToken> token_of(const LaunchEnvironment& who, Deadline deadline) {
   if (token_of_environment() || !who.agent_fd || who.store.empty()) return token_of_environment();
   return AgentLine(*who.agent_fd).job_token(deadline);
-}
-
-std::chrono::milliseconds until(Deadline deadline) {
-  if (deadline == no_deadline) return std::chrono::milliseconds::max();
-  return std::max(std::chrono::milliseconds(0),
-                  std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
 }
 
 TcpStoreOptions options_for(const LaunchEnvironment& who, const std::string& host, int port,
@@ -55,8 +52,10 @@ std::pair<std::string, int> address_of(const std::string& text, std::string_view
   return *address;
 }
 
-// A name for the job that leads nowhere else: an MPI communicator may be one of several in a job.
+// What rank 0 tells the others by MPI. An MPI communicator may be one of several in a job, so the job
+// gets a name for it alone.
 struct Announcement {
+  char problem[512];  // Why there is no store; else empty.
   char host[64];
   std::int32_t port;
   char job_id[64];
@@ -95,19 +94,27 @@ JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std
                             who.world_size, world.rank, world.size));
   Announcement announced{};
   std::shared_ptr<ServedStore> served;
+  std::exception_ptr failure;
   JobStore made;
   if (who.rank == 0) {
-    made.token = make_job_token();
-    const std::string address = choose_interface(interface, "").address;
-    who.job_id = fmt::format("mpi {}", make_job_token().text().substr(0, 24));
-    const TcpStoreOptions mine = options_for(who, address, 0, made.token, deadline);
-    served = std::make_shared<ServedStore>(mine);
-    copy_text(announced.host, address);
-    announced.port = served->server.port();
-    copy_text(announced.job_id, who.job_id);
-    copy_text(announced.token, made.token->text());
+    try {
+      made.token = make_job_token();
+      const std::string address = choose_interface(interface, "").address;
+      who.job_id = fmt::format("mpi {}", make_job_token().text().substr(0, 24));
+      served = std::make_shared<ServedStore>(options_for(who, address, 0, made.token, deadline));
+      copy_text(announced.host, address);
+      announced.port = served->server.port();
+      copy_text(announced.job_id, who.job_id);
+      copy_text(announced.token, made.token->text());
+    } catch (const Error& error) {  // The others wait in MPI, which has no deadline.
+      failure = std::current_exception();
+      copy_text(announced.problem, bare_text(error).substr(0, sizeof announced.problem - 1));
+    }
   }
   tell_all(world.handle, announced);
+  if (failure) std::rethrow_exception(failure);
+  if (announced.problem[0] != 0)
+    throw Error(Fault::aborted, fmt::format("rank 0: {}", announced.problem));
   made.host = announced.host;
   if (served) {
     made.store = {served, &served->store};

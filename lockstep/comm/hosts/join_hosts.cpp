@@ -27,14 +27,16 @@ std::string option_or_variable(const std::string& option, const char* variable) 
   return told == nullptr ? "" : told;
 }
 
-// One store serves all groups of a process: were a new one opened for each, a fast rank could come
-// to the last one before rank 0 has left it.
-JobStore& store_of_process(LaunchEnvironment& who, const InitOptions& options,
-                           const std::string& interface, Deadline deadline) {
+// The store that the environment leads to serves all groups of a process: were a new one opened for
+// each, a fast rank could come to the last one before rank 0 has left it. Called by one thread at a
+// time, as init_process_group() is.
+JobStore open_or_keep_store(LaunchEnvironment& who, const InitOptions& options,
+                            const std::string& interface, Deadline deadline) {
+  if (options.store || options.mpi_communicator != nullptr)
+    return open_job_store(who, options, interface, deadline);
   static std::optional<JobStore> kept;
   static std::string job_id;
-  if (!kept || options.store || options.mpi_communicator != nullptr) {
-    kept.reset();
+  if (!kept) {
     kept = open_job_store(who, options, interface, deadline);
     job_id = who.job_id;
   }
@@ -115,6 +117,8 @@ std::string backend_asked_for(const InitOptions& options) {
 
 JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                        const std::string& group) {
+  require(!options.store || options.mpi_communicator == nullptr,
+          "init_process_group: ranks meet by `store` or by `mpi_communicator`, not by both");
   const Deadline deadline = in(options.timeout);
   who.job_id = member_id(who.job_id);
   const std::string backend = backend_asked_for(options);
@@ -122,7 +126,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   const bool under_mpi = options.mpi_communicator != nullptr || is_under_mpi(who);
   const auto engines = look_at_engines(backend, under_mpi);
   const bool one_host = who.local_world_size == who.world_size && wanted.empty();
-  const JobStore& store = store_of_process(who, options, wanted, deadline);
+  const JobStore store = open_or_keep_store(who, options, wanted, deadline);
   const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
 
   auto context = std::make_shared<HostsContext>();
@@ -142,9 +146,8 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                       .address = context->lines->address(),
                       .backend = backend,
                       .engines = engines};
-  const RollCall roll =
-      call_the_roll(*store.store, fmt::format("lockstep/{}/{}/{}", who.job_id, who.attempt, group),
-                    mine, who.world_size, deadline);
+  const std::string keys = fmt::format("lockstep/{}/{}/{}/", who.job_id, who.attempt, group);
+  const RollCall roll = call_the_roll(*store.store, keys, mine, who.world_size, deadline);
   const BackendChoice choice = choose_backend(roll.cards);
   JoinedHosts joined{.session = meet_here(who, group, roll, choice.places, deadline),
                      .backend = choice.name,
@@ -162,7 +165,8 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                      .world_size = who.world_size,
                      .interface = interface,
                      .store = store.store,
-                     .world = world_for(choice.engine, who, options)};
+                     .world = world_for(choice.engine, who, options),
+                     .keys = keys + "engine/"};
   context->lines->connect(remote_ranks(*context, who.rank), deadline);
   std::vector<bool> is_here;
   for (const int place : choice.places)

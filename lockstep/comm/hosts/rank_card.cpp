@@ -39,7 +39,7 @@ RankCard card_of(const Json& json) {
 }
 
 std::string key_of(const std::string& prefix, int rank) {
-  return fmt::format("{}/rank/{}", prefix, rank);
+  return fmt::format("{}rank/{}", prefix, rank);
 }
 
 // Rank 0's part.
@@ -73,7 +73,7 @@ std::string this_place() {
 
 RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
                        int world_size, Deadline deadline) {
-  const std::string all = prefix + "/all";
+  const std::string all = prefix + "all";
   try {
     store.set(key_of(prefix, mine.rank), to_json(mine).dump());
     if (mine.rank == 0) store.set(all, gather_cards(store, prefix, world_size, deadline));

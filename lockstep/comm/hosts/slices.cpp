@@ -16,6 +16,10 @@ std::size_t sum(const Counts& counts) {
 
 }  // namespace
 
+std::size_t begin_of(const Counts& parts, int part) {
+  return std::accumulate(parts.begin(), parts.begin() + part, std::size_t{0});
+}
+
 Counts cut(std::size_t count, std::size_t element, int slices, int owners) {
   const auto n = static_cast<std::size_t>(slices);
   const std::size_t whole = line / element;

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "lockstep/comm/hosts/host_map.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
-using Counts = std::vector<std::size_t>;
+// Elements of the parts before `part`.
+std::size_t begin_of(const Counts& parts, int part);
 
 // `count` elements of `element` bytes in slices, as even as whole cache lines allow; one entry for
 // each of `owners`, those beyond `slices` get none.

@@ -69,7 +69,7 @@ class GroupSegment {
     alignas(64) Flag all_here;                        // Counts the meetings at which all are.
     alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while `reason` is written; 2.
     Fault fault;
-    std::int32_t rank;  // Who did, in this group,
+    std::int32_t rank;  // Who did, in this group (-1 for a rank of another host),
     std::int32_t pid;   // and its process.
     char reason[500];
   };

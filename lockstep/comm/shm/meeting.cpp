@@ -181,13 +181,13 @@ void Meeting::ring(int rank) const {
   if (bell.sleepers.load() != 0) futex_wake_all(bell.value);
 }
 
-void Meeting::give_up(Fault fault, std::string_view reason) const {
+void Meeting::give_up(Fault fault, std::string_view reason, bool by_this_rank) const {
   auto& common = segment_.common();
   std::uint32_t none = 0;
   if (!common.given_up.compare_exchange_strong(none, 1)) return;  // The first reason counts.
   copy_text(common.reason, reason);
   common.fault = fault;
-  common.rank = rank_;
+  common.rank = by_this_rank ? rank_ : -1;
   common.pid = ::getpid();
   common.given_up.store(2);
 }
@@ -196,7 +196,7 @@ void Meeting::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
   const auto throw_given_up = [&] {
     const auto why = fmt::format("{}: the group was given up: {}", context, common.reason);
-    if (common.fault != Fault::peer_lost) throw Error(common.fault, why);
+    if (common.fault != Fault::peer_lost || common.rank < 0) throw Error(common.fault, why);
     throw Error(why, Failure{.rank = common.rank, .host = "this host", .pid = common.pid});
   };
   // A rank that gives the group up may leave the job for the same reason; one that leaves the group

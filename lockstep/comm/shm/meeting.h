@@ -45,7 +45,8 @@ class Meeting {
   void ring(int rank) const;
   std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
 
-  void give_up(Fault fault, std::string_view reason) const;
+  // `by_this_rank`: and not by one that is not of this group's memory, which `reason` names.
+  void give_up(Fault fault, std::string_view reason, bool by_this_rank = true) const;
 
   // Whether throw_if_over() would throw for that reason; costs nothing.
   bool is_given_up() const { return segment_.common().given_up.load() == 2; }

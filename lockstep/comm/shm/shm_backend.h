@@ -53,6 +53,9 @@ class ShmBackend final : public Backend {
                                  std::chrono::milliseconds timeout) override;
   void give_up(Fault fault, std::string_view reason) override { meeting_.give_up(fault, reason); }
 
+  // Of what a rank of another host has given up with.
+  void give_up_too(Fault fault, std::string_view reason) { meeting_.give_up(fault, reason, false); }
+
   // Throws when the group is over; `context` begins the message. From any thread.
   void throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
 

@@ -84,8 +84,9 @@ Mesh::Mesh(const lockstep_engine_config& config)
   setTimeout(std::max(timeout / 5, std::chrono::milliseconds(1)));
   Addresses addresses(config.store);
   connectFullMesh(addresses, device);
-  setTimeout(timeout);
-  transportContext_->setTimeout(timeout);
+  const std::chrono::milliseconds call_timeout(config.call_timeout_ms);
+  setTimeout(call_timeout);
+  transportContext_->setTimeout(call_timeout);
 }
 
 void Mesh::give_up(const std::string& why) {

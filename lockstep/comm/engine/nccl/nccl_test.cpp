@@ -85,6 +85,7 @@ lockstep_engine_config config_of(int rank, const std::vector<int>& ranks, FakeSt
           .address = "",
           .device_index = 0,
           .timeout_ms = 60'000,
+          .call_timeout_ms = 60'000,
           .store = store.abi(),
           .world = nullptr};
 }

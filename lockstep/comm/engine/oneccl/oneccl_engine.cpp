@@ -238,7 +238,7 @@ int create(const lockstep_engine_config* config, void** communicator,
     meet(*config);
     start_library(*config);
     auto made = std::make_unique<Communicator>();
-    made->timeout = timeout;
+    made->timeout = std::chrono::milliseconds(config->call_timeout_ms);
     made->kvs = make_kvs(*config);
     made->ccl.emplace(ccl::create_communicator(config->size, config->rank, made->kvs));
     *communicator = made.release();
