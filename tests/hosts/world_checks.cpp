@@ -154,6 +154,7 @@ void check_half(const ProcessGroup& world) {
   Values data = values_of(world.rank(), count);
   half.all_reduce(buffer_of(data));
   expect_equal(data, sum_over(ranks, count), "all_reduce of half of the ranks");
+  destroy_process_group(half);
 }
 
 void check_registered_memory(const ProcessGroup& world) {

@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds time_to_cancel{10};  // Then it is said, again and again.
+constexpr std::chrono::seconds time_to_end{10};
+constexpr std::chrono::milliseconds time_to_end_alone{300};
 
 }  // namespace
 
@@ -49,9 +51,11 @@ class EngineCommunicator::Caller {
       }
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
+      is_alone_ = true;
       give_up(lock);
       throw;
     }
+    is_alone_ = error_ != nullptr;
     if (error_) std::rethrow_exception(error_);
     is_made_ = true;  // The first call makes it.
   }
@@ -67,14 +71,22 @@ class EngineCommunicator::Caller {
               size());
   }
 
-  // From the thread of the communicator's owner. What is stuck in a call stays with its thread.
+  // From the thread of the communicator's owner. What is stuck in a call stays with its thread, and so
+  // does an end that waits for peers: oneCCL's does.
   void end() {
     std::unique_lock lock(mutex_);
     ending_ = true;
     changed_.notify_all();
-    const bool stuck = job_ != nullptr;
+    const std::chrono::milliseconds patience = is_alone_ ? time_to_end_alone : time_to_end;
+    const bool ends =
+        job_ == nullptr && changed_.wait_for(lock, patience, [&] { return has_ended_; });
     lock.unlock();
-    stuck ? thread_.detach() : thread_.join();
+    ends ? thread_.join() : thread_.detach();
+  }
+
+  void expect_no_peers() {
+    const std::lock_guard lock(mutex_);
+    is_alone_ = true;
   }
 
   bool can_cancel() const { return options_.engine->abi->cancel != nullptr; }
@@ -103,6 +115,9 @@ class EngineCommunicator::Caller {
     }
     lock.unlock();
     self->made_.reset();
+    lock.lock();
+    self->has_ended_ = true;
+    self->changed_.notify_all();
   }
 
   // With cancel(), nothing touches the caller's memory any more when this returns.
@@ -166,7 +181,9 @@ class EngineCommunicator::Caller {
   std::shared_ptr<const void> keep_alive_;
   std::exception_ptr error_;
   bool is_made_ = false;
+  bool is_alone_ = false;  // Peers may be gone.
   bool ending_ = false;
+  bool has_ended_ = false;
   std::thread thread_;
 };
 
@@ -186,6 +203,8 @@ EngineCommunicator::EngineCommunicator(CommunicatorOptions options, const Watch&
 EngineCommunicator::~EngineCommunicator() { caller_->end(); }
 
 int EngineCommunicator::rank() const { return caller_->options().rank; }
+
+void EngineCommunicator::expect_no_peers() { caller_->expect_no_peers(); }
 
 bool EngineCommunicator::can_cancel() const { return caller_->can_cancel(); }
 

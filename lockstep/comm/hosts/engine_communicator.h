@@ -33,6 +33,10 @@ class EngineCommunicator {
 
   int rank() const;
 
+  // The group has failed: the destructor hardly waits for the engine, which may wait for those who
+  // are gone.
+  void expect_no_peers();
+
   // Whether nothing touches a call's memory any more once run() has thrown. Where it is not so,
   // buffers must be kept alive by `keep_alive`.
   bool can_cancel() const;

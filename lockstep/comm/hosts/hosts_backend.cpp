@@ -62,6 +62,15 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
   if ((context_->engine.engine->abi->flags & LOCKSTEP_ENGINE_ORDERED) != 0) make_engines();
 }
 
+HostsBackend::~HostsBackend() {
+  try {
+    local_->throw_if_over("ending group " + group_);
+  } catch (const Error&) {
+    for (EngineCommunicator* engine : {slice_engine_.get(), engine_of_all_.get()})
+      if (engine != nullptr) engine->expect_no_peers();
+  }
+}
+
 std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
                                              const std::string& group,
                                              std::chrono::milliseconds timeout) {

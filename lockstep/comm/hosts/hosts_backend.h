@@ -51,6 +51,9 @@ class HostsBackend final : public Backend {
   HostsBackend(
       std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank, std::string group,
       std::chrono::milliseconds timeout, std::function<void()> watch = [] {});
+  ~HostsBackend() override;
+  HostsBackend(const HostsBackend&) = delete;
+  HostsBackend& operator=(const HostsBackend&) = delete;
 
   std::string_view name() const override { return context_->backend; }
   Place local() const override { return here_; }
