@@ -53,8 +53,8 @@ struct DistributedDataParallelOptions {
   std::vector<double> bucket_caps_mb = {};  // Of each bucket in turn; PyTorch's bucket_cap_mb_list.
 
   // Whether buckets are reduced on a thread of their own while backward() goes on. When not given:
-  // if there is a core for each rank that no rank's intra-op threads need. Without it the thread
-  // takes from backward() what it saves; then everything is reduced at once at the end.
+  // across hosts, and on one where each rank has a core that no intra-op thread needs. Without one the
+  // thread takes from backward() what it saves; then everything is reduced at once at the end.
   std::optional<bool> overlap = {};
 
   // Whether the parameters lie once in the memory of the host, for all its ranks, instead of once

@@ -24,7 +24,7 @@ Cores own_cores() {
   return own;
 }
 
-// All ranks are on one host.
+// Of ranks that are all on one host.
 bool suffice(const std::vector<Cores>& all) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -40,7 +40,9 @@ bool suffice(const std::vector<Cores>& all) {
 
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group) {
   const auto all = all_gather_value(own_cores(), group, {.tag = "cores"});
-  return options.overlap.value_or(group.size() > 1 && suffice(all));
+  // A network works beside the cores, also where none of them is free.
+  const bool spans_hosts = group.local_size() < group.size();
+  return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));
 }
 
 }  // namespace lockstep

@@ -9,7 +9,8 @@
 namespace lockstep {
 
 // Collective: the same on all ranks. What `options` say or, where they say nothing, whether the ranks
-// together may run on as many cores as they have intra-op threads and one more each.
+// are on several hosts, or together may run on as many cores as they have intra-op threads and one
+// more each.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group);
 
 }  // namespace lockstep

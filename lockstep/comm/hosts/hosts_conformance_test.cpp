@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <vector>
 
 #include "lockstep/comm/conformance.h"
 #include "lockstep/comm/hosts/across_hosts.h"
@@ -23,6 +24,41 @@ const Ranks whole_suite("whole conformance suite across hosts", [](const Rank& r
     SCOPED_TRACE(test.name);
     test.body(group);
   }
+  destroy_process_group(group);
+});
+
+// A rank's data before a collective of large buffers; what any of them have in common, by element.
+double common(std::size_t i) { return static_cast<double>(i % 1009); }
+
+void expect_each(const double* data, std::size_t count, double times, double plus) {
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) wrong += data[i] != times * common(i) + plus ? 1 : 0;
+  EXPECT_EQ(wrong, 0U);
+}
+
+const Ranks large_buffers("large buffers across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  // More than is copied, or on its way, at a time, and no multiple of that.
+  const std::size_t count = (std::size_t{17} << 20) / sizeof(double) + 3;
+  const RegisteredMemory registered = group.allocate(count * sizeof(double));
+  std::vector<double> any(count);
+  // One rank's memory need not be copied where all others' must be.
+  double* data = group.rank() == 0 ? static_cast<double*>(registered.data()) : any.data();
+  const Buffer buffer{.data = data, .count = count, .dtype = DType::float64};
+  const auto fill = [&] {
+    for (std::size_t i = 0; i < count; ++i) data[i] = common(i) + group.rank();
+  };
+  const int root = group.size() - 1;
+  const double sum_of_ranks = group.size() * root / 2.0;
+  fill();
+  group.all_reduce(buffer);
+  expect_each(data, count, group.size(), sum_of_ranks);
+  fill();
+  group.reduce(buffer, root);
+  if (group.rank() == root) expect_each(data, count, group.size(), sum_of_ranks);
+  fill();
+  group.broadcast(buffer, root);
+  expect_each(data, count, 1, root);
   destroy_process_group(group);
 });
 
@@ -48,6 +84,12 @@ TEST_P(Engines, EqualASerialComputation) {
   EXPECT_TRUE(all_succeeded(whole_suite.run(GetParam().layout.ranks(), 110s)));
 }
 
+TEST_P(Engines, LeaveNothingOfALargeBufferOut) {
+  LOCKSTEP_NEEDS_ENGINE(GetParam().engine);
+  GetParam().layout.set();
+  EXPECT_TRUE(all_succeeded(large_buffers.run(GetParam().layout.ranks(), 110s)));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Conformance, Engines,
     testing::Values(Case{"gloo", {"aa", "gloo"}}, Case{"gloo", {"aaa", "gloo"}},
@@ -60,18 +102,24 @@ INSTANTIATE_TEST_SUITE_P(
 // MPI knows only ranks that its launcher has started.
 class Mpi : public testing::TestWithParam<HostLayout> {
  protected:
+  void SetUp() override {
+    LOCKSTEP_NEEDS_ENGINE("mpi");
+    if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "there is no mpirun";
+    GetParam().set();
+  }
   ~Mpi() override { HostLayout::unset(); }
+
+  static void run(const Ranks& ranks) {
+    std::string command = "timeout 100 mpirun --allow-run-as-root --oversubscribe -n " +
+                          std::to_string(GetParam().ranks());
+    for (const std::string& word : ranks.command()) command += " '" + word + "'";
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  }
 };
 
-TEST_P(Mpi, EqualsASerialComputation) {
-  LOCKSTEP_NEEDS_ENGINE("mpi");
-  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "there is no mpirun";
-  GetParam().set();
-  std::string command = "timeout 100 mpirun --allow-run-as-root --oversubscribe -n " +
-                        std::to_string(GetParam().ranks());
-  for (const std::string& word : whole_suite.command()) command += " '" + word + "'";
-  EXPECT_EQ(std::system(command.c_str()), 0) << command;
-}
+TEST_P(Mpi, EqualsASerialComputation) { run(whole_suite); }
+
+TEST_P(Mpi, LeavesNothingOfALargeBufferOut) { run(large_buffers); }
 
 INSTANTIATE_TEST_SUITE_P(Conformance, Mpi,
                          testing::Values(HostLayout{"aa", "mpi"}, HostLayout{"aaa", "mpi"},
