@@ -19,7 +19,7 @@ from sides import measure  # noqa: E402
 
 HOSTS = 2
 PORT = 29400
-TIME_LIMIT = 600  # Seconds for a job, many times what the slowest needs,
+TIME_LIMIT = 300  # Seconds for a job, many times what the slowest needs,
 TIME_TO_FOLLOW = 10  # and until the launcher of one host has learnt that another's failed.
 
 # By name, what tbf lets through in each direction, at both ends.
