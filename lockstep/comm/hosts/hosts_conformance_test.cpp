@@ -90,14 +90,13 @@ TEST_P(Engines, LeaveNothingOfALargeBufferOut) {
   EXPECT_TRUE(all_succeeded(large_buffers.run(GetParam().layout.ranks(), 110s)));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Conformance, Engines,
-    testing::Values(Case{"gloo", {"aa", "gloo"}}, Case{"gloo", {"aaa", "gloo"}},
-                    Case{"gloo", {"aabb", "shm+gloo"}}, Case{"gloo", {"abaab", "shm+gloo"}},
-                    Case{"gloo", {"abc", "shm+gloo"}}, Case{"oneccl", {"aa", "oneccl"}},
-                    Case{"oneccl", {"aaa", "oneccl"}}, Case{"oneccl", {"aabb", "shm+oneccl"}},
-                    Case{"oneccl", {"aab", "shm+oneccl"}}),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(Conformance, Engines,
+                         testing::Values(Case{"gloo", {"aaa", "gloo"}},
+                                         Case{"gloo", {"aabb", "shm+gloo"}},
+                                         Case{"gloo", {"abaab", "shm+gloo"}},
+                                         Case{"oneccl", {"aaa", "oneccl"}},
+                                         Case{"oneccl", {"aabb", "shm+oneccl"}}),
+                         name_of);
 
 // MPI knows only ranks that its launcher has started.
 class Mpi : public testing::TestWithParam<HostLayout> {
@@ -122,9 +121,7 @@ TEST_P(Mpi, EqualsASerialComputation) { run(whole_suite); }
 TEST_P(Mpi, LeavesNothingOfALargeBufferOut) { run(large_buffers); }
 
 INSTANTIATE_TEST_SUITE_P(Conformance, Mpi,
-                         testing::Values(HostLayout{"aa", "mpi"}, HostLayout{"aaa", "mpi"},
-                                         HostLayout{"aabb", "shm+mpi"},
-                                         HostLayout{"abaab", "shm+mpi"}),
+                         testing::Values(HostLayout{"aaa", "mpi"}, HostLayout{"abaab", "shm+mpi"}),
                          [](const auto& test) {
                            return (test.param.backend == "mpi" ? "Alone_" : "BetweenHosts_") +
                                   test.param.hosts;
