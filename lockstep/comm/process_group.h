@@ -205,8 +205,10 @@ struct InitOptions {
   std::optional<LaunchEnvironment> environment = {};
 
   // Through which the ranks agree on a name for the job that no other has, and see that they are on
-  // one host, or on which hosts: any store that all of them share. Without one the launcher's
-  // variables name the job, and lead to its store when the ranks are on several hosts.
+  // one host, or on which hosts: any store that all of them share, with nothing left in it by an earlier
+  // run of the same job. Without one the launcher's variables name the job, and lead to its store when the
+  // ranks are on several hosts. Ranks on several hosts that were told nothing but RANK and WORLD_SIZE
+  // say LOCAL_WORLD_SIZE too.
   std::shared_ptr<Store> store = {};
 
   // How bytes move. When empty, LOCKSTEP_BACKEND; when that is empty too, "auto".
@@ -235,7 +237,8 @@ struct InitOptions {
 // Errors: misuse when no launcher says who we are, or when called twice; for ranks on several hosts
 // also when they have no token for what listens on the network: docs/clusters.md; mismatch when
 // ranks ask for different backends; unsupported for a backend that not all ranks have, saying who
-// lacks what; timeout when a rank does not come.
+// lacks what; timeout when a rank does not come (MPI's own start and its first exchange have no
+// deadline).
 LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
 // Ends the group on all ranks. Collective. Its handles are unusable afterwards; registered memory

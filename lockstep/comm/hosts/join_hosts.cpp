@@ -167,7 +167,10 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                      .store = store.store,
                      .world = world_for(choice.engine, who, options),
                      .keys = keys + "engine/"};
-  context->lines->connect(remote_ranks(*context, who.rank), deadline);
+  context->lines->connect(remote_ranks(*context, who.rank), deadline, [&] {
+    joined.session->throw_if_peer_lost(
+        "init_process_group: connecting to the ranks of other hosts");
+  });
   std::vector<bool> is_here;
   for (const int place : choice.places)
     is_here.push_back(place == choice.places[static_cast<std::size_t>(who.rank)]);

@@ -5,12 +5,17 @@
 
 #include <algorithm>
 
+#include "lockstep/comm/bare_text.h"
+
 namespace lockstep {
 namespace {
 
 using Kind = LineFrame::Kind;
 
+// As in shm/meeting.cpp.
 constexpr std::chrono::milliseconds slice{20};
+constexpr std::chrono::seconds unfair{1};  // A slice that took longer is not the peer's fault.
+constexpr int enough_slices = 5;           // Before it is called late.
 
 // Of entries that one rank has said in one group and nobody has heard. An honest rank is ahead by
 // the collective that it has entered, and by its streams' credit.
@@ -53,9 +58,14 @@ void GroupLines::close() {
   inboxes_.clear();
 }
 
-bool GroupLines::is_opened() const {
-  const std::lock_guard lock(mutex_);
-  return !name_.empty();
+void GroupLines::fail(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    failed_ = error;
+    if (!given_up_) given_up_ = GivenUp{error.fault(), bare_text(error)};
+  }
+  heard_.notify_all();
+  tell(false);
 }
 
 void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame) {
@@ -123,8 +133,11 @@ void GroupLines::say(int peer, std::string_view entry) {
 std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
                                             const std::function<void()>& watch) {
   Inbox& from = inbox(peer);
+  Clock::duration overslept{0};  // Time in which this process was stopped.
+  int fair_slices = 0;           // Since then.
   std::unique_lock lock(mutex_);
-  for (;;) {
+  for (auto before = Clock::now();;) {
+    heard_.wait_until(lock, in(slice), [&] { return !from.entries.empty() || failed_; });
     if (!from.entries.empty()) {
       std::string entry = std::move(from.entries.front());
       from.entries.pop_front();
@@ -133,13 +146,17 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
       from.unheard -= entry.size() + frames * entry_cost;
       return entry;
     }
-    if (Clock::now() >= deadline) return std::nullopt;
-    const Deadline until = std::min(deadline, in(slice));
-    const bool late = heard_.wait_until(lock, until) == std::cv_status::timeout;
-    if (!late || !from.entries.empty()) continue;
+    if (failed_) throw *failed_;
+    const auto now = Clock::now();
+    const bool fair = now - before < unfair;
+    if (!fair) overslept += now - before;
+    fair_slices = fair ? fair_slices + 1 : 0;
+    before = now;
     lock.unlock();
     watch();
     lock.lock();
+    const bool late = deadline != no_deadline && now >= deadline + overslept;
+    if (late && fair_slices >= enough_slices) return std::nullopt;
   }
 }
 
@@ -160,6 +177,11 @@ void GroupLines::on_give_up(std::function<void(Fault, std::string_view)> act) {
     on_give_up_ = std::move(act);
   }
   ask_to_tell_();
+  const bool failed = [this] {
+    const std::lock_guard lock(mutex_);
+    return failed_.has_value();
+  }();
+  if (failed) tell(false);  // No thread does it any more.
 }
 
 void GroupLines::on_message(std::function<void()> act) {

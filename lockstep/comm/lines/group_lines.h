@@ -35,7 +35,10 @@ class GroupLines final : public LineGroup {
 
   // Nobody uses the group any more: what comes for it is thrown away, nobody is called.
   void close();
-  bool is_opened() const;
+
+  // Nothing comes any more because this process failed: ends the waiting, and gives the group up.
+  void fail(const Error& error);
+  std::uint64_t id() const { return id_; }
 
   // What has come from a rank of the job on its line. Errors: corrupt.
   void take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame);
@@ -83,6 +86,7 @@ class GroupLines final : public LineGroup {
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
   std::vector<Inbox*> by_rank_;                    // Of the group; fixed from open() on.
   std::optional<GivenUp> given_up_;                // By a remote rank; the first one counts.
+  std::optional<Error> failed_;                    // The lines' thread.
   std::atomic<bool> gave_up_{false};               // Here.
 
   std::mutex telling_;  // Guards the rest: held while somebody is called.

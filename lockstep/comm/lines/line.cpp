@@ -54,8 +54,7 @@ void Line::send(const LineFrame& frame) {
   if (!output_.empty()) {
     output_.append(head).append(frame.bytes);
     queued_ = output_.size() - sent_;
-    if (queued_ > max_queued_bytes) ended_ = true;
-    if (ended_) ::shutdown(socket_.get(), SHUT_RDWR);
+    if (queued_ > max_queued_bytes) give_up_sending("it did not read what it was sent");
     return;
   }
   std::array<iovec, 2> parts{iovec{head.data(), head.size()},
@@ -65,11 +64,7 @@ void Line::send(const LineFrame& frame) {
   message.msg_iovlen = parts.size();
   const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent == static_cast<ssize_t>(head.size() + frame.bytes.size())) return;
-  if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-    error_ = errno;  // What has come is still read, and so the end is found.
-    ended_ = true;
-    return;
-  }
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) return give_up_sending(reason_of(errno));
   head.append(frame.bytes);
   output_ = std::move(head);
   sent_ = sent < 0 ? 0 : static_cast<std::size_t>(sent);
@@ -106,13 +101,16 @@ void Line::send_some() {
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (part < 0 && errno == EINTR) continue;
     if (part < 0 && errno == EAGAIN) return;
-    if (part < 0) {
-      error_ = errno;
-      ended_ = true;
-      return;
-    }
+    if (part < 0) return give_up_sending(reason_of(errno));
     sent_ += static_cast<std::size_t>(part);
   }
+}
+
+// What has come is still read, and behind it the end is found, whatever it was that failed.
+void Line::give_up_sending(const std::string& why) {
+  ended_ = true;
+  why_not_sent_ = why;
+  ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
 bool Line::receive(const std::function<void(const LineFrame&)>& act) {
@@ -135,8 +133,7 @@ bool Line::receive(const std::function<void(const LineFrame&)>& act) {
 
 void Line::end(int error) {
   const std::lock_guard lock(mutex_);
-  why_ = reason_of(error_ != 0 ? error_ : error);  // The kernel tells it only once.
-  if (queued_ > max_queued_bytes) why_ = "it did not read what it was sent";
+  why_ = why_not_sent_.empty() ? reason_of(error) : why_not_sent_;  // The kernel tells it once.
   ended_ = true;
 }
 
@@ -150,6 +147,12 @@ bool Line::is_unanswered() const {
   const bool asks_for_room = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0;
   return asks_for_room ? info.tcpi_probes >= 2
                        : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;
+}
+
+bool Line::discard() {
+  static thread_local std::array<char, std::size_t{16} << 10> nowhere;
+  const ssize_t count = ::recv(socket_.get(), nowhere.data(), nowhere.size(), MSG_DONTWAIT);
+  return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
 void Line::close() {

@@ -47,10 +47,14 @@ class Line {
   // Whether the other host has not answered for 4 s to what was sent.
   bool is_unanswered() const;
 
+  // Takes what has come and forgets it; false when nothing more will.
+  bool discard();
+
   void close();
 
  private:
   void send_some();
+  void give_up_sending(const std::string& why);
   void end(int error);
 
   FileDescriptor socket_;
@@ -62,7 +66,7 @@ class Line {
   std::string output_;
   std::size_t sent_ = 0;  // Of the output.
   bool ended_ = false;
-  int error_ = 0;  // Why sending failed.
+  std::string why_not_sent_;  // Empty while nothing was refused.
   std::atomic<std::size_t> queued_{0};
   std::atomic<bool> refused_{false};
 };

@@ -30,7 +30,8 @@ Lines::~Lines() { loop_->stop(); }
 
 std::string Lines::address() const { return loop_->address(); }
 
-void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline) {
+void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
+                    const std::function<void()>& watch) {
   const auto start = Clock::now();
   loop_->expect(ranks);
   std::map<int, SocketAddress> addresses;
@@ -38,9 +39,12 @@ void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline) {
     if (remote.rank > loop_->member().rank) addresses[remote.rank] = address_of(remote);
   for (auto pause = first_pause; Clock::now() < deadline;
        pause = std::min(2 * pause, longest_pause)) {
-    for (const auto& [rank, address] : addresses)
-      if (!loop_->has_line(rank)) loop_->try_to_connect(rank, address, deadline);
-    if (loop_->await_lines(std::min(deadline, in(pause)))) return;
+    for (const auto& [rank, address] : addresses) {
+      if (loop_->has_line(rank)) continue;
+      watch();
+      loop_->try_to_connect(rank, address, deadline);
+    }
+    if (loop_->await_lines(std::min(deadline, in(pause)), watch)) return;
   }
   std::string missing;
   int count = 0;
@@ -66,7 +70,7 @@ void Lines::finish() { loop_->finish(); }
 std::shared_ptr<LineGroup> Lines::open(const std::string& name, std::vector<int> world_ranks) {
   const std::shared_ptr<GroupLines> group = loop_->open(name, world_ranks);
   // The group may outlive the Lines, and then does nothing more.
-  return {group.get(), [group, loop = loop_](LineGroup*) { group->close(); }};
+  return {group.get(), [group, loop = loop_](LineGroup*) { loop->close(*group); }};
 }
 
 }  // namespace lockstep

@@ -53,6 +53,7 @@ class Lines {
   explicit Lines(Options options);
 
   // Ends all lines; peers take that for the end of this process unless finish() came before.
+  // Blocking: until they have read what was sent, 200 ms at most and a second after finish().
   ~Lines();
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
@@ -61,8 +62,11 @@ class Lines {
 
   // Blocks until there is a line to each; the ranks connect to those of higher number. Once.
   // Strangers, other jobs and earlier attempts are turned away, without an end to the waiting.
-  // Errors: timeout, naming all that did not come and why; peer_lost for one that was here and went.
-  void connect(const std::vector<RemoteRank>& ranks, Deadline deadline);
+  // `watch` is called every 20 ms, but for the some 6 s that a silent address may take, and may throw.
+  // Errors: timeout, naming all that did not come and why; peer_lost for one that was here and went;
+  // system when the lines' thread has failed.
+  void connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
+               const std::function<void()>& watch);
 
   // Tells all remote ranks of a rank of this host that was lost.
   void tell_failure(const Failure& failure);
@@ -72,7 +76,8 @@ class Lines {
 
   // The lines of one group, whose rank r is world_ranks[r] of the job. `name` is the group's own.
   // After connect(), once for each name. What has come for it before is kept; what comes after the
-  // last copy is gone is thrown away. Errors: misuse for a name that was opened before.
+  // last copy is gone is thrown away: of a group that was closed, eight bytes are kept.
+  // Errors: misuse for a name that was opened before; system when the lines' thread has failed.
   std::shared_ptr<LineGroup> open(const std::string& name, std::vector<int> world_ranks);
 
  private:
@@ -90,7 +95,9 @@ class LineGroup {
   virtual void say(int peer, std::string_view entry) = 0;
 
   // Blocks until `peer` has said something that was not taken yet, and takes the first; nothing at
-  // the deadline. `watch` is called every 20 ms and may throw.
+  // the deadline. That moves by the time for which this process was stopped, and `peer` has 100 ms
+  // at least. `watch` is called every 20 ms and may throw.
+  // Errors: system when the lines' thread has failed.
   virtual std::optional<std::string> hear(int peer, Deadline deadline,
                                           const std::function<void()>& watch) = 0;
 
@@ -98,7 +105,8 @@ class LineGroup {
   virtual void give_up(Fault fault, std::string_view reason) = 0;
 
   // `act` is called on the lines' thread for what a remote rank gave up with, also if that was
-  // before this call; must not call back.
+  // before this call; must not call back, nor throw. A failure of the lines' thread itself counts as
+  // such (Fault::system), and is told by this call if it was before.
   virtual void on_give_up(std::function<void(Fault, std::string_view)> act) = 0;
 
   // Of remote ranks only: see pipe.h. 1 MiB of each that nobody has read yet.

@@ -101,7 +101,7 @@ TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
         some.push_back(remote);
     return some;
   };
-  std::thread second([&] { team[1].connect(pick(1, {0}), in(20s)); });
+  std::thread second([&] { team[1].connect(pick(1, {0}), in(20s), nothing); });
   std::string text;
   std::thread ends([&] {
     second.join();
@@ -109,7 +109,8 @@ TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
   });
   // Rank 2 never says who it is to anybody, and rank 1 dies meanwhile.
   team.end(2);
-  EXPECT_EQ(fault_of([&] { team[0].connect(team.remote(0), in(20s)); }, &text), Fault::peer_lost);
+  EXPECT_EQ(fault_of([&] { team[0].connect(team.remote(0), in(20s), nothing); }, &text),
+            Fault::peer_lost);
   EXPECT_NE(text.find("rank 1"), text.npos) << text;
   ends.join();
 }
@@ -131,7 +132,7 @@ struct Process {
                        .pid = std::stoi(said),
                        .address = said.substr(space + 1)});
     }
-    lines.connect(ranks, in(20s));
+    lines.connect(ranks, in(20s), nothing);
     pids.resize(static_cast<std::size_t>(rank.world_size));
     for (const RemoteRank& remote : ranks) pids[static_cast<std::size_t>(remote.rank)] = remote.pid;
     std::vector<int> all;
@@ -194,6 +195,29 @@ const Ranks stopped("stopped on its line", [](const Rank& rank) {
   EXPECT_EQ(process.heard.await_first(in(1s)), std::nullopt);
   process.lines.finish();
 });
+
+// Rank 1 is stopped for longer than it would wait.
+const Ranks overslept("overslept on its line", [](const Rank& rank) {
+  Process process(rank);
+  if (rank.rank == 1) {
+    process.group->say(0, "waiting");
+    EXPECT_EQ(process.group->hear(0, in(2s), nothing), "in time");
+    process.lines.finish();
+    return;
+  }
+  ASSERT_EQ(process.group->hear(1, in(20s), nothing), "waiting");
+  std::this_thread::sleep_for(200ms);
+  ::kill(process.pids[1], SIGSTOP);
+  std::this_thread::sleep_for(2500ms);
+  ::kill(process.pids[1], SIGCONT);
+  std::this_thread::sleep_for(500ms);
+  process.group->say(1, "in time");
+  process.lines.finish();
+});
+
+TEST(LinesFailure, IsNoneForAProcessThatWasStoppedBeyondItsOwnDeadline) {
+  EXPECT_TRUE(all_succeeded(overslept.run(2)));
+}
 
 TEST(LinesFailure, IsNoneOfAProcessThatIsStopped) { EXPECT_TRUE(all_succeeded(stopped.run(2))); }
 

@@ -27,8 +27,11 @@ void Lines::Loop::hear(int rank, const std::shared_ptr<Line>& line, const LineFr
       peer.finished = true;
       return;
     }
-    if (!groups_.contains(frame.group) && ++unopened_ > max_unopened)
-      throw Error(Fault::corrupt, "it speaks of too many groups that are not here");
+    if (!groups_.contains(frame.group)) {
+      if (was_opened(frame.group)) return;
+      if (++unopened_ > max_unopened)
+        throw Error(Fault::corrupt, "it speaks of too many groups that are not here");
+    }
     to = group(frame.group);
   }
   to->take(rank, line, frame);
@@ -77,14 +80,8 @@ void Lines::Loop::end(int rank, const std::shared_ptr<Line>& line, const std::st
 void Lines::Loop::look_for_silence(Clock::time_point now) {
   if (now - looked_ < look_interval) return;
   looked_ = now;
-  std::vector<std::pair<int, std::shared_ptr<Line>>> silent;
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-      if (const Peer& peer = peers_[rank]; peer.line && !peer.ended && peer.line->is_unanswered())
-        silent.emplace_back(static_cast<int>(rank), peer.line);
-  }
-  for (const auto& [rank, line] : silent) end(rank, line, std::string(Line::no_answer));
+  for (const auto& [rank, line] : open_lines())
+    if (line->is_unanswered()) end(rank, line, std::string(Line::no_answer));
 }
 
 void Lines::Loop::report(Clock::time_point now) {

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 #include "lockstep/comm/bare_text.h"
@@ -22,8 +21,7 @@ namespace {
 
 using Kind = LineFrame::Kind;
 
-constexpr std::chrono::milliseconds finished_linger{1000};
-constexpr std::chrono::milliseconds linger{200};
+constexpr std::chrono::milliseconds slice{20};
 
 FileDescriptor listen_on(const SocketAddress& address, const std::string& host) {
   FileDescriptor listener = try_to_listen(address);
@@ -110,19 +108,20 @@ std::string Lines::Loop::why_not_up(int rank) const {
                                      : "it did not say who it is";
 }
 
-bool Lines::Loop::await_lines(Deadline deadline) {
+bool Lines::Loop::await_lines(Deadline deadline, const std::function<void()>& watch) {
   std::unique_lock lock(mutex_);
   const auto is_missing = [](const Peer& peer) { return peer.remote && !peer.up; };
   for (;;) {
+    if (failed_) throw *failed_;
     for (std::size_t rank = 0; rank < peers_.size(); ++rank)
       if (peers_[rank].remote && peers_[rank].ended)
         throw Error("connecting ranks of different hosts", failure_of(static_cast<int>(rank)));
     if (std::none_of(peers_.begin(), peers_.end(), is_missing)) return true;
     if (Clock::now() >= deadline) return false;
-    if (deadline == no_deadline)
-      changed_.wait(lock);
-    else
-      changed_.wait_until(lock, deadline);
+    changed_.wait_until(lock, std::min(deadline, in(slice)));
+    lock.unlock();
+    watch();
+    lock.lock();
   }
 }
 
@@ -144,12 +143,27 @@ std::shared_ptr<GroupLines> Lines::Loop::open(const std::string& name,
   std::vector<std::shared_ptr<Line>> lines;
   for (const int rank : world_ranks)
     lines.push_back(peers_.at(static_cast<std::size_t>(rank)).line);
+  if (failed_) throw *failed_;
   const std::uint64_t id = group_id(name);
-  const bool came_before = groups_.contains(id) && !groups_[id]->is_opened();
+  require(groups_.contains(id) || !was_opened(id), [&] {
+    return fmt::format("group {}, or one of the same hash, was opened before", name);
+  });
+  const bool came_before = groups_.contains(id) && !was_opened(id);
   const auto opened = group(id);
   opened->open(name, world_ranks, lines);
+  ever_opened_.insert(std::upper_bound(ever_opened_.begin(), ever_opened_.end(), id), id);
   if (came_before) --unopened_;
   return opened;
+}
+
+void Lines::Loop::close(GroupLines& group) {
+  group.close();
+  const std::lock_guard lock(mutex_);
+  groups_.erase(group.id());
+}
+
+bool Lines::Loop::was_opened(std::uint64_t id) const {
+  return std::binary_search(ever_opened_.begin(), ever_opened_.end(), id);
 }
 
 void Lines::Loop::wake() const {
@@ -160,10 +174,9 @@ void Lines::Loop::wake() const {
 void Lines::Loop::run() {
   try {
     while (!stopping_) turn();
-    flush_all();
-  } catch (const std::exception& error) {
-    log(LogLevel::error,
-        fmt::format("the lines of rank {} end: {}", options_.member.rank, error.what()));
+    leave();
+  } catch (...) {
+    fail();
   }
   door_.reset();
   const std::lock_guard lock(mutex_);
@@ -173,13 +186,7 @@ void Lines::Loop::run() {
 
 void Lines::Loop::turn() {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
-  std::vector<std::pair<int, std::shared_ptr<Line>>> lines;  // Of the entries behind that.
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-      if (const Peer& peer = peers_[rank]; peer.line && !peer.ended)
-        lines.emplace_back(static_cast<int>(rank), peer.line);
-  }
+  const auto lines = open_lines();  // Of the entries behind that.
   for (const auto& [rank, line] : lines) {
     const int wanted = POLLIN | (line->queued() > 0 ? POLLOUT : 0);
     entries.push_back({line->socket(), static_cast<short>(wanted), 0});
@@ -202,6 +209,15 @@ void Lines::Loop::turn() {
   look_for_silence(now);
   report(now);
   tell_groups();
+}
+
+std::vector<std::pair<int, std::shared_ptr<Line>>> Lines::Loop::open_lines() const {
+  std::vector<std::pair<int, std::shared_ptr<Line>>> lines;
+  const std::lock_guard lock(mutex_);
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank)
+    if (const Peer& peer = peers_[rank]; peer.line && !peer.ended)
+      lines.emplace_back(static_cast<int>(rank), peer.line);
+  return lines;
 }
 
 int Lines::Loop::timeout_ms() const {
@@ -267,25 +283,12 @@ void Lines::Loop::tell_groups() {
   std::vector<std::shared_ptr<GroupLines>> groups;
   {
     const std::lock_guard lock(mutex_);
-    for (const std::uint64_t id : to_tell_) groups.push_back(groups_.at(id));
+    for (const std::uint64_t id : to_tell_)
+      if (const auto found = groups_.find(id); found != groups_.end())
+        groups.push_back(found->second);
     to_tell_.clear();
   }
   for (const auto& group : groups) group->tell(true);
-}
-
-// Until everything has gone out, for a while.
-void Lines::Loop::flush_all() const {
-  const std::lock_guard lock(mutex_);
-  const Deadline deadline = in(finished_ ? finished_linger : linger);
-  for (const Peer& peer : peers_) {
-    if (!peer.line || peer.ended) continue;
-    while (peer.line->queued() > 0) {
-      std::array<pollfd, 1> room{pollfd{peer.line->socket(), POLLOUT, 0}};
-      if (!poll_until(room, deadline)) break;
-      peer.line->flush();
-    }
-    ::shutdown(peer.line->socket(), SHUT_WR);
-  }
 }
 
 }  // namespace lockstep

@@ -30,7 +30,7 @@ class Lines::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all lines, after what was sent has gone out, for which finished ones wait up to a second.
+  // Ends all lines, after peers have read what was sent, for which finished ones wait up to a second.
   void stop();
 
   // Who the remote ranks are.
@@ -46,13 +46,14 @@ class Lines::Loop {
   bool is_up(int rank) const;
   std::string why_not_up(int rank) const;
 
-  // Waits until there is a line to each that is expected; false at the deadline.
-  // Errors: peer_lost for one whose line ended.
-  bool await_lines(Deadline deadline);
+  // Waits until there is a line to each that is expected; false at the deadline. `watch` is called
+  // every 20 ms and may throw. Errors: peer_lost for one whose line ended; system.
+  bool await_lines(Deadline deadline, const std::function<void()>& watch);
 
   void send_to_all(const LineFrame& frame);
   void finish();
   std::shared_ptr<GroupLines> open(const std::string& name, const std::vector<int>& world_ranks);
+  void close(GroupLines& group);
 
  private:
   struct Peer {
@@ -83,8 +84,11 @@ class Lines::Loop {
   void report(Clock::time_point now);
   Failure failure_of(int rank) const;
   std::shared_ptr<GroupLines> group(std::uint64_t id);
+  bool was_opened(std::uint64_t id) const;
   void tell_groups();
-  void flush_all() const;
+  void fail();
+  void leave();
+  std::vector<std::pair<int, std::shared_ptr<Line>>> open_lines() const;
 
   const Options options_;
   std::string address_;
@@ -93,11 +97,13 @@ class Lines::Loop {
 
   mutable std::mutex mutex_;  // Guards what follows, up to the thread's own.
   std::condition_variable changed_;
-  std::vector<Peer> peers_;  // By rank.
-  std::map<std::uint64_t, std::shared_ptr<GroupLines>> groups_;
-  std::size_t unopened_ = 0;  // Groups for which something came before open().
+  std::vector<Peer> peers_;                                      // By rank.
+  std::map<std::uint64_t, std::shared_ptr<GroupLines>> groups_;  // Until they are closed.
+  std::vector<std::uint64_t> ever_opened_;  // Sorted; what comes for a closed one is dropped.
+  std::size_t unopened_ = 0;                // Groups for which something came before open().
   std::vector<std::uint64_t> to_tell_;
   bool finished_ = false;
+  std::optional<Error> failed_;  // The thread, which then has ended or will at once.
 
   // Of the thread alone.
   std::optional<Door> door_;

@@ -67,8 +67,9 @@ std::vector<RemoteRank> LineTeam::remote(int rank) const {
 void LineTeam::connect() {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size(); ++rank)
-    threads.emplace_back(
-        [this, rank] { (*this)[rank].connect(remote(rank), in(std::chrono::seconds(20))); });
+    threads.emplace_back([this, rank] {
+      (*this)[rank].connect(remote(rank), in(std::chrono::seconds(20)), nothing);
+    });
   for (std::thread& thread : threads) thread.join();
 }
 

@@ -41,7 +41,8 @@ class ByHand {
 
   void connect() {
     send_all(socket_.get(), frame({.kind = Kind::rank}));
-    real_.connect({{.rank = 0, .host = "host0", .pid = 100, .address = "127.0.0.1:1"}}, in(20s));
+    real_.connect({{.rank = 0, .host = "host0", .pid = 100, .address = "127.0.0.1:1"}}, in(20s),
+                  nothing);
   }
 
   void expect_lost(std::string_view bytes, const std::string& why) {
@@ -100,7 +101,7 @@ TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
     const Fault fault = fault_of(
         [&] {
           other.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}},
-                        in(300ms));
+                        in(300ms), nothing);
         },
         &text);
     EXPECT_EQ(fault, Fault::timeout) << text;
@@ -125,9 +126,11 @@ TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   // The real one is still awaited.
   Lines right({.member = member_of(0, 2), .token = token});
   std::thread there([&] {
-    real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = right.address()}}, in(20s));
+    real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = right.address()}}, in(20s),
+                 nothing);
   });
-  right.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}}, in(20s));
+  right.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}}, in(20s),
+                nothing);
   there.join();
 }
 
@@ -153,9 +156,11 @@ TEST(LinesStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
   { const auto gone = authenticated_on(port_of(real), member_of(0, 2), Channel::lines); }
   Lines other({.member = member_of(0, 2)});
   std::thread there([&] {
-    real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = other.address()}}, in(20s));
+    real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = other.address()}}, in(20s),
+                 nothing);
   });
-  other.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}}, in(20s));
+  other.connect({{.rank = 1, .host = "host1", .pid = 101, .address = real.address()}}, in(20s),
+                nothing);
   there.join();
 }
 

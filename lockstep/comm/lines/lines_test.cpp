@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "lockstep/comm/lines/lines_rig.h"
+#include "lockstep/comm/store/store_rig.h"
 #include "tests/fault_of.h"
 
 namespace lockstep {
@@ -100,13 +101,28 @@ TEST(Lines, NameWhoDidNotComeInTime) {
   LineTeam team(3);
   team.end(1);  // Nobody listens there any more, and rank 2 does not call connect().
   std::string text;
-  EXPECT_EQ(fault_of([&] { team[2].connect(team.remote(2), in(300ms)); }, &text), Fault::timeout);
+  EXPECT_EQ(fault_of([&] { team[2].connect(team.remote(2), in(300ms), nothing); }, &text),
+            Fault::timeout);
   EXPECT_NE(text.find("2 of 2 ranks"), text.npos) << text;
   EXPECT_NE(text.find("rank 0 (pid 100 on host0"), text.npos) << text;
   EXPECT_NE(text.find("it did not connect to"), text.npos) << text;
-  EXPECT_EQ(fault_of([&] { team[0].connect(team.remote(0), in(300ms)); }, &text), Fault::timeout);
+  EXPECT_EQ(fault_of([&] { team[0].connect(team.remote(0), in(300ms), nothing); }, &text),
+            Fault::timeout);
   EXPECT_NE(text.find("rank 1 (pid 101 on host1"), text.npos) << text;
   EXPECT_NE(text.find("refused"), text.npos) << text;
+}
+
+TEST(Lines, EndTheWaitForOthersWhenWhoWatchesThrows) {
+  LineTeam team(2);
+  int calls = 0;
+  const auto begin = Clock::now();
+  EXPECT_EQ(fault_of([&] {
+              team[1].connect(team.remote(1), in(60s), [&] {
+                if (++calls == 10) throw Error(Fault::aborted, "watched");
+              });
+            }),
+            Fault::aborted);
+  EXPECT_LT(Clock::now() - begin, 5s);
 }
 
 TEST(Lines, CarryEntriesInOrder) {
@@ -185,6 +201,32 @@ TEST(Lines, OpenAGroupOnce) {
   team.connect();
   team[0].open("world", {0, 1});
   EXPECT_EQ(fault_of([&] { team[0].open("world", {0, 1}); }), Fault::misuse);
+}
+
+TEST(Lines, DropWhatComesForAGroupThatIsClosed) {
+  LineTeam team(2);
+  team.connect();
+  // More groups than a rank may speak of that are not here.
+  for (int i = 0; i < 1500; ++i) {
+    const std::string name = "step " + std::to_string(i);
+    team[1].open(name, {0, 1}).reset();
+    team[0].open(name, {0, 1})->say(1, "late");
+  }
+  const auto groups = team.open("world");
+  groups[0]->say(1, "still here");
+  EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
+  EXPECT_EQ(fault_of([&] { team[1].open("step 7", {0, 1}); }), Fault::misuse);
+}
+
+TEST(Lines, KeepNextToNothingOfGroupsThatAreClosed) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers keep freed memory";
+#endif
+  LineTeam team(2);
+  team.connect();
+  const std::size_t before = test::resident_bytes();
+  for (int i = 0; i < 20'000; ++i) team[0].open("step " + std::to_string(i), {0, 1}).reset();
+  EXPECT_LT(test::resident_bytes(), before + (std::size_t{4} << 20));
 }
 
 TEST(Lines, TellWhyAGroupWasGivenUpOnce) {

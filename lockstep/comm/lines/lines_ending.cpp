@@ -1,0 +1,88 @@
+// How the lines end: in order, or because their thread failed.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/lines/lines_loop.h"
+#include "lockstep/comm/log.h"
+#include "lockstep/comm/store/poll_until.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds finished_linger{1000};
+constexpr std::chrono::milliseconds linger{200};
+
+// What an exception that is being handled says.
+std::string text_of_current() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return bare_text(error);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+struct Leaving {
+  std::shared_ptr<Line> line;
+  bool has_said_all = false;
+  bool has_ended = false;
+};
+
+void let_leave(Leaving& leaving, short events) {
+  if ((events & POLLOUT) != 0) leaving.line->flush();
+  if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) leaving.has_ended = !leaving.line->discard();
+}
+
+}  // namespace
+
+// In an exception's handler. Peers find that their lines end: this rank is lost to them.
+void Lines::Loop::fail() {
+  const Error error(Fault::system, fmt::format("the thread of rank {}'s lines failed: {}",
+                                               options_.member.rank, text_of_current()));
+  log(LogLevel::error, error.what());
+  std::vector<std::shared_ptr<GroupLines>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    failed_ = error;
+    for (const auto& [id, group] : groups_) groups.push_back(group);
+  }
+  changed_.notify_all();
+  for (const auto& group : groups) group->fail(error);
+}
+
+// Until everything has gone out and was read, for a while. A socket that is closed before the peer
+// has closed its own answers what still comes with a reset, and that takes away what is on its way.
+void Lines::Loop::leave() {
+  std::vector<Leaving> all;
+  for (auto& [rank, line] : open_lines()) all.push_back({line});
+  const Deadline deadline = [this] {
+    const std::lock_guard lock(mutex_);
+    return in(finished_ ? finished_linger : linger);
+  }();
+  while (!all.empty() && Clock::now() < deadline) {
+    std::vector<pollfd> entries;
+    for (Leaving& leaving : all) {
+      const bool said_all = leaving.line->queued() == 0;
+      if (said_all && !leaving.has_said_all) ::shutdown(leaving.line->socket(), SHUT_WR);
+      leaving.has_said_all |= said_all;
+      const int wanted = POLLIN | (said_all ? 0 : POLLOUT);
+      entries.push_back({leaving.line->socket(), static_cast<short>(wanted), 0});
+    }
+    const int ready = ::poll(entries.data(), entries.size(), milliseconds_until(deadline));
+    if (ready < 0 && errno != EINTR) throw_errno("poll");
+    if (ready <= 0) continue;
+    for (std::size_t i = 0; i < all.size(); ++i) let_leave(all[i], entries[i].revents);
+    std::erase_if(all, [](const Leaving& leaving) { return leaving.has_ended; });
+  }
+}
+
+}  // namespace lockstep
