@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -135,6 +136,62 @@ const Ranks differ("differ across hosts", [](const Rank& rank) {
 TEST_P(AcrossHosts, AMismatchIsNamedOnEveryHostBeforeMemoryIsTouched) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   EXPECT_TRUE(all_succeeded(differ.run(4, 30s)));
+}
+
+// Rank 1 has no slice: it hears of the other host by way of rank 0, with whom it disagrees.
+const Ranks differ_here("differ on a host with surplus ranks", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::vector<float> values(8, 7);
+  std::string text;
+  const ReduceOp op = rank.rank == 1 ? ReduceOp::max : ReduceOp::sum;
+  EXPECT_EQ(fault_of([&] { group.all_reduce(buffer_of(values), op); }, &text), Fault::mismatch)
+      << text;
+  EXPECT_NE(text.find("rank 1 called all_reduce(max)"), std::string::npos) << text;
+});
+
+TEST_P(AcrossHosts, RanksOfOneHostThatDifferAreNamedThereAndElsewhere) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  HostLayout{"aab", GetParam()}.set();
+  EXPECT_TRUE(all_succeeded(differ_here.run(3, 30s)));
+}
+
+const Ranks drops("drops a sub-group across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::optional<ProcessGroup> part = group.split(0);
+  part->barrier();
+  if (rank.rank == 2) {
+    part.reset();
+  } else {
+    try {
+      part->barrier();
+      ADD_FAILURE() << "nobody noticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.fault(), Fault::peer_lost) << error.what();
+      EXPECT_NE(std::string(error.what()).find("rank 2 left it"), std::string::npos)
+          << error.what();
+    }
+  }
+  group.barrier();  // Which goes on.
+  destroy_process_group(group);
+});
+
+TEST_P(AcrossHosts, WhoDropsASubGroupIsNamedAndTheOthersGroupsGoOn) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(drops.run(4, 60s)));
+}
+
+const Ranks unlimited("no timeout across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::vector<float> values(some, 1);
+  if (rank.rank == 1) std::this_thread::sleep_for(4s);
+  group.all_reduce(buffer_of(values), ReduceOp::sum, {.timeout = std::chrono::milliseconds::max()});
+  EXPECT_EQ(values, std::vector<float>(some, 4));
+  destroy_process_group(group);
+});
+
+TEST_P(AcrossHosts, ACallWithoutATimeoutWaits) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(unlimited.run(4, 60s)));
 }
 
 const Ranks late("late across hosts", [](const Rank& rank) {
