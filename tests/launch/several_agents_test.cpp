@@ -22,7 +22,6 @@
 #include "lockstep/comm/host/job_page.h"
 #include "lockstep/comm/host/switchboard.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/store/tcp_store.h"
 #include "lockstep/comm/store/tcp_store_server.h"
 #include "tests/ranks.h"
 #include "tools/command.h"
@@ -268,22 +267,6 @@ TEST(SeveralAgents, AnAgentThatHasNoTokenSaysWhy) {
   expect_refusal(two, "its file cannot be read", Fault::system);
 }
 
-TEST(SeveralAgents, RanksOfTwoHostsAreRefusedAndBothHostsNamed) {
-  TwoAgents two;
-  TcpStoreOptions options;
-  options.port = two.store.port();
-  options.token = two.token;
-  options.member.job_id = two.job.id;
-  options.member.world_size = two.job.world_size;
-  TcpStore rank_zero(options);
-  rank_zero.set("lockstep/" + two.job.id + "/0/world", "a name\nnode7 its-boot its-namespace");
-  expect_refusal(two, " and rank 0 on node7", Fault::unsupported);
-  char here[64] = {};
-  ::gethostname(here, sizeof here - 1);
-  const std::string text = two.rank(each).err();
-  EXPECT_NE(text.find(std::string("rank 3 is on ") + here), text.npos) << text;
-}
-
 const Ranks of_any_launcher("of a launcher without a store", [](const Rank&) {
   LaunchEnvironment who = read_environment();
   who.agent_fd = {};
@@ -295,8 +278,10 @@ TEST(SeveralAgents, WithoutAStoreTheyAreRefused) {
   TwoAgents two;
   two.agents[0]->start_rank(of_any_launcher, 0);
   two.agents[0]->run();
-  EXPECT_EQ(two.rank(0).wait(), 10 + static_cast<int>(Fault::unsupported)) << two.rank(0).err();
-  EXPECT_NE(two.rank(0).err().find("2 of 4 ranks"), std::string::npos) << two.rank(0).err();
+  EXPECT_EQ(two.rank(0).wait(), 10 + static_cast<int>(Fault::misuse)) << two.rank(0).err();
+  EXPECT_NE(two.rank(0).err().find("where the ranks of several hosts are to meet"),
+            std::string::npos)
+      << two.rank(0).err();
 }
 
 }  // namespace
