@@ -2,7 +2,9 @@
 #include "lockstep/comm/compose.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/reduce/reduce.h"
@@ -11,6 +13,11 @@ namespace lockstep {
 namespace {
 
 using Counts = std::vector<std::size_t>;
+using Scratch = std::unique_ptr<std::byte[]>;
+
+Scratch make_scratch(std::size_t bytes) {
+  return std::make_unique_for_overwrite<std::byte[]>(bytes);
+}
 
 // Bytes that a reduction handles at a time: bounds the scratch memory, which is as large.
 constexpr std::size_t piece_bytes = 4 << 20;
@@ -95,18 +102,23 @@ class Composition {
   }
 
   void reduce_scatter(const Buffer& input, const Buffer& output, const Counts& counts) {
-    std::vector<std::byte> scratch(size_ * counts[rank_] * element_);
+    const std::size_t bytes = counts[rank_] * element_;
+    const Scratch scratch = make_scratch(size_ * bytes);
     Buffer received = output;
-    received.data = scratch.data();
+    received.data = scratch.get();
     received.count = size_ * counts[rank_];
     exchange(input, received, counts);
     std::vector<const std::byte*> sources;
-    for (std::size_t r = 0; r < size_; ++r)
-      sources.push_back(scratch.data() + r * counts[rank_] * element_);
+    for (std::size_t r = 0; r < size_; ++r) sources.push_back(scratch.get() + r * bytes);
+    reduce(sources, output, counts[rank_]);
+  }
+
+  void reduce(const std::vector<const std::byte*>& sources, const Buffer& output,
+              std::size_t count) const {
     auto* const target = static_cast<std::byte*>(output.data);
-    if (counts[rank_] > 0)
+    if (count > 0)
       reduce_function(outer_.signature.dtype, outer_.signature.op)(
-          sources.data(), static_cast<int>(size_), &target, 1, counts[rank_]);
+          sources.data(), static_cast<int>(sources.size()), &target, 1, count);
   }
 
   void gather(const Buffer& input, const Buffer& output, const Counts& counts) {
@@ -123,23 +135,41 @@ class Composition {
     native(Operation::all_to_all, outer_.input, outer_.output, pairs);
   }
 
-  // Each rank reduces its share of a piece; then all ranks, or the root, get all shares.
   void reduce_in_pieces() {
     const Buffer& data = outer_.output;
     const std::size_t most = piece_bytes / element_;
-    std::vector<std::byte> scratch((std::min(data.count, most) / size_ + 1) * element_);
+    const Scratch scratch = make_scratch(std::min(data.count, most) * element_);
     for (std::size_t begin = 0; begin < data.count; begin += most) {
       const Buffer piece = part(data, begin, std::min(most, data.count - begin));
-      const Counts shares = shares_of(piece.count);
-      Buffer mine = piece;
-      mine.data = scratch.data();
-      mine.count = shares[rank_];
-      reduce_scatter(piece, mine, shares);
-      if (outer_.signature.operation == Operation::reduce)
-        gather(mine, piece, shares);
+      if (size_ == 2 && outer_.signature.operation == Operation::all_reduce)
+        swap_and_reduce(piece, scratch.get());
       else
-        all_gather(mine, piece, shares);
+        reduce_shares(piece, scratch.get());
     }
+  }
+
+  // Each rank reduces its share of a piece; then all ranks, or the root, get all shares.
+  void reduce_shares(const Buffer& piece, std::byte* scratch) {
+    const Counts shares = shares_of(piece.count);
+    Buffer mine = piece;
+    mine.data = scratch;
+    mine.count = shares[rank_];
+    reduce_scatter(piece, mine, shares);
+    if (outer_.signature.operation == Operation::reduce)
+      gather(mine, piece, shares);
+    else
+      all_gather(mine, piece, shares);
+  }
+
+  // Two ranks give each other all they have, and both reduce it: the same bytes, but in one step.
+  void swap_and_reduce(const Buffer& piece, std::byte* scratch) {
+    Buffer theirs = piece;
+    theirs.data = scratch;
+    native(Operation::all_to_all, piece, theirs, {0, piece.count, piece.count, 0});
+    const auto* const mine = static_cast<const std::byte*>(piece.data);
+    std::vector<const std::byte*> sources{mine, scratch};
+    if (rank_ == 1) std::swap(sources[0], sources[1]);
+    reduce(sources, piece, piece.count);
   }
 
   const NativeCall& native_;

@@ -6,7 +6,10 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
@@ -32,32 +35,40 @@ class EngineCommunicator::Caller {
     self->thread_ = start_thread(&Caller::loop, self);
   }
 
-  // Lets the thread do `job` and waits for it. `keep_alive` lives until it has.
-  void call(std::function<void()> job, std::shared_ptr<const void> keep_alive, Deadline deadline,
-            const Watch& watch, const std::string& what) {
-    std::unique_lock lock(mutex_);
+  // Lets the thread do `job`, which is `what`. `keep_alive` lives until it has.
+  void start(std::function<void()> job, std::shared_ptr<const void> keep_alive, std::string what) {
+    const std::lock_guard lock(mutex_);
     job_ = std::move(job);
     keep_alive_ = std::move(keep_alive);
+    what_ = std::move(what);
     error_ = nullptr;
     changed_.notify_all();
+  }
+
+  void wait(Deadline deadline, const Watch& watch) {
+    std::unique_lock lock(mutex_);
     try {
       while (!changed_.wait_for(lock, slice, [&] { return job_ == nullptr; })) {
         lock.unlock();
         watch();
         lock.lock();
         if (job_ != nullptr && Clock::now() >= deadline)
-          throw Error(Fault::timeout, fmt::format("{}: {} did not complete it in time", what,
+          throw Error(Fault::timeout, fmt::format("{}: {} did not complete it in time", what_,
                                                   options_.engine->name));
       }
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
-      is_alone_ = true;
       give_up(lock);
       throw;
     }
     is_alone_ = error_ != nullptr;
     if (error_) std::rethrow_exception(error_);
     is_made_ = true;  // The first call makes it.
+  }
+
+  void give_up() {
+    std::unique_lock lock(mutex_);
+    if (job_ != nullptr) give_up(lock);
   }
 
   void create() { made_ = make_communicator(options_); }
@@ -122,6 +133,7 @@ class EngineCommunicator::Caller {
 
   // With cancel(), nothing touches the caller's memory any more when this returns.
   void give_up(std::unique_lock<std::mutex>& lock) {
+    is_alone_ = true;
     if (job_ == nullptr || !can_cancel() || !is_made_) return;
     lock.unlock();
     made_->cancel();
@@ -179,6 +191,7 @@ class EngineCommunicator::Caller {
   std::condition_variable changed_;
   std::function<void()> job_;  // Null when there is none, or it is done.
   std::shared_ptr<const void> keep_alive_;
+  std::string what_;
   std::exception_ptr error_;
   bool is_made_ = false;
   bool is_alone_ = false;  // Peers may be gone.
@@ -192,8 +205,9 @@ EngineCommunicator::EngineCommunicator(CommunicatorOptions options, const Watch&
   Caller::start(caller_);
   const Deadline deadline = in(caller_->options().timeout);
   try {
-    caller_->call([caller = caller_.get()] { caller->create(); }, nullptr, deadline, watch,
-                  "making communicator " + caller_->options().name);
+    caller_->start([caller = caller_.get()] { caller->create(); }, nullptr,
+                   "making communicator " + caller_->options().name);
+    caller_->wait(deadline, watch);
   } catch (...) {
     caller_->end();
     throw;
@@ -208,16 +222,22 @@ void EngineCommunicator::expect_no_peers() { caller_->expect_no_peers(); }
 
 bool EngineCommunicator::can_cancel() const { return caller_->can_cancel(); }
 
-void EngineCommunicator::run(const Collective& collective, std::shared_ptr<const void> keep_alive,
-                             Deadline deadline, const Watch& watch) {
+void EngineCommunicator::start(const Collective& collective,
+                               std::shared_ptr<const void> keep_alive) {
   // By value: the caller may be gone before a call that cannot be cancelled returns.
   std::vector<std::size_t> counts(collective.counts.begin(), collective.counts.end());
-  caller_->call(
+  caller_->start(
       [caller = caller_.get(), owned = collective, counts = std::move(counts)]() mutable {
         owned.counts = counts;
         caller->run(owned);
       },
-      std::move(keep_alive), deadline, watch, describe(collective.signature));
+      std::move(keep_alive), describe(collective.signature));
 }
+
+void EngineCommunicator::wait(Deadline deadline, const Watch& watch) {
+  caller_->wait(deadline, watch);
+}
+
+void EngineCommunicator::give_up() { caller_->give_up(); }
 
 }  // namespace lockstep

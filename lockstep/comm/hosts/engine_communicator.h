@@ -37,15 +37,20 @@ class EngineCommunicator {
   // are gone.
   void expect_no_peers();
 
-  // Whether nothing touches a call's memory any more once run() has thrown. Where it is not so,
+  // Whether nothing touches a call's memory any more once wait() has thrown. Where it is not so,
   // buffers must be kept alive by `keep_alive`.
   bool can_cancel() const;
 
-  // Completes `collective`, composed of others where the engine does not do it itself. Counts are
-  // of the members, as in Backend::run(). Blocking: until it is complete. Errors: as the
-  // constructor's; after any of them nothing but the destructor is called.
-  void run(const Collective& collective, std::shared_ptr<const void> keep_alive, Deadline deadline,
-           const Watch& watch);
+  // Starts `collective`, composed of others where the engine does not do it itself. Counts are of the
+  // members, as in Backend::run(). Nothing else is called before wait() has returned, or give_up().
+  void start(const Collective& collective, std::shared_ptr<const void> keep_alive);
+
+  // Blocks until what was started is complete. Errors: as the constructor's; after any of them nothing
+  // but the destructor is called.
+  void wait(Deadline deadline, const Watch& watch);
+
+  // Instead of wait(), by a caller that has failed meanwhile. Nothing when nothing is under way.
+  void give_up();
 
  private:
   class Caller;

@@ -108,20 +108,37 @@ class HostsBackend final : public Backend {
   void throw_if_over(const Collective& collective) const;
   std::string context(const Collective& collective) const;
 
+  // A part of a buffer that travels at a time, and what of it this rank takes from host to host.
+  struct Piece {
+    Buffer data;
+    std::size_t slot;  // Two neighbours have different ones.
+    Counts slices;     // Elements, by local rank.
+    Buffer mine;       // This rank's slice, in memory of ours.
+  };
+  static constexpr std::size_t slots = 2;
+  class Crossing;  // One collective of an engine's: crossing.h.
+
   void by_engine_alone(const Call& call);
-  template <class Act>
-  void for_each_piece(const Call& call, Act act);
+  void by_all_ranks(const Call& call);
   void all_reduce(const Call& call);
   void broadcast(const Call& call);
   void all_gather(const Call& call);
   void reduce_scatter(const Call& call);
-  void by_all_ranks(const Call& call);
 
+  static bool is_in_place(Operation operation);
+  std::vector<Piece> pieces_of(const Call& call, std::size_t most) const;
+  std::vector<Piece> sliced_pieces_of(const Call& call);
+  template <class Before, class Cross, class After>
+  void in_stages(const std::vector<Piece>& pieces, Before before, Cross cross, After after);
+
+  static Collective step_of(const Call& call, Operation operation, const Buffer& input,
+                            const Buffer& output, const Counts& counts, int root = 0);
   void on_host(const Call& call, Operation operation, const Buffer& input, const Buffer& output,
                const Counts& counts, int root = 0);
-  void between_hosts(const Call& call, Operation operation, const Buffer& input,
-                     const Buffer& output, const Counts& counts, int root = 0);
-  void run_engine(const Call& call, EngineCommunicator& engine, Collective collective);
+  std::unique_ptr<Crossing> crossing_of(const Call& call, Operation operation, const Piece& piece);
+  void cross_slices(const Call& call, Operation operation, const Buffer& input,
+                    const Buffer& output, const Counts& counts);
+  void cross(const Call& call, EngineCommunicator& engine, const Collective& collective);
   void throw_if_explained(const Call& call) const;
 
   void make_engines();
@@ -142,9 +159,10 @@ class HostsBackend final : public Backend {
   HostsPipes pipes_;
   Mailbox mailbox_;
   std::vector<Signature> said_;  // By rank, of what all have entered last.
-  // Which of kept_'s scratch a step uses: 0 to 3 for what it computes; and
+  // Which of kept_'s scratch a step uses: 0 to 3 for what it computes, and these, for each slot, for
+  // copies of a user's memory.
   static constexpr std::size_t staged_input = 4;
-  static constexpr std::size_t staged_output = 5;
+  static constexpr std::size_t staged_output = staged_input + slots;
   KeptMemory kept_;
   std::unique_ptr<EngineCommunicator> slice_engine_;  // Of the ranks that own the same slice.
   std::unique_ptr<EngineCommunicator> engine_of_all_;

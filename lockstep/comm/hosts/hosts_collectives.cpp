@@ -1,31 +1,27 @@
 // How HostsBackend completes a collective.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <thread>
 
-#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/comm/hosts/crossing.h"
 #include "lockstep/comm/hosts/slices.h"
-#include "lockstep/comm/log.h"
 #include "lockstep/comm/reduce/average.h"
 #include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {
 
-// Of a slice that is on its way at a time: bounds the scratch memory.
-constexpr std::size_t piece_bytes = std::size_t{8} << 20;
+// Of a slice that is on its way at a time: as much as bounds the scratch memory, and as little as lets
+// the host's ranks work on other pieces meanwhile, but not less than an engine needs to be quick.
+constexpr std::size_t most_piece_bytes = std::size_t{4} << 20;
+constexpr std::size_t least_piece_bytes = std::size_t{1} << 20;
+constexpr std::size_t usual_pieces = 4;
 
-// Of a user's memory that is copied for an engine at a time.
+// Of a user's memory that is copied for an engine at a time: stays in cache.
 constexpr std::size_t staged_bytes = std::size_t{2} << 20;
-
-constexpr std::chrono::milliseconds pause{20};
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
   Buffer part = whole;
@@ -45,11 +41,6 @@ void copy(const Buffer& to, const Buffer& from) {
 }
 
 std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
-
-bool is_in_place(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::broadcast ||
-         operation == Operation::reduce;
-}
 
 }  // namespace
 
@@ -92,21 +83,53 @@ void HostsBackend::run(const Collective& collective) {
   }
 }
 
+// The collective's output in pieces of at most `most` elements, which all ranks cut alike.
+std::vector<HostsBackend::Piece> HostsBackend::pieces_of(const Call& call, std::size_t most) const {
+  const Buffer& data = call.outer.output;
+  std::vector<Piece> pieces;
+  for (std::size_t begin = 0; begin < data.count; begin += most)
+    pieces.push_back({.data = part_of(data, begin, std::min(most, data.count - begin)),
+                      .slot = pieces.size() % slots,
+                      .slices = {},
+                      .mine = {}});
+  return pieces;
+}
+
+// Each piece passes three stages, on the host, between hosts, and on the host. While the engine has
+// one of them, this rank works on the pieces before and after it.
+template <class Before, class Cross, class After>
+void HostsBackend::in_stages(const std::vector<Piece>& pieces, Before before, Cross cross,
+                             After after) {
+  std::unique_ptr<Crossing> under_way;
+  for (std::size_t i = 0; i <= pieces.size(); ++i) {
+    std::unique_ptr<Crossing> next;
+    if (i < pieces.size()) {
+      before(pieces[i]);
+      next = cross(pieces[i]);
+    }
+    if (under_way) under_way->wait();
+    if (next) next->start();
+    if (under_way) under_way->deliver();
+    if (i > 0) after(pieces[i - 1]);
+    under_way = std::move(next);
+  }
+}
+
 void HostsBackend::by_engine_alone(const Call& call) {
   EngineCommunicator& engine = engine_of_all(call);
   Collective step = call.outer;
   step.signature.op = call.sums;
-  if (!is_in_place(step.signature.operation) || engine.can_cancel()) {
-    run_engine(call, engine, step);
-  } else {
-    // What may have to be copied, in pieces that stay in cache; all ranks cut alike, whoever copies.
-    const Buffer& data = call.outer.output;
-    const std::size_t most = staged_bytes / size_of(call.dtype);
-    for (std::size_t begin = 0; begin < data.count; begin += most) {
-      step.output = part_of(data, begin, std::min(most, data.count - begin));
-      step.signature.count = step.output.count;
-      run_engine(call, engine, step);
-    }
+  if (engine.can_cancel() || !is_in_place(step.signature.operation)) {
+    cross(call, engine, step);
+  } else {  // Some ranks may have to copy, and all cut as they do.
+    in_stages(
+        pieces_of(call, staged_bytes / size_of(call.dtype)), [](const Piece&) {},
+        [&](const Piece& piece) {
+          step.output = piece.data;
+          step.signature.count = piece.data.count;
+          return std::make_unique<Crossing>(*this, call, engine, step, piece.slot);
+        },
+        [](const Piece&) {});
   }
   const bool has_result = call.outer.signature.operation != Operation::reduce || call.root_is_here;
   if (call.averages && has_result) divide_sums(call.outer.output, call.ranks);
@@ -118,51 +141,71 @@ void HostsBackend::by_all_ranks(const Call& call) {
   const Buffer nothing{.dtype = call.dtype};
   if (mine.signature.operation == Operation::gather && !is_root) mine.output = nothing;
   if (mine.signature.operation == Operation::scatter && !is_root) mine.input = nothing;
-  run_engine(call, engine_of_all(call), mine);
+  cross(call, engine_of_all(call), mine);
 }
 
 // --- Two levels -------------------------------------------------------------------------------------
 
-// Calls act(piece, its elements by local rank, this rank's slice of it in memory of ours).
-template <class Act>
-void HostsBackend::for_each_piece(const Call& call, Act act) {
+// With slices, and this rank's of them in memory of ours.
+std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call) {
   const Buffer& data = call.outer.output;
-  const std::size_t most =
-      static_cast<std::size_t>(map_.slices()) * piece_bytes / size_of(call.dtype);
-  for (std::size_t begin = 0; begin < data.count; begin += most) {
-    const Buffer piece = part_of(data, begin, std::min(most, data.count - begin));
-    const Counts slices = cut(piece.count, size_of(call.dtype), map_.slices(), map_.local_size());
-    const std::size_t mine = slices[static_cast<std::size_t>(map_.local_rank())];
-    act(piece, slices, kept_.scratch(0, like(data, mine)));
+  const auto slices = static_cast<std::size_t>(map_.slices());
+  const std::size_t bytes =
+      std::clamp(data.bytes() / slices / usual_pieces, least_piece_bytes, most_piece_bytes);
+  std::vector<Piece> pieces = pieces_of(call, slices * (bytes / size_of(call.dtype)));
+  for (Piece& piece : pieces) {
+    piece.slices = cut(piece.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
+    const std::size_t mine = piece.slices[static_cast<std::size_t>(map_.local_rank())];
+    piece.mine = kept_.scratch(piece.slot, like(data, mine));
   }
+  return pieces;
 }
 
 // And reduce, of which only one host, and there only one rank, gets the result.
 void HostsBackend::all_reduce(const Call& call) {
   const bool to_all = call.outer.signature.operation == Operation::all_reduce;
-  for_each_piece(call, [&](const Buffer& piece, const Counts& slices, const Buffer& mine) {
-    on_host(call, Operation::reduce_scatter, piece, mine, slices);
-    if (mine.count > 0) {
-      between_hosts(call, to_all ? Operation::all_reduce : Operation::reduce, {}, mine, {},
-                    call.root_host);
-      if (call.averages && (to_all || call.root_is_here)) divide_sums(mine, call.ranks);
-    }
-    if (to_all)
-      on_host(call, Operation::all_gather, mine, piece, slices);
-    else if (call.root_is_here)
-      on_host(call, Operation::gather, mine, piece, slices, call.local_root);
-  });
+  const bool has_result = to_all || call.root_is_here;
+  in_stages(
+      sliced_pieces_of(call),
+      [&](const Piece& piece) {
+        on_host(call, Operation::reduce_scatter, piece.data, piece.mine, piece.slices);
+      },
+      [&](const Piece& piece) {
+        return crossing_of(call, to_all ? Operation::all_reduce : Operation::reduce, piece);
+      },
+      [&](const Piece& piece) {
+        if (call.averages && has_result) divide_sums(piece.mine, call.ranks);
+        if (to_all)
+          on_host(call, Operation::all_gather, piece.mine, piece.data, piece.slices);
+        else if (has_result)
+          on_host(call, Operation::gather, piece.mine, piece.data, piece.slices, call.local_root);
+      });
 }
 
 void HostsBackend::broadcast(const Call& call) {
-  for_each_piece(call, [&](const Buffer& piece, const Counts& slices, const Buffer& mine) {
-    if (call.root_is_here) {
-      on_host(call, Operation::broadcast, {}, piece, {}, call.local_root);
-      copy(mine, part_of(piece, begin_of(slices, map_.local_rank()), mine.count));
-    }
-    if (mine.count > 0) between_hosts(call, Operation::broadcast, {}, mine, {}, call.root_host);
-    if (!call.root_is_here) on_host(call, Operation::all_gather, mine, piece, slices);
-  });
+  in_stages(
+      sliced_pieces_of(call),
+      [&](const Piece& piece) {
+        if (!call.root_is_here) return;
+        on_host(call, Operation::broadcast, {}, piece.data, {}, call.local_root);
+        copy(piece.mine,
+             part_of(piece.data, begin_of(piece.slices, map_.local_rank()), piece.mine.count));
+      },
+      [&](const Piece& piece) { return crossing_of(call, Operation::broadcast, piece); },
+      [&](const Piece& piece) {
+        if (!call.root_is_here)
+          on_host(call, Operation::all_gather, piece.mine, piece.data, piece.slices);
+      });
+}
+
+// Null where this rank owns no slice.
+std::unique_ptr<HostsBackend::Crossing> HostsBackend::crossing_of(const Call& call,
+                                                                  Operation operation,
+                                                                  const Piece& piece) {
+  if (piece.mine.count == 0) return nullptr;
+  return std::make_unique<Crossing>(*this, call, slice_engine(call),
+                                    step_of(call, operation, {}, piece.mine, {}, call.root_host),
+                                    piece.slot);
 }
 
 // Each host's block is put together there, sent slice by slice, and shared there.
@@ -177,9 +220,9 @@ void HostsBackend::all_gather(const Call& call) {
   on_host(call, Operation::all_gather, call.outer.input, block, blocks.parts(map_.host()));
   if (mine.count > 0) {
     const Counts cuts = blocks.cut_of(map_.host());
-    between_hosts(call, Operation::all_gather,
-                  part_of(block, begin_of(cuts, map_.local_rank()), cuts[me]), mine,
-                  blocks.slices_by_host(map_.local_rank()));
+    cross_slices(call, Operation::all_gather,
+                 part_of(block, begin_of(cuts, map_.local_rank()), cuts[me]), mine,
+                 blocks.slices_by_host(map_.local_rank()));
   }
   on_host(call, Operation::all_gather, mine, all, by_slice);
   blocks.parts_from_slices(bytes_of(output), bytes_of(all));
@@ -199,8 +242,8 @@ void HostsBackend::reduce_scatter(const Call& call) {
   blocks.slices_from_parts(bytes_of(all), bytes_of(input));
   on_host(call, Operation::reduce_scatter, all, mine, by_slice);
   if (mine.count > 0) {
-    between_hosts(call, Operation::reduce_scatter, mine, slice,
-                  blocks.slices_by_host(map_.local_rank()));
+    cross_slices(call, Operation::reduce_scatter, mine, slice,
+                 blocks.slices_by_host(map_.local_rank()));
     if (call.averages) divide_sums(slice, call.ranks);
   }
   on_host(call, Operation::all_gather, slice, block, here);
@@ -210,10 +253,8 @@ void HostsBackend::reduce_scatter(const Call& call) {
 
 // --- One level ----------------------------------------------------------------------------------------
 
-namespace {
-
-Collective step_of(const Collective& outer, Operation operation, ReduceOp op, const Buffer& input,
-                   const Buffer& output, const Counts& counts, int root) {
+Collective HostsBackend::step_of(const Call& call, Operation operation, const Buffer& input,
+                                 const Buffer& output, const Counts& counts, int root) {
   Collective step;
   step.signature = {.count = counts.empty()
                                  ? output.count
@@ -222,19 +263,17 @@ Collective step_of(const Collective& outer, Operation operation, ReduceOp op, co
                     .root = root,
                     .operation = operation,
                     .dtype = output.dtype,
-                    .op = op};
-  step.sequence = outer.sequence;
+                    .op = call.sums};
+  step.sequence = call.outer.sequence;
   step.input = input;
   step.output = output;
   step.counts = counts;
   return step;
 }
 
-}  // namespace
-
 void HostsBackend::on_host(const Call& call, Operation operation, const Buffer& input,
                            const Buffer& output, const Counts& counts, int root) {
-  Collective step = step_of(call.outer, operation, call.sums, input, output, counts, root);
+  Collective step = step_of(call, operation, input, output, counts, root);
   if (step.signature.count == 0) return;
   step.timeout = until(call.deadline);
   local_->enter(step);
@@ -244,101 +283,17 @@ void HostsBackend::on_host(const Call& call, Operation operation, const Buffer& 
   local_->run(step);
 }
 
-void HostsBackend::between_hosts(const Call& call, Operation operation, const Buffer& input,
-                                 const Buffer& output, const Counts& counts, int root) {
-  run_engine(call, slice_engine(call),
-             step_of(call.outer, operation, call.sums, input, output, counts, root));
+void HostsBackend::cross_slices(const Call& call, Operation operation, const Buffer& input,
+                                const Buffer& output, const Counts& counts) {
+  cross(call, slice_engine(call), step_of(call, operation, input, output, counts));
 }
 
-// Where the engine cannot cancel, what it works on must outlive its caller: memory of the user's is
-// copied into some that does.
-void HostsBackend::run_engine(const Call& call, EngineCommunicator& engine, Collective collective) {
-  const Buffer output = collective.output;
-  auto kept = std::make_shared<std::vector<std::shared_ptr<const void>>>();
-  if (!engine.can_cancel()) {
-    const auto keep = [&](Buffer& buffer, std::size_t which, bool is_read) {
-      if (buffer.bytes() == 0) return;
-      std::shared_ptr<const void> owner = kept_.owner_of(buffer);
-      if (!owner) {
-        const Buffer copy = kept_.scratch(which, buffer);
-        if (is_read) std::memcpy(copy.data, buffer.data, buffer.bytes());
-        buffer = copy;
-        owner = kept_.owner_of(buffer);
-      }
-      kept->push_back(std::move(owner));
-    };
-    keep(collective.input, staged_input, true);
-    keep(collective.output, staged_output, is_in_place(collective.signature.operation));
-  }
-  try {
-    engine.run(collective, kept, call.deadline, [&] { throw_if_over(call.outer); });
-  } catch (const Error& error) {
-    const bool may_be_explained =
-        error.fault() == Fault::system || error.fault() == Fault::timeout ||
-        (error.fault() == Fault::peer_lost && !error.failure());  // Gloo's: a connection ended.
-    if (!may_be_explained) throw;
-    throw_if_explained(call);
-    throw Error(error.fault(), fmt::format("{}: {}", context(call.outer), bare_text(error)));
-  }
-  const bool is_whole = collective.signature.operation != Operation::reduce ||
-                        collective.signature.root == engine.rank();
-  if (collective.output.data != output.data && is_whole)
-    std::memcpy(output.data, collective.output.data, output.bytes());
-}
-
-// An engine fails when a peer dies, and often before we have heard who it was.
-void HostsBackend::throw_if_explained(const Call& call) const {
-  for (const Deadline patience = in(time_for_news); Clock::now() < patience;
-       std::this_thread::sleep_for(pause))
-    throw_if_over(call.outer);
-}
-
-// --- Communicators ------------------------------------------------------------------------------------
-
-void HostsBackend::make_engines() {
-  const Collective making{.signature = {.operation = Operation::split}, .timeout = timeout_};
-  const Call call(*this, making);
-  if (map_.owns_slice() && map_.hosts() < call.ranks) slice_engine(call);
-  engine_of_all(call);
-}
-
-EngineCommunicator& HostsBackend::slice_engine(const Call& call) {
-  if (!slice_engine_)
-    slice_engine_ = make_engine(call, map_.slice_ranks(map_.local_rank()), map_.host(),
-                                fmt::format("slice {}", map_.local_rank()), {});
-  return *slice_engine_;
-}
-
-EngineCommunicator& HostsBackend::engine_of_all(const Call& call) {
-  if (!engine_of_all_) {
-    std::vector<int> all(ranks_.size());
-    std::iota(all.begin(), all.end(), 0);
-    engine_of_all_ = make_engine(call, all, rank_, "all", here_);
-  }
-  return *engine_of_all_;
-}
-
-std::unique_ptr<EngineCommunicator> HostsBackend::make_engine(const Call& call,
-                                                              const std::vector<int>& members,
-                                                              int rank, const std::string& what,
-                                                              Place local) {
-  CommunicatorOptions options = context_->engine;
-  options.rank = rank;
-  options.world_ranks.clear();
-  for (const int member : members)
-    options.world_ranks.push_back(ranks_[static_cast<std::size_t>(member)]);
-  options.name = fmt::format("{}/{}", group_, what);
-  options.local = local;
-  options.timeout = until(call.deadline);
-  // Whoever waits for a call has its deadline, and cancels it.
-  options.call_timeout = std::chrono::hours(24 * 365);
-  try {
-    return std::make_unique<EngineCommunicator>(std::move(options),
-                                                [&] { throw_if_over(call.outer); });
-  } catch (const Error& error) {
-    if (error.fault() == Fault::system || error.fault() == Fault::timeout) throw_if_explained(call);
-    throw;
-  }
+void HostsBackend::cross(const Call& call, EngineCommunicator& engine,
+                         const Collective& collective) {
+  Crossing crossing(*this, call, engine, collective);
+  crossing.start();
+  crossing.wait();
+  crossing.deliver();
 }
 
 }  // namespace lockstep

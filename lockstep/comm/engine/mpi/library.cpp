@@ -60,6 +60,14 @@ std::optional<Launched> launched() {
   return std::nullopt;
 }
 
+// Over TCP Open MPI has the receiver of a long message ask for each part of it, and what asks waits
+// behind the data that the receiver itself has under way: of two ranks that send to each other at
+// once, only one does at a time. Sent without being asked for, data take the link both ways.
+void choose_settings() {
+  constexpr int keep_what_is_there = 0;
+  setenv("OMPI_MCA_btl_tcp_flags", "send,inplace", keep_what_is_there);
+}
+
 void require_all_ranks() {
   int size = 0;
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
@@ -143,6 +151,7 @@ void start() {
   const bool by_program = is_initialized();
   if (!by_program) {
     require_launcher();
+    choose_settings();
     int level = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
     if (on_exit(end_at_exit, nullptr) != 0)
