@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -78,5 +79,12 @@ constexpr std::size_t bytes_of_element(std::uint8_t dtype) {
 constexpr std::size_t bytes_of(const lockstep_buffer& buffer) {
   return buffer.count * bytes_of_element(buffer.dtype);
 }
+
+// For libraries that move data only while a thread is in a call of theirs, as MPI and oneCCL do: a
+// member that has all that it waits for may leave a call with some of what it sends still queued, and
+// its peers would wait until it comes back. So such a call ends with a barrier, by which all data have
+// arrived. Not where they fit into a socket's buffer, which is empty when the call begins.
+constexpr std::size_t sent_at_once = std::size_t{8} << 10;
+constexpr std::size_t of_any_size = std::numeric_limits<std::size_t>::max();  // Not known alike.
 
 }  // namespace lockstep::plugin

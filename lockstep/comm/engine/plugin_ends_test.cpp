@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -31,6 +33,24 @@ const Ranks first_leaves("plugins, the first leaves", [](const Rank& rank) {
     member.broadcast(buffer_of(data), 0);
   }
   EXPECT_TRUE(data == expected);
+});
+
+// Between calls no member is in the library, and none may need another to be.
+const Ranks wait_elsewhere("plugins, members wait elsewhere", [](const Rank& rank) {
+  Member member(engine_under_test(), member_of(rank));
+  std::vector<float> data(1'000'000, 1);
+  const auto mark = [&](int call, int number) {
+    return rank.scratch / (std::to_string(call) + " by " + std::to_string(number));
+  };
+  for (int call = 0; call < 20; ++call) {
+    member.all_reduce(buffer_of(data), 0);
+    std::ofstream(mark(call, rank.rank)).flush();
+    for (int peer = 0; peer < rank.world_size; ++peer)
+      for (const auto begin = steady_clock::now(); !std::filesystem::exists(mark(call, peer));
+           std::this_thread::sleep_for(milliseconds(1)))
+        ASSERT_LT(steady_clock::now() - begin, seconds(20))
+            << "rank " << peer << " is still in call " << call;
+  }
 });
 
 const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
@@ -111,6 +131,10 @@ const Ranks listen_on_v6("plugins listen on ::1", [](const Rank& rank) {
 });
 
 class PluginEnds : public Plugins {};
+
+TEST_P(PluginEnds, LeavesNothingUnderWayThatAPeerWaitsFor) {
+  EXPECT_TRUE(all_succeeded(wait_elsewhere.run(3)));
+}
 
 TEST_P(PluginEnds, MayBeLeftByWhoHasFinished) { EXPECT_TRUE(all_succeeded(first_leaves.run(2))); }
 

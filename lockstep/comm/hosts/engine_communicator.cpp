@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -20,7 +21,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds time_to_cancel{10};  // Then it is said, again and again.
+constexpr std::chrono::seconds time_to_cancel{10};
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
 
@@ -138,9 +139,12 @@ class EngineCommunicator::Caller {
     lock.unlock();
     made_->cancel();
     lock.lock();
-    while (!changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; }))
-      log(LogLevel::error,
-          fmt::format("{} does not return from a call that was cancelled", options_.engine->name));
+    if (changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; })) return;
+    log(LogLevel::error,
+        fmt::format("{} does not return from a call that was cancelled, and may still write to "
+                    "memory of it: this process ends",
+                    options_.engine->name));
+    std::abort();
   }
 
   std::vector<std::size_t> counts_of(const Collective& collective) const {

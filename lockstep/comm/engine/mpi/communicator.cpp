@@ -115,6 +115,8 @@ Communicator::~Communicator() {
   if (MPI_Comm_free(&comm_) == MPI_SUCCESS) unfinished_.finish();
 }
 
+void Communicator::settle() { check(MPI_Barrier(comm_), "MPI_Barrier"); }
+
 void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
   const Reduction native = reduction_of(data, reduce_op);
   in_pieces(bytes_at(data), plugin::bytes_of(data), element_of(data), [&](void* at, int count) {

@@ -35,6 +35,9 @@ class Communicator {
   // A call has failed.
   void give_up() { is_whole_ = false; }
 
+  // After a call that moves more than plugin::sent_at_once: nothing of it is under way any more.
+  void settle();
+
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, int root);
   void reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op);

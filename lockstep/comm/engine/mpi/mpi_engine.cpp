@@ -71,42 +71,50 @@ int create(const lockstep_engine_config* config, void** communicator, Error* err
 
 void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
 
-// Runs act(communicator), after whose failure the communicator is given up.
+// Runs act(communicator), after whose failure the communicator is given up. `bytes` are of all that
+// it moves, alike on all ranks.
 template <class Act>
-int on(void* communicator, Error* error, Act act) {
+int on(void* communicator, std::size_t bytes, Error* error, Act act) {
   auto& self = *static_cast<Communicator*>(communicator);
-  const int result = plugin::guarded(error, [&] { act(self); });
+  const int result = plugin::guarded(error, [&] {
+    act(self);
+    if (bytes > plugin::sent_at_once) self.settle();
+  });
   if (result != 0) self.give_up();
   return result;
 }
 
 int all_reduce(void* communicator, const Data* data, std::uint8_t reduce_op, Error* error) {
-  return on(communicator, error, [&](Communicator& c) { c.all_reduce(*data, reduce_op); });
+  return on(communicator, plugin::bytes_of(*data), error,
+            [&](Communicator& c) { c.all_reduce(*data, reduce_op); });
 }
 
 int broadcast(void* communicator, const Data* data, std::int32_t root, Error* error) {
-  return on(communicator, error, [&](Communicator& c) { c.broadcast(*data, root); });
+  return on(communicator, plugin::bytes_of(*data), error,
+            [&](Communicator& c) { c.broadcast(*data, root); });
 }
 
 int reduce(void* communicator, const Data* data, std::int32_t root, std::uint8_t reduce_op,
            Error* error) {
-  return on(communicator, error, [&](Communicator& c) { c.reduce(*data, root, reduce_op); });
+  return on(communicator, plugin::bytes_of(*data), error,
+            [&](Communicator& c) { c.reduce(*data, root, reduce_op); });
 }
 
 int all_gather(void* communicator, const Data* input, const Data* output, const std::size_t* counts,
                Error* error) {
-  return on(communicator, error, [&](Communicator& c) { c.all_gather(*input, *output, counts); });
+  return on(communicator, plugin::bytes_of(*output), error,
+            [&](Communicator& c) { c.all_gather(*input, *output, counts); });
 }
 
 int reduce_scatter(void* communicator, const Data* input, const Data* output,
                    const std::size_t* counts, std::uint8_t reduce_op, Error* error) {
-  return on(communicator, error,
+  return on(communicator, plugin::bytes_of(*input), error,
             [&](Communicator& c) { c.reduce_scatter(*input, *output, counts, reduce_op); });
 }
 
 int all_to_all(void* communicator, const Data* input, const Data* output,
                const std::size_t* send_counts, const std::size_t* receive_counts, Error* error) {
-  return on(communicator, error,
+  return on(communicator, plugin::of_any_size, error,
             [&](Communicator& c) { c.all_to_all(*input, *output, send_counts, receive_counts); });
 }
 

@@ -21,9 +21,6 @@ void choose_settings(const lockstep_engine_config& config) {
   set_by_default("CCL_ATL_TRANSPORT", "ofi");
   set_by_default("CCL_PROCESS_LAUNCHER", "none");
   set_by_default("FI_PROVIDER", "tcp");
-  // The receiver of a long message reads it otherwise, and asks for that behind what it sends itself:
-  // then the link is used one way at a time.
-  set_by_default("FI_OFI_RXM_USE_RNDV_WRITE", "1");
   // In the thread that waits: a thread of oneCCL's own would spin on a core, beside the ranks'.
   set_by_default("CCL_WORKER_OFFLOAD", "0");
   // oneCCL takes ranks with one host name for ranks that share memory, which is not so between

@@ -132,23 +132,32 @@ void complete(const Communicator& self, ccl::event& event) {
   }
 }
 
-// `begin(communicator)` returns the event of one collective.
+// Begins what returns an event, and completes it.
 template <class Begin>
-int run(void* communicator, lockstep_engine_error* error, Begin begin) noexcept {
-  auto& self = *static_cast<Communicator*>(communicator);
-  return guarded(error, [&] {
-    // oneCCL's destructor of an event that has not come waits for it: such a one is kept.
-    auto event = std::make_unique<std::optional<ccl::event>>();
-    try {
-      {
-        const auto lock = progress().enter();
-        event->emplace(begin(*self.ccl));
-      }
-      complete(self, **event);
-    } catch (...) {
-      static_cast<void>(event.release());
-      throw;
+void complete_all_of(const Communicator& self, Begin begin) {
+  // oneCCL's destructor of an event that has not come waits for it: such a one is kept.
+  auto event = std::make_unique<std::optional<ccl::event>>();
+  try {
+    {
+      const auto lock = progress().enter();
+      event->emplace(begin(*self.ccl));
     }
+    complete(self, **event);
+  } catch (...) {
+    static_cast<void>(event.release());
+    throw;
+  }
+}
+
+// One collective, of which `begin(communicator)` returns the event. `bytes` are of all that it moves,
+// alike on all members.
+template <class Begin>
+int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Begin begin) noexcept {
+  const auto& self = *static_cast<const Communicator*>(communicator);
+  return guarded(error, [&] {
+    complete_all_of(self, begin);
+    if (bytes > sent_at_once)
+      complete_all_of(self, [](const ccl::communicator& ccl) { return ccl::barrier(ccl); });
   });
 }
 
@@ -255,7 +264,7 @@ void cancel(void* communicator) { static_cast<Communicator*>(communicator)->is_c
 
 int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t reduce_op,
                lockstep_engine_error* error) {
-  return run(communicator, error, [&](const ccl::communicator& ccl) {
+  return run(communicator, bytes_of(*data), error, [&](const ccl::communicator& ccl) {
     require_combines(*data, reduce_op);
     return ccl::allreduce(data->data, data->data, data->count, *number_of(data->dtype),
                           *reduction_of(data->dtype, reduce_op), ccl);
@@ -264,14 +273,14 @@ int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t red
 
 int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root,
               lockstep_engine_error* error) {
-  return run(communicator, error, [&](const ccl::communicator& ccl) {
+  return run(communicator, bytes_of(*data), error, [&](const ccl::communicator& ccl) {
     return ccl::broadcast(data->data, bytes_of(*data), ccl::datatype::uint8, root, ccl);
   });
 }
 
 int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
            std::uint8_t reduce_op, lockstep_engine_error* error) {
-  return run(communicator, error, [&](const ccl::communicator& ccl) {
+  return run(communicator, bytes_of(*data), error, [&](const ccl::communicator& ccl) {
     require_combines(*data, reduce_op);
     return ccl::reduce(data->data, data->data, data->count, *number_of(data->dtype),
                        *reduction_of(data->dtype, reduce_op), root, ccl);
@@ -286,7 +295,7 @@ std::vector<std::size_t> in_bytes(const std::size_t* counts, int size, std::uint
 
 int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
                const std::size_t* counts, lockstep_engine_error* error) {
-  return run(communicator, error, [&](const ccl::communicator& ccl) {
+  return run(communicator, bytes_of(*output), error, [&](const ccl::communicator& ccl) {
     const auto bytes = in_bytes(counts, ccl.size(), output->dtype);
     auto* parts = static_cast<char*>(output->data);
     // Where nothing is sent, the input may be anywhere; oneCCL refuses places within the output.
@@ -305,7 +314,7 @@ int reduce_scatter(void*, const lockstep_buffer*, const lockstep_buffer*, const 
 int all_to_all(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
                const std::size_t* send_counts, const std::size_t* receive_counts,
                lockstep_engine_error* error) {
-  return run(communicator, error, [&](const ccl::communicator& ccl) {
+  return run(communicator, of_any_size, error, [&](const ccl::communicator& ccl) {
     return ccl::alltoallv(input->data, in_bytes(send_counts, ccl.size(), input->dtype),
                           output->data, in_bytes(receive_counts, ccl.size(), output->dtype),
                           ccl::datatype::uint8, ccl);

@@ -1,0 +1,178 @@
+// The thread of an engine's communicator, and how its calls are waited for and given up. The engine is
+// a table of functions of this file.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/engine_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/comm/engine/plugin.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::fault_of;
+
+// An engine whose calls return when they are let go.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int calls = 0;
+  bool is_open = true;
+  bool is_cancelled = false;
+  bool heeds_cancel = true;
+
+  int pass(lockstep_engine_error* error) {
+    std::unique_lock lock(mutex);
+    ++calls;
+    changed.notify_all();
+    changed.wait(lock, [&] { return is_open || (is_cancelled && heeds_cancel); });
+    return is_open ? 0 : plugin::fail(error, Fault::aborted, "cancelled");
+  }
+  void change(bool Gate::*what, bool value) {
+    const std::lock_guard lock(mutex);
+    this->*what = value;
+    changed.notify_all();
+  }
+};
+
+Gate* gate = nullptr;
+
+int create(const lockstep_engine_config*, void** communicator, lockstep_engine_error*) {
+  *communicator = gate;
+  return 0;
+}
+void destroy(void*) {}
+void cancel(void*) { gate->change(&Gate::is_cancelled, true); }
+int supports(std::uint8_t, std::uint8_t, std::uint8_t) { return 1; }
+int all_reduce(void*, const lockstep_buffer* data, std::uint8_t, lockstep_engine_error* error) {
+  const int result = gate->pass(error);
+  if (result == 0) static_cast<float*>(data->data)[0] += 1;
+  return result;
+}
+
+lockstep_engine table(bool can_cancel) {
+  lockstep_engine made{};
+  made.struct_bytes = sizeof made;
+  made.abi = LOCKSTEP_ENGINE_ABI;
+  made.name = "gate";
+  made.devices = 1;
+  made.supports = supports;
+  made.create = create;
+  made.destroy = destroy;
+  made.cancel = can_cancel ? cancel : nullptr;
+  made.all_reduce = all_reduce;
+  return made;
+}
+
+class Calls : public testing::Test {
+ protected:
+  Calls() { gate = &gate_; }
+
+  std::unique_ptr<EngineCommunicator> make(bool can_cancel = true) {
+    abi_ = table(can_cancel);
+    engine_.abi = &abi_;
+    CommunicatorOptions options;
+    options.engine = &engine_;
+    options.world_ranks = {0};
+    options.name = "alone";
+    return std::make_unique<EngineCommunicator>(options, [] {});
+  }
+
+  Collective all_reduce() {
+    Collective collective;
+    collective.signature = {.count = 1, .operation = Operation::all_reduce};
+    collective.output = {.data = values_->data(), .count = 1};
+    return collective;
+  }
+
+  Gate gate_;
+  lockstep_engine abi_{};
+  Engine engine_{.name = "gate", .path = {}, .version = {}};
+  std::shared_ptr<std::vector<float>> values_ = std::make_shared<std::vector<float>>(1);
+};
+
+TEST_F(Calls, AreCompleteWhenTheyHaveBeenWaitedFor) {
+  const auto communicator = make();
+  for (int call = 1; call <= 3; ++call) {
+    communicator->start(all_reduce(), values_);
+    communicator->wait(in(10s), [] {});
+    EXPECT_EQ(values_->front(), static_cast<float>(call));
+  }
+  communicator->give_up();  // Nothing is under way.
+  EXPECT_FALSE(gate_.is_cancelled);
+}
+
+TEST_F(Calls, OfAnEngineThatFailsThrowWhatItSays) {
+  const auto communicator = make();
+  gate_.is_open = false;
+  gate_.is_cancelled = true;
+  communicator->start(all_reduce(), values_);
+  EXPECT_EQ(fault_of([&] { communicator->wait(in(10s), [] {}); }), Fault::aborted);
+}
+
+TEST_F(Calls, AreCancelledAtTheirDeadline) {
+  const auto communicator = make();
+  gate_.is_open = false;
+  communicator->start(all_reduce(), values_);
+  EXPECT_EQ(fault_of([&] { communicator->wait(in(50ms), [] {}); }), Fault::timeout);
+  EXPECT_TRUE(gate_.is_cancelled);
+  EXPECT_EQ(values_.use_count(), 1);  // The call has let go of its memory.
+}
+
+TEST_F(Calls, AreCancelledWhenTheirWatchThrows) {
+  const auto communicator = make();
+  gate_.is_open = false;
+  communicator->start(all_reduce(), values_);
+  const auto watch = [] { throw Error(Fault::peer_lost, "rank 1 died"); };
+  EXPECT_EQ(fault_of([&] { communicator->wait(in(10s), watch); }), Fault::peer_lost);
+  EXPECT_TRUE(gate_.is_cancelled);
+}
+
+TEST_F(Calls, AreCancelledByACallerThatHasFailed) {
+  const auto communicator = make();
+  gate_.is_open = false;
+  communicator->start(all_reduce(), values_);
+  communicator->give_up();
+  EXPECT_TRUE(gate_.is_cancelled);
+  EXPECT_EQ(values_.use_count(), 1);
+}
+
+TEST_F(Calls, KeepTheirMemoryWhereTheEngineCannotCancel) {
+  auto communicator = make(/*can_cancel=*/false);
+  EXPECT_FALSE(communicator->can_cancel());
+  gate_.is_open = false;
+  communicator->start(all_reduce(), values_);
+  EXPECT_EQ(fault_of([&] { communicator->wait(in(50ms), [] {}); }), Fault::timeout);
+  communicator.reset();
+  EXPECT_GT(values_.use_count(), 1);
+  gate_.change(&Gate::is_open, true);
+  for (const auto begin = Clock::now(); values_.use_count() > 1 && Clock::now() - begin < 10s;)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(values_.use_count(), 1);
+  EXPECT_EQ(values_->front(), 1);
+}
+
+using EngineDeathTest = Calls;
+
+TEST_F(EngineDeathTest, ACallThatDoesNotEndEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  gate_.heeds_cancel = false;
+  EXPECT_DEATH(
+      {
+        const auto communicator = make();
+        gate_.is_open = false;
+        communicator->start(all_reduce(), values_);
+        communicator->give_up();
+      },
+      "gate does not return from a call that was cancelled");
+}
+
+}  // namespace
+}  // namespace lockstep
