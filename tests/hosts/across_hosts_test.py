@@ -5,28 +5,17 @@
 across_hosts_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER [--mpi-rank PROGRAM]
 """
 
-import argparse
 import os
-import pathlib
-import shutil
 import signal
 import sys
 import time
 import unittest
 
-import network_hosts
 import slurm
-from jobs_across import Job
-from network_hosts import Hosts
+from across_hosts import (AcrossHosts, CORRUPT, MISUSE, NAMED_WITHIN, PEER_LOST, PREEMPTED, TIMEOUT,
+                          UNREACHED_WITHIN, has_engine, main)
 from relay import Relay
 from slurm import Slurm
-
-SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
-OPTIONS = None  # What main() was told.
-MISUSE, TIMEOUT, PEER_LOST, CORRUPT = 10, 13, 14, 16  # Exit codes of rank_of_hosts.h.
-PREEMPTED = 75
-NAMED_WITHIN = 1  # Seconds, on every surviving rank, of a rank that was killed.
-UNREACHED_WITHIN = 6  # Seconds, of a host without a link.
 
 # Sends what no rank would, and says how many ended the connection; the others are at the end.
 STRANGER = """
@@ -40,46 +29,6 @@ for address in sys.argv[1:]:
         except ConnectionResetError:
             pass
 """
-
-
-def engines():
-    return [name for name in ("gloo", "mpi", "oneccl") if has_engine(name)]
-
-
-def has_engine(name):
-    return (pathlib.Path(OPTIONS.engines) / f"liblockstep-engine-{name}.so").exists()
-
-
-@unittest.skipIf(network_hosts.why_not(), network_hosts.why_not())
-class AcrossHosts(unittest.TestCase):
-    count, networks = 3, 1
-
-    @classmethod
-    def setUpClass(cls):
-        cls.hosts = Hosts(cls.count, cls.networks).__enter__()
-        cls.addClassCleanup(cls.hosts.__exit__)
-
-    def job(self, *words, **variables):
-        job = Job(self.hosts, OPTIONS, *words, **variables)
-        self.addCleanup(job.end)
-        return job
-
-    def need(self, *engine_names):
-        for name in engine_names:
-            if not has_engine(name):
-                self.skipTest(f"the engine {name} was not built")
-
-    def assert_was_in_order(self, job, backend, counts=(2, 2)):
-        size = sum(counts)
-        self.assertEqual(job.wait(), [0] * len(job.processes), job.said())
-        joined = job.events("joined")
-        self.assertEqual(sorted(int(event["rank"]) for event in joined), list(range(size)), job.said())
-        self.assertEqual({(event["backend"], event["size"]) for event in joined},
-                         {(backend, str(size))}, job.said())
-        places = sorted((int(event["local_size"]), int(event["local_rank"])) for event in joined)
-        self.assertEqual(places, sorted((count, local) for count in counts for local in range(count)))
-        for event in ("checked", "stepping", "bye"):
-            self.assertEqual(len(job.events(event)), size, job.said())
 
 
 class Launchers(AcrossHosts):
@@ -143,14 +92,9 @@ class Launchers(AcrossHosts):
     def test_a_program_of_mpi_hands_over_a_part_of_its_processes(self):
         self.need_mpirun()
         job = self.job()
-        job.by_mpirun((2, 2), program=OPTIONS.mpi_rank)
+        job.by_mpirun((2, 2), program=self.options.mpi_rank)
         self.assert_was_in_order(job, "shm+mpi", (1, 2))
         self.assertIn("served sum=6\n", job.said())
-
-    def need_mpirun(self):
-        self.need("mpi")
-        if not shutil.which("mpirun") or not OPTIONS.mpi_rank:
-            self.skipTest("there is no mpirun (Debian's package openmpi-bin)")
 
     def test_ipv6(self):
         for name in ("gloo", "oneccl"):
@@ -174,6 +118,27 @@ class Launchers(AcrossHosts):
         job.wait()
         for words in ("RANK=5", "WORLD_SIZE=8", "OMPI_COMM_WORLD_SIZE=2", "fault=misuse"):
             self.assertIn(words, job.said())
+
+
+class WithoutIPv4(AcrossHosts):
+    count, families = 2, (6,)
+
+    def test_lockstep_run(self):
+        self.need("gloo")
+        job = self.job()
+        job.by_lockstep_run((2, 2))
+        self.assert_was_in_order(job, "shm+gloo")
+
+    def test_mpirun(self):
+        self.need_mpirun()
+        job = self.job()
+        job.by_mpirun((2, 2), until_told=True)
+        job.until("stepping", 4)
+        for host in self.hosts:
+            own = f"[{host.address6}]:"
+            self.assertGreaterEqual(len([one for one in host.listening() if one.startswith(own)]), 2)
+        job.tell_to_end()
+        self.assert_was_in_order(job, "shm+mpi")
 
 
 class Protection(AcrossHosts):
@@ -223,17 +188,6 @@ class Harm(AcrossHosts):
         job.until("stepping", sum(counts))
         time.sleep(0.2)
         return job
-
-    def assert_named(self, job, survivors, lost, since, limit):
-        """Each of them, within so many seconds."""
-        errors = job.until("error", len(survivors), patience=limit + 10)
-        self.assertEqual({int(event["rank"]) for event in errors}, set(survivors), job.said())
-        for event in errors:
-            self.assertEqual(event["fault"], "peer_lost", job.said())
-            self.assertIn(int(event["lost"]), lost(int(event["rank"])), job.said())
-        seconds = [float(event["at"]) - since for event in errors]
-        print(f"{self.id()}: named after {min(seconds):.3f} to {max(seconds):.3f} s")
-        self.assertLess(max(seconds), limit, job.said())
 
     def kill_last(self, backend, counts=(2, 2)):
         job = self.start(backend, counts)
@@ -398,22 +352,5 @@ class UnderSlurm(AcrossHosts):
         self.assertEqual(len(job.events("bye")), 2, job.said())
 
 
-def main():
-    global OPTIONS
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lockstep", required=True)
-    parser.add_argument("--rank", required=True)
-    parser.add_argument("--mpi-rank")
-    parser.add_argument("--engines", required=True)
-    OPTIONS, rest = parser.parse_known_args()
-    result = unittest.main(argv=[sys.argv[0], *rest], exit=False, verbosity=2).result
-    for reason in sorted({reason for _, reason in result.skipped}):
-        print("skipped:", reason)
-    if not result.wasSuccessful():
-        sys.exit(1)
-    if result.skipped:
-        sys.exit(SKIPPED)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__)

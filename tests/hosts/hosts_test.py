@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that tests make on this machine, and the relay between them, do what they promise."""
+"""The hosts that tests make on this machine, relay and wire between them, do what they promise."""
 
 import collections
 import os
@@ -17,8 +17,10 @@ import time
 import unittest
 
 import network_hosts
+import wire
 from network_hosts import Hosts
 from relay import Relay
+from wire import Wire
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 
@@ -117,6 +119,12 @@ class HostsTest(unittest.TestCase):
         # 4 MiB less the 256 KiB of the bucket need 0.78 s at 40 Mbit/s.
         self.assertGreater(seconds[0], 0.7)
         self.assertLess(seconds[1], seconds[0])
+
+    def test_hosts_without_ipv4_reach_each_other_by_name(self):
+        with Hosts(2, families=(6,)) as hosts, ServerOn(hosts[0], hosts[0].address6):
+            self.assertEqual(ask(hosts[1], "node1").stdout, f"node1 {hosts[1].address6}\n")
+            addresses = hosts[0].run(["ip", "-4", "-brief", "address", "show", "eth0"]).stdout
+            self.assertEqual(addresses, "")
 
     def test_nothing_is_left_after_the_end_also_of_a_failed_test(self):
         with self.assertRaises(ZeroDivisionError), Hosts(2) as hosts:
@@ -229,6 +237,105 @@ class RelayTest(unittest.TestCase):
                 """)
             said = hosts[1].run([sys.executable, "-c", connect]).stdout
             self.assertEqual(said, f"node1 {hosts[1].address}\n")
+
+
+# Gives back to each connection what it says, the first "LOCKSTEP", as the end of a line does, if that
+# is asked for.
+ECHO = """
+import socket, sys, threading
+def answer(peer):
+    with peer:
+        if sys.argv[2] == "line": peer.sendall(b"LOCKSTEP")
+        while part := peer.recv(1 << 16): peer.sendall(part)
+with socket.create_server((sys.argv[1], 4711)) as server:
+    print("ready", flush=True)
+    while True:
+        threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+"""
+# Says what it is told, a line each, and prints what comes back; a `?` is nothing within 0.5 s.
+ASK = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 4711), timeout=20) as peer:
+    if sys.argv[2] == "line": peer.recv(8, socket.MSG_WAITALL)
+    peer.settimeout(float(sys.argv[3]))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        peer.sendall(line.encode())
+        back = b""
+        try:
+            while len(back) < len(line): back += peer.recv(1 << 16)
+            print(back.decode().strip(), flush=True)
+        except TimeoutError:
+            print("?", flush=True)
+"""
+
+
+@unittest.skipIf(network_hosts.why_not() or wire.why_not(),
+                 network_hosts.why_not() or wire.why_not())
+class WireTest(unittest.TestCase):
+    def setUp(self):
+        self.hosts = Hosts(2).__enter__()
+        self.addCleanup(self.hosts.__exit__)
+        self.wire = Wire(*self.hosts)
+        self.addCleanup(self.wire.__exit__)
+
+    def start(self, host, *words):
+        process = host.popen([sys.executable, "-c", *words], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.communicate()))
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        return process
+
+    def connect(self, kind="other", patience="20"):
+        self.start(self.hosts[0], ECHO, wire.ADDRESSES[0], kind)
+        return self.start(self.hosts[1], ASK, wire.ADDRESSES[0], kind, patience)
+
+    def echoed(self, peer, what):
+        peer.stdin.write(what + "\n")
+        peer.stdin.flush()
+        return peer.stdout.readline().strip()
+
+    def test_it_carries_what_is_sent_also_when_packets_are_lost(self):
+        peer = self.connect()
+        self.wire.do("lose", 5)
+        for size in (1, 1000, 300_000):
+            self.assertEqual(self.echoed(peer, "a" * size), "a" * size)
+
+    def test_a_delay_counts_both_ways(self):
+        peer = self.connect()
+        self.wire.do("delay", 0.1)
+        start = time.monotonic()
+        self.assertEqual(self.echoed(peer, "late"), "late")
+        self.assertGreaterEqual(time.monotonic() - start, 0.19)
+
+    def test_a_flipped_bit_arrives_and_no_checksum_shows_it(self):
+        peer = self.connect()
+        for position, harmed in ((0, "qaaaa"), (1, "aqaaa"), (4, "aaaaq")):
+            self.wire.do("flip", "other", position)
+            self.assertEqual(self.echoed(peer, "aaaaa"), harmed)
+            self.assertEqual(self.echoed(peer, "aaaaa"), "aaaaa")
+
+    def test_the_bytes_of_lines_are_told_from_others(self):
+        peer = self.connect("line")
+        self.wire.do("flip", "other", 1)
+        self.assertEqual(self.echoed(peer, "aaaaa"), "aaaaa")
+        self.wire.do("flip", "line", 1)
+        self.assertEqual(self.echoed(peer, "aaaaa"), "aqaaa")
+
+    def assert_nothing_comes_back_after(self, *cut):
+        peer = self.connect(patience="0.5")
+        self.assertEqual(self.echoed(peer, "here"), "here")
+        self.wire.do(*cut)
+        self.assertEqual(self.echoed(peer, "gone"), "?")
+
+    def test_nothing_crosses_a_wire_that_is_cut(self):
+        self.assert_nothing_comes_back_after("cut")
+
+    def test_a_question_is_lost_in_a_wire_that_is_cut_one_way(self):
+        self.assert_nothing_comes_back_after("cut", 2)
+
+    def test_an_answer_is_lost_in_a_wire_that_is_cut_the_other_way(self):
+        self.assert_nothing_comes_back_after("cut", 1)
 
 
 def fallback_tunnels(devices):

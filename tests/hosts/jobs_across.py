@@ -55,11 +55,23 @@ class Job:
         file.write_text(base64.b64encode(os.urandom(32)).decode() + "\n")
         return str(file)
 
-    def by_lockstep_run(self, counts, until_told=False):
+    def by_lockstep_run(self, counts, *options, nnodes=None, until_told=False):
         for host, count in zip(self._hosts, counts):
-            self._start(host, [self._options.lockstep, "run", "-n", count, "--nnodes", len(counts),
+            self._start(host, [self._options.lockstep, "run", "-n", count,
+                               "--nnodes", nnodes or len(counts), *options,
                                "--rdzv-endpoint", f"node1:{self.port}", "--rdzv-id", "job",
                                *self._rank(self._options.rank, until_told)])
+
+    def by_torchrun(self, counts, *options, meeting="c10d", until_told=False):
+        """`meeting` is "c10d", at an endpoint, or "static", at a master address."""
+        for number, (host, count) in enumerate(zip(self._hosts, counts)):
+            places = {"c10d": ["--rdzv-backend", "c10d", "--rdzv-id", "job",
+                               "--rdzv-endpoint", f"node1:{self.port}"],
+                      "static": ["--node-rank", number, "--master-addr", "node1",
+                                 "--master-port", self.port]}
+            self._start(host, [self._options.python, "-m", "torch.distributed.run", "--no-python",
+                               "--nnodes", len(counts), "--nproc-per-node", count, *options,
+                               *places[meeting], *self._rank(self._options.torch_rank, until_told)])
 
     def by_variables(self, counts, ranks=None, master=None, port=None, until_told=False):
         """Without a launcher; `ranks` are those to start, if not all."""
@@ -73,11 +85,15 @@ class Job:
                         "MASTER_ADDR": master or self._hosts[0].address}
                 self._start(host, self._rank(self._options.rank, until_told), **mine)
 
-    def by_mpirun(self, counts, *options, program=None, until_told=False):
+    def by_mpirun(self, counts, *options, program=None, until_told=False, mpirun="mpirun",
+                  kind="openmpi"):
+        """`kind` is that of Hosts.mpirun_options()."""
         places = ",".join(f"{host.name}:{count}" for host, count in zip(self._hosts, counts))
-        passed_on = [word for name in self._variables for word in ("-x", name)]
-        self._start(self._hosts[0], ["mpirun", *self._hosts.mpirun_options(), "--host", places, "-n",
-                                     sum(counts), *options, *passed_on,
+        passed_on = [] if kind == "mpich" else [word for name in self._variables
+                                                for word in ("-x", name)]
+        self._start(self._hosts[0], [mpirun, *self._hosts.mpirun_options(kind),
+                                     "-hosts" if kind == "mpich" else "--host", places,
+                                     "-n", sum(counts), *options, *passed_on,
                                      *self._rank(program or self._options.rank, until_told)])
 
     def by_srun(self, cluster, counts, *options):

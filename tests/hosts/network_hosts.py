@@ -7,8 +7,9 @@
 
 Host number i is called node1, node2, ...: by its own hostname, and in every host's /etc/hosts. It has
 the interfaces lo and eth0, with 10.77.0.i and fd77::i; with Hosts(2, networks=2) also eth1, with
-10.78.0.i and fd78::i, on a switch of its own. Nothing of this machine's own network is seen or touched. All of it is gone at the end, with the processes in it; what a killed test left behind
-goes when the next one starts.
+10.78.0.i and fd78::i, on a switch of its own; with Hosts(2, families=(6,)) no IPv4 address but that
+of lo. Nothing of this machine's own network is seen or touched. All of it is gone at the end, with
+the processes in it; what a killed test left behind goes when the next one starts.
 """
 
 import os
@@ -17,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -165,8 +165,9 @@ class Host:
 class Hosts:
     """A sequence of Host. One at a time in each process, which must not fork while it is there."""
 
-    def __init__(self, count, networks=1):
+    def __init__(self, count, networks=1, families=(4, 6)):
         self._networks = networks
+        self._families = families
         self.prefix = f"{PREFIX}.{os.getpid()}.{_start_of(os.getpid())}."
         self.switch = self.namespace("switch")
         self._hosts = [Host(self, number + 1) for number in range(count)]
@@ -201,10 +202,14 @@ class Hosts:
             signal.signal(number, handler)
 
     def mpirun_options(self, launcher="openmpi"):
-        """How Open MPI's or MPICH's mpirun, started on one of these hosts, reaches the others."""
+        """How an mpirun, started on one of these hosts, reaches the others: that of Open MPI 4
+        ("openmpi"), of Open MPI 5 ("prte") or of MPICH ("mpich")."""
         if launcher == "openmpi":
             return ["--allow-run-as-root", "--oversubscribe", "-mca", "plm", "rsh",
                     "-mca", "plm_rsh_agent", str(AGENT)]
+        if launcher == "prte":
+            return ["--allow-run-as-root", "--bind-to", "none", "--prtemca", "plm", "ssh",
+                    "--prtemca", "plm_ssh_agent", str(AGENT)]
         return ["-launcher", "ssh", "-launcher-exec", str(AGENT)]
 
     def _build(self):
@@ -227,9 +232,12 @@ class Hosts:
              "peer", "name", port, "netns", self.switch)
         _run("ip", "-n", self.switch, "link", "set", port, "master", f"switch{network}", "up")
         address, address6 = (f"10.{77 + network}.0.{host.number}", f"fd{77 + network}::{host.number}")
-        for words in (("link", "set", device, "up"),
-                      ("addr", "add", f"{address}/24", "dev", device),
-                      ("addr", "add", f"{address6}/64", "dev", device, "nodad")):
+        commands = [("link", "set", device, "up")]
+        if 4 in self._families:
+            commands.append(("addr", "add", f"{address}/24", "dev", device))
+        if 6 in self._families:
+            commands.append(("addr", "add", f"{address6}/64", "dev", device, "nodad"))
+        for words in commands:
             _run("ip", "-n", host.namespace, *words)
 
     def _write_names(self, host):
@@ -237,7 +245,8 @@ class Hosts:
         folder.mkdir(parents=True)
         lines = ["127.0.0.1 localhost", "::1 localhost"]
         lines += [f"{address} {other.name}" for other in self._hosts
-                  for address in (other.address, other.address6)]
+                  for family, address in ((4, other.address), (6, other.address6))
+                  if family in self._families]
         (folder / "hosts").write_text("\n".join(lines) + "\n")
         (folder / "resolv.conf").write_text("")
         (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/exit_code.h"
 #include "tests/hosts/world_checks.h"
@@ -101,7 +102,8 @@ int live(const Settings& settings, const InitOptions& options, Progress& progres
   say(progress, "joined",
       " size=" + std::to_string(world.size()) + " backend=" + world.backend() + " local_rank=" +
           std::to_string(world.local_rank()) + " local_size=" + std::to_string(world.local_size()) +
-          " pid=" + std::to_string(::getpid()));
+          " pid=" + std::to_string(::getpid()) +
+          " attempt=" + std::to_string(read_environment().attempt));
   check_world(world);
   say(progress, "checked");
   if (settings.until_preempted) world.on_preemption();

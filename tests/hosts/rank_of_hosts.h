@@ -1,7 +1,7 @@
 // A rank whose job a test starts on hosts of its own, and perhaps harms. It checks the group, then
 // reduces step by step, and says what happens to it in lines that the test reads:
 //
-//   joined rank=0 size=4 backend=shm+gloo local_rank=0 local_size=2 pid=4242
+//   joined rank=0 size=4 backend=shm+gloo local_rank=0 local_size=2 pid=4242 attempt=0
 //   checked rank=0                         every collective agrees with a loop over the ranks
 //   stepping rank=0                        the steps begin
 //   error rank=0 fault=peer_lost lost=3 at=123.456 step=812 since=0.012 text=...

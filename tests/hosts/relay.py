@@ -127,34 +127,23 @@ async def main(listen_host, target_host, target_port):
     connections = Connections(harm, (target_host, int(target_port)))
     server = await asyncio.start_server(connections.accept, listen_host, 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    commands = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    while line := await commands.readline():
-        obey(line.decode().split(), harm, connections)
-        print("ok", flush=True)
+    await obey_all(lambda words: obey(words, harm, connections))
 
 
-class Relay:
-    """One that this process started, on a Host of network_hosts.py if it is given one.
+class Commanded:
+    """A process of this test that obeys commands, one a line, and ends with its input."""
 
-        with Relay("127.0.0.1", port) as relay:
-            connect(relay.address)
-            relay.do("stall")
-    """
-
-    def __init__(self, target_host, target_port, listen_host="127.0.0.1", on=None):
-        start = on.popen if on else subprocess.Popen
-        self._process = start([sys.executable, __file__, listen_host, target_host, str(target_port)],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.address = (listen_host, int(self._process.stdout.readline()))
+    def __init__(self, words, start=subprocess.Popen):
+        self._process = start([sys.executable, *map(str, words)], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)
+        self.greeting = self._process.stdout.readline().strip()
 
     def do(self, *words):
         """It is done when this returns."""
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
         if self._process.stdout.readline() != "ok\n":
-            raise RuntimeError(f"the relay could not {words}")
+            raise RuntimeError(f"{type(self).__name__} could not {words}")
 
     def __enter__(self):
         return self
@@ -167,6 +156,30 @@ class Relay:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+class Relay(Commanded):
+    """One that this process started, on a Host of network_hosts.py if it is given one.
+
+        with Relay("127.0.0.1", port) as relay:
+            connect(relay.address)
+            relay.do("stall")
+    """
+
+    def __init__(self, target_host, target_port, listen_host="127.0.0.1", on=None):
+        super().__init__([__file__, listen_host, target_host, target_port],
+                         on.popen if on else subprocess.Popen)
+        self.address = (listen_host, int(self.greeting))
+
+
+async def obey_all(obey):
+    """Calls `obey` with the words of each line of input, until there is no more."""
+    commands = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    while line := await commands.readline():
+        obey(line.decode().split())
+        print("ok", flush=True)
 
 
 if __name__ == "__main__":

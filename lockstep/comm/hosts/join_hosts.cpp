@@ -12,6 +12,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/agent_line.h"
 #include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/hosts/agree_on_start.h"
 #include "lockstep/comm/hosts/choose_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/rank_card.h"
@@ -127,6 +128,12 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   const auto engines = look_at_engines(backend, under_mpi);
   const bool one_host = who.local_world_size == who.world_size && wanted.empty();
   const JobStore store = open_or_keep_store(who, options, wanted, deadline);
+  if (who.launcher == "torchrun") {
+    who.job_id = fmt::format("torchrun {}",
+                             agree_on_start(*store.store, fmt::format("lockstep/start/{}/", group),
+                                            who.rank, who.world_size, deadline));
+    who.attempt = 0;  // Each agent has its own count.
+  }
   const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
 
   auto context = std::make_shared<HostsContext>();

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/agree_on_start.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/store/job_token.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::chrono::milliseconds pause{5};
+
+// The others wait a little longer than rank 0, which then tells them who is missing.
+constexpr std::chrono::seconds time_for_news{2};
+
+// Nobody has said this before.
+std::string something_new() { return make_job_token().text(); }
+
+// Rank 0 proposes a start to the ranks that it finds, some of which may be of an earlier one. Those
+// that find what they said in it accept. When all have, rank 0 begins it; when one has said
+// something else since, it proposes anew.
+class Meeting {
+ public:
+  Meeting(Store& store, std::string prefix, int rank, int world_size)
+      : store_(store),
+        prefix_(std::move(prefix)),
+        rank_(static_cast<std::size_t>(rank)),
+        size_(static_cast<std::size_t>(world_size)),
+        mine_(something_new()) {}
+
+  std::string lead(Deadline deadline) {
+    for (;;) {
+      const std::vector<std::string> here = everybody(deadline);
+      std::string start = something_new();
+      propose(start, here);
+      if (all_accept(start, here, deadline)) {
+        store_.set(begun(start), "1");
+        return start;
+      }
+    }
+  }
+
+  std::string follow(Deadline deadline) {
+    store_.set(place(rank_), mine_);
+    std::string accepted;
+    for (;; std::this_thread::sleep_for(pause)) {
+      std::string start = proposed_to_me();
+      if (!start.empty() && start != accepted) store_.set(acceptance(start, rank_), "1");
+      accepted = start;
+      if (!start.empty() && store_.find(begun(start))) return start;
+      if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
+        throw Error(Fault::timeout, "rank 0 did not come, or has ended");
+    }
+  }
+
+ private:
+  std::string place(std::size_t rank) const { return fmt::format("{}here/{}", prefix_, rank); }
+  std::string begun(const std::string& start) const { return prefix_ + "begun/" + start; }
+  std::string acceptance(const std::string& start, std::size_t rank) const {
+    return fmt::format("{}accepted/{}/{}", prefix_, start, rank);
+  }
+
+  // What all have said last.
+  std::vector<std::string> everybody(Deadline deadline) {
+    std::vector<std::string> here{mine_};
+    std::vector<std::size_t> missing;
+    for (std::size_t rank = 1; rank < size_; ++rank) {
+      try {
+        here.push_back(store_.wait(place(rank), deadline));
+      } catch (const Error& error) {
+        if (error.fault() != Fault::timeout) throw;
+        here.emplace_back();
+        missing.push_back(rank);
+      }
+    }
+    if (!missing.empty()) give_up(here, missing);
+    return here;
+  }
+
+  void propose(const std::string& start, const std::vector<std::string>& here) {
+    store_.set(prefix_ + "proposed", Json{{"start", start}, {"here", here}}.dump());
+  }
+
+  [[noreturn]] void give_up(const std::vector<std::string>& here,
+                            const std::vector<std::size_t>& missing) {
+    const std::string why =
+        fmt::format("of {} ranks, these did not come: {}", size_, fmt::join(missing, ", "));
+    store_.set(prefix_ + "proposed", Json{{"why_not", why}, {"here", here}}.dump());
+    throw Error(Fault::timeout, why);
+  }
+
+  bool all_accept(const std::string& start, const std::vector<std::string>& here,
+                  Deadline deadline) {
+    for (;; std::this_thread::sleep_for(pause)) {
+      std::vector<std::size_t> missing;
+      for (std::size_t rank = 1; rank < size_; ++rank) {
+        if (store_.find(place(rank)) != here[rank]) return false;
+        if (!store_.find(acceptance(start, rank))) missing.push_back(rank);
+      }
+      if (missing.empty()) return true;
+      if (Clock::now() >= deadline) give_up(here, missing);
+    }
+  }
+
+  // The start that rank 0 proposes, if it knows of this rank; else nothing.
+  std::string proposed_to_me() {
+    const std::optional<std::string> text = store_.find(prefix_ + "proposed");
+    if (!text) return {};
+    try {
+      const Json proposed = Json::parse(*text);
+      const Json& here = proposed.at("here");
+      if (here.size() != size_ || here.at(rank_) != mine_) return {};
+      if (proposed.contains("why_not"))
+        throw Error(Fault::timeout, proposed["why_not"].get<std::string>());
+      return proposed.at("start");
+    } catch (const Json::exception& error) {
+      throw Error(Fault::corrupt, fmt::format("what rank 0 said in the store under '{}': {}",
+                                              prefix_, error.what()));
+    }
+  }
+
+  Store& store_;
+  const std::string prefix_;
+  const std::size_t rank_;
+  const std::size_t size_;
+  const std::string mine_;  // What this rank says to be there.
+};
+
+}  // namespace
+
+std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
+                           Deadline deadline) {
+  Meeting meeting(store, prefix, rank, world_size);
+  return rank == 0 ? meeting.lead(deadline) : meeting.follow(deadline);
+}
+
+}  // namespace lockstep

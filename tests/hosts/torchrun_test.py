@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs across hosts under torchrun, whose ranks meet at a store that it keeps.
+
+torchrun_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER
+                 [--torch-rank HOSTS_TORCH_RANK --python PYTHON]
+"""
+
+import os
+import signal
+import time
+
+from across_hosts import AcrossHosts, NAMED_WITHIN, main
+
+
+class UnderTorchrun(AcrossHosts):
+    count = 2
+
+    def setUp(self):
+        self.need_torchrun()
+
+    def test_ranks_meet_at_its_store(self):
+        job = self.job(LOCKSTEP_LOG="info")
+        job.by_torchrun((2, 2))
+        self.assert_was_in_order(job, "shm+gloo")
+        self.assertIn("started by torchrun", job.said())
+
+    def test_a_killed_rank_is_named_on_the_other_host(self):
+        job = self.job()
+        job.by_torchrun((2, 2), until_told=True)
+        job.until("stepping", 4)
+        start = time.monotonic()
+        os.kill(job.pid_of(3), signal.SIGKILL)
+        self.assertEqual(job.wait(), [1, 1], job.said())
+        errors = job.events("error")
+        self.assertEqual({event["lost"] for event in errors}, {"3"}, job.said())
+        # torchrun ends the others of a host as soon as one has ended: who still speaks is chance.
+        there = [float(event["at"]) - start for event in errors if event["rank"] in ("0", "1")]
+        self.assertTrue(there, job.said())
+        self.assertLess(max(there), NAMED_WITHIN, job.said())
+
+
+class StartedAnew(AcrossHosts):
+    count = 2
+
+    def setUp(self):
+        self.need_torchrun()
+
+    def assert_ends_well_after_second_start(self, job):
+        job.until("stepping", 8)
+        self.assert_joined(job.events("joined")[4:], "shm+gloo", (2, 2), job)
+        job.tell_to_end()
+        self.assertEqual(job.wait(), [0, 0], job.said())
+        self.assertEqual(len(job.events("bye")), 4, job.said())
+
+    def test_its_store_serves_the_second_start_too(self):
+        for meeting in ("c10d", "static"):
+            with self.subTest(meeting=meeting):
+                job = self.job()
+                job.by_torchrun((2, 2), "--max-restarts", 1, meeting=meeting, until_told=True)
+                job.until("stepping", 4)
+                os.kill(job.pid_of(3), signal.SIGKILL)
+                self.assert_ends_well_after_second_start(job)
+
+    def test_its_agents_may_have_counted_different_numbers_of_restarts(self):
+        job = self.job()
+        job.by_torchrun((2, 2), "--max-restarts", 1, until_told=True)
+        job.until("stepping", 4)
+        # The second host's agent sees a failure. The first one's sees no more than that the other begins
+        # anew, which does not count.
+        unaware = [job.pid_of(rank) for rank in (0, 1)]
+        for pid in unaware:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(job.pid_of(3), signal.SIGKILL)
+        time.sleep(2)
+        for pid in unaware:
+            os.kill(pid, signal.SIGCONT)
+        self.assert_ends_well_after_second_start(job)
+        counted = {event["attempt"] for event in job.events("joined")[4:]}
+        self.assertEqual(counted, {"0", "1"}, job.said())
+
+
+if __name__ == "__main__":
+    main(__doc__)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wire between two hosts of network_hosts.py, whose packets are harmed on command.
+
+wire.py NAMESPACE NAMESPACE
+
+Makes an interface wire0 in each, with 10.79.0.1 and 10.79.0.2, and carries packets from one to the
+other. Prints "ready", then reads commands, one a line, and says "ok" to each:
+
+    delay SECONDS           from now on every packet arrives that much later
+    lose COUNT              of so many packets one is lost; 0 for none
+    cut [NUMBER]            nothing arrives any more, or nothing that end NUMBER (1 or 2) sends;
+                            nobody is told
+    flip WHOSE POSITION     one bit of the byte POSITION, from 0, of the next payload that is long
+                            enough, with a checksum that fits: of a line of ours (WHOSE is "line"),
+                            or of any other TCP connection ("other")
+
+The kernel's own qdisc netem would do some of that, but is not in every kernel, and flips bits
+that TCP's checksum then finds. Ends with its input, so it never outlives the test that started it.
+"""
+
+import asyncio
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+from relay import Commanded, obey_all
+
+NAME = "wire0"
+ADDRESSES = ("10.79.0.1", "10.79.0.2")
+MTU = 60000  # Few packets: each costs this process some 20 us.
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
+CLONE_NEWNET = 0x40000000
+GREETING = b"LOCKSTEP"  # What the end of a line that was connected to says first.
+
+
+def enter(namespace):
+    with open(f"/run/netns/{namespace}", encoding="ascii") as there:
+        if ctypes.CDLL(None, use_errno=True).setns(there.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns to {namespace}")
+
+
+def open_end(namespace, number):
+    """What is written to it arrives there; what is sent there is read from it."""
+    enter(namespace)
+    end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", NAME.encode(), IFF_TUN | IFF_NO_PI))
+    for words in (["addr", "add", f"{ADDRESSES[number]}/24", "dev", NAME],
+                  ["link", "set", NAME, "mtu", str(MTU), "up"]):
+        subprocess.run(["ip", *words], check=True)
+    return end
+
+
+class Segment:
+    """A TCP segment over IPv4, in the packet that it came in."""
+
+    def __init__(self, packet):
+        self.packet = packet
+        self.begin = 4 * (packet[0] & 15)
+        self.payload = self.begin + 4 * (packet[self.begin + 12] >> 4)
+        ports = struct.unpack_from("!HH", packet, self.begin)
+        self.connection = frozenset(zip((packet[12:16], packet[16:20]), ports))
+        self.is_first = bool(packet[self.begin + 13] & 2)  # SYN.
+
+    @staticmethod
+    def is_in(packet):
+        return packet[0] >> 4 == 4 and packet[9] == socket.IPPROTO_TCP
+
+    def says(self):
+        return self.packet[self.payload:]
+
+    def flip(self, position):
+        """The same packet with one bit of its payload flipped, which its checksum does not show."""
+        harmed = bytearray(self.packet)
+        harmed[self.payload + position] ^= 0x10
+        # Byte by byte as RFC 1624 says it for words: their place in the segment decides their weight.
+        weight = 8 * (1 - (self.payload - self.begin + position) % 2)
+        change = (harmed[self.payload + position] - self.packet[self.payload + position]) << weight
+        place = self.begin + 16
+        total = (0xFFFF & ~struct.unpack_from("!H", harmed, place)[0]) + change
+        struct.pack_into("!H", harmed, place, 0xFFFF & ~(total % 0xFFFF))
+        return bytes(harmed)
+
+
+class Harm:
+    """What the commands have set."""
+
+    def __init__(self):
+        self.delay = 0.0
+        self._lose = 0
+        self._passed = 0
+        self._cut = set()
+        self._flip = None  # WHOSE and POSITION.
+        self._lines = set()  # Their connections.
+
+    def obey(self, words):
+        if words[0] == "delay":
+            self.delay = float(words[1])
+        elif words[0] == "lose":
+            self._lose = int(words[1])
+        elif words[0] == "cut":
+            self._cut = {int(word) - 1 for word in words[1:]} or {0, 1}
+        elif words[0] == "flip":
+            self._flip = (words[1], int(words[2]))
+        else:
+            raise ValueError(f"no command {words[0]}")
+
+    def touch(self, packet, sender):
+        """What is to arrive of it, or nothing."""
+        self._passed += 1
+        if sender in self._cut or (self._lose and self._passed % self._lose == 0):
+            return None
+        if not Segment.is_in(packet):
+            return packet
+        segment = Segment(packet)
+        if segment.is_first:
+            self._lines.discard(segment.connection)
+        elif segment.says().startswith(GREETING):
+            self._lines.add(segment.connection)
+        return segment.flip(self._take_flip()) if self._is_to_flip(segment) else packet
+
+    def _is_to_flip(self, segment):
+        if self._flip is None or len(segment.says()) <= self._flip[1]:
+            return False
+        return (self._flip[0] == "line") == (segment.connection in self._lines)
+
+    def _take_flip(self):
+        (_, position), self._flip = self._flip, None
+        return position
+
+
+def carry(ends, sender, harm):
+    try:
+        packet = harm.touch(os.read(ends[sender], 1 << 16), sender)
+    except BlockingIOError:
+        return
+    if packet is None:
+        return
+    if harm.delay == 0:
+        os.write(ends[1 - sender], packet)
+    else:
+        asyncio.get_running_loop().call_later(harm.delay, os.write, ends[1 - sender], packet)
+
+
+async def main(namespaces):
+    harm = Harm()
+    ends = [open_end(namespace, number) for number, namespace in enumerate(namespaces)]
+    for sender, end in enumerate(ends):
+        asyncio.get_running_loop().add_reader(end, carry, ends, sender, harm)
+    print("ready", flush=True)
+    await obey_all(harm.obey)
+
+
+class Wire(Commanded):
+    """One that this process started between two Host of network_hosts.py.
+
+        with Wire(hosts[0], hosts[1]) as wire:
+            wire.do("delay", 0.02)
+    """
+
+    def __init__(self, one, other):
+        super().__init__([__file__, one.namespace, other.namespace])
+        if self.greeting != "ready":
+            self.__exit__()
+            raise RuntimeError("there is no wire")
+
+
+def why_not():
+    """Why there can be no wire here; empty when there can."""
+    return "" if os.path.exists("/dev/net/tun") else "there is no /dev/net/tun"
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))
