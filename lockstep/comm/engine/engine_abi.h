@@ -69,9 +69,8 @@ typedef struct lockstep_engine_config {
   const char* address;        /* Its numeric IPv4 or IPv6 address. */
   int32_t device_index;       /* The CUDA device of CUDA buffers; -1 when there will be none. */
   int64_t timeout_ms;         /* For create(). */
-  int64_t
-      call_timeout_ms; /* For every call afterwards. Where there is a cancel() it may be a year: the
-                                 core knows better when a call has to end. */
+  int64_t call_timeout_ms;    /* For every call afterwards. Where there is a cancel() it may be a
+                                 year: the core knows better when a call has to end. */
   lockstep_engine_store store;
   const void* world; /* Of identify(): all ranks of the job, in their order. Null where that is. */
 } lockstep_engine_config;
@@ -79,6 +78,10 @@ typedef struct lockstep_engine_config {
 /* Communicators that have two processes in common must be made in the same order on both. The core then
    makes a group's when it makes the group, and not when they are first needed. */
 #define LOCKSTEP_ENGINE_ORDERED 1u
+
+/* cancel() is heeded between the steps of a call, and a step may wait for a peer that is gone: the core
+   does not wait for the call, and lets it work on memory of its own, as where there is no cancel(). */
+#define LOCKSTEP_ENGINE_MAY_STAY 2u
 
 typedef struct lockstep_engine {
   size_t struct_bytes;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <condition_variable>
-#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -21,7 +20,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds time_to_cancel{10};
+constexpr std::chrono::seconds time_to_cancel{10};  // Then it is said, again and again.
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
 
@@ -101,7 +100,11 @@ class EngineCommunicator::Caller {
     is_alone_ = true;
   }
 
-  bool can_cancel() const { return options_.engine->abi->cancel != nullptr; }
+  // With which nothing touches a call's memory any more soon after.
+  bool can_cancel() const {
+    const lockstep_engine& abi = *options_.engine->abi;
+    return abi.cancel != nullptr && (abi.flags & LOCKSTEP_ENGINE_MAY_STAY) == 0;
+  }
   const CommunicatorOptions& options() const { return options_; }
 
  private:
@@ -132,19 +135,16 @@ class EngineCommunicator::Caller {
     self->changed_.notify_all();
   }
 
-  // With cancel(), nothing touches the caller's memory any more when this returns.
   void give_up(std::unique_lock<std::mutex>& lock) {
     is_alone_ = true;
-    if (job_ == nullptr || !can_cancel() || !is_made_) return;
+    if (job_ == nullptr || options_.engine->abi->cancel == nullptr || !is_made_) return;
     lock.unlock();
     made_->cancel();
     lock.lock();
-    if (changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; })) return;
-    log(LogLevel::error,
-        fmt::format("{} does not return from a call that was cancelled, and may still write to "
-                    "memory of it: this process ends",
-                    options_.engine->name));
-    std::abort();
+    if (!can_cancel()) return;
+    while (!changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; }))
+      log(LogLevel::error,
+          fmt::format("{} does not return from a call that was cancelled", options_.engine->name));
   }
 
   std::vector<std::size_t> counts_of(const Collective& collective) const {

@@ -3,8 +3,7 @@
 // Engines block, some of them for ever when a peer is gone; so each communicator has a thread of its
 // own, for which the caller waits with a deadline. A call that is given up is cancelled where the
 // engine can do that; where it cannot, its thread and the memory that it works on are never taken
-// back. An engine that is cancelled and does not return within 10 s ends the process (SIGABRT): its
-// call can neither be waited for nor be forgotten.
+// back.
 //
 // Thread safety: one thread at a time.
 
