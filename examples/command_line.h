@@ -16,7 +16,7 @@ struct Options {
   double lr = 1e-3;
   std::uint64_t seed = 0;
   std::string device = "cpu";  // Or "cuda".
-  int threads = 0;  // 0: as OMP_NUM_THREADS says.
+  int threads = 0;             // 0: as OMP_NUM_THREADS says.
   std::string json = {};
   std::string save = {};
   std::string load = {};

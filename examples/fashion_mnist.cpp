@@ -123,7 +123,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   const Options options = read_command_line(
-      argc, argv, "Trains a small CNN on Fashion-MNIST, on every rank of the job.",
-      "fashion-mnist", {"cpu", "cuda"});
+      argc, argv, "Trains a small CNN on Fashion-MNIST, on every rank of the job.", "fashion-mnist",
+      {"cpu", "cuda"});
   return lockstep::record([&] { return run(options); });
 }

@@ -100,7 +100,8 @@ class StandInCommunicator final : public DeviceCommunicator {
   }
   void combine(const Buffer& to, std::size_t begin, ReduceOp op) {
     std::vector<const std::byte*> sources;
-    for (const auto& input : wire_->inputs) sources.push_back(input.data() + begin * size_of(to.dtype));
+    for (const auto& input : wire_->inputs)
+      sources.push_back(input.data() + begin * size_of(to.dtype));
     auto* target = static_cast<std::byte*>(to.data);
     reduce_function(to.dtype, op)(sources.data(), static_cast<int>(sources.size()), &target, 1,
                                   to.count);

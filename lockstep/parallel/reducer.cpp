@@ -359,7 +359,8 @@ void Reducer::finish_bucket() {
 
 void Reducer::enqueue_check(std::size_t bucket) {
   if (is_on_device() && checks_finite())
-    finite_check_.enqueue(assignment_[bucket], [this](std::size_t i) { return buckets_->taken(i); });
+    finite_check_.enqueue(assignment_[bucket],
+                          [this](std::size_t i) { return buckets_->taken(i); });
 }
 
 bool Reducer::take_left_out(std::size_t index) {
@@ -378,7 +379,7 @@ void Reducer::finish_pass() {
     const Stopwatch watch(wait_time_);
     reduction_.wait();
   }
-  if (const auto index = finite_check_.first_non_finite()) note_finite(*index, false);
+  note_device_check();
   const PassReports reports = exchange_reports();
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_);
@@ -386,6 +387,12 @@ void Reducer::finish_pass() {
   adopt_left_out(reports);
   learn();
   count_step(group_);
+}
+
+// The one time in a pass that this thread waits for the device.
+void Reducer::note_device_check() {
+  const Stopwatch watch(wait_time_);
+  if (const auto index = finite_check_.first_non_finite()) note_finite(*index, false);
 }
 
 // Of one rank without buckets, the gradients that take() has not looked at.

@@ -155,6 +155,7 @@ class Reducer {
   void drop_gradients();
   void check_kept();
   void enqueue_check(std::size_t bucket);
+  void note_device_check();
   bool is_on_device() const { return !parameters_.front().second.is_cpu(); }
   void divide(const PassReports& reports) const;
   void learn();
@@ -200,7 +201,8 @@ class Reducer {
   std::size_t next_bucket_ = 0;       // The next one to start,
   std::vector<std::size_t> pending_;  // and of each one, how many gradients are not in it yet.
   PassReport report_;
-  FiniteCheck finite_check_;  // Of what is on a device; the reduction's thread enqueues it, if there is one.
+  FiniteCheck
+      finite_check_;  // Of what is on a device; the reduction's thread enqueues it, if there is one.
   std::optional<NonFiniteGradient> non_finite_;
 
   // So far, also those that an exception cut short.

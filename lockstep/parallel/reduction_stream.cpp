@@ -31,8 +31,7 @@ std::function<void()> ReductionStream::after_writes(std::function<void()> job) {
     stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
   follow();
   const auto written = std::make_shared<std::vector<c10::Event>>();
-  for (const c10::Stream& stream : followed_)
-    written->emplace_back(device_.type()).record(stream);
+  for (const c10::Stream& stream : followed_) written->emplace_back(device_.type()).record(stream);
   return [written, stream = *stream_, job = std::move(job)] {
     const c10::StreamGuard guard(stream);
     for (const c10::Event& event : *written) event.block(stream);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/memory_report.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
@@ -62,6 +63,15 @@ TEST_F(RefusalsOnCuda, SoAreInputsOfSyncBatchNorm) {
         norm(inputs(group.rank(), 0, device));
       },
       "norm: the input is on DEVICE, and SyncBatchNorm works in CPU memory only");
+}
+
+TEST_F(RefusalsOnCuda, AMemoryReportIsOfCpuMemory) {
+  expect_refusal(
+      [](auto& group, auto net) {
+        Ddp ddp(net, group);
+        memory_report(ddp, torch::optim::Adam(net->parameters()));
+      },
+      "memory_report: it is of CPU memory, and parameter a.weight is on DEVICE");
 }
 
 TEST_F(RefusalsOnCuda, ParametersAreOnOneDevice) {

@@ -127,8 +127,8 @@ TEST_F(DistributedDataParallelOnCuda, AveragesOverSamples) {
 TEST_F(DistributedDataParallelOnCuda, NamesAGradientThatIsNotFinite) {
   for (const bool overlap : {false, true})
     for (const int ranks : {1, 2})
-      for (const float bad : {std::numeric_limits<float>::infinity(),
-                              std::numeric_limits<float>::quiet_NaN()})
+      for (const float bad :
+           {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
         trained(Place::cuda, ranks, [&](ProcessGroup& group, auto net) {
           Ddp ddp(net, group, {.bucket_cap_mb = small_bucket, .overlap = overlap});
           const int last = group.size() - 1;
@@ -167,15 +167,13 @@ TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {
   expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
     Ddp ddp(net, group);
     Adam adam(net->parameters(), 1e-2);
-    for (int i = 0; i < 3; ++i)
-      step(ddp, adam, inputs(group.rank(), i, device_of(place, group)));
+    for (int i = 0; i < 3; ++i) step(ddp, adam, inputs(group.rank(), i, device_of(place, group)));
   });
   expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
     Ddp ddp(net, group);
     ZeroRedundancyOptimizer<torch::optim::Adam> adam(net->parameters(), group,
                                                      torch::optim::AdamOptions(1e-2));
-    for (int i = 0; i < 3; ++i)
-      step(ddp, adam, inputs(group.rank(), i, device_of(place, group)));
+    for (int i = 0; i < 3; ++i) step(ddp, adam, inputs(group.rank(), i, device_of(place, group)));
     adam.consolidate_state_dict(0);
   });
 }

@@ -36,7 +36,7 @@ struct Event {
 
 std::mutex mutex;
 std::array<std::vector<StreamEntry>, stand_in_devices> entries;  // By device.
-std::array<c10::StreamId, stand_in_devices> streams{};           // How many there are besides the first.
+std::array<c10::StreamId, stand_in_devices> streams{};  // How many there are besides the first.
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, stand_in_devices> current_streams{};
@@ -103,7 +103,8 @@ struct Memory final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     constexpr std::size_t alignment = 512;
     void* const data =
-        bytes == 0 ? nullptr : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+        bytes == 0 ? nullptr
+                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (bytes > 0 && data == nullptr) throw std::bad_alloc();
     return {data, data, &std::free, {cuda, current_device}};
   }
@@ -130,7 +131,8 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
                  std::optional<at::MemoryFormat> format) {
   const c10::OptionalDeviceGuard guard(device);
-  return at::Tensor(at::detail::empty_generic(size, &memory, keys, dtype.value_or(at::kFloat), format));
+  return at::Tensor(
+      at::detail::empty_generic(size, &memory, keys, dtype.value_or(at::kFloat), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
@@ -177,7 +179,8 @@ void register_all() {
   c10::impl::registerDeviceGuard(cuda, &guard);
   c10::SetAllocator(cuda, &memory);
 
-  static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__,
+                             __LINE__);
   aten.impl("empty.memory_format", empty);
   aten.impl("empty_strided", empty_strided);
   aten.impl("copy_", copy);

@@ -28,7 +28,8 @@ Tensors some(int rank, at::Device device) {
 }
 
 // Calls `collective` on both and expects equal tensors on every rank, on the device that they were on.
-void expect_same_on_both(const std::function<void(const Tensors&, const ProcessGroup&)>& collective) {
+void expect_same_on_both(
+    const std::function<void(const Tensors&, const ProcessGroup&)>& collective) {
   StandInDevices devices;
   run_on(2, devices, [&](ProcessGroup& group) {
     const Tensors expected = some(group.rank(), at::kCPU);
@@ -44,8 +45,10 @@ void expect_same_on_both(const std::function<void(const Tensors&, const ProcessG
 }
 
 TEST_F(TensorsOnCuda, AreReducedAndBroadcastInLists) {
-  expect_same_on_both([](const Tensors& all, const auto& group) { all_reduce_coalesced(all, group); });
-  expect_same_on_both([](const Tensors& all, const auto& group) { reduce_coalesced(all, group, 1); });
+  expect_same_on_both(
+      [](const Tensors& all, const auto& group) { all_reduce_coalesced(all, group); });
+  expect_same_on_both(
+      [](const Tensors& all, const auto& group) { reduce_coalesced(all, group, 1); });
   expect_same_on_both(
       [](const Tensors& all, const auto& group) { broadcast_coalesced(all, group, 1); });
 }
@@ -87,9 +90,9 @@ TEST_F(TensorsOnCuda, OfUnknownShapesArriveInCpuMemory) {
     const auto at_0 = gather_tensors(own, group, 0);
     if (group.rank() == 0) expect(at_0[1], 1);
     const Tensors second = some(1, local_device(group));
-    expect(scatter_tensors(group.rank() == 0 ? std::vector<Tensors>{own, second}
-                                             : std::vector<Tensors>{},
-                           group, 0),
+    expect(scatter_tensors(
+               group.rank() == 0 ? std::vector<Tensors>{own, second} : std::vector<Tensors>{},
+               group, 0),
            group.rank());
     destroy_process_group(group);
   });

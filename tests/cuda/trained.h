@@ -87,8 +87,7 @@ inline std::vector<std::vector<torch::Tensor>> trained(
 
 // Expects the same bits on both.
 inline void expect_same_on_both(
-    int ranks,
-    const std::function<void(Place, ProcessGroup&, std::shared_ptr<Net>)>& train) {
+    int ranks, const std::function<void(Place, ProcessGroup&, std::shared_ptr<Net>)>& train) {
   const auto on = [&](Place place) {
     return trained(place, ranks, [&](ProcessGroup& group, const std::shared_ptr<Net>& net) {
       train(place, group, net);
