@@ -73,11 +73,11 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
                  const DistributedDataParallelOptions& options)
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
+      device_(parameters_.front().second.device()),
       limits_(limits_of(options)),
-      overlapped_(averages_in_backward(options) &&
-                  agree_on_overlap(options, group, parameters_.front().second.device())),
+      overlapped_(averages_in_backward(options) && agree_on_overlap(options, group, device_)),
       group_(overlapped_ ? group_of_its_own(group) : group),
-      reduction_(parameters_.front().second.device()),
+      reduction_(device_),
       touched_(parameters_.size(), false),
       recording_(options.static_graph),
       expected_(parameters_.size(), options.static_graph ? 0 : 1),
@@ -152,8 +152,7 @@ void Reducer::set_owners(std::vector<int> owners) {
         "are not averaged in backward()");
   if (is_on_device())
     throw Error(Fault::unsupported, "shard_gradients: only in CPU memory, and parameter " +
-                                        parameters_.front().first + " is on " +
-                                        parameters_.front().second.device().str());
+                                        parameters_.front().first + " is on " + device_.str());
   if (group_.size() == 1) return;  // This rank owns all.
   buckets_.reset();
   owned_ =
@@ -276,8 +275,8 @@ void Reducer::reset_pass() {
         indices.begin(), indices.end(), [&](std::size_t i) { return expected_[i] > 0; })));
 }
 
-// Runs on the thread that called backward(), or autograd's own of the device, once `.grad` of the parameter is complete: `incoming`,
-// or the sum of it and what there was before.
+// Runs on the thread that called backward(), or on autograd's own of the device, once `.grad` of the
+// parameter is complete: `incoming`, or the sum of it and what there was before.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   touched_[index] = true;
   if (!synchronize_) return;
@@ -304,7 +303,7 @@ void Reducer::take(std::size_t index, const at::Tensor& incoming) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined() && gradient.layout() != at::kStrided)
     throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
-  if (gradient.defined() && gradient.is_cpu() == is_on_device())
+  if (gradient.defined() && gradient.device() != device_)
     throw Error(Fault::unsupported, "parameter " + name + " was moved to " +
                                         gradient.device().str() +
                                         " after DistributedDataParallel was made");

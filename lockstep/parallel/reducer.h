@@ -156,7 +156,7 @@ class Reducer {
   void check_kept();
   void enqueue_check(std::size_t bucket);
   void note_device_check();
-  bool is_on_device() const { return !parameters_.front().second.is_cpu(); }
+  bool is_on_device() const { return !device_.is_cpu(); }
   void divide(const PassReports& reports) const;
   void learn();
 
@@ -174,6 +174,7 @@ class Reducer {
 
   const DistributedDataParallelOptions options_;
   const NamedTensors parameters_;
+  const c10::Device device_;  // On which they were when this was made.
   const BucketLimits limits_;
   const bool overlapped_;
   ProcessGroup group_;  // With overlap one of its own: its calls come from two threads.

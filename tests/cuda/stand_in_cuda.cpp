@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -18,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -54,18 +56,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return stand_in_devices; }
 
   c10::Stream getStream(c10::Device device) const override {
-    return {c10::Stream::UNSAFE, device, current_streams.at(index_of(device))};
+    return c10::Stream(c10::Stream::UNSAFE, device, current_streams.at(index_of(device)));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
-    return {c10::Stream::DEFAULT, device};
+    return c10::Stream(c10::Stream::DEFAULT, device);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     const std::lock_guard lock(mutex);
-    return {c10::Stream::UNSAFE, device, ++streams.at(index_of(device))};
+    return c10::Stream(c10::Stream::UNSAFE, device, ++streams.at(index_of(device)));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    return {c10::Stream::UNSAFE, stream.device(),
-            std::exchange(current_streams.at(index_of(stream.device())), stream.id())};
+    return c10::Stream(c10::Stream::UNSAFE, stream.device(),
+                       std::exchange(current_streams.at(index_of(stream.device())), stream.id()));
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
     return reinterpret_cast<void*>(stream.id());
@@ -95,6 +97,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static std::size_t index_of(c10::Device device) {
     return static_cast<std::size_t>(device.has_index() ? device.index() : current_device);
   }
+};
+
+// Autograd orders the streams of what it asks these for.
+struct Hooks final : at::CUDAHooksInterface {
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return stand_in_devices; }
 };
 
 // --- Memory --------------------------------------------------------------------------------------
@@ -178,6 +190,8 @@ void register_all() {
   static const Guard guard;
   c10::impl::registerDeviceGuard(cuda, &guard);
   c10::SetAllocator(cuda, &memory);
+  at::CUDAHooksRegistry()->Register("CUDAHooks",
+                                    [](at::CUDAHooksArgs) { return std::make_unique<Hooks>(); });
 
   static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__,
                              __LINE__);
