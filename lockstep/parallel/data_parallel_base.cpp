@@ -54,10 +54,12 @@ std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Mod
                                             const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
   require_same_options(options, group);
-  if (options.deterministic != 0) require_deterministic(options, group);
+  if (options.deterministic != 0) {
+    require_cpu(*module, "deterministic");
+    require_deterministic(options, group);
+  }
   require_same_tensors(named_tensors(*module), group);
   require_one_device(named_parameters(*module));
-  if (options.deterministic != 0) require_cpu(*module, "deterministic");
   if (options.share_parameters) require_shareable(options);
   if (!options.share_parameters) {
     require_own_memory(*module);

@@ -29,7 +29,7 @@ void step(Ddp& ddp, torch::optim::Optimizer& optimizer, const torch::Tensor& x,
 }
 
 torch::optim::SGD sgd(const Net& net) {
-  return {net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
+  return torch::optim::SGD(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
 TEST_F(DistributedDataParallelOnCuda, GivesTheBitsOfTheCpuWithAndWithoutOverlap) {
@@ -37,8 +37,9 @@ TEST_F(DistributedDataParallelOnCuda, GivesTheBitsOfTheCpuWithAndWithoutOverlap)
     for (const int ranks : {1, 2})
       expect_same_on_both(ranks, [&](Place place, ProcessGroup& group, auto net) {
         Ddp ddp(net, group, {.bucket_cap_mb = small_bucket, .overlap = overlap});
-        if (place == Place::cuda)
+        if (place == Place::cuda) {
           EXPECT_EQ(ddp.is_overlapped(), overlap.value_or(group.size() > 1));
+        }
         auto optimizer = sgd(*net);
         for (int i = 0; i < 4; ++i)
           step(ddp, optimizer, inputs(group.rank(), i, device_of(place, group)));
@@ -180,7 +181,7 @@ TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {
 
 // --- Streams --------------------------------------------------------------------------------------
 
-// Passes with the collectives that they call; those before them are forgotten.
+// Of so many passes, with the collectives that they call. In the one before them buckets are whole.
 std::vector<StreamEntry> entries_of_passes(const Options& options, int passes) {
   std::vector<StreamEntry> entries;
   StandInDevices devices;
@@ -192,9 +193,10 @@ std::vector<StreamEntry> entries_of_passes(const Options& options, int passes) {
       [&](ProcessGroup& group, auto net) {
         const at::Device device = local_device(group);
         Ddp ddp(net, group, options);
-        take_stream_entries(device.index());
-        for (int i = 0; i < passes; ++i)
+        for (int i = 0; i <= passes; ++i) {
+          if (i == 1) take_stream_entries(device.index());
           ddp(inputs(group.rank(), i, device)).pow(2).mean().backward();
+        }
         if (group.rank() == 0) entries = take_stream_entries(device.index());
       },
       &devices);

@@ -8,6 +8,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
@@ -22,6 +23,8 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 namespace lockstep::test {
@@ -182,6 +185,22 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
   return at::native::resize_(self, size, format);
 }
 
+std::optional<at::Tensor> on_host(const std::optional<at::Tensor>& tensor) {
+  return tensor && tensor->defined() ? std::optional(on_host(*tensor)) : tensor;
+}
+
+// That it writes to the running statistics its schema does not say, so compute_on_host() would lose it.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps) {
+  const auto [output, mean, deviation] =
+      at::native_batch_norm(on_host(input), on_host(weight), on_host(bias), on_host(running_mean),
+                            on_host(running_var), training, momentum, eps);
+  const at::Device device = input.device();
+  return {output.to(device), mean.to(device), deviation.to(device)};
+}
+
 void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
@@ -204,6 +223,7 @@ void register_all() {
   aten.impl("view", at::native::view);
   aten.impl("_reshape_alias", at::native::_reshape_alias);
   aten.impl("resize_", resize);
+  aten.impl("native_batch_norm", batch_norm);
   aten.impl("set_.source_Storage_storage_offset", set);
 
   static torch::Library rest(torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
