@@ -32,6 +32,7 @@ std::function<void()> ReductionStream::after_writes(std::function<void()> job) {
   follow();
   const auto written = std::make_shared<std::vector<c10::Event>>();
   for (const c10::Stream& stream : followed_) written->emplace_back(device_.type()).record(stream);
+  is_joined_ = false;
   return [written, stream = *stream_, job = std::move(job)] {
     const c10::StreamGuard guard(stream);
     for (const c10::Event& event : *written) event.block(stream);
@@ -41,7 +42,7 @@ std::function<void()> ReductionStream::after_writes(std::function<void()> job) {
 
 void ReductionStream::join() {
   followed_.clear();
-  if (!stream_) return;
+  if (std::exchange(is_joined_, true)) return;
   c10::Event reduced(device_.type());
   reduced.record(*stream_);
   reduced.block(current_stream(device_));

@@ -36,6 +36,7 @@ class ReductionStream {
   const c10::Device device_;
   std::optional<c10::Stream> stream_;  // Of LibTorch's pool, from the first job on.
   std::vector<c10::Stream> followed_;
+  bool is_joined_ = true;
 };
 
 }  // namespace lockstep
