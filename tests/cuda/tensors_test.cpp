@@ -4,6 +4,8 @@
 #include <torch/types.h>
 
 #include <limits>
+#include <set>
+#include <string>
 
 #include "lockstep/parallel/finite_check.h"
 #include "lockstep/tensor/coalesced.h"
@@ -55,6 +57,10 @@ TEST_F(TensorsOnCuda, AreReducedAndBroadcastInLists) {
 
 TEST_F(TensorsOnCuda, TravelApartFromThoseInCpuMemory) {
   StandInDevices devices;
+  std::set<std::size_t> counts;  // Of elements on rank 0's device.
+  devices.on_call = [&](int rank, const Buffer& data) {
+    if (rank == 0) counts.insert(data.count);
+  };
   run_on(2, devices, [](ProcessGroup& group) {
     Tensors mixed = some(group.rank(), local_device(group));
     for (const torch::Tensor& tensor : some(group.rank(), at::kCPU)) mixed.push_back(tensor);
@@ -67,8 +73,8 @@ TEST_F(TensorsOnCuda, TravelApartFromThoseInCpuMemory) {
     EXPECT_FLOAT_EQ(mixed[0][0][0].item<float>(), 4);
     destroy_process_group(group);
   });
-  EXPECT_EQ(devices.calls, (std::vector<std::string>{"all_reduce", "all_reduce"}))
-      << "one for each type";
+  EXPECT_EQ(devices.calls, (std::vector<std::string>{"all_reduce", "all_reduce"}));
+  EXPECT_EQ(counts, (std::set<std::size_t>{9, 12})) << "the integers, and the floats";
 }
 
 TEST_F(TensorsOnCuda, OfUnknownShapesArriveInCpuMemory) {
