@@ -164,6 +164,28 @@ TEST_F(DistributedDataParallelOnCuda, SkipsAPassThatIsNotFiniteOnAllRanks) {
   });
 }
 
+TEST_F(DistributedDataParallelOnCuda, WaitsForTheDeviceOnceAPassOrNever) {
+  for (const bool overlap : {false, true})
+    for (const bool checks : {false, true})
+      for (const int ranks : {1, 2})
+        trained(Place::cuda, ranks, [&](ProcessGroup& group, auto net) {
+          const at::Device device = local_device(group);
+          Ddp ddp(net, group,
+                  {.bucket_cap_mb = small_bucket,
+                   .overlap = overlap,
+                   .non_finite = checks ? NonFinite::fail : NonFinite::ignore});
+          const torch::Tensor x = inputs(group.rank(), 0, device);
+          for (int i = 0; i < 3; ++i) {
+            const torch::Tensor loss = ddp(x).pow(2).mean();
+            take_host_reads(device.index());
+            loss.backward();
+            EXPECT_EQ(take_host_reads(device.index()), checks ? 1 : 0) << "pass " << i;
+          }
+          x[0][0].template item<float>();
+          EXPECT_EQ(take_host_reads(device.index()), 1) << "it counts";
+        });
+}
+
 TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {
   expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
     Ddp ddp(net, group);

@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -18,6 +19,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -140,6 +142,13 @@ at::Tensor on_host(const at::Tensor& tensor) {
 
 // --- Kernels -------------------------------------------------------------------------------------
 
+std::array<std::atomic<int>, stand_in_devices> host_reads{};  // By device.
+thread_local bool computes_on_host = false;                   // Its copies are no program's.
+
+void note_host_read(const at::Tensor& tensor) {
+  ++host_reads.at(static_cast<std::size_t>(tensor.device().index()));
+}
+
 const c10::DispatchKeySet keys{c10::DispatchKey::CUDA};
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -159,6 +168,7 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
 }
 
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool) {
+  if (to.is_cpu() && !computes_on_host) note_host_read(from);
   on_host(to).copy_(on_host(from));
   return to;
 }
@@ -201,7 +211,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
   return {output.to(device), mean.to(device), deviation.to(device)};
 }
 
+struct ComputingOnHost {
+  ComputingOnHost() : before(std::exchange(computes_on_host, true)) {}
+  ~ComputingOnHost() { computes_on_host = before; }
+  ComputingOnHost(const ComputingOnHost&) = delete;
+  ComputingOnHost& operator=(const ComputingOnHost&) = delete;
+
+  const bool before;
+};
+
 void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (op.schema().name() == "aten::_local_scalar_dense")
+    note_host_read(torch::jit::peek(*stack, 0, 1).toTensor());
+  const ComputingOnHost computing;
   at::native::cpu_fallback(op, stack);
 }
 
@@ -244,6 +266,10 @@ bool stand_in_for_cuda() {
 std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device) {
   const std::lock_guard lock(mutex);
   return std::exchange(entries.at(static_cast<std::size_t>(device)), {});
+}
+
+int take_host_reads(c10::DeviceIndex device) {
+  return host_reads.at(static_cast<std::size_t>(device)).exchange(0);
 }
 
 void note_call(c10::DeviceIndex device, void* native_handle) {

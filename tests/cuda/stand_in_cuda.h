@@ -34,6 +34,10 @@ struct StreamEntry {
 // Of a device, in their order: since the last call, which forgets them.
 std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device);
 
+// How often a thread would have waited for the device: copies to the CPU and item(), since the last
+// call, which forgets them.
+int take_host_reads(c10::DeviceIndex device);
+
 // `native_handle` is that of one of its streams.
 void note_call(c10::DeviceIndex device, void* native_handle);
 
