@@ -20,20 +20,23 @@ using Stack = torch::data::transforms::Stack<>;
 
 // The share of all test images that are classified rightly. No image is counted twice: each rank
 // takes its own, without padding, and the counts are summed.
-double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup& world) {
+double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup& world,
+                torch::Device device) {
   auto test = lockstep::Cifar10Dataset(data, /*train=*/false).map(Stack());
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
   auto loader = torch::data::make_data_loader(test, sampler, 500);
   const torch::NoGradGuard no_grad;
   net.eval();
-  torch::Tensor right = torch::zeros({1}, torch::kLong);
-  for (auto& batch : *loader) right += net.forward(batch.data).argmax(1).eq(batch.target).sum();
+  torch::Tensor right = torch::zeros({1}, torch::TensorOptions(device).dtype(torch::kLong));
+  for (auto& batch : *loader)
+    right += net.forward(batch.data.to(device)).argmax(1).eq(batch.target.to(device)).sum();
   lockstep::all_reduce(right, world);
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
 // Nothing when the job had to make room before the last step.
-std::optional<Report> train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world) {
+std::optional<Report> train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world,
+                            torch::Device device) {
   lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),
                                         world);
   lockstep::Adam adam(net.parameters(), options.lr);
@@ -64,13 +67,13 @@ std::optional<Report> train(Cnn& net, const Options& options, const lockstep::Pr
   lockstep::Progress progress(steps,
                               {.enabled = world.rank() == 0, .label = "training", .done = step});
   const auto started = std::chrono::steady_clock::now();
-  torch::Tensor loss = torch::zeros({});
+  torch::Tensor loss = torch::zeros({}, device);
   std::int64_t samples = 0;
   for (std::int64_t epoch = sampler.epoch(); step < steps; ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& batch : *loader) {
       adam.zero_grad();
-      loss = F::cross_entropy(ddp(batch.data), batch.target);
+      loss = F::cross_entropy(ddp(batch.data.to(device)), batch.target.to(device));
       loss.backward();
       adam.step();
       ++step;
@@ -95,13 +98,16 @@ std::optional<Report> train(Cnn& net, const Options& options, const lockstep::Pr
 int run(const Options& options) {
   if (options.threads > 0) torch::set_num_threads(options.threads);
   auto world = lockstep::init_process_group();
+  const torch::Device device =
+      options.device == "cuda" ? lockstep::local_device(world) : torch::Device(torch::kCPU);
   torch::manual_seed(options.seed);
   auto net = std::make_shared<Cnn>(/*channels=*/3, /*size=*/32, /*classes=*/10);
   if (!options.load.empty()) lockstep::load_weights(*net, options.load);
+  net->to(device);
 
-  auto report = train(*net, options, world);
+  auto report = train(*net, options, world, device);
   if (!report) return lockstep::exit_preempted;
-  report->accuracy = accuracy(*net, options.data, world);
+  report->accuracy = accuracy(*net, options.data, world, device);
 
   if (world.rank() == 0) {
     std::cout << "test accuracy " << report->accuracy << ", " << report->samples_per_second
@@ -119,6 +125,6 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   const Options options =
       read_command_line(argc, argv, "Trains a small CNN on CIFAR-10, on every rank of the job.",
-                        "cifar-10-batches-bin");
+                        "cifar-10-batches-bin", {"cpu", "cuda"});
   return lockstep::record([&] { return run(options); });
 }

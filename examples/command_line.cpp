@@ -58,7 +58,7 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
       ->check(CLI::Validator(unless_checkpoint, "auto|DIR"));
 }
 
-void add_options(CLI::App& app, Options& options) {
+void add_options(CLI::App& app, Options& options, const std::vector<std::string>& devices) {
   const CLI::Validator writable(unless_writable, "FILE");
   app.add_option("--data", options.data, "Folder of the dataset, or its name")
       ->capture_default_str();
@@ -76,6 +76,10 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Of the first weights and of the order of samples")
       ->capture_default_str();
+  if (devices.size() > 1)
+    app.add_option("--device", options.device, "Train there: each rank on a GPU of its own, or cpu")
+        ->check(CLI::IsMember(devices))
+        ->capture_default_str();
   app.add_option("--threads", options.threads, "Of each rank; by default what OMP_NUM_THREADS says")
       ->check(CLI::Range(1, 1024));
   app.add_option("--json", options.json, "Write accuracy, speed and loss there")->check(writable);
@@ -93,13 +97,13 @@ void add_options(CLI::App& app, Options& options) {
 }  // namespace
 
 Options read_command_line(int argc, char** argv, const std::string& description,
-                          const std::string& data) {
+                          const std::string& data, const std::vector<std::string>& devices) {
   Options options{.data = data};
   CLI::App app(description);
   const auto name = std::filesystem::path(argv[0]).filename().string();
   app.footer("Examples:\n  lockstep run -n 2 " + name + "\n  lockstep run -n 4 " + name +
              " --epochs 5 --lr 5e-4 --save weights.safetensors");
-  add_options(app, options);
+  add_options(app, options, devices);
   try {
     app.parse(argc, argv);
     if (options.resume == "auto" && options.checkpoint.empty())

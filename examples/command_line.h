@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 struct Options {
   std::string data;
@@ -14,7 +15,8 @@ struct Options {
   std::optional<std::int64_t> batch_size = {};  // On each rank.
   double lr = 1e-3;
   std::uint64_t seed = 0;
-  int threads = 0;  // 0: as OMP_NUM_THREADS says.
+  std::string device = "cpu";  // Or "cuda".
+  int threads = 0;             // 0: as OMP_NUM_THREADS says.
   std::string json = {};
   std::string save = {};
   std::string load = {};
@@ -27,10 +29,12 @@ struct Options {
   std::string log_samples = {};
 };
 
-// `data` is where the dataset is unless --data says otherwise. Ends the process after --help and,
+// `data` is where the dataset is unless --data says otherwise. Of `devices` --device takes one; with a
+// single one there is no such option. Ends the process after --help and,
 // with exit code 64, after a wrong argument.
 Options read_command_line(int argc, char** argv, const std::string& description,
-                          const std::string& data);
+                          const std::string& data,
+                          const std::vector<std::string>& devices = {"cpu"});
 
 // What --batch-size is when nothing says otherwise.
 constexpr std::int64_t usual_batch_size = 64;

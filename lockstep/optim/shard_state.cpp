@@ -23,7 +23,8 @@ void assemble(const at::Tensor& piece, const Shard& shard, const at::Tensor& par
               at::Tensor& whole) {
   if (!piece.defined()) return;
   if (!whole.defined())
-    whole = at::zeros_like(parameter, piece.options(), at::MemoryFormat::Preserve);
+    whole = at::zeros_like(parameter, piece.options().device(parameter.device()),
+                           at::MemoryFormat::Preserve);
   if (is_whole(shard, parameter) && piece.sizes() == parameter.sizes())
     whole.copy_(piece);
   else

@@ -14,7 +14,8 @@ struct NonFiniteGradient {
   std::string parameter;
 };
 
-// Where the time of averaged passes went, since the beginning.
+// Where the time of averaged passes went, since the beginning. On a CUDA device it is that of
+// enqueueing them, and the wait for the device is part of `wait`.
 struct BackwardTimes {
   std::chrono::nanoseconds copy{};    // Into buckets.
   std::chrono::nanoseconds wait{};    // For the other ranks and, with overlap, for the thread.

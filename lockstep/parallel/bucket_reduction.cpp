@@ -27,11 +27,8 @@ void BucketReduction::run(const GradientBuckets& buckets) {
   for (std::size_t b = 0; b < buckets.buckets().size(); ++b) reduce(buckets, b);
 }
 
-void BucketReduction::start(const GradientBuckets& buckets, std::size_t bucket) {
-  start([this, &buckets, bucket] { reduce(buckets, bucket); });
-}
-
 void BucketReduction::start(std::function<void()> job) {
+  job = stream_.after_writes(std::move(job));
   if (!thread_.joinable()) thread_ = start_thread([this] { work(); });
   {
     const std::lock_guard lock(mutex_);
@@ -43,6 +40,7 @@ void BucketReduction::start(std::function<void()> job) {
 void BucketReduction::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty(); });
+  stream_.join();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
@@ -50,9 +48,14 @@ void BucketReduction::drain() noexcept {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty(); });
   error_ = nullptr;
+  try {
+    stream_.join();
+  } catch (const std::exception&) {
+    // The device has failed, as the next thing that is enqueued there will say.
+  }
 }
 
-void BucketReduction::reduce(const GradientBuckets& buckets, std::size_t index) {
+void BucketReduction::reduce(const GradientBuckets& buckets, std::size_t index) const {
   const at::NoGradGuard no_grad;
   if (!hook_) return buckets.average(index);
   const at::Tensor& place = buckets.buckets()[index].buffer;

@@ -1,5 +1,6 @@
 // When and on which thread buckets of gradients are summed: all at once by the caller, or one after
-// the other on a thread of its own while the caller computes the next ones.
+// the other on a thread of its own while the caller computes the next ones. In a CUDA device's memory
+// the caller enqueues them on its current stream, and the thread on one of its own.
 //
 // Thread safety: none; the caller's thread uses it.
 
@@ -17,12 +18,14 @@
 
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/gradient_buckets.h"
+#include "lockstep/parallel/reduction_stream.h"
 
 namespace lockstep {
 
 class BucketReduction {
  public:
-  BucketReduction() = default;
+  // `device`: where the gradients are.
+  explicit BucketReduction(c10::Device device) : stream_(device) {}
   ~BucketReduction();
   BucketReduction(const BucketReduction&) = delete;
   BucketReduction& operator=(const BucketReduction&) = delete;
@@ -30,16 +33,18 @@ class BucketReduction {
   void set_hook(CommunicationHook hook) { hook_ = std::move(hook); }
   bool has_hook() const { return static_cast<bool>(hook_); }
 
-  // Blocking: all buckets.
+  // Blocking: one bucket, or all.
+  void reduce(const GradientBuckets& buckets, std::size_t bucket) const;
   void run(const GradientBuckets& buckets);
 
-  // One bucket, on the thread, after those started before. All must live until wait() has returned.
-  void start(const GradientBuckets& buckets, std::size_t bucket);
+  // The caller has enqueued a gradient on its current stream: what is started later comes after it.
+  void follow() { stream_.follow(); }
 
-  // Anything else in its place.
+  // Runs `job` on the thread, after those started before. What it uses lives until wait() has returned.
   void start(std::function<void()> job);
 
-  // Returns once all that was started is done. Errors: the first that one of them threw.
+  // Returns once all that was started is done; on a device once the caller's current stream waits for it.
+  // Errors: the first that one of them threw.
   void wait();
 
   // As wait(), but for the Error.
@@ -55,11 +60,11 @@ class BucketReduction {
   std::chrono::nanoseconds time() const { return time_; }
 
  private:
-  void reduce(const GradientBuckets& buckets, std::size_t bucket);
   void work();
 
   CommunicationHook hook_;
   std::chrono::nanoseconds time_{};  // The thread's between start() and wait().
+  ReductionStream stream_;
 
   std::thread thread_;  // Runs from the first start() on.
   mutable std::mutex mutex_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/communication_hook.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <map>
 
 #include "lockstep/tensor/collectives.h"
@@ -13,18 +15,20 @@ class Compress {
   explicit Compress(at::ScalarType dtype) : dtype_(dtype) {}
 
   void operator()(GradientBucket& bucket) {
-    const at::Tensor compressed = registered_like(bucket);
+    const at::Tensor compressed = buffer_like(bucket);
     compressed.copy_(bucket.buffer).div_(bucket.group.size());
     all_reduce(compressed, bucket.group, ReduceOp::sum, {.tag = bucket.tag});
     bucket.buffer.copy_(compressed);
   }
 
  private:
-  // As large as the bucket; kept for the next pass.
-  at::Tensor registered_like(const GradientBucket& bucket) {
+  // As large as the bucket, in memory of its kind; kept for the next pass.
+  at::Tensor buffer_like(const GradientBucket& bucket) {
     at::Tensor& kept = buffers_[bucket.index];
-    if (!kept.defined() || kept.numel() != bucket.buffer.numel())
-      kept = registered_zeros(bucket.buffer.sizes(), dtype_, bucket.group);
+    if (kept.defined() && kept.numel() == bucket.buffer.numel()) return kept;
+    kept = bucket.buffer.is_cpu()
+               ? registered_zeros(bucket.buffer.sizes(), dtype_, bucket.group)
+               : at::zeros(bucket.buffer.sizes(), bucket.buffer.options().dtype(dtype_));
     return kept;
   }
 

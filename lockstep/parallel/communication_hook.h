@@ -19,7 +19,8 @@ namespace lockstep {
 // Called for each bucket, in the same order on all ranks. The bucket holds this rank's gradients,
 // not divided by anything; when the hook returns, it holds their mean over all ranks, in `buffer` or in
 // what the hook has put in its place. It may block
-// and communicate through `bucket.group`, but no other group. With overlap it runs on a thread of
+// and communicate through `bucket.group`, but no other group. On a CUDA device it enqueues what it does
+// on its thread's current stream, and need not wait for it. With overlap it runs on a thread of
 // its own, while backward() computes other buckets. What it throws comes out of
 // backward(), on this rank: where it throws on all, all may go on; otherwise the others wait for
 // this one as for any that has fallen behind, until it ends or calls something else.

@@ -41,14 +41,25 @@ void require_own_memory(const torch::nn::Module& module) {
     });
 }
 
+void require_cpu(const torch::nn::Module& module, const std::string& option) {
+  for (const auto& [name, parameter] : named_parameters(module))
+    if (parameter.requires_grad() && !parameter.is_cpu())
+      throw Error(Fault::unsupported, option + ": only in CPU memory, and parameter " + name +
+                                          " is on " + parameter.device().str());
+}
+
 // Makes the replicas equal, and shares what is to be shared.
 std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Module>& module,
                                             const ProcessGroup& group,
                                             const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
   require_same_options(options, group);
-  if (options.deterministic != 0) require_deterministic(options, group);
+  if (options.deterministic != 0) {
+    require_cpu(*module, "deterministic");
+    require_deterministic(options, group);
+  }
   require_same_tensors(named_tensors(*module), group);
+  require_one_device(named_parameters(*module));
   if (options.share_parameters) require_shareable(options);
   if (!options.share_parameters) {
     require_own_memory(*module);

@@ -19,9 +19,16 @@
 // generator's step. Every parameter that requires a
 // gradient must take part in it, unless the options allow otherwise.
 //
+// CUDA: parameters may be in the memory of this rank's CUDA device, local_device(), all of them: then
+// gradients are copied into buckets there and reduced in the order of the thread's current stream, or
+// with overlap, the default with several ranks, on a stream of LibTorch's pool, which that of
+// backward() waits for. backward() waits for the device once, to learn whether gradients are finite;
+// not at all with NonFinite::ignore. Not done there: share_parameters, deterministic, shard_gradients(),
+// SyncBatchNorm. Tested with a stand-in for the device, and not run on one yet.
+//
 // Thread safety: none; one training loop uses it.
-// Errors: mismatch when the ranks' modules or options differ; unsupported for sparse gradients and
-// for types that cannot be averaged; those of ProcessGroup. backward() throws on all ranks: misuse,
+// Errors: mismatch when the ranks' modules or options differ; unsupported for sparse gradients,
+// for types that cannot be averaged and for gradients on several devices; those of ProcessGroup. backward() throws on all ranks: misuse,
 // with the parameters' names, when some had no part in the loss; corrupt for gradients that are not
 // finite, see NonFinite. All gradients are undefined then.
 

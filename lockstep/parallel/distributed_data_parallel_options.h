@@ -53,7 +53,7 @@ struct DistributedDataParallelOptions {
   std::vector<double> bucket_caps_mb = {};  // Of each bucket in turn; PyTorch's bucket_cap_mb_list.
 
   // Whether buckets are reduced on a thread of their own while backward() goes on. When not given:
-  // across hosts, and on one where each rank has a core that no intra-op thread needs. Without one the
+  // on CUDA devices, across hosts, and on one where each rank has a core that no intra-op thread needs. Without one the
   // thread takes from backward() what it saves; then everything is reduced at once at the end.
   std::optional<bool> overlap = {};
 
@@ -61,7 +61,7 @@ struct DistributedDataParallelOptions {
   // for each rank. SharedOptimizer (shared_optimizer.h) steps them: each rank sums and steps its
   // slice, and nothing is gathered afterwards. What else writes to them, loading weights say, is
   // for DistributedDataParallel::edit_parameters(); to() and set_data() are an Error. All ranks must
-  // be on one host; there is no hook, overlap or join() then.
+  // be on one host, and parameters in CPU memory; there is no hook, overlap or join() then.
   bool share_parameters = false;
 
   GradientMean mean = GradientMean::over_ranks;
@@ -69,7 +69,7 @@ struct DistributedDataParallelOptions {
 
   // Into how many pieces the global batch of a step is cut, for train_pieces(), which gives the same
   // bits on every number of ranks that divides it; 0 for none of that. More pieces allow more ranks
-  // and are smaller, so each step takes longer.
+  // and are smaller, so each step takes longer. In CPU memory only.
   int deterministic = 0;
 
   // The intra-op threads that every rank computes with, by torch::set_num_threads(): the bits depend

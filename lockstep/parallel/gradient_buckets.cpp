@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradient_buckets.h"
 
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -21,19 +23,13 @@ at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::si
   return parameters[indices.front()].second.scalar_type();
 }
 
-at::Tensor flat_view(const RegisteredMemory& memory, std::size_t begin, std::size_t bytes,
-                     at::ScalarType dtype) {
-  const auto elements = static_cast<std::int64_t>(bytes / c10::elementSize(dtype));
-  return view_of(memory, begin, {elements}, {1}, dtype);
-}
-
 }  // namespace
 
 void require_reducible_gradient(const std::string& name, const at::Tensor& parameter) {
-  if (!parameter.is_cpu())
-    throw Error(Fault::unsupported, "gradients are averaged in CPU memory only, and parameter " +
-                                        name + " is on " + parameter.device().str() +
-                                        ": average its gradient with all_reduce()");
+  if (!parameter.is_cpu() && !parameter.is_cuda())
+    throw Error(Fault::unsupported,
+                "gradients are averaged in CPU and CUDA memory only, and parameter " + name +
+                    " is on " + parameter.device().str());
   try {
     reducible_dtype(parameter.scalar_type());
   } catch (const Error& error) {
@@ -45,6 +41,7 @@ GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAss
                                  const ProcessGroup& group, bool for_hook)
     : parameters_(parameters),
       group_(group),
+      device_(parameters.front().second.device()),
       for_hook_(for_hook),
       scale_(for_hook ? 1 : 1.0 / group.size()),
       in_place_(assignment.size()),
@@ -68,7 +65,7 @@ GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAss
 }
 
 bool GradientBuckets::is_copied(std::size_t index) const {
-  return for_hook_ || !is_large_gradient(parameters_[index].second.nbytes());
+  return for_hook_ || !device_.is_cpu() || !is_large_gradient(parameters_[index].second.nbytes());
 }
 
 std::size_t GradientBuckets::copied_bytes(const std::vector<std::size_t>& indices) const {
@@ -86,9 +83,9 @@ void GradientBuckets::fill_region(at::ScalarType dtype, const BucketAssignment& 
     members.push_back(b);
     bytes += copied_bytes(assignment[b]);
   }
-  const RegisteredMemory memory = group_.allocate(bytes);
-  memory_.push_back(memory);
-  Region region{flat_view(memory, 0, bytes, dtype), "gradients:"};
+  const BucketMemory memory(bytes, dtype, device_, group_);
+  if (memory.registered()) memory_.push_back(*memory.registered());
+  Region region{memory.flat(0, bytes), "gradients:"};
   std::size_t begin = 0;
   for (const std::size_t b : members) {
     fill_bucket(b, memory, begin, assignment[b]);
@@ -98,11 +95,11 @@ void GradientBuckets::fill_region(at::ScalarType dtype, const BucketAssignment& 
   regions_.push_back(std::move(region));
 }
 
-void GradientBuckets::fill_bucket(std::size_t b, const RegisteredMemory& memory, std::size_t begin,
+void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std::size_t begin,
                                   const std::vector<std::size_t>& indices) {
   GradientBucket& bucket = buckets_[b];
   const at::ScalarType dtype = type_of(parameters_, indices);
-  bucket.buffer = flat_view(memory, begin, copied_bytes(indices), dtype);
+  bucket.buffer = memory.flat(begin, copied_bytes(indices));
   bucket.tag = "bucket " + std::to_string(b) + " of " + std::to_string(bucket.count) + " (" +
                c10::toString(dtype) + "):";
   for (const std::size_t i : indices) {
@@ -113,7 +110,7 @@ void GradientBuckets::fill_bucket(std::size_t b, const RegisteredMemory& memory,
       in_place_[b].push_back(i);
       continue;
     }
-    places_[i] = view_of(memory, begin, parameter.sizes(), dense_strides(parameter), dtype);
+    places_[i] = memory.tensor(begin, parameter.sizes(), dense_strides(parameter));
     begin += padded(parameter.nbytes());
     bucket.gradients.emplace_back(name, places_[i]);
     bucket.parameters.push_back(parameter);
@@ -122,12 +119,20 @@ void GradientBuckets::fill_bucket(std::size_t b, const RegisteredMemory& memory,
 
 // --- Taking -------------------------------------------------------------------------------------
 
+// Returns false if it was seen that `gradient` is not finite.
+bool GradientBuckets::copy(const at::Tensor& gradient, const at::Tensor& place) const {
+  if (device_.is_cpu()) return scaled_copy(place, gradient, scale_);
+  at::Tensor out = place;
+  at::mul_out(out, gradient, at::scalar_tensor(scale_, at::kDouble));
+  return true;
+}
+
 bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming,
                            bool check_finite) {
   const at::Tensor& parameter = parameters_[index].second;
   at::Tensor& place = places_[index];
   if (is_copied(index)) {
-    const bool finite = !gradient.defined() || scaled_copy(place, gradient, scale_);
+    const bool finite = !gradient.defined() || copy(gradient, place);
     gradient = gradient.defined() ? place : place.zero_();
     return finite;
   }
@@ -148,7 +153,7 @@ bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, boo
     return !check_finite || all_finite(gradient);
   }
   if (gradient.data_ptr() == place.data_ptr()) gradient = gradient.clone();
-  return scaled_copy(place, gradient, scale_);
+  return copy(gradient, place);
 }
 
 void GradientBuckets::take_zeros() {

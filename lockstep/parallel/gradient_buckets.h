@@ -5,6 +5,7 @@
 // are summed at once, one all_reduce does it. A large gradient is averaged where autograd has made
 // it, and is never in memory or cache twice: half of it goes through the ranks' rooms
 // (docs/algorithms.md), where a copy into registered memory would be of all of it.
+// In a CUDA device's memory all are copied, side by side: there is no registered memory, and no room.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,6 +19,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/bucket_assignment.h"
+#include "lockstep/parallel/bucket_memory.h"
 #include "lockstep/parallel/gradient_bucket.h"
 #include "lockstep/parallel/gradient_pool.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -26,7 +28,8 @@ namespace lockstep {
 
 class GradientBuckets {
  public:
-  // Collective. `parameters` and `assignment` are the same on all ranks; types can be reduced.
+  // Collective. `parameters` and `assignment` are the same on all ranks; types can be reduced, and
+  // devices are one.
   // `for_hook`: all gradients, whatever their size and not scaled, lie in the buckets.
   // `parameters` outlive this.
   GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
@@ -40,18 +43,21 @@ class GradientBuckets {
   // For large gradients; null where there are none.
   const std::shared_ptr<GradientPool>& pool() const { return pool_; }
 
-  // All that gradients may lie in: of the buckets, and the pool's.
+  // All registered memory that gradients may lie in: of the buckets, and the pool's.
   const std::vector<RegisteredMemory>& memory() const { return memory_; }
 
   // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient` the
   // tensor that will be the mean. `incoming` is what autograd has made, in whose memory it may lie.
-  // Returns false if `check_finite` found that it is not finite.
+  // Returns false if `check_finite` found that it is not finite; on a device it is not looked at.
   bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
 
   // The same for a rank whose pass has left the parameter out: `gradient` keeps its value until
   // adopt() makes it the mean, if it ever does.
   bool take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite);
   void adopt(std::size_t index, at::Tensor& gradient) const { gradient = places_[index]; }
+
+  // What take() or take_left_out() has made of it, until it is averaged.
+  const at::Tensor& taken(std::size_t index) const { return places_[index]; }
 
   // Takes zeros for every parameter.
   void take_zeros();
@@ -74,14 +80,16 @@ class GradientBuckets {
   };
 
   bool is_copied(std::size_t index) const;
+  bool copy(const at::Tensor& gradient, const at::Tensor& place) const;
   std::size_t copied_bytes(const std::vector<std::size_t>& indices) const;
   void fill_region(at::ScalarType dtype, const BucketAssignment& assignment);
-  void fill_bucket(std::size_t bucket, const RegisteredMemory& memory, std::size_t begin,
+  void fill_bucket(std::size_t bucket, const BucketMemory& memory, std::size_t begin,
                    const std::vector<std::size_t>& indices);
   void average_in_place(std::size_t index) const;
 
   const NamedTensors& parameters_;
   const ProcessGroup group_;
+  const c10::Device device_;
   const bool for_hook_;
   const double scale_;  // Of what is copied.
   std::vector<Region> regions_;

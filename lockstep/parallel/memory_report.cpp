@@ -187,6 +187,10 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
   if (group.local_size() != group.size())
     throw Error(Fault::unsupported,
                 "memory_report: it is of one host, and the ranks are on several");
+  for (const auto& [name, parameter] : named_parameters(ddp.replica()))
+    if (!parameter.is_cpu())
+      throw Error(Fault::unsupported, "memory_report: it is of CPU memory, and parameter " + name +
+                                          " is on " + parameter.device().str());
   group.barrier({.tag = "memory_report"});  // Until it ends, nobody touches more memory.
   const Found mine = Finder(ddp, optimizer).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, group);

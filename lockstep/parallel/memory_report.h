@@ -103,7 +103,7 @@ struct MemoryReport {
 
 // Of `ddp`'s module and `optimizer`, as they are now, on all ranks of its group: the same on each.
 // Collective; reads /proc/self/smaps, which takes some ms.
-// Errors: unsupported for ranks on several hosts, and for an optimizer whose state is none of
+// Errors: unsupported for ranks on several hosts, for parameters on a device, and for an optimizer whose state is none of
 // LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad; system when /proc cannot be read; those of ProcessGroup.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer);

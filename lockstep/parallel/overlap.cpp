@@ -38,7 +38,9 @@ bool suffice(const std::vector<Cores>& all) {
 
 }  // namespace
 
-bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group) {
+bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
+                      c10::Device device) {
+  if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
   const auto all = all_gather_value(own_cores(), group, {.tag = "cores"});
   // A network works beside the cores, also where none of them is free.
   const bool spans_hosts = group.local_size() < group.size();

@@ -73,9 +73,11 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
                  const DistributedDataParallelOptions& options)
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
+      device_(parameters_.front().second.device()),
       limits_(limits_of(options)),
-      overlapped_(averages_in_backward(options) && agree_on_overlap(options, group)),
+      overlapped_(averages_in_backward(options) && agree_on_overlap(options, group, device_)),
       group_(overlapped_ ? group_of_its_own(group) : group),
+      reduction_(device_),
       touched_(parameters_.size(), false),
       recording_(options.static_graph),
       expected_(parameters_.size(), options.static_graph ? 0 : 1),
@@ -148,6 +150,9 @@ void Reducer::set_owners(std::vector<int> owners) {
         Fault::unsupported,
         "shard_gradients: not together with share_parameters or deterministic, whose gradients "
         "are not averaged in backward()");
+  if (is_on_device())
+    throw Error(Fault::unsupported, "shard_gradients: only in CPU memory, and parameter " +
+                                        parameters_.front().first + " is on " + device_.str());
   if (group_.size() == 1) return;  // This rank owns all.
   buckets_.reset();
   owned_ =
@@ -262,6 +267,7 @@ void Reducer::reset_pass() {
   remaining_ = expected_;
   taken_.assign(parameters_.size(), false);
   report_ = {};
+  finite_check_.clear();
   next_bucket_ = 0;
   pending_.clear();
   for (const auto& indices : assignment_)
@@ -269,8 +275,8 @@ void Reducer::reset_pass() {
         indices.begin(), indices.end(), [&](std::size_t i) { return expected_[i] > 0; })));
 }
 
-// Runs on the thread that called backward(), once `.grad` of the parameter is complete: `incoming`,
-// or the sum of it and what there was before.
+// Runs on the thread that called backward(), or on autograd's own of the device, once `.grad` of the
+// parameter is complete: `incoming`, or the sum of it and what there was before.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   touched_[index] = true;
   if (!synchronize_) return;
@@ -297,12 +303,17 @@ void Reducer::take(std::size_t index, const at::Tensor& incoming) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined() && gradient.layout() != at::kStrided)
     throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
+  if (gradient.defined() && gradient.device() != device_)
+    throw Error(Fault::unsupported, "parameter " + name + " was moved to " +
+                                        gradient.device().str() +
+                                        " after DistributedDataParallel was made");
   if (owned_) {
     take_owned(index, incoming);
   } else if (buckets_ != nullptr) {
     note_finite(index, buckets_->take(index, gradient, incoming, checks_finite()));
     --pending_[buckets_->bucket_of(index)];
-  } else if (gradient.defined() && checks_finite()) {
+    reduction_.follow();
+  } else if (gradient.defined() && checks_finite() && !is_on_device()) {
     note_finite(index, all_finite(gradient));
   }
   taken_[index] = true;
@@ -336,8 +347,19 @@ void Reducer::finish_bucket() {
   if (owned_)
     reduction_.start([this, bucket = next_bucket_] { owned_->reduce(bucket); });
   else if (overlaps())
-    reduction_.start(*buckets_, next_bucket_);
+    reduction_.start([this, bucket = next_bucket_] {
+      enqueue_check(bucket);
+      reduction_.reduce(*buckets_, bucket);
+    });
+  else
+    enqueue_check(next_bucket_);
   ++next_bucket_;
+}
+
+void Reducer::enqueue_check(std::size_t bucket) {
+  if (is_on_device() && checks_finite())
+    finite_check_.enqueue(assignment_[bucket],
+                          [this](std::size_t i) { return buckets_->taken(i); });
 }
 
 bool Reducer::take_left_out(std::size_t index) {
@@ -351,11 +373,12 @@ void Reducer::finish_pass() {
   const at::NoGradGuard no_grad;
   if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
   while ((buckets_ || owned_) && next_bucket_ < assignment_.size()) finish_bucket();
-  if (!buckets_ && !owned_ && recording_) check_recorded();
+  if (!buckets_ && !owned_) check_kept();
   if (overlaps() || owned_) {
     const Stopwatch watch(wait_time_);
     reduction_.wait();
   }
+  note_device_check();
   const PassReports reports = exchange_reports();
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_);
@@ -365,11 +388,21 @@ void Reducer::finish_pass() {
   count_step(group_);
 }
 
-// Of one rank without buckets, the gradients that came in the pass that is recorded.
-void Reducer::check_recorded() {
+// The one time in a pass that this thread waits for the device.
+void Reducer::note_device_check() {
+  const Stopwatch watch(wait_time_);
+  if (const auto index = finite_check_.first_non_finite()) note_finite(*index, false);
+}
+
+// Of one rank without buckets, the gradients that take() has not looked at.
+void Reducer::check_kept() {
+  if (!checks_finite() || !(recording_ || is_on_device())) return;
+  const auto gradient_of = [this](std::size_t i) { return parameters_[i].second.grad(); };
+  std::vector<std::size_t> came;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (expected_[i] > 0 && checks_finite())
-      note_finite(i, all_finite(parameters_[i].second.grad()));
+    if (recording_ ? expected_[i] > 0 : taken_[i]) came.push_back(i);
+  if (is_on_device()) return finite_check_.enqueue(came, gradient_of);
+  for (const std::size_t i : came) note_finite(i, all_finite(gradient_of(i)));
 }
 
 void Reducer::shadow_pass() {

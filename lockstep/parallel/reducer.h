@@ -8,6 +8,9 @@
 // Which parameters a pass has left out is known at its end, without a search of the graph: what
 // forward() returned does not matter, and neither does how many forward() calls there were.
 //
+// On a CUDA device all of it is enqueued: a pass waits for the device once, to learn whether its
+// gradients are finite.
+//
 // Gradients of shared parameters stay this rank's own here: SharedOptimizer averages them, each rank
 // what it steps. All else holds for them too.
 //
@@ -30,6 +33,7 @@
 #include "lockstep/parallel/backward_report.h"
 #include "lockstep/parallel/bucket_reduction.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
+#include "lockstep/parallel/finite_check.h"
 #include "lockstep/parallel/gradient_buckets.h"
 #include "lockstep/parallel/gradient_pool.h"
 #include "lockstep/parallel/join.h"
@@ -45,7 +49,7 @@ namespace lockstep {
 
 class Reducer {
  public:
-  // Collective. Of `parameters`, those that require gradients are reduced.
+  // Collective. Of `parameters`, those that require gradients are reduced; they are on one device.
   Reducer(NamedTensors parameters, const ProcessGroup& group,
           const DistributedDataParallelOptions& options);
   ~Reducer();
@@ -149,7 +153,10 @@ class Reducer {
   bool may_go_on(const PassReports& reports);
   bool may_average(const PassReports& reports);
   void drop_gradients();
-  void check_recorded();
+  void check_kept();
+  void enqueue_check(std::size_t bucket);
+  void note_device_check();
+  bool is_on_device() const { return !device_.is_cpu(); }
   void divide(const PassReports& reports) const;
   void learn();
 
@@ -167,6 +174,7 @@ class Reducer {
 
   const DistributedDataParallelOptions options_;
   const NamedTensors parameters_;
+  const c10::Device device_;  // On which they were when this was made.
   const BucketLimits limits_;
   const bool overlapped_;
   ProcessGroup group_;  // With overlap one of its own: its calls come from two threads.
@@ -194,6 +202,8 @@ class Reducer {
   std::size_t next_bucket_ = 0;       // The next one to start,
   std::vector<std::size_t> pending_;  // and of each one, how many gradients are not in it yet.
   PassReport report_;
+  FiniteCheck
+      finite_check_;  // Of what is on a device; the reduction's thread enqueues it, if there is one.
   std::optional<NonFiniteGradient> non_finite_;
 
   // So far, also those that an exception cut short.

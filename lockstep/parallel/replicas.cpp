@@ -21,13 +21,18 @@ std::string layout_of_gradient(const at::Tensor& tensor) {
   return text.str();
 }
 
+// A rank's device has a number of its own.
+std::string kind_of_device(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? "" : " on " + c10::DeviceTypeName(tensor.device().type(), true);
+}
+
 // A line for each tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3, 1]":
 // gradients are laid out by strides, so these must be the same as well.
 std::string layout_of(const NamedTensors& tensors) {
   std::ostringstream text;
   for (const auto& [name, tensor] : tensors)
     text << name << ' ' << c10::toString(tensor.scalar_type()) << ' ' << tensor.sizes()
-         << layout_of_gradient(tensor) << '\n';
+         << kind_of_device(tensor) << layout_of_gradient(tensor) << '\n';
   return text.str();
 }
 
@@ -88,6 +93,19 @@ void require_same_lines(const std::string& lines, const std::string& of_what,
 
 void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
   require_same_lines(layout_of(tensors), "the modules", group);
+}
+
+void require_one_device(const NamedTensors& parameters) {
+  const NamedTensors::value_type* first = nullptr;
+  for (const auto& entry : parameters) {
+    const auto& [name, parameter] = entry;
+    if (!parameter.requires_grad()) continue;
+    if (first == nullptr) first = &entry;
+    if (parameter.device() == first->second.device()) continue;
+    throw Error(Fault::unsupported, "gradients are averaged on one device, but parameter " +
+                                        first->first + " is on " + first->second.device().str() +
+                                        " and " + name + " on " + parameter.device().str());
+  }
 }
 
 void require_same_options(const DistributedDataParallelOptions& options,

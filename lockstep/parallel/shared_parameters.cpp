@@ -55,7 +55,8 @@ void SharedParameters::lay_out(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) {
     if (!indices_.emplace(parameter.unsafeGetTensorImpl(), places_.size()).second) continue;
     if (!parameter.is_cpu())
-      throw Error(Fault::unsupported, "share_parameters: " + name + " is not in CPU memory");
+      throw Error(Fault::unsupported, "share_parameters: " + name + " is on " +
+                                          parameter.device().str() + ", and not in CPU memory");
     for (const Place& place : places_)
       if (parameter.is_alias_of(place.parameter) && lie_together(parameter, place.parameter))
         throw Error(Fault::unsupported, "share_parameters: " + name + " lies in the memory of " +

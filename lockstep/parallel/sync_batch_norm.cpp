@@ -226,7 +226,9 @@ torch::Tensor SyncBatchNormImpl::plain(const torch::Tensor& input) {
 }
 
 torch::Tensor SyncBatchNormImpl::synchronized(const torch::Tensor& input) {
-  if (!input.is_cpu()) throw Error(Fault::unsupported, name_ + ": the input is not in CPU memory");
+  if (!input.is_cpu())
+    throw Error(Fault::unsupported, name_ + ": the input is on " + input.device().str() +
+                                        ", and SyncBatchNorm works in CPU memory only");
   const at::ScalarType type = input.scalar_type();
   require(!weight.defined() || weight.scalar_type() == type ||
               (type != at::kDouble && weight.scalar_type() == channel_type(type)),

@@ -77,12 +77,6 @@ void require_dense(const at::Tensor& tensor, std::string_view what) {
                                         "supported, not quantised ones");
 }
 
-void require_dense_cpu(const at::Tensor& tensor, std::string_view what) {
-  require_dense(tensor, what);
-  if (!tensor.is_cpu())
-    throw Error(Fault::unsupported, std::string(what) + ": only CPU tensors are supported");
-}
-
 void require_writable(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
   require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,

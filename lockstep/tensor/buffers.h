@@ -18,9 +18,6 @@ namespace lockstep {
 // nor CUDA memory, or quantised, whose scale is not among its elements.
 void require_dense(const at::Tensor& tensor, std::string_view what);
 
-// In addition, unsupported for one that is not in CPU memory.
-void require_dense_cpu(const at::Tensor& tensor, std::string_view what);
-
 // As require_dense(); in addition, misuse for a tensor of which several elements lie at one place.
 void require_writable(const at::Tensor& tensor, std::string_view what);
 

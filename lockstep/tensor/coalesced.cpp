@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/comm/error.h"
@@ -15,26 +16,28 @@ namespace {
 
 constexpr std::size_t most_bytes = std::size_t{32} << 20;
 
-// Tensors of one type that travel together.
+// Tensors of one type, on one device, that travel together.
 struct Piece {
   std::vector<at::Tensor> tensors;
   std::size_t bytes = 0;
   std::int64_t elements = 0;
 };
 
-// The same on all ranks, as it follows from types and shapes alone.
+// The same on all ranks, as it follows from types, shapes and kinds of device alone: a rank uses one
+// device of a kind.
 std::vector<Piece> pieces_of(at::TensorList tensors) {
-  std::map<at::ScalarType, std::vector<Piece>> by_type;
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Piece>> lists;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
-    std::vector<Piece>& pieces = by_type[tensor.scalar_type()];
+    const c10::Device device = tensor.device();
+    std::vector<Piece>& pieces = lists[{device.type(), device.index(), tensor.scalar_type()}];
     if (pieces.empty() || pieces.back().bytes + tensor.nbytes() > most_bytes) pieces.emplace_back();
     pieces.back().tensors.push_back(tensor);
     pieces.back().bytes += tensor.nbytes();
     pieces.back().elements += tensor.numel();
   }
   std::vector<Piece> all;
-  for (auto& [type, pieces] : by_type)
+  for (auto& [key, pieces] : lists)
     for (Piece& piece : pieces) all.push_back(std::move(piece));
   return all;
 }

@@ -96,7 +96,7 @@ ListLayout layout_of(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     TensorLayout layout;
     if (tensor.defined()) {
-      require_dense_cpu(tensor, "a list of tensors");
+      require_dense(tensor, "a list of tensors");
       layout.type = tensor.scalar_type();
       layout.sizes = tensor.sizes().vec();
     }

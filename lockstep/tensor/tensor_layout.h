@@ -25,7 +25,7 @@ struct ListLayout {
   std::int64_t bytes = 0;
 };
 
-// Errors: as require_dense_cpu().
+// Errors: as require_dense().
 ListLayout layout_of(const std::vector<at::Tensor>& tensors);
 
 // Not kept anywhere, so that it may change: magic, number of lists; of each list its bytes, the

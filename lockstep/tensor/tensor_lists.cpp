@@ -84,16 +84,19 @@ std::vector<ListLayout> exchange_layouts(const ListLayout& own, const ProcessGro
 Tensors broadcast_tensors(const Tensors& tensors, const ProcessGroup& group, int root,
                           const CallOptions& options) {
   Tensors result;
+  Tensors travelling;
   if (group.rank() == root) {
     broadcast_bytes(encode({layout_of(tensors)}), group, root, options);
     for (const at::Tensor& tensor : tensors)
       result.push_back(tensor.defined() ? tensor.detach() : tensor);
+    for (const at::Tensor& tensor : only_defined(result)) travelling.push_back(tensor.cpu());
   } else {
     const auto layouts = decode(broadcast_bytes({}, group, root, options));
     if (layouts.size() != 1) throw Error(Fault::corrupt, "broadcast_tensors: not one list");
     result = empty_of(layouts[0]);
+    travelling = only_defined(result);
   }
-  broadcast_coalesced(only_defined(result), group, root, options);
+  broadcast_coalesced(travelling, group, root, options);
   return result;
 }
 

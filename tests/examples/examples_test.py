@@ -233,6 +233,16 @@ class Examples(unittest.TestCase):
         images.write_bytes(images.read_bytes()[:-1])
         self.refuses(program, "--data", self.data, code=65, text="train-images-idx3-ubyte")
 
+    def test_cuda_is_refused_where_there_is_none(self):
+        write_fashion_mnist(self.data)
+        options = ("--data", self.data, "--steps", 1, "--device", "cuda")
+        if run(1, PROGRAMS.fashion_mnist, *options).returncode == 0:
+            self.skipTest("there is a CUDA device here")
+        for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10):
+            self.refuses(program, *options, code=78, text="local_device: ")
+        self.refuses(PROGRAMS.fashion_mnist, "--device", "tpu", code=64, text="--device")
+        self.refuses(PROGRAMS.deterministic, "--device", "cuda", code=64, text="--device")
+
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic):
             done = subprocess.run([program, "--help"], text=True, stdout=subprocess.PIPE, check=True)

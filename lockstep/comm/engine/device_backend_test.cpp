@@ -6,25 +6,17 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
-#include <barrier>
 #include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <numeric>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/comm/engine/cuda_unsupported.h"
-#include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
-#include "lockstep/comm/shm/shm_backend.h"
-#include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
+#include "tests/stand_in_engine.h"
 
 namespace lockstep {
 namespace {
@@ -32,150 +24,9 @@ namespace {
 using namespace std::chrono_literals;
 using test::fault_of;
 
+using Devices = test::StandInDevices;
+using test::run_on;
 using Values = std::vector<float>;
-
-// What the ranks of one communicator share.
-struct Wire {
-  explicit Wire(int size)
-      : arrivals(size), inputs(static_cast<std::size_t>(size)), counts(inputs.size()) {}
-
-  std::barrier<> arrivals;
-  std::vector<Values> inputs;  // By rank.
-  std::vector<std::vector<std::size_t>> counts;
-};
-
-// What a test sees of all devices, and how it makes them fail.
-struct Devices {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<Wire>> wires;  // By group.
-  std::vector<std::string> calls;                      // Of rank 0.
-  std::set<int> indices;
-  std::atomic<int> cancelled{0};
-  std::array<std::atomic<bool>, 3> is_cancelled{};  // By rank.
-  std::atomic<int> made{0};
-  std::string why_not;
-  std::atomic<bool> fails{false};
-};
-
-class FakeCommunicator final : public DeviceCommunicator {
- public:
-  FakeCommunicator(Devices& devices, std::shared_ptr<Wire> wire, int rank)
-      : devices_(devices), wire_(std::move(wire)), rank_(static_cast<std::size_t>(rank)) {}
-
-  void cancel() override {
-    if (!devices_.is_cancelled[rank_].exchange(true)) ++devices_.cancelled;
-  }
-  void all_reduce(const Buffer& data, ReduceOp) override {
-    gather_all("all_reduce", data, {});
-    add(data, 0);
-    wire_->arrivals.arrive_and_wait();
-  }
-  void broadcast(const Buffer& data, int root) override {
-    gather_all("broadcast", data, {});
-    take(data, 0, wire_->inputs[static_cast<std::size_t>(root)], 0, data.count);
-    wire_->arrivals.arrive_and_wait();
-  }
-  void reduce(const Buffer& data, int root, ReduceOp) override {
-    gather_all("reduce", data, {});
-    if (rank_ == static_cast<std::size_t>(root)) add(data, 0);
-    wire_->arrivals.arrive_and_wait();
-  }
-  void all_gather(const Buffer& input, const Buffer& output, Counts counts) override {
-    gather_all("all_gather", input, {});
-    std::size_t begin = 0;
-    for (std::size_t r = 0; r < counts.size(); begin += counts[r++])
-      take(output, begin, wire_->inputs[r], 0, counts[r]);
-    wire_->arrivals.arrive_and_wait();
-  }
-  void reduce_scatter(const Buffer& input, const Buffer& output, Counts counts, ReduceOp) override {
-    gather_all("reduce_scatter", input, {});
-    add(output, std::accumulate(counts.begin(), counts.begin() + rank_, std::size_t{0}));
-    wire_->arrivals.arrive_and_wait();
-  }
-  void all_to_all(const Buffer& input, const Buffer& output, Counts send_counts,
-                  Counts receive_counts) override {
-    gather_all("all_to_all", input, send_counts);
-    std::size_t to = 0;
-    for (std::size_t r = 0; r < receive_counts.size(); to += receive_counts[r++]) {
-      const auto& theirs = wire_->counts[r];
-      EXPECT_EQ(theirs[rank_], receive_counts[r]);
-      const auto from = std::accumulate(theirs.begin(), theirs.begin() + rank_, std::size_t{0});
-      take(output, to, wire_->inputs[r], from, receive_counts[r]);
-    }
-    wire_->arrivals.arrive_and_wait();
-  }
-
- private:
-  void gather_all(const char* what, const Buffer& input, Counts counts) {
-    if (devices_.fails) throw Error(Fault::system, "the device is on fire");
-    EXPECT_EQ(input.device, DeviceKind::cuda);
-    if (rank_ == 0) {
-      const std::lock_guard lock(devices_.mutex);
-      devices_.calls.emplace_back(what);
-    }
-    const auto* const values = static_cast<const float*>(input.data);
-    wire_->inputs[rank_].assign(values, values + input.count);
-    wire_->counts[rank_].assign(counts.begin(), counts.end());
-    wire_->arrivals.arrive_and_wait();
-  }
-  void add(const Buffer& to, std::size_t begin) {
-    auto* const out = static_cast<float*>(to.data);
-    for (std::size_t i = 0; i < to.count; ++i) {
-      out[i] = 0;
-      for (const Values& values : wire_->inputs) out[i] += values[begin + i];
-    }
-  }
-  static void take(const Buffer& to, std::size_t begin, const Values& from, std::size_t first,
-                   std::size_t count) {
-    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(first), count,
-                static_cast<float*>(to.data) + begin);
-  }
-
-  Devices& devices_;
-  const std::shared_ptr<Wire> wire_;
-  const std::size_t rank_;
-};
-
-std::shared_ptr<const DeviceEngine> engine_of(Devices& devices) {
-  return std::make_shared<const DeviceEngine>(DeviceEngine{
-      .why_not = [&devices] { return devices.why_not; },
-      .make =
-          [&devices](const DeviceMembers& members, int index, Deadline) {
-            const std::lock_guard lock(devices.mutex);
-            ++devices.made;
-            devices.indices.insert(index);
-            auto& wire = devices.wires[members.name];
-            if (!wire) wire = std::make_shared<Wire>(static_cast<int>(members.world_ranks.size()));
-            return std::make_unique<FakeCommunicator>(devices, wire, members.rank);
-          },
-  });
-}
-
-// Calls `body` on each of `size` threads, which must not let an Error out.
-void run_on(int size, Devices& devices, const std::function<void(ProcessGroup&)>& body) {
-  const auto team = std::make_shared<ThreadTeam>(size);
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      auto peers = std::make_shared<ThreadPeers>(team, rank);
-      DeviceMembers members{.name = "world", .world_ranks = std::vector<int>(size), .rank = rank};
-      std::iota(members.world_ranks.begin(), members.world_ranks.end(), 0);
-      ProcessGroup::State::Parts parts;
-      parts.rank = rank;
-      parts.size = size;
-      parts.name = "world";
-      parts.timeout = 10s;
-      parts.activity = {team, &peers->activity(rank)};
-      parts.backend = std::make_unique<DeviceBackend>(
-          std::make_unique<ShmBackend>(peers, "world", 1min), members, engine_of(devices));
-      ProcessGroup group = GroupAccess::make(std::move(parts));
-      try {
-        body(group);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-}
 
 Buffer on_cuda(Values& values, int index = 0) {
   Buffer buffer = buffer_of(values);

@@ -1,0 +1,128 @@
+// What DistributedDataParallel does not do on CUDA tensors, it says.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/adam.h>
+
+#include <string>
+
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/memory_report.h"
+#include "lockstep/parallel/sync_batch_norm.h"
+#include "tests/cuda/trained.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace test;
+
+class RefusalsOnCuda : public OnStandIn {};
+
+// Calls `call` on two ranks, and expects each to be refused with a message that has `expected`.
+void expect_refusal(const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& call,
+                    const std::string& expected) {
+  trained(Place::cuda, 2, [&](ProcessGroup& group, const std::shared_ptr<Net>& net) {
+    std::string text;
+    EXPECT_EQ(fault_of([&] { call(group, net); }, &text), Fault::unsupported) << text;
+    const std::string device = local_device(group).str();
+    std::string here = expected;
+    if (const auto at = here.find("DEVICE"); at != std::string::npos) here.replace(at, 6, device);
+    EXPECT_NE(text.find(here), std::string::npos) << text;
+  });
+}
+
+TEST_F(RefusalsOnCuda, SharedParametersAreInCpuMemory) {
+  expect_refusal([](auto& group, auto net) { Ddp ddp(net, group, {.share_parameters = true}); },
+                 "share_parameters: a.weight is on DEVICE");
+}
+
+TEST_F(RefusalsOnCuda, SoIsWhatIsTheSameOnEveryNumberOfRanks) {
+  expect_refusal([](auto& group, auto net) { Ddp ddp(net, group, {.deterministic = 2}); },
+                 "deterministic: only in CPU memory, and parameter a.weight is on DEVICE");
+}
+
+TEST_F(RefusalsOnCuda, SoAreShardedGradients) {
+  expect_refusal(
+      [](auto& group, auto net) {
+        Ddp ddp(net, group);
+        ZeroRedundancyOptimizer<torch::optim::Adam> adam(net->parameters(), group,
+                                                         torch::optim::AdamOptions());
+        ddp.shard_gradients(adam);
+      },
+      "shard_gradients: only in CPU memory, and parameter a.weight is on DEVICE");
+}
+
+TEST_F(RefusalsOnCuda, SoAreInputsOfSyncBatchNorm) {
+  expect_refusal(
+      [](auto& group, auto) {
+        const at::Device device = local_device(group);
+        SyncBatchNorm norm(6);
+        norm->synchronize(group, "norm");
+        norm->to(device);
+        norm(inputs(group.rank(), 0, device));
+      },
+      "norm: the input is on DEVICE, and SyncBatchNorm works in CPU memory only");
+}
+
+TEST_F(RefusalsOnCuda, AMemoryReportIsOfCpuMemory) {
+  expect_refusal(
+      [](auto& group, auto net) {
+        Ddp ddp(net, group);
+        memory_report(ddp, torch::optim::Adam(net->parameters()));
+      },
+      "memory_report: it is of CPU memory, and parameter a.weight is on DEVICE");
+}
+
+TEST_F(RefusalsOnCuda, ParametersAreOnOneDevice) {
+  expect_refusal(
+      [](auto& group, auto net) {
+        net->extra->to(at::kCPU);
+        Ddp ddp(net, group);
+      },
+      "gradients are averaged on one device, but parameter a.weight is on DEVICE and extra.weight "
+      "on cpu");
+  expect_refusal(
+      [](auto& group, auto net) {
+        net->extra->to(at::Device(at::kCUDA, 3));
+        Ddp ddp(net, group);
+      },
+      "and extra.weight on cuda:3");
+}
+
+TEST_F(RefusalsOnCuda, ParametersStayWhereTheyWere) {
+  expect_refusal(
+      [](auto& group, auto) {
+        auto net = std::make_shared<Net>();
+        Ddp ddp(net, group);
+        net->to(local_device(group));
+        ddp(inputs(0, 0, local_device(group))).sum().backward();
+      },
+      "was moved to DEVICE after DistributedDataParallel was made");
+}
+
+TEST_F(RefusalsOnCuda, AllRanksUseTheSameKindOfDevice) {
+  trained(Place::cuda, 2, [](ProcessGroup& group, const std::shared_ptr<Net>& net) {
+    if (group.rank() == 1) net->to(at::kCPU);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { Ddp ddp(net, group); }, &text), Fault::mismatch);
+    EXPECT_NE(text.find("rank 0 has a.weight Float [400, 6] on cuda"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1 has a.weight Float [400, 6],"), std::string::npos) << text;
+  });
+}
+
+TEST_F(RefusalsOnCuda, AnEngineIsNeeded) {
+  StandInDevices devices;
+  devices.why_not = "there is no NVIDIA driver here";
+  trained(
+      Place::cuda, 2,
+      [](ProcessGroup& group, const std::shared_ptr<Net>& net) {
+        std::string text;
+        EXPECT_EQ(fault_of([&] { Ddp ddp(net, group); }, &text), Fault::unsupported);
+        EXPECT_NE(text.find("there is no NVIDIA driver here"), std::string::npos) << text;
+      },
+      &devices);
+}
+
+}  // namespace
+}  // namespace lockstep

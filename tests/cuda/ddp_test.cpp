@@ -1,0 +1,266 @@
+// DistributedDataParallel on CUDA tensors does what it does on the CPU's.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/optim/sgd.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "lockstep/optim/adam.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "tests/cuda/trained.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace test;
+
+class DistributedDataParallelOnCuda : public OnStandIn {};
+
+constexpr double small_bucket = 0.01;  // MiB: several of them.
+
+void step(Ddp& ddp, torch::optim::Optimizer& optimizer, const torch::Tensor& x,
+          bool with_extra = true) {
+  optimizer.zero_grad();
+  ddp(x, with_extra).pow(2).mean().backward();
+  optimizer.step();
+}
+
+torch::optim::SGD sgd(const Net& net) {
+  return torch::optim::SGD(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+TEST_F(DistributedDataParallelOnCuda, GivesTheBitsOfTheCpuWithAndWithoutOverlap) {
+  for (const auto overlap : {std::optional<bool>(), std::optional(false), std::optional(true)})
+    for (const int ranks : {1, 2})
+      expect_same_on_both(ranks, [&](Place place, ProcessGroup& group, auto net) {
+        Ddp ddp(net, group, {.bucket_cap_mb = small_bucket, .overlap = overlap});
+        if (place == Place::cuda) {
+          EXPECT_EQ(ddp.is_overlapped(), overlap.value_or(group.size() > 1));
+        }
+        auto optimizer = sgd(*net);
+        for (int i = 0; i < 4; ++i)
+          step(ddp, optimizer, inputs(group.rank(), i, device_of(place, group)));
+      });
+}
+
+TEST_F(DistributedDataParallelOnCuda, StartsEqualAndBroadcastsBuffers) {
+  expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.add_(group.rank());
+    Ddp ddp(net, group);
+    EXPECT_FLOAT_EQ(net->b->bias[0].template item<float>(), 0) << "rank 0's";
+    net->norm->running_mean.fill_(group.rank() + 1);
+    const torch::AutoGradMode with_gradients(true);
+    ddp(inputs(group.rank(), 0, device_of(place, group)));
+    EXPECT_LT(net->norm->running_mean.abs().max().template item<float>(), 1.5) << "rank 0's";
+  });
+}
+
+TEST_F(DistributedDataParallelOnCuda, AccumulatesUnderNoSyncAndIntoGradientsThatAreKept) {
+  for (const bool overlap : {false, true})
+    expect_same_on_both(2, [&](Place place, ProcessGroup& group, auto net) {
+      Ddp ddp(net, group, {.bucket_cap_mb = small_bucket, .overlap = overlap});
+      for (int i = 0; i < 4; ++i) {
+        const auto no_sync = ddp.no_sync(i % 2 == 0);
+        ddp(inputs(group.rank(), i, device_of(place, group))).pow(2).mean().backward();
+      }
+      net->zero_grad(/*set_to_none=*/false);
+      ddp(inputs(group.rank(), 9, device_of(place, group))).pow(2).mean().backward();
+    });
+}
+
+TEST_F(DistributedDataParallelOnCuda, LeavesOutParametersThatARankOrAllHaveNotUsed) {
+  for (const bool overlap : {false, true})
+    expect_same_on_both(2, [&](Place place, ProcessGroup& group, auto net) {
+      Ddp ddp(net, group,
+              {.find_unused_parameters = true, .bucket_cap_mb = small_bucket, .overlap = overlap});
+      auto optimizer = sgd(*net);
+      for (int i = 0; i < 4; ++i)
+        step(ddp, optimizer, inputs(group.rank(), i, device_of(place, group)),
+             /*with_extra=*/i == 0 || (i == 2 && group.rank() == 1));
+    });
+}
+
+TEST_F(DistributedDataParallelOnCuda, LearnsAStaticGraph) {
+  for (const int ranks : {1, 2})
+    expect_same_on_both(ranks, [](Place place, ProcessGroup& group, auto net) {
+      Ddp ddp(net, group, {.static_graph = true, .bucket_cap_mb = small_bucket, .overlap = true});
+      auto optimizer = sgd(*net);
+      for (int i = 0; i < 3; ++i)
+        step(ddp, optimizer, inputs(group.rank(), i, device_of(place, group)), false);
+    });
+}
+
+TEST_F(DistributedDataParallelOnCuda, CompressesGradients) {
+  for (const bool overlap : {false, true})
+    for (const bool bfloat : {false, true})
+      expect_same_on_both(2, [&](Place place, ProcessGroup& group, auto net) {
+        Ddp ddp(net, group, {.bucket_cap_mb = small_bucket, .overlap = overlap});
+        ddp.register_comm_hook(bfloat ? bf16_compress_hook() : fp16_compress_hook());
+        auto optimizer = sgd(*net);
+        for (int i = 0; i < 3; ++i)
+          step(ddp, optimizer, inputs(group.rank(), i, device_of(place, group)));
+      });
+}
+
+TEST_F(DistributedDataParallelOnCuda, JoinsUnevenInputs) {
+  expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
+    Ddp ddp(net, group);
+    auto optimizer = sgd(*net);
+    ddp.join([&] {
+      for (int i = 0; i < 2 + 2 * group.rank(); ++i)
+        step(ddp, optimizer, inputs(group.rank(), i, device_of(place, group)));
+    });
+  });
+}
+
+TEST_F(DistributedDataParallelOnCuda, AveragesOverSamples) {
+  expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
+    Ddp ddp(net, group, {.mean = GradientMean::over_samples});
+    ddp.count_samples(5 + group.rank());
+    ddp(inputs(group.rank(), 0, device_of(place, group))).pow(2).sum().backward();
+  });
+}
+
+TEST_F(DistributedDataParallelOnCuda, NamesAGradientThatIsNotFinite) {
+  for (const bool overlap : {false, true})
+    for (const int ranks : {1, 2})
+      for (const float bad :
+           {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+        trained(Place::cuda, ranks, [&](ProcessGroup& group, auto net) {
+          Ddp ddp(net, group, {.bucket_cap_mb = small_bucket, .overlap = overlap});
+          const int last = group.size() - 1;
+          net->extra->bias.register_hook([&, last](const torch::Tensor& gradient) {
+            torch::Tensor changed = gradient.clone();
+            if (group.rank() == last) changed[7] = bad;
+            return changed;
+          });
+          std::string text;
+          const auto pass = [&] {
+            ddp(inputs(group.rank(), 0, local_device(group))).pow(2).mean().backward();
+          };
+          EXPECT_EQ(fault_of(pass, &text), Fault::corrupt);
+          EXPECT_NE(text.find("the gradient of extra.bias on rank " + std::to_string(last)),
+                    std::string::npos)
+              << text;
+          for (const auto& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+        });
+}
+
+TEST_F(DistributedDataParallelOnCuda, SkipsAPassThatIsNotFiniteOnAllRanks) {
+  expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
+    Ddp ddp(net, group, {.overlap = true, .non_finite = NonFinite::skip});
+    auto optimizer = sgd(*net);
+    for (int i = 0; i < 3; ++i) {
+      torch::Tensor x = inputs(group.rank(), i, device_of(place, group));
+      if (i == 1 && group.rank() == 1) x[0][0] = std::numeric_limits<float>::infinity();
+      net->norm->eval();  // Its statistics would not be finite either.
+      step(ddp, optimizer, x);
+      EXPECT_EQ(ddp.non_finite().has_value(), i == 1);
+    }
+  });
+}
+
+TEST_F(DistributedDataParallelOnCuda, WaitsForTheDeviceOnceAPassOrNever) {
+  for (const bool overlap : {false, true})
+    for (const bool checks : {false, true})
+      for (const int ranks : {1, 2})
+        trained(Place::cuda, ranks, [&](ProcessGroup& group, auto net) {
+          const at::Device device = local_device(group);
+          Ddp ddp(net, group,
+                  {.bucket_cap_mb = small_bucket,
+                   .overlap = overlap,
+                   .non_finite = checks ? NonFinite::fail : NonFinite::ignore});
+          const torch::Tensor x = inputs(group.rank(), 0, device);
+          for (int i = 0; i < 3; ++i) {
+            const torch::Tensor loss = ddp(x).pow(2).mean();
+            take_host_reads(device.index());
+            loss.backward();
+            EXPECT_EQ(take_host_reads(device.index()), checks ? 1 : 0) << "pass " << i;
+          }
+          x[0][0].template item<float>();
+          EXPECT_EQ(take_host_reads(device.index()), 1) << "it counts";
+        });
+}
+
+TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {
+  expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
+    Ddp ddp(net, group);
+    Adam adam(net->parameters(), 1e-2);
+    for (int i = 0; i < 3; ++i) step(ddp, adam, inputs(group.rank(), i, device_of(place, group)));
+  });
+  expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
+    Ddp ddp(net, group);
+    ZeroRedundancyOptimizer<torch::optim::Adam> adam(net->parameters(), group,
+                                                     torch::optim::AdamOptions(1e-2));
+    for (int i = 0; i < 3; ++i) step(ddp, adam, inputs(group.rank(), i, device_of(place, group)));
+    adam.consolidate_state_dict(0);
+  });
+}
+
+// --- Streams --------------------------------------------------------------------------------------
+
+// Of so many passes, with the collectives that they call. In the one before them buckets are whole.
+std::vector<StreamEntry> entries_of_passes(const Options& options, int passes) {
+  std::vector<StreamEntry> entries;
+  StandInDevices devices;
+  devices.on_call = [](int, const Buffer& data) {
+    note_call(static_cast<c10::DeviceIndex>(data.device_index), data.stream);
+  };
+  trained(
+      Place::cuda, 2,
+      [&](ProcessGroup& group, auto net) {
+        const at::Device device = local_device(group);
+        Ddp ddp(net, group, options);
+        for (int i = 0; i <= passes; ++i) {
+          if (i == 1) take_stream_entries(device.index());
+          ddp(inputs(group.rank(), i, device)).pow(2).mean().backward();
+        }
+        if (group.rank() == 0) entries = take_stream_entries(device.index());
+      },
+      &devices);
+  return entries;
+}
+
+TEST_F(DistributedDataParallelOnCuda, ReducesOnTheCallersStreamWithoutOverlap) {
+  const auto entries = entries_of_passes({.broadcast_buffers = false, .overlap = false}, 2);
+  ASSERT_EQ(entries.size(), 2U) << "one all_reduce a pass";
+  for (const StreamEntry& entry : entries) {
+    EXPECT_EQ(entry.kind, StreamEntry::Kind::call);
+    EXPECT_EQ(entry.stream, 0);
+  }
+}
+
+TEST_F(DistributedDataParallelOnCuda, ReducesBesideBackwardInAnOrderThatStreamsKeep) {
+  const auto entries = entries_of_passes(
+      {.broadcast_buffers = false, .bucket_cap_mb = small_bucket, .overlap = true}, 1);
+  ASSERT_GT(entries.size(), 4U);
+  const c10::StreamId side = entries.front().stream;
+  EXPECT_NE(side, 0);
+  std::size_t calls = 0;
+  std::size_t last_call = 0;
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+    // Each bucket waits for what backward() had enqueued, then is reduced.
+    EXPECT_EQ(entries[i].kind, StreamEntry::Kind::wait);
+    EXPECT_EQ(entries[i].stream, side);
+    EXPECT_EQ(entries[i].waits_for, 0);
+    EXPECT_EQ(entries[i + 1].kind, StreamEntry::Kind::call);
+    EXPECT_EQ(entries[i + 1].stream, side);
+    last_call = i + 1;
+    ++calls;
+  }
+  EXPECT_GE(calls, 2U) << "there are several buckets";
+  // In the end the caller's stream waits for all of them.
+  const StreamEntry& end = entries.back();
+  EXPECT_EQ(entries.size() % 2, 1U);
+  EXPECT_EQ(end.kind, StreamEntry::Kind::wait);
+  EXPECT_EQ(end.stream, 0);
+  EXPECT_EQ(end.waits_for, side);
+  EXPECT_GT(end.recorded_after, last_call);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// CUDA tensors where LibTorch has no CUDA: their memory is the host's, the CPU's kernels compute on
+// them, and what is enqueued on a stream is done at once. Streams and events are told apart all the
+// same, and what waits for what is written down.
+//
+// Autograd has a thread for each device, on which hooks and the end of backward() run: ranks that are
+// threads need a device each, as local_device() gives them.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <vector>
+
+namespace lockstep::test {
+
+constexpr c10::DeviceIndex stand_in_devices = 4;
+
+// Makes LibTorch's CUDA the stand-in, for the rest of the process, if it is not; before the first
+// backward(). False, and nothing is done, where LibTorch has CUDA itself.
+bool stand_in_for_cuda();
+
+// That `stream` was made to wait for an event, or ran something that a test has noted.
+struct StreamEntry {
+  enum class Kind { wait, call };
+
+  Kind kind;
+  c10::StreamId stream;
+  c10::StreamId waits_for = 0;     // The stream on which the event was recorded, when it had
+  std::size_t recorded_after = 0;  // so many entries.
+};
+
+// Of a device, in their order: since the last call, which forgets them.
+std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device);
+
+// How often a thread would have waited for the device: copies to the CPU and item(), since the last
+// call, which forgets them.
+int take_host_reads(c10::DeviceIndex device);
+
+// `native_handle` is that of one of its streams.
+void note_call(c10::DeviceIndex device, void* native_handle);
+
+}  // namespace lockstep::test

@@ -1,0 +1,106 @@
+// A small model trained by DistributedDataParallel, on the CPU or on stand-ins for CUDA devices.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/tensor/device.h"
+#include "tests/cuda/stand_in_cuda.h"
+#include "tests/stand_in_engine.h"
+
+namespace lockstep::test {
+
+// Parameters of several sizes and one that a pass may leave out, and buffers.
+struct Net : torch::nn::Module {
+  Net() {
+    register_module("a", a);
+    register_module("norm", norm);
+    register_module("b", b);
+    register_module("extra", extra);
+    // Not at random: threads share the generator.
+    const torch::NoGradGuard no_grad;
+    for (auto& each : parameters())
+      each.copy_(torch::arange(each.numel()).view(each.sizes()).sin().mul(0.3));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool with_extra = true) {
+    const torch::Tensor y = b(norm(a(x)).tanh());
+    return with_extra ? y + extra(x) : y;
+  }
+
+  torch::nn::Linear a{6, 400};
+  torch::nn::BatchNorm1d norm{400};
+  torch::nn::Linear b{400, 300};  // 480 KB: reduced in place in CPU memory.
+  torch::nn::Linear extra{6, 300};
+};
+
+using Options = DistributedDataParallelOptions;
+using Ddp = DistributedDataParallel<Net>;
+
+enum class Place { cpu, cuda };
+
+inline at::Device device_of(Place place, const ProcessGroup& group) {
+  return place == Place::cpu ? at::Device(at::kCPU) : local_device(group);
+}
+
+// Rank's samples of a step.
+inline torch::Tensor inputs(int rank, int step, at::Device device) {
+  return torch::arange(30, torch::kFloat).view({5, 6}).add(7 * rank + 31 * step).sin().to(device);
+}
+
+// Where tests need the stand-in, and LibTorch has CUDA itself.
+class OnStandIn : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!stand_in_for_cuda()) GTEST_SKIP() << "LibTorch has CUDA itself: examples.cuda tests that";
+  }
+};
+
+// Calls `train` on each rank and returns what its model's parameters, buffers and gradients are then, in
+// CPU memory; those that are undefined are left out.
+inline std::vector<std::vector<torch::Tensor>> trained(
+    Place place, int ranks, const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& train,
+    StandInDevices* devices = nullptr) {
+  StandInDevices own;
+  std::vector<std::vector<torch::Tensor>> all(static_cast<std::size_t>(ranks));
+  run_on(ranks, devices != nullptr ? *devices : own, [&](ProcessGroup& group) {
+    auto net = std::make_shared<Net>();
+    net->to(device_of(place, group));
+    train(group, net);
+    auto& mine = all[static_cast<std::size_t>(group.rank())];
+    for (const auto& parameter : net->parameters()) mine.push_back(parameter.detach().cpu());
+    for (const auto& buffer : net->buffers()) mine.push_back(buffer.cpu());
+    for (const auto& parameter : net->parameters())
+      if (parameter.grad().defined()) mine.push_back(parameter.grad().cpu());
+    destroy_process_group(group);
+  });
+  return all;
+}
+
+// Expects the same bits on both.
+inline void expect_same_on_both(
+    int ranks, const std::function<void(Place, ProcessGroup&, std::shared_ptr<Net>)>& train) {
+  const auto on = [&](Place place) {
+    return trained(place, ranks, [&](ProcessGroup& group, const std::shared_ptr<Net>& net) {
+      train(place, group, net);
+    });
+  };
+  const auto expected = on(Place::cpu);
+  const auto actual = on(Place::cuda);
+  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+    ASSERT_EQ(actual[rank].size(), expected[rank].size());
+    for (std::size_t i = 0; i < expected[rank].size(); ++i)
+      EXPECT_TRUE(torch::equal(actual[rank][i], expected[rank][i]))
+          << "rank " << rank << ", tensor " << i;
+  }
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/stand_in_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstddef>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "lockstep/comm/engine/device_backend.h"
+#include "lockstep/comm/group_state.h"
+#include "lockstep/comm/reduce/reduce.h"
+#include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/shm/thread_peers.h"
+
+namespace lockstep::test {
+
+// What the ranks of one communicator share.
+struct Wire {
+  explicit Wire(int size)
+      : arrivals(size), inputs(static_cast<std::size_t>(size)), counts(inputs.size()) {}
+
+  std::barrier<> arrivals;
+  std::vector<std::vector<std::byte>> inputs;  // By rank.
+  std::vector<std::vector<std::size_t>> counts;
+};
+
+namespace {
+
+using namespace std::chrono_literals;
+
+class StandInCommunicator final : public DeviceCommunicator {
+ public:
+  StandInCommunicator(StandInDevices& devices, std::shared_ptr<Wire> wire, int rank)
+      : devices_(devices), wire_(std::move(wire)), rank_(static_cast<std::size_t>(rank)) {}
+
+  void cancel() override {
+    if (!devices_.is_cancelled[rank_].exchange(true)) ++devices_.cancelled;
+  }
+  void all_reduce(const Buffer& data, ReduceOp op) override {
+    gather_all("all_reduce", data, {});
+    combine(data, 0, op);
+    wire_->arrivals.arrive_and_wait();
+  }
+  void broadcast(const Buffer& data, int root) override {
+    gather_all("broadcast", data, {});
+    take(data, 0, static_cast<std::size_t>(root), 0, data.count);
+    wire_->arrivals.arrive_and_wait();
+  }
+  void reduce(const Buffer& data, int root, ReduceOp op) override {
+    gather_all("reduce", data, {});
+    if (rank_ == static_cast<std::size_t>(root)) combine(data, 0, op);
+    wire_->arrivals.arrive_and_wait();
+  }
+  void all_gather(const Buffer& input, const Buffer& output, Counts counts) override {
+    gather_all("all_gather", input, {});
+    std::size_t begin = 0;
+    for (std::size_t r = 0; r < counts.size(); begin += counts[r++])
+      take(output, begin, r, 0, counts[r]);
+    wire_->arrivals.arrive_and_wait();
+  }
+  void reduce_scatter(const Buffer& input, const Buffer& output, Counts counts,
+                      ReduceOp op) override {
+    gather_all("reduce_scatter", input, {});
+    combine(output, sum_before(counts, rank_), op);
+    wire_->arrivals.arrive_and_wait();
+  }
+  void all_to_all(const Buffer& input, const Buffer& output, Counts send_counts,
+                  Counts receive_counts) override {
+    gather_all("all_to_all", input, send_counts);
+    std::size_t to = 0;
+    for (std::size_t r = 0; r < receive_counts.size(); to += receive_counts[r++]) {
+      const auto& theirs = wire_->counts[r];
+      EXPECT_EQ(theirs[rank_], receive_counts[r]);
+      take(output, to, r, sum_before(theirs, rank_), receive_counts[r]);
+    }
+    wire_->arrivals.arrive_and_wait();
+  }
+
+ private:
+  static std::size_t sum_before(Counts counts, std::size_t rank) {
+    return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank),
+                           std::size_t{0});
+  }
+  void gather_all(const char* what, const Buffer& input, Counts counts) {
+    if (devices_.fails) throw Error(Fault::system, "the device is on fire");
+    EXPECT_EQ(input.device, DeviceKind::cuda);
+    if (devices_.on_call) devices_.on_call(static_cast<int>(rank_), input);
+    if (rank_ == 0) {
+      const std::lock_guard lock(devices_.mutex);
+      devices_.calls.emplace_back(what);
+    }
+    const auto* const bytes = static_cast<const std::byte*>(input.data);
+    wire_->inputs[rank_].assign(bytes, bytes + input.bytes());
+    wire_->counts[rank_].assign(counts.begin(), counts.end());
+    wire_->arrivals.arrive_and_wait();
+  }
+  void combine(const Buffer& to, std::size_t begin, ReduceOp op) {
+    std::vector<const std::byte*> sources;
+    for (const auto& input : wire_->inputs)
+      sources.push_back(input.data() + begin * size_of(to.dtype));
+    auto* target = static_cast<std::byte*>(to.data);
+    reduce_function(to.dtype, op)(sources.data(), static_cast<int>(sources.size()), &target, 1,
+                                  to.count);
+  }
+  void take(const Buffer& to, std::size_t begin, std::size_t from, std::size_t first,
+            std::size_t count) {
+    const std::size_t width = size_of(to.dtype);
+    if (count == 0) return;
+    std::memcpy(static_cast<std::byte*>(to.data) + begin * width,
+                wire_->inputs[from].data() + first * width, count * width);
+  }
+
+  StandInDevices& devices_;
+  const std::shared_ptr<Wire> wire_;
+  const std::size_t rank_;
+};
+
+ProcessGroup group_of(const std::shared_ptr<ThreadTeam>& team, int rank, StandInDevices& devices) {
+  auto peers = std::make_shared<ThreadPeers>(team, rank);
+  DeviceMembers members{
+      .name = "world", .world_ranks = std::vector<int>(team->size()), .rank = rank};
+  std::iota(members.world_ranks.begin(), members.world_ranks.end(), 0);
+  ProcessGroup::State::Parts parts;
+  parts.rank = rank;
+  parts.size = team->size();
+  parts.name = "world";
+  parts.timeout = 10s;
+  parts.activity = {team, &peers->activity(rank)};
+  parts.backend = std::make_unique<DeviceBackend>(
+      std::make_unique<ShmBackend>(peers, "world", 1min), members, engine_of(devices));
+  return GroupAccess::make(std::move(parts));
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceEngine> engine_of(StandInDevices& devices) {
+  return std::make_shared<const DeviceEngine>(DeviceEngine{
+      .why_not = [&devices] { return devices.why_not; },
+      .make =
+          [&devices](const DeviceMembers& members, int index, Deadline) {
+            const std::lock_guard lock(devices.mutex);
+            ++devices.made;
+            devices.indices.insert(index);
+            auto& wire = devices.wires[members.name];
+            if (!wire) wire = std::make_shared<Wire>(static_cast<int>(members.world_ranks.size()));
+            return std::make_unique<StandInCommunicator>(devices, wire, members.rank);
+          },
+  });
+}
+
+void run_on(int size, StandInDevices& devices, const std::function<void(ProcessGroup&)>& body) {
+  const auto team = std::make_shared<ThreadTeam>(size);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      ProcessGroup group = group_of(team, rank, devices);
+      try {
+        body(group);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+}
+
+}  // namespace lockstep::test

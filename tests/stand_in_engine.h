@@ -1,0 +1,47 @@
+// CUDA devices that are not there: an engine whose communicators copy and add in the host's memory, and
+// groups of threads that have it beside the CPU's backend.
+//
+// For programs that have the objects of lockstep_comm in themselves: what is hidden is used.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/engine/device_communicator.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::test {
+
+struct Wire;
+
+// What a test sees of all devices, and how it makes them fail.
+struct StandInDevices {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Wire>> wires;  // By group.
+  std::vector<std::string> calls;                      // Of rank 0.
+  std::set<int> indices;
+  std::atomic<int> cancelled{0};
+  std::array<std::atomic<bool>, 8> is_cancelled{};  // By rank.
+  std::atomic<int> made{0};
+  std::string why_not = {};
+  std::atomic<bool> fails{false};
+
+  // Called for each collective, on the rank's thread that calls it.
+  std::function<void(int rank, const Buffer& data)> on_call = {};
+};
+
+std::shared_ptr<const DeviceEngine> engine_of(StandInDevices& devices);
+
+// Calls `body` on each of `size` threads, which must not let an Error out.
+void run_on(int size, StandInDevices& devices, const std::function<void(ProcessGroup&)>& body);
+
+}  // namespace lockstep::test
