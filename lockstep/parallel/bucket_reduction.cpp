@@ -19,6 +19,7 @@ BucketReduction::~BucketReduction() {
   }
   changed_.notify_all();
   thread_.join();
+  join_stream();  // Buckets go next, and what is under way there still uses them.
 }
 
 void BucketReduction::run(const GradientBuckets& buckets) {
@@ -48,6 +49,10 @@ void BucketReduction::drain() noexcept {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty(); });
   error_ = nullptr;
+  join_stream();
+}
+
+void BucketReduction::join_stream() noexcept {
   try {
     stream_.join();
   } catch (const std::exception&) {

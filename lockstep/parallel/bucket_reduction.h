@@ -61,6 +61,7 @@ class BucketReduction {
 
  private:
   void work();
+  void join_stream() noexcept;
 
   CommunicationHook hook_;
   std::chrono::nanoseconds time_{};  // The thread's between start() and wait().

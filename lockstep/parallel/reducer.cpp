@@ -248,7 +248,6 @@ void Reducer::begin_pass(bool watched) {
           "backward(): with deterministic, it runs within train_pieces() only");
   const int task = torch::autograd::get_current_graph_task_id();
   if (!pass_.expired() && (task == graph_task_ || (watched_ && !watched))) return;
-  reduction_.drain();  // Of what a pass that an exception cut short has left under way.
   reset_pass();
   if (!rebuilt_) arrival_.clear();
   graph_task_ = task;
@@ -262,6 +261,7 @@ void Reducer::begin_pass(bool watched) {
 }
 
 void Reducer::reset_pass() {
+  reduction_.drain();  // Of what a pass that an exception cut short has left under way.
   pass_.reset();
   if (recording_) expected_.assign(expected_.size(), 0);  // An Error may have ended the last try.
   remaining_ = expected_;

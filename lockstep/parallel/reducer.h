@@ -202,8 +202,8 @@ class Reducer {
   std::size_t next_bucket_ = 0;       // The next one to start,
   std::vector<std::size_t> pending_;  // and of each one, how many gradients are not in it yet.
   PassReport report_;
-  FiniteCheck
-      finite_check_;  // Of what is on a device; the reduction's thread enqueues it, if there is one.
+  // Of what is on a device; the reduction's thread enqueues it, if there is one.
+  FiniteCheck finite_check_;
   std::optional<NonFiniteGradient> non_finite_;
 
   // So far, also those that an exception cut short.

@@ -85,6 +85,7 @@ constexpr std::size_t bytes_of(const lockstep_buffer& buffer) {
 // its peers would wait until it comes back. So such a call ends with a barrier, by which all data have
 // arrived. Not where they fit into a socket's buffer, which is empty when the call begins.
 constexpr std::size_t sent_at_once = std::size_t{8} << 10;
-constexpr std::size_t of_any_size = std::numeric_limits<std::size_t>::max();  // Not known alike.
+constexpr std::size_t of_any_size =
+    std::numeric_limits<std::size_t>::max();  // Members know different sizes.
 
 }  // namespace lockstep::plugin

@@ -2,6 +2,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <filesystem>
@@ -51,6 +52,17 @@ const Ranks wait_elsewhere("plugins, members wait elsewhere", [](const Rank& ran
         ASSERT_LT(steady_clock::now() - begin, seconds(20))
             << "rank " << peer << " is still in call " << call;
   }
+});
+
+// Its thread must not preempt the senders that wake it: mesh.cpp.
+const Ranks schedules("gloo's thread is scheduled as a batch", [](const Rank& rank) {
+  Member member(engine_under_test(), member_of(rank));
+  int batch = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    batch += sched_getscheduler(std::stoi(task.path().filename())) == SCHED_BATCH;
+  EXPECT_EQ(batch, 1);
+  EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+  member.meet();
 });
 
 const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
@@ -137,6 +149,11 @@ TEST_P(PluginEnds, LeavesNothingUnderWayThatAPeerWaitsFor) {
 }
 
 TEST_P(PluginEnds, MayBeLeftByWhoHasFinished) { EXPECT_TRUE(all_succeeded(first_leaves.run(2))); }
+
+TEST_P(PluginEnds, OfGlooHasAThreadThatDoesNotPreempt) {
+  if (GetParam() != std::string("gloo")) GTEST_SKIP() << GetParam() << " starts no such thread";
+  EXPECT_TRUE(all_succeeded(schedules.run(2)));
+}
 
 TEST_P(PluginEnds, FailsWhenAPeerIsKilled) {
   const auto exits = one_dies.run(3, seconds(40));

@@ -6,14 +6,11 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <functional>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/short_slices.h"
 
 namespace lockstep {
 
@@ -32,18 +29,12 @@ class BlockSignals {
   sigset_t before_;
 };
 
-// A thread of ours, which gets short slices: short_slices.h. Errors: system when the host lets this
-// user have no more of them.
-template <class Function, class... Arguments>
-std::thread start_thread(Function function, Arguments... arguments) {
+// A thread of ours. Errors: system when the host lets this user have no more of them.
+template <class... Arguments>
+std::thread start_thread(Arguments&&... arguments) {
   const BlockSignals block;
   try {
-    return std::thread(
-        [function = std::move(function)](Arguments... own) {
-          ask_for_short_slices();
-          std::invoke(function, std::move(own)...);
-        },
-        std::move(arguments)...);
+    return std::thread(std::forward<Arguments>(arguments)...);
   } catch (const std::system_error& error) {
     throw Error(Fault::system, std::string("starting a thread: ") + error.what());
   }

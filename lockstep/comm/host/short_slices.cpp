@@ -21,7 +21,7 @@ struct SchedulingAttributes {
   std::uint64_t flags;
   std::int32_t nice;
   std::uint32_t priority;
-  std::uint64_t runtime;  // Of SCHED_OTHER and SCHED_BATCH: the slice, in ns.
+  std::uint64_t runtime;  // Of SCHED_OTHER: the slice, in ns.
   std::uint64_t deadline;
   std::uint64_t period;
 };

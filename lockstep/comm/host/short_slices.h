@@ -8,12 +8,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/api.h"
-
 namespace lockstep {
 
 // For the calling thread, and those that it starts. Nothing where the kernel knows no such slices, or
-// the thread is of a real-time policy.
-LOCKSTEP_API void ask_for_short_slices();
+// the thread has another policy than SCHED_OTHER.
+void ask_for_short_slices();
 
 }  // namespace lockstep

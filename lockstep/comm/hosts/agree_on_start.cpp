@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/store/job_token.h"
 
@@ -18,7 +20,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::milliseconds pause{5};
+// Between two looks into the store, which is one for all ranks: longer and longer.
+class Pause {
+ public:
+  void operator()() {
+    std::this_thread::sleep_for(next_);
+    next_ = std::min(2 * next_, longest);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds longest{200};
+  std::chrono::milliseconds next_{5};
+};
 
 // The others wait a little longer than rank 0, which then tells them who is missing.
 constexpr std::chrono::seconds time_for_news{2};
@@ -53,13 +66,14 @@ class Meeting {
   std::string follow(Deadline deadline) {
     store_.set(place(rank_), mine_);
     std::string accepted;
-    for (;; std::this_thread::sleep_for(pause)) {
+    for (Pause pause;; pause()) {
       std::string start = proposed_to_me();
       if (!start.empty() && start != accepted) store_.set(acceptance(start, rank_), "1");
       accepted = start;
       if (!start.empty() && store_.find(begun(start))) return start;
       if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
-        throw Error(Fault::timeout, "rank 0 did not come, or has ended");
+        throw Error(Fault::timeout,
+                    fmt::format("rank 0 did not come within {:.1f} s, or has ended", waited()));
     }
   }
 
@@ -69,6 +83,8 @@ class Meeting {
   std::string acceptance(const std::string& start, std::size_t rank) const {
     return fmt::format("{}accepted/{}/{}", prefix_, start, rank);
   }
+
+  double waited() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
   // What all have said last.
   std::vector<std::string> everybody(Deadline deadline) {
@@ -93,15 +109,15 @@ class Meeting {
 
   [[noreturn]] void give_up(const std::vector<std::string>& here,
                             const std::vector<std::size_t>& missing) {
-    const std::string why =
-        fmt::format("of {} ranks, these did not come: {}", size_, fmt::join(missing, ", "));
+    const std::string why = fmt::format("of {} ranks, these did not come within {:.1f} s: {}",
+                                        size_, waited(), fmt::join(missing, ", "));
     store_.set(prefix_ + "proposed", Json{{"why_not", why}, {"here", here}}.dump());
     throw Error(Fault::timeout, why);
   }
 
   bool all_accept(const std::string& start, const std::vector<std::string>& here,
                   Deadline deadline) {
-    for (;; std::this_thread::sleep_for(pause)) {
+    for (Pause pause;; pause()) {
       std::vector<std::size_t> missing;
       for (std::size_t rank = 1; rank < size_; ++rank) {
         if (store_.find(place(rank)) != here[rank]) return false;
@@ -134,14 +150,18 @@ class Meeting {
   const std::size_t rank_;
   const std::size_t size_;
   const std::string mine_;  // What this rank says to be there.
+  const Clock::time_point began_ = Clock::now();
 };
 
 }  // namespace
 
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
-                           Deadline deadline) {
+                           Deadline deadline) try {
   Meeting meeting(store, prefix, rank, world_size);
   return rank == 0 ? meeting.lead(deadline) : meeting.follow(deadline);
+} catch (const Error& error) {
+  throw Error(error.fault(),
+              fmt::format("init_process_group on rank {}: {}", rank, bare_text(error)));
 }
 
 }  // namespace lockstep

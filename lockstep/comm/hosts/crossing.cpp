@@ -4,23 +4,12 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
-namespace {
-
-constexpr std::chrono::milliseconds pause{20};
-
-}  // namespace
-
-bool HostsBackend::is_in_place(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::broadcast ||
-         operation == Operation::reduce;
-}
 
 HostsBackend::Crossing::Crossing(HostsBackend& backend, const Call& call,
                                  EngineCommunicator& engine, const Collective& collective,
@@ -77,13 +66,6 @@ void HostsBackend::Crossing::deliver() {
                         collective_.signature.root == engine_.rank();
   if (collective_.output.data != result_.data && is_whole)
     std::memcpy(result_.data, collective_.output.data, result_.bytes());
-}
-
-// An engine fails when a peer dies, and often before we have heard who it was.
-void HostsBackend::throw_if_explained(const Call& call) const {
-  for (const Deadline patience = in(time_for_news); Clock::now() < patience;
-       std::this_thread::sleep_for(pause))
-    throw_if_over(call.outer);
 }
 
 }  // namespace lockstep

@@ -14,13 +14,19 @@
 
 namespace lockstep {
 
+// Whether the output is the input as well.
+constexpr bool is_in_place(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::broadcast ||
+         operation == Operation::reduce;
+}
+
 class HostsBackend::Crossing {
  public:
-  // Copies what has to be. `slot` tells apart those that there are at a time. All but the collective
-  // itself must outlive this, and its counts.
+  // Copies what has to be. `slot` tells apart those that there are at a time. The first three must
+  // outlive this, and the collective's counts and memory the call.
   Crossing(HostsBackend& backend, const Call& call, EngineCommunicator& engine,
            const Collective& collective, std::size_t slot = 0);
-  ~Crossing();  // Gives up what is under way.
+  ~Crossing();  // Gives up what is under way: EngineCommunicator::give_up().
   Crossing(const Crossing&) = delete;
   Crossing& operator=(const Crossing&) = delete;
 

@@ -14,6 +14,7 @@
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/block_signals.h"
+#include "lockstep/comm/host/short_slices.h"
 #include "lockstep/comm/log.h"
 
 namespace lockstep {
@@ -38,6 +39,7 @@ class EngineCommunicator::Caller {
   // Lets the thread do `job`, which is `what`. `keep_alive` lives until it has.
   void start(std::function<void()> job, std::shared_ptr<const void> keep_alive, std::string what) {
     const std::lock_guard lock(mutex_);
+    check(job_ == nullptr, "a call of an engine was started before the last one had ended");
     job_ = std::move(job);
     keep_alive_ = std::move(keep_alive);
     what_ = std::move(what);
@@ -100,7 +102,6 @@ class EngineCommunicator::Caller {
     is_alone_ = true;
   }
 
-  // With which nothing touches a call's memory any more soon after.
   bool can_cancel() const {
     const lockstep_engine& abi = *options_.engine->abi;
     return abi.cancel != nullptr && (abi.flags & LOCKSTEP_ENGINE_MAY_STAY) == 0;
@@ -111,6 +112,7 @@ class EngineCommunicator::Caller {
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
 
   static void loop(const std::shared_ptr<Caller>& self) {
+    ask_for_short_slices();  // Also for the threads that the engine starts from here.
     std::unique_lock lock(self->mutex_);
     while (true) {
       self->changed_.wait(lock, [&] { return self->ending_ || self->job_; });
@@ -242,6 +244,6 @@ void EngineCommunicator::wait(Deadline deadline, const Watch& watch) {
   caller_->wait(deadline, watch);
 }
 
-void EngineCommunicator::give_up() { caller_->give_up(); }
+void EngineCommunicator::give_up() noexcept { caller_->give_up(); }
 
 }  // namespace lockstep

@@ -50,7 +50,8 @@ class EngineCommunicator {
   void wait(Deadline deadline, const Watch& watch);
 
   // Instead of wait(), by a caller that has failed meanwhile. Nothing when nothing is under way.
-  void give_up();
+  // Blocking: until an engine that can cancel has let go of the call's memory.
+  void give_up() noexcept;
 
  private:
   class Caller;

@@ -75,15 +75,23 @@ lockstep_engine table(Cancelling how) {
   return made;
 }
 
+// For the life of the process: a thread that stays in a call ends its communicator after the test.
+const Engine& engine_of(Cancelling how) {
+  static const lockstep_engine abis[] = {table(Cancelling::at_once), table(Cancelling::late),
+                                         table(Cancelling::never)};
+  static const Engine engines[] = {{.name = "gate", .path = {}, .version = {}, .abi = &abis[0]},
+                                   {.name = "gate", .path = {}, .version = {}, .abi = &abis[1]},
+                                   {.name = "gate", .path = {}, .version = {}, .abi = &abis[2]}};
+  return engines[static_cast<int>(how)];
+}
+
 class Calls : public testing::Test {
  protected:
   Calls() { gate = &gate_; }
 
   std::unique_ptr<EngineCommunicator> make(Cancelling how = Cancelling::at_once) {
-    abi_ = table(how);
-    engine_.abi = &abi_;
     CommunicatorOptions options;
-    options.engine = &engine_;
+    options.engine = &engine_of(how);
     options.world_ranks = {0};
     options.name = "alone";
     return std::make_unique<EngineCommunicator>(options, [] {});
@@ -97,8 +105,6 @@ class Calls : public testing::Test {
   }
 
   Gate gate_;
-  lockstep_engine abi_{};
-  Engine engine_{.name = "gate", .path = {}, .version = {}};
   std::shared_ptr<std::vector<float>> values_ = std::make_shared<std::vector<float>>(1);
 };
 
@@ -111,6 +117,16 @@ TEST_F(Calls, AreCompleteWhenTheyHaveBeenWaitedFor) {
   }
   communicator->give_up();  // Nothing is under way.
   EXPECT_FALSE(gate_.is_cancelled);
+}
+
+TEST_F(Calls, AreOneAtATime) {
+  const auto communicator = make();
+  gate_.is_open = false;
+  communicator->start(all_reduce(), values_);
+  EXPECT_EQ(fault_of([&] { communicator->start(all_reduce(), values_); }), Fault::bug);
+  gate_.change(&Gate::is_open, true);
+  communicator->wait(in(10s), [] {});
+  EXPECT_EQ(values_->front(), 1);
 }
 
 TEST_F(Calls, OfAnEngineThatFailsThrowWhatItSays) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "lockstep/comm/error.h"
 
@@ -99,6 +100,14 @@ std::string HostsBackend::context(const Collective& collective) const {
 
 void HostsBackend::throw_if_over(const Collective& collective) const {
   local_->throw_if_over(context(collective));
+}
+
+// An engine fails when a peer dies, and often before we have heard who it was.
+void HostsBackend::throw_if_explained(const Call& call) const {
+  constexpr std::chrono::milliseconds pause{20};
+  for (const Deadline patience = in(time_for_news); Clock::now() < patience;
+       std::this_thread::sleep_for(pause))
+    throw_if_over(call.outer);
 }
 
 // --- What ranks say ---------------------------------------------------------------------------------

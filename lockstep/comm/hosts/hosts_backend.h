@@ -125,7 +125,6 @@ class HostsBackend final : public Backend {
   void all_gather(const Call& call);
   void reduce_scatter(const Call& call);
 
-  static bool is_in_place(Operation operation);
   std::vector<Piece> pieces_of(const Call& call, std::size_t most) const;
   std::vector<Piece> sliced_pieces_of(const Call& call);
   template <class Before, class Cross, class After>
@@ -159,8 +158,8 @@ class HostsBackend final : public Backend {
   HostsPipes pipes_;
   Mailbox mailbox_;
   std::vector<Signature> said_;  // By rank, of what all have entered last.
-  // Which of kept_'s scratch a step uses: 0 to 3 for what it computes, and these, for each slot, for
-  // copies of a user's memory.
+  // Which of kept_'s scratch a step uses: the first four for what it computes, and these, one for each
+  // slot, for copies of a user's memory.
   static constexpr std::size_t staged_input = 4;
   static constexpr std::size_t staged_output = staged_input + slots;
   KeptMemory kept_;

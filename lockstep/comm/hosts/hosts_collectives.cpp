@@ -9,6 +9,7 @@
 #include "lockstep/comm/hosts/crossing.h"
 #include "lockstep/comm/hosts/slices.h"
 #include "lockstep/comm/reduce/average.h"
+#include "lockstep/comm/shm/parts.h"
 #include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
@@ -152,11 +153,16 @@ std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call
   const auto slices = static_cast<std::size_t>(map_.slices());
   const std::size_t bytes =
       std::clamp(data.bytes() / slices / usual_pieces, least_piece_bytes, most_piece_bytes);
-  std::vector<Piece> pieces = pieces_of(call, slices * (bytes / size_of(call.dtype)));
+  const std::size_t most = bytes / size_of(call.dtype);  // Elements of a slice.
+  std::vector<Piece> pieces = pieces_of(call, slices * most);
   for (Piece& piece : pieces) {
     piece.slices = cut(piece.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
     const std::size_t mine = piece.slices[static_cast<std::size_t>(map_.local_rank())];
-    piece.mine = kept_.scratch(piece.slot, like(data, mine));
+    // A cache line more than the most: slices are cut at cache lines, and all of a slot get one room.
+    const std::size_t room = most + cache_line / size_of(call.dtype);
+    check(mine <= room, "a slice is larger than its room");
+    piece.mine = kept_.scratch(piece.slot, like(data, room));
+    piece.mine.count = mine;
   }
   return pieces;
 }

@@ -127,13 +127,13 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   const bool under_mpi = options.mpi_communicator != nullptr || is_under_mpi(who);
   const auto engines = look_at_engines(backend, under_mpi);
   const bool one_host = who.local_world_size == who.world_size && wanted.empty();
+  const bool by_torchrun = who.launcher == "torchrun";
+  if (by_torchrun) who.attempt = 0;  // Each of its agents has a count of its own.
   const JobStore store = open_or_keep_store(who, options, wanted, deadline);
-  if (who.launcher == "torchrun") {
+  if (by_torchrun)
     who.job_id = fmt::format("torchrun {}",
                              agree_on_start(*store.store, fmt::format("lockstep/start/{}/", group),
                                             who.rank, who.world_size, deadline));
-    who.attempt = 0;  // Each agent has its own count.
-  }
   const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
 
   auto context = std::make_shared<HostsContext>();

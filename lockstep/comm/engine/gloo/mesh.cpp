@@ -72,18 +72,19 @@ class Addresses final : public gloo::rendezvous::Store {
   const lockstep_engine_store store_;
 };
 
-// While it lives, threads are started with SCHED_BATCH, and so do not preempt who wakes them. The one
-// that Gloo starts is woken by whoever sends, and spins until that has released the connection: where
-// a rank has one CPU, it would spin for all of its time slice, 4 ms for a message of 64 KB.
+// Gloo's thread is woken by whoever sends, and spins until that has released the connection: where a
+// rank has one CPU, for all of its time slice, 4 ms for a message of 64 KB. A thread of SCHED_BATCH does
+// not preempt who wakes it: those that are started while one of these lives are.
 class BatchThreads {
  public:
   BatchThreads() {
+    int policy = 0;
     sched_param parameters = {};
-    if (pthread_getschedparam(pthread_self(), &before_, &parameters) != 0) return;
-    if (before_ == SCHED_OTHER) is_set_ = set(SCHED_BATCH);
+    is_set_ = pthread_getschedparam(pthread_self(), &policy, &parameters) == 0 &&
+              policy == SCHED_OTHER && set(SCHED_BATCH);
   }
   ~BatchThreads() {
-    if (is_set_) set(before_);
+    if (is_set_) set(SCHED_OTHER);
   }
   BatchThreads(const BatchThreads&) = delete;
   BatchThreads& operator=(const BatchThreads&) = delete;
@@ -94,7 +95,6 @@ class BatchThreads {
     return pthread_setschedparam(pthread_self(), policy, &parameters) == 0;
   }
 
-  int before_ = SCHED_OTHER;
   bool is_set_ = false;
 };
 
@@ -106,7 +106,7 @@ Mesh::Mesh(const lockstep_engine_config& config)
   gloo::transport::tcp::attr where;
   where.hostname = config.address;
   std::shared_ptr<gloo::transport::Device> device = [&] {
-    const BatchThreads inherited;
+    const BatchThreads inherited;  // As short slices are, where the core's thread has them.
     return gloo::transport::tcp::CreateDevice(where);
   }();
 
