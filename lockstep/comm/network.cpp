@@ -132,10 +132,13 @@ const NetworkInterface* named(const std::vector<NetworkInterface>& interfaces,
   return first(interfaces, [&](const NetworkInterface& each) { return each.name == text; });
 }
 
+// Also where its cable is out for the time being: to choose another would be no better.
 const NetworkInterface* with_address(const std::vector<NetworkInterface>& interfaces,
                                      const SocketAddress& address) {
   const Network only{address, 8 * bytes_of(address).size()};
-  return first(interfaces, [&](const NetworkInterface& each) { return only.has(each); });
+  const auto found = std::find_if(interfaces.begin(), interfaces.end(),
+                                  [&](const auto& each) { return only.has(each); });
+  return found == interfaces.end() ? nullptr : &*found;
 }
 
 // The one that has the address `there`, else the one from whose address packets to it would go.

@@ -2,8 +2,11 @@
 #include "lockstep/comm/hosts/engine_communicator.h"
 
 #include <fmt/format.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <condition_variable>
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -24,6 +27,20 @@ constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds time_to_cancel{10};  // Then it is said, again and again.
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
+
+// A thread that stays in an engine uses what the end of the process would destroy: the engine's library
+// and its memory. Exit handlers of before this are not called.
+void leave_without_destructors() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    ::on_exit(
+        [](int code, void*) {
+          std::fflush(nullptr);
+          ::_exit(code);
+        },
+        nullptr);
+  });
+}
 
 }  // namespace
 
@@ -94,7 +111,9 @@ class EngineCommunicator::Caller {
     const bool ends =
         job_ == nullptr && changed_.wait_for(lock, patience, [&] { return has_ended_; });
     lock.unlock();
-    ends ? thread_.join() : thread_.detach();
+    if (ends) return thread_.join();
+    leave_without_destructors();
+    thread_.detach();
   }
 
   void expect_no_peers() {

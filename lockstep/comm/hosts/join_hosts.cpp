@@ -161,6 +161,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                      .why = choice.why};
   if (choice.engine.empty()) return joined;
 
+  joined.why += fmt::format("; by {} {}", interface.name, interface.address);
   failures->open(joined.session);
   context->backend = choice.name;
   context->job = std::make_shared<HostPeers>(joined.session);

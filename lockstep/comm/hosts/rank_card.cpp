@@ -42,6 +42,18 @@ std::string key_of(const std::string& prefix, int rank) {
   return fmt::format("{}rank/{}", prefix, rank);
 }
 
+// Errors: misuse when another one has put down a card as this rank.
+void put_down(Store& store, const std::string& prefix, const RankCard& mine) {
+  const std::string card = to_json(mine).dump();
+  const std::string there = store.compare_set(key_of(prefix, mine.rank), "", card);
+  if (there == card) return;
+  const RankCard other = card_of(Json::parse(there));
+  throw Error(Fault::misuse,
+              fmt::format("rank {} is taken already, by process {} on {}: two ranks have the same "
+                          "RANK, or the store is of an earlier start of the job",
+                          mine.rank, other.pid, other.host));
+}
+
 // Rank 0's part.
 std::string gather_cards(Store& store, const std::string& prefix, int world_size,
                          Deadline deadline) {
@@ -75,7 +87,7 @@ RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& 
                        int world_size, Deadline deadline) {
   const std::string all = prefix + "all";
   try {
-    store.set(key_of(prefix, mine.rank), to_json(mine).dump());
+    put_down(store, prefix, mine);
     if (mine.rank == 0) store.set(all, gather_cards(store, prefix, world_size, deadline));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
     const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_news : deadline));

@@ -33,6 +33,10 @@ void choose_settings(const lockstep_engine_config& config) {
   // Both the service at which its ranks meet, and their connections.
   set_by_default("CCL_KVS_IFACE", config.interface_name);
   set_by_default("FI_TCP_IFACE", config.interface_name);
+  // Among the addresses that this leaves are those of lo, and oneCCL takes the first by name.
+  set_by_default("CCL_MNIC", "global");
+  set_by_default("CCL_MNIC_NAME", config.interface_name);
+  set_by_default("CCL_MNIC_COUNT", "1");
   // It warns of each setting that is not its default.
   set_by_default("CCL_LOG_LEVEL", "error");
   if (std::strchr(config.address, ':') != nullptr) set_by_default("CCL_KVS_PREFER_IPV6", "1");
