@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <barrier>
+#include <condition_variable>
 #include <cstddef>
 #include <cstring>
 #include <numeric>
 #include <thread>
 
 #include "lockstep/comm/engine/device_backend.h"
+#include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/shm_backend.h"
@@ -20,10 +21,35 @@ namespace lockstep::test {
 
 // What the ranks of one communicator share.
 struct Wire {
-  explicit Wire(int size)
-      : arrivals(size), inputs(static_cast<std::size_t>(size)), counts(inputs.size()) {}
+  explicit Wire(int size) : inputs(static_cast<std::size_t>(size)), counts(inputs.size()) {}
 
-  std::barrier<> arrivals;
+  // Returns once all ranks have called it. Errors: aborted, when `is_cancelled` comes before; timeout.
+  void meet(const bool& is_cancelled, std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex);
+    if (is_cancelled) throw_aborted();
+    if (++arrived == inputs.size()) {
+      arrived = 0;
+      ++meetings;
+      changed.notify_all();
+      return;
+    }
+    const auto is_over = [&, before = meetings] { return meetings != before; };
+    changed.wait_until(lock, in(patience), [&] { return is_over() || is_cancelled; });
+    if (is_over()) return;
+    --arrived;
+    if (is_cancelled) throw_aborted();
+    throw Error(Fault::timeout, "not all ranks came to the device's collective");
+  }
+
+  [[noreturn]] static void throw_aborted() {
+    throw Error(Fault::aborted, "the device's collective was cancelled");
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t arrived = 0;
+  std::size_t meetings = 0;
+
   std::vector<std::vector<std::byte>> inputs;  // By rank.
   std::vector<std::vector<std::size_t>> counts;
 };
@@ -38,35 +64,38 @@ class StandInCommunicator final : public DeviceCommunicator {
       : devices_(devices), wire_(std::move(wire)), rank_(static_cast<std::size_t>(rank)) {}
 
   void cancel() override {
-    if (!devices_.is_cancelled[rank_].exchange(true)) ++devices_.cancelled;
+    if (!devices_.is_cancelled.at(rank_).exchange(true)) ++devices_.cancelled;
+    const std::lock_guard lock(wire_->mutex);
+    is_cancelled_ = true;
+    wire_->changed.notify_all();
   }
   void all_reduce(const Buffer& data, ReduceOp op) override {
     gather_all("all_reduce", data, {});
     combine(data, 0, op);
-    wire_->arrivals.arrive_and_wait();
+    meet();
   }
   void broadcast(const Buffer& data, int root) override {
     gather_all("broadcast", data, {});
     take(data, 0, static_cast<std::size_t>(root), 0, data.count);
-    wire_->arrivals.arrive_and_wait();
+    meet();
   }
   void reduce(const Buffer& data, int root, ReduceOp op) override {
     gather_all("reduce", data, {});
     if (rank_ == static_cast<std::size_t>(root)) combine(data, 0, op);
-    wire_->arrivals.arrive_and_wait();
+    meet();
   }
   void all_gather(const Buffer& input, const Buffer& output, Counts counts) override {
     gather_all("all_gather", input, {});
     std::size_t begin = 0;
     for (std::size_t r = 0; r < counts.size(); begin += counts[r++])
       take(output, begin, r, 0, counts[r]);
-    wire_->arrivals.arrive_and_wait();
+    meet();
   }
   void reduce_scatter(const Buffer& input, const Buffer& output, Counts counts,
                       ReduceOp op) override {
     gather_all("reduce_scatter", input, {});
     combine(output, sum_before(counts, rank_), op);
-    wire_->arrivals.arrive_and_wait();
+    meet();
   }
   void all_to_all(const Buffer& input, const Buffer& output, Counts send_counts,
                   Counts receive_counts) override {
@@ -77,15 +106,21 @@ class StandInCommunicator final : public DeviceCommunicator {
       EXPECT_EQ(theirs[rank_], receive_counts[r]);
       take(output, to, r, sum_before(theirs, rank_), receive_counts[r]);
     }
-    wire_->arrivals.arrive_and_wait();
+    meet();
   }
 
  private:
+  void meet() { wire_->meet(is_cancelled_, devices_.patience); }
   static std::size_t sum_before(Counts counts, std::size_t rank) {
     return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank),
                            std::size_t{0});
   }
+  void require_not_cancelled() {
+    const std::lock_guard lock(wire_->mutex);
+    if (is_cancelled_) Wire::throw_aborted();
+  }
   void gather_all(const char* what, const Buffer& input, Counts counts) {
+    require_not_cancelled();  // Others may still read what this rank gave last.
     if (devices_.fails) throw Error(Fault::system, "the device is on fire");
     EXPECT_EQ(input.device, DeviceKind::cuda);
     if (devices_.on_call) devices_.on_call(static_cast<int>(rank_), input);
@@ -96,7 +131,7 @@ class StandInCommunicator final : public DeviceCommunicator {
     const auto* const bytes = static_cast<const std::byte*>(input.data);
     wire_->inputs[rank_].assign(bytes, bytes + input.bytes());
     wire_->counts[rank_].assign(counts.begin(), counts.end());
-    wire_->arrivals.arrive_and_wait();
+    meet();
   }
   void combine(const Buffer& to, std::size_t begin, ReduceOp op) {
     std::vector<const std::byte*> sources;
@@ -117,6 +152,7 @@ class StandInCommunicator final : public DeviceCommunicator {
   StandInDevices& devices_;
   const std::shared_ptr<Wire> wire_;
   const std::size_t rank_;
+  bool is_cancelled_ = false;  // Guarded by the wire's mutex.
 };
 
 ProcessGroup group_of(const std::shared_ptr<ThreadTeam>& team, int rank, StandInDevices& devices) {

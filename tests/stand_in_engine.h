@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +35,7 @@ struct StandInDevices {
   std::atomic<int> made{0};
   std::string why_not = {};
   std::atomic<bool> fails{false};
+  std::chrono::milliseconds patience = std::chrono::seconds(10);  // Of a rank that others let wait.
 
   // Called for each collective, on the rank's thread that calls it.
   std::function<void(int rank, const Buffer& data)> on_call = {};

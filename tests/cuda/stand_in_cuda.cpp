@@ -37,6 +37,7 @@ constexpr auto cuda = c10::DeviceType::CUDA;
 // --- Streams -------------------------------------------------------------------------------------
 
 struct Event {
+  std::size_t device;
   c10::StreamId stream;
   std::size_t entries;
 };
@@ -47,6 +48,10 @@ std::array<c10::StreamId, stand_in_devices> streams{};  // How many there are be
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, stand_in_devices> current_streams{};
+
+std::array<std::atomic<int>, stand_in_devices> host_waits{};  // By device.
+
+void note_host_wait(c10::DeviceIndex device) { ++host_waits.at(static_cast<std::size_t>(device)); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return cuda; }
@@ -82,7 +87,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
               const c10::EventFlag) const override {
     const std::lock_guard lock(mutex);
     delete static_cast<Event*>(*event);
-    *event = new Event{stream.id(), entries.at(index_of(stream.device())).size()};
+    const std::size_t device = index_of(stream.device());
+    *event = new Event{device, stream.id(), entries.at(device).size()};
   }
   void block(void* event, const c10::Stream& stream) const override {
     const std::lock_guard lock(mutex);
@@ -95,7 +101,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     delete static_cast<Event*>(event);
   }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeStream(const c10::Stream& stream) const override {
+    ++host_waits.at(index_of(stream.device()));
+  }
+  void synchronizeEvent(void* event) const override {
+    ++host_waits.at(static_cast<Event*>(event)->device);
+  }
+  void synchronizeDevice(const c10::DeviceIndex device) const override { note_host_wait(device); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
  private:
@@ -112,6 +124,7 @@ struct Hooks final : at::CUDAHooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return stand_in_devices; }
+  void deviceSynchronize(c10::DeviceIndex device) const override { note_host_wait(device); }
 };
 
 // --- Memory --------------------------------------------------------------------------------------
@@ -142,11 +155,21 @@ at::Tensor on_host(const at::Tensor& tensor) {
 
 // --- Kernels -------------------------------------------------------------------------------------
 
-std::array<std::atomic<int>, stand_in_devices> host_reads{};  // By device.
-thread_local bool computes_on_host = false;                   // Its copies are no program's.
+thread_local bool computes_on_host = false;  // Its copies and writes are no program's.
 
-void note_host_read(const at::Tensor& tensor) {
-  ++host_reads.at(static_cast<std::size_t>(tensor.device().index()));
+void note_copy(const at::Tensor& to, const at::Tensor& from) {
+  if (to.is_cpu() && from.is_cuda() && !computes_on_host) note_host_wait(from.device().index());
+}
+
+// On the current stream.
+void note_write(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.numel() == 0) return;
+  const auto device = static_cast<std::size_t>(tensor.device().index());
+  const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  const std::lock_guard lock(mutex);
+  entries.at(device).push_back({.kind = StreamEntry::Kind::write,
+                                .stream = current_streams.at(device),
+                                .memory = {data, tensor.nbytes()}});
 }
 
 const c10::DispatchKeySet keys{c10::DispatchKey::CUDA};
@@ -168,17 +191,20 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
 }
 
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool) {
-  if (to.is_cpu() && !computes_on_host) note_host_read(from);
+  note_copy(to, from);
   on_host(to).copy_(on_host(from));
+  if (!computes_on_host) note_write(to);
   return to;
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  note_copy(to, from);
   on_host(to).copy_(on_host(from));
   return to;
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  note_copy(to, from);
   if (to.sizes() != from.sizes()) to.resize_(from.sizes());
   on_host(to).copy_(on_host(from));
   return to;
@@ -220,11 +246,30 @@ struct ComputingOnHost {
   const bool before;
 };
 
+// Those of its arguments that it writes to, as its schema says.
+std::vector<at::Tensor> written_by(const c10::FunctionSchema& schema,
+                                   const torch::jit::Stack& stack) {
+  std::vector<at::Tensor> written;
+  const auto& arguments = schema.arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].alias_info() == nullptr || !arguments[i].alias_info()->isWrite()) continue;
+    const c10::IValue& value = torch::jit::peek(stack, i, arguments.size());
+    if (value.isTensor()) written.push_back(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& each : value.toTensorList()) written.push_back(each);
+  }
+  return written;
+}
+
 void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (op.schema().name() == "aten::_local_scalar_dense")
-    note_host_read(torch::jit::peek(*stack, 0, 1).toTensor());
-  const ComputingOnHost computing;
-  at::native::cpu_fallback(op, stack);
+    note_host_wait(torch::jit::peek(*stack, 0, 1).toTensor().device().index());
+  const std::vector<at::Tensor> written = written_by(op.schema(), *stack);
+  {
+    const ComputingOnHost computing;
+    at::native::cpu_fallback(op, stack);
+  }
+  for (const at::Tensor& tensor : written) note_write(tensor);
 }
 
 void register_all() {
@@ -268,14 +313,16 @@ std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device) {
   return std::exchange(entries.at(static_cast<std::size_t>(device)), {});
 }
 
-int take_host_reads(c10::DeviceIndex device) {
-  return host_reads.at(static_cast<std::size_t>(device)).exchange(0);
+int take_host_waits(c10::DeviceIndex device) {
+  return host_waits.at(static_cast<std::size_t>(device)).exchange(0);
 }
 
-void note_call(c10::DeviceIndex device, void* native_handle) {
+void note_call(c10::DeviceIndex device, void* native_handle, std::span<const std::byte> memory) {
   const std::lock_guard lock(mutex);
   entries.at(static_cast<std::size_t>(device))
-      .push_back({StreamEntry::Kind::call, reinterpret_cast<c10::StreamId>(native_handle)});
+      .push_back({.kind = StreamEntry::Kind::call,
+                  .stream = reinterpret_cast<c10::StreamId>(native_handle),
+                  .memory = memory});
 }
 
 }  // namespace lockstep::test

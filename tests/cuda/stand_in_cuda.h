@@ -11,6 +11,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 namespace lockstep::test {
@@ -21,24 +23,27 @@ constexpr c10::DeviceIndex stand_in_devices = 4;
 // backward(). False, and nothing is done, where LibTorch has CUDA itself.
 bool stand_in_for_cuda();
 
-// That `stream` was made to wait for an event, or ran something that a test has noted.
+// That `stream` was made to wait for an event, ran a kernel that wrote to memory, or ran something that
+// a test has noted.
 struct StreamEntry {
-  enum class Kind { wait, call };
+  enum class Kind { wait, write, call };
 
   Kind kind;
   c10::StreamId stream;
-  c10::StreamId waits_for = 0;     // The stream on which the event was recorded, when it had
-  std::size_t recorded_after = 0;  // so many entries.
+  c10::StreamId waits_for = 0;  // The stream on which the event was recorded, when its device had
+  std::size_t recorded_after = 0;          // so many entries.
+  std::span<const std::byte> memory = {};  // What was written, or what the call is about.
 };
 
 // Of a device, in their order: since the last call, which forgets them.
 std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device);
 
-// How often a thread would have waited for the device: copies to the CPU and item(), since the last
-// call, which forgets them.
-int take_host_reads(c10::DeviceIndex device);
+// How often a thread would have waited for the device: copies to the CPU, item(), and synchronize() of
+// it, of a stream or of an event, since the last call, which forgets them.
+int take_host_waits(c10::DeviceIndex device);
 
 // `native_handle` is that of one of its streams.
-void note_call(c10::DeviceIndex device, void* native_handle);
+void note_call(c10::DeviceIndex device, void* native_handle,
+               std::span<const std::byte> memory = {});
 
 }  // namespace lockstep::test

@@ -22,7 +22,7 @@ from jobs_across import Job
 from network_hosts import Hosts
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
-MISUSE, MISMATCH, TIMEOUT, PEER_LOST, CORRUPT = 10, 11, 13, 14, 16  # Of rank_of_hosts.h.
+MISUSE, MISMATCH, TIMEOUT, PEER_LOST, ABORTED, CORRUPT = 10, 11, 13, 14, 15, 16  # Of rank_of_hosts.h.
 PREEMPTED = 75
 NAMED_WITHIN = 1  # Seconds, on every surviving rank, of a rank that was killed.
 UNREACHED_WITHIN = 6  # Seconds, of a host without a link.

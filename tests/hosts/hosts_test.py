@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts that tests make on this machine, relay and wire between them, do what they promise."""
 
+import asyncio
 import collections
+import contextlib
+import io
 import os
 import pathlib
 import shutil
@@ -15,12 +18,13 @@ import textwrap
 import threading
 import time
 import unittest
+import unittest.mock
 
 import network_hosts
 import wire
 from network_hosts import Hosts
 from relay import Relay
-from wire import Wire
+from wire import Way, Wire
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 
@@ -270,6 +274,52 @@ with socket.create_connection((sys.argv[1], 4711), timeout=20) as peer:
 """
 
 
+class WayTest(unittest.TestCase):
+    """What a Wire does in each direction."""
+
+    def run_on_way(self, kind, act):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        with ours, theirs:
+            ours.setblocking(False)
+            asyncio.run(asyncio.wait_for(act(Way(ours.fileno()), theirs), 20))
+
+    def test_packets_arrive_in_the_order_in_which_they_were_sent_also_when_the_delay_changes(self):
+        delays = [0.1] * 50 + [0.02] * 50 + [0.0] * 50
+
+        async def act(way, theirs):
+            theirs.setblocking(False)
+            frozen = asyncio.get_running_loop().time()
+            with unittest.mock.patch.object(asyncio.get_running_loop(), "time", lambda: frozen):
+                for number, delay in enumerate(delays):
+                    way.send(str(number).encode(), delay)
+            with self.assertRaises(BlockingIOError):
+                theirs.recv(100)
+            for number in range(len(delays)):
+                said = await asyncio.get_running_loop().sock_recv(theirs, 100)
+                self.assertEqual(said, str(number).encode())
+            self.assertEqual(way.failed, 0)
+
+        self.run_on_way(socket.SOCK_SEQPACKET, act)
+
+    def test_what_cannot_be_written_is_counted(self):
+        async def act(way, theirs):
+            sent = 0
+            with contextlib.redirect_stderr(io.StringIO()):
+                while way.failed == 0:  # Nobody reads.
+                    way.send(bytes(1000), 0)
+                    sent += 1
+                way.send(bytes(1000), 0.01)
+                await asyncio.sleep(0.05)
+            self.assertEqual(way.failed, 2)
+            theirs.setblocking(False)
+            for _ in range(sent - 1):
+                theirs.recv(1000)
+            with self.assertRaises(BlockingIOError):
+                theirs.recv(1000)
+
+        self.run_on_way(socket.SOCK_SEQPACKET, act)
+
+
 @unittest.skipIf(network_hosts.why_not() or wire.why_not(),
                  network_hosts.why_not() or wire.why_not())
 class WireTest(unittest.TestCase):
@@ -278,6 +328,7 @@ class WireTest(unittest.TestCase):
         self.addCleanup(self.hosts.__exit__)
         self.wire = Wire(*self.hosts)
         self.addCleanup(self.wire.__exit__)
+        self.addCleanup(lambda: self.assertEqual(self.wire.lost_by_itself(), 0))
 
     def start(self, host, *words):
         process = host.popen([sys.executable, "-c", *words], stdin=subprocess.PIPE,

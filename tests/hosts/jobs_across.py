@@ -26,7 +26,8 @@ from processes import kill_all  # noqa: E402
 # Of the slowest job on a machine with much else to do. Nothing promised is measured by it.
 PATIENCE = 60
 
-EVENTS = re.compile(r"^(joined|checked|stepping|error|preempted|bye|wrong|exception) (rank=.*)$", re.M)
+EVENTS = re.compile(
+    r"^(joined|checked|stepping|stepped|error|preempted|bye|wrong|exception) (rank=.*)$", re.M)
 INTO_FILE = 'log=$1; shift; exec "$@" >>"$log" 2>&1'
 
 

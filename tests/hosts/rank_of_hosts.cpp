@@ -26,6 +26,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr int exit_wrong_result = 2;
 constexpr int first_fault_code = 10;
+constexpr std::uint64_t steps_under_way = 5;
 
 struct Settings {
   std::uint64_t steps = 10;
@@ -88,6 +89,7 @@ int take_steps(const ProcessGroup& world, const Settings& settings, Progress& pr
         reduce_once(world, !settings.until.empty() && std::filesystem::exists(settings.until));
     ++progress.steps;
     progress.last = Clock::now();
+    if (progress.steps == steps_under_way) say(progress, "stepped");
     if (settings.until_preempted && world.preempted()) {
       say(progress, "preempted", " step=" + std::to_string(progress.steps));
       return exit_preempted;

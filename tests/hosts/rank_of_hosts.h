@@ -4,6 +4,7 @@
 //   joined rank=0 size=4 backend=shm+gloo local_rank=0 local_size=2 pid=4242 attempt=0
 //   checked rank=0                         every collective agrees with a loop over the ranks
 //   stepping rank=0                        the steps begin
+//   stepped rank=0                         some of them are complete
 //   error rank=0 fault=peer_lost lost=3 at=123.456 step=812 since=0.012 text=...
 //   preempted rank=0 step=812              the job is asked to make room
 //   bye rank=0 steps=1000

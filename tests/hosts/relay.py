@@ -139,11 +139,13 @@ class Commanded:
         self.greeting = self._process.stdout.readline().strip()
 
     def do(self, *words):
-        """It is done when this returns."""
+        """It is done when this returns. What was said after "ok" is returned."""
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
-        if self._process.stdout.readline() != "ok\n":
+        ok, _, answer = self._process.stdout.readline().strip().partition(" ")
+        if ok != "ok":
             raise RuntimeError(f"{type(self).__name__} could not {words}")
+        return answer
 
     def __enter__(self):
         return self
@@ -173,13 +175,15 @@ class Relay(Commanded):
 
 
 async def obey_all(obey):
-    """Calls `obey` with the words of each line of input, until there is no more."""
+    """Calls `obey` with the words of each line of input, until there is no more.
+
+    What it returns, unless that is None, is said after "ok"."""
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     while line := await commands.readline():
-        obey(line.decode().split())
-        print("ok", flush=True)
+        answer = obey(line.decode().split())
+        print("ok" if answer is None else f"ok {answer}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,14 @@ import signal
 import time
 
 from across_hosts import AcrossHosts, NAMED_WITHIN, main
+from jobs_across import PATIENCE
+
+
+def is_pending(number, pid):
+    """Whether the signal waits for the process."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+        masks = dict(line.split(":", 1) for line in status)
+    return bool(int(masks["ShdPnd"], 16) >> (number - 1) & 1)
 
 
 class UnderTorchrun(AcrossHosts):
@@ -53,6 +61,13 @@ class StartedAnew(AcrossHosts):
         self.assertEqual(job.wait(), [0, 0], job.said())
         self.assertEqual(len(job.events("bye")), 4, job.said())
 
+    def until_told_to_end(self, stopped, job):
+        """Their agent has sent SIGTERM to each, which comes when it goes on."""
+        deadline = time.monotonic() + PATIENCE
+        while not all(is_pending(signal.SIGTERM, pid) for pid in stopped):
+            self.assertLess(time.monotonic(), deadline, job.said())
+            time.sleep(0.01)
+
     def test_its_store_serves_the_second_start_too(self):
         for meeting in ("c10d", "static"):
             with self.subTest(meeting=meeting):
@@ -72,7 +87,7 @@ class StartedAnew(AcrossHosts):
         for pid in unaware:
             os.kill(pid, signal.SIGSTOP)
         os.kill(job.pid_of(3), signal.SIGKILL)
-        time.sleep(2)
+        self.until_told_to_end(unaware, job)
         for pid in unaware:
             os.kill(pid, signal.SIGCONT)
         self.assert_ends_well_after_second_start(job)

@@ -13,12 +13,14 @@ other. Prints "ready", then reads commands, one a line, and says "ok" to each:
     flip WHOSE POSITION     one bit of the byte POSITION, from 0, of the next payload that is long
                             enough, with a checksum that fits: of a line of ours (WHOSE is "line"),
                             or of any other TCP connection ("other")
+    failed                  says after "ok" how many packets it could not write, which are lost
 
 The kernel's own qdisc netem would do some of that, but is not in every kernel, and flips bits
 that TCP's checksum then finds. Ends with its input, so it never outlives the test that started it.
 """
 
 import asyncio
+import collections
 import ctypes
 import fcntl
 import os
@@ -132,26 +134,57 @@ class Harm:
         return position
 
 
-def carry(ends, sender, harm):
+class Way:
+    """One direction: packets arrive in the order in which they were sent, each when it is due."""
+
+    def __init__(self, end):
+        self.failed = 0  # Writes; what they were to write is lost.
+        self._end = end
+        self._held = collections.deque()  # Packets, and when each is due.
+
+    def send(self, packet, delay):
+        self._held.append((asyncio.get_running_loop().time() + delay, packet))
+        if len(self._held) == 1:  # Otherwise there is a timer for the first of them.
+            self._pass_on()
+
+    def _pass_on(self):
+        loop = asyncio.get_running_loop()
+        while self._held and self._held[0][0] <= loop.time():
+            self._write(self._held.popleft()[1])
+        if self._held:
+            loop.call_at(self._held[0][0], self._pass_on)
+
+    def _write(self, packet):
+        try:
+            os.write(self._end, packet)
+        except OSError as error:  # Such as BlockingIOError.
+            self.failed += 1
+            print(f"wire: {len(packet)} bytes are lost: {error}", file=sys.stderr, flush=True)
+
+
+def carry(end, sender, way, harm):
     try:
-        packet = harm.touch(os.read(ends[sender], 1 << 16), sender)
+        packet = harm.touch(os.read(end, 1 << 16), sender)
     except BlockingIOError:
         return
-    if packet is None:
-        return
-    if harm.delay == 0:
-        os.write(ends[1 - sender], packet)
-    else:
-        asyncio.get_running_loop().call_later(harm.delay, os.write, ends[1 - sender], packet)
+    if packet is not None:
+        way.send(packet, harm.delay)
 
 
 async def main(namespaces):
     harm = Harm()
     ends = [open_end(namespace, number) for number, namespace in enumerate(namespaces)]
+    ways = [Way(end) for end in reversed(ends)]
     for sender, end in enumerate(ends):
-        asyncio.get_running_loop().add_reader(end, carry, ends, sender, harm)
+        asyncio.get_running_loop().add_reader(end, carry, end, sender, ways[sender], harm)
+
+    def obey(words):
+        if words == ["failed"]:
+            return sum(way.failed for way in ways)
+        return harm.obey(words)
+
     print("ready", flush=True)
-    await obey_all(harm.obey)
+    await obey_all(obey)
 
 
 class Wire(Commanded):
@@ -166,6 +199,10 @@ class Wire(Commanded):
         if self.greeting != "ready":
             self.__exit__()
             raise RuntimeError("there is no wire")
+
+    def lost_by_itself(self):
+        """Packets that it could not carry, besides those that it was told to lose."""
+        return int(self.do("failed"))
 
 
 def why_not():
