@@ -9,7 +9,7 @@ get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
 
 # CMake leaves out what lies below the source folder, where ./dev puts LibTorch.
 if(LOCKSTEP_WITH_TORCH)
-  set_property(TARGET lockstep APPEND PROPERTY INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib)
+  set_property(TARGET lockstep lockstep-checkpoint APPEND PROPERTY INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib)
 endif()
 
 # One export a library, so that a program that wants comm alone need not have LibTorch.

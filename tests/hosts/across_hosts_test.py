@@ -141,6 +141,27 @@ class WithoutIPv4(AcrossHosts):
         self.assert_was_in_order(job, "shm+mpi")
 
 
+class OtherNames(AcrossHosts):
+    """Of interfaces: this one sorts after lo, of which oneCCL is told as well."""
+
+    count, families = 2, (4,)
+
+    def setUp(self):
+        for host in self.hosts:
+            if "eth0" in host.run(["ls", "/sys/class/net"]).stdout.split():
+                for words in (["down"], ["name", "wire0"]):
+                    host.run(["ip", "link", "set", "eth0", *words])
+                host.run(["ip", "link", "set", "wire0", "up"])
+
+    def test_each_engine(self):
+        for backend in ("gloo", "oneccl"):
+            with self.subTest(backend=backend):
+                self.need(backend)
+                job = self.job(LOCKSTEP_BACKEND=backend)
+                job.by_variables((1, 1))
+                self.assert_was_in_order(job, backend, (1, 1))
+
+
 class Protection(AcrossHosts):
     def test_without_a_token_the_error_says_so(self):
         job = self.job("--timeout", 10, LOCKSTEP_JOB_TOKEN_FILE=None)

@@ -120,6 +120,19 @@ TEST(RollCall, GivesEveryRankAllCardsAndOneSecret) {
   }
 }
 
+TEST(RollCall, RefusesASecondProcessOfARank) {
+  InProcessStore store;
+  const auto all = cards("ab", "", {});
+  std::jthread first([&] { call_the_roll(store, "job", all[0], 2, in(30s)); });
+  while (!store.find("jobrank/0")) std::this_thread::sleep_for(1ms);
+  std::string text;
+  RankCard twin = all[0];
+  twin.pid = 4711;
+  EXPECT_EQ(fault_of([&] { call_the_roll(store, "job", twin, 2, in(30s)); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("rank 0 is taken already, by process 100 on "), text.npos) << text;
+  call_the_roll(store, "job", all[1], 2, in(30s));
+}
+
 TEST(RollCall, NamesAllWhoAreMissing) {
   InProcessStore store;
   const auto all = cards("abcd", "", {});

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -181,6 +182,23 @@ TEST_P(CallsThatStay, KeepTheirMemory) {
     std::this_thread::sleep_for(1ms);
   EXPECT_EQ(values_.use_count(), 1);
   EXPECT_EQ(values_->front(), 1);
+}
+
+using CallsAtExitDeathTest = Calls;
+
+TEST_F(CallsAtExitDeathTest, LeaveTheProcessItsExitCodeAndNothingIsDestroyedUnderThem) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::atexit([] { std::abort(); });  // As what an engine's library destroys at the end.
+        auto communicator = make(Cancelling::never);
+        gate_.is_open = false;
+        communicator->start(all_reduce(), values_);
+        communicator->expect_no_peers();
+        communicator.reset();
+        std::exit(69);
+      },
+      testing::ExitedWithCode(69), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEngines, CallsThatStay,
