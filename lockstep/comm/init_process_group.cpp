@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
@@ -42,6 +43,11 @@ bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {
   return who.local_world_size == who.world_size && !options.store &&
          options.mpi_communicator == nullptr && std::getenv("LOCKSTEP_HOST_ID") == nullptr &&
          (backend.empty() || backend == "auto" || backend == "shm");
+}
+
+// For ranks of several hosts its absence is a slip; for those of one host it is not.
+bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
+  return who.launcher == "environment" && who.master.empty() && is_simple(who, options);
 }
 
 JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name) {
@@ -125,14 +131,22 @@ ProcessGroup init_process_group(const InitOptions& options) {
   const std::lock_guard lock(mutex);
   require(current.expired(), "init_process_group: this process is in a group already");
   const std::string name = ++tries == 1 ? "world" : fmt::format("world#{}", tries);
-  const JoinedHosts joined = join(who, options, name);
-  send_last_words_to(joined.session->shared_page(), who.rank);
-  ProcessGroup world = make_world(joined, name, options.timeout);
-  current = joined.session;
-  log(LogLevel::info,
-      fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
-                  who.world_size, name, who.launcher, joined.backend, joined.why));
-  return world;
+  try {
+    const JoinedHosts joined = join(who, options, name);
+    send_last_words_to(joined.session->shared_page(), who.rank);
+    ProcessGroup world = make_world(joined, name, options.timeout);
+    current = joined.session;
+    log(LogLevel::info,
+        fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
+                    who.world_size, name, who.launcher, joined.backend, joined.why));
+    return world;
+  } catch (const Error& error) {
+    if (error.fault() != Fault::timeout || !lacks_master(who, options)) throw;
+    throw Error(
+        Fault::timeout,
+        fmt::format("{}; all {} ranks were expected on this host, as MASTER_ADDR is not set",
+                    bare_text(error), who.world_size));
+  }
 }
 
 }  // namespace lockstep

@@ -210,6 +210,18 @@ const Ranks missing("missing", [](const Rank& rank) {
   EXPECT_EQ(fault_of([] { init_process_group({.timeout = 300ms}); }), Fault::timeout);
 });
 
+TEST(ProcessGroup, InitSaysThatWithoutAMasterAllRanksAreExpectedHere) {
+  const LaunchEnvironment who{.launcher = "environment",
+                              .world_size = 2,
+                              .local_world_size = 2,
+                              .job_id = "lacks a master",
+                              .agent_fd = {}};
+  std::string text;
+  EXPECT_EQ(fault_of([&] { init_process_group({.timeout = 300ms, .environment = who}); }, &text),
+            Fault::timeout);
+  EXPECT_NE(text.find("as MASTER_ADDR is not set"), text.npos) << text;
+}
+
 TEST(ProcessGroup, InitGivesUpAtItsDeadlineWhenARankNeverComes) {
   EXPECT_TRUE(all_succeeded(missing.run(2, 10s)));
 }

@@ -230,8 +230,10 @@ EngineCommunicator::EngineCommunicator(CommunicatorOptions options, const Watch&
   Caller::start(caller_);
   const Deadline deadline = in(caller_->options().timeout);
   try {
-    caller_->start([caller = caller_.get()] { caller->create(); }, nullptr,
-                   "making communicator " + caller_->options().name);
+    caller_->start(
+        [caller = caller_.get()] { caller->create(); }, nullptr,
+        fmt::format("making communicator {} by {} {}", caller_->options().name,
+                    caller_->options().interface.name, caller_->options().interface.address));
     caller_->wait(deadline, watch);
   } catch (...) {
     caller_->end();
