@@ -17,7 +17,6 @@
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/block_signals.h"
-#include "lockstep/comm/host/short_slices.h"
 #include "lockstep/comm/log.h"
 
 namespace lockstep {
@@ -131,7 +130,6 @@ class EngineCommunicator::Caller {
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
 
   static void loop(const std::shared_ptr<Caller>& self) {
-    ask_for_short_slices();  // Also for the threads that the engine starts from here.
     std::unique_lock lock(self->mutex_);
     while (true) {
       self->changed_.wait(lock, [&] { return self->ending_ || self->job_; });
