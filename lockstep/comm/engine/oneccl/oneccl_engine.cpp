@@ -24,6 +24,7 @@ struct Communicator {
   ccl::shared_ptr_class<ccl::kvs> kvs;
   std::optional<ccl::communicator> ccl;
   std::atomic<bool> is_cancelled = false;
+  std::int32_t arrivals = 0;  // What await_all() combines; of no meaning.
 };
 
 // --- What oneCCL combines as the core does ------------------------------------------------------
@@ -149,15 +150,22 @@ void complete_all_of(const Communicator& self, Begin begin) {
   }
 }
 
+// A barrier. oneCCL's own blocks within the call that begins it, and so the calls of other threads.
+void await_all(Communicator& self) {
+  complete_all_of(self, [&](const ccl::communicator& ccl) {
+    return ccl::allreduce(&self.arrivals, &self.arrivals, 1, ccl::datatype::int32,
+                          ccl::reduction::max, ccl);
+  });
+}
+
 // One collective, of which `begin(communicator)` returns the event. `bytes` are of all that it moves,
 // alike on all members.
 template <class Begin>
 int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Begin begin) noexcept {
-  const auto& self = *static_cast<const Communicator*>(communicator);
+  auto& self = *static_cast<Communicator*>(communicator);
   return guarded(error, [&] {
     complete_all_of(self, begin);
-    if (bytes > sent_at_once)
-      complete_all_of(self, [](const ccl::communicator& ccl) { return ccl::barrier(ccl); });
+    if (bytes > sent_at_once) await_all(self);
   });
 }
 
