@@ -37,7 +37,7 @@ class Launchers(AcrossHosts):
         job = self.job(LOCKSTEP_LOG="info")
         job.by_lockstep_run((2, 2))
         self.assert_was_in_order(job, "shm+gloo")
-        self.assertEqual(job.said().count("backend shm+gloo (4 ranks on 2 hosts)"), 4, job.said())
+        self.assertEqual(job.said().count("backend shm+gloo (4 ranks on 2 hosts; by eth0 "), 4, job.said())
 
     def test_lockstep_run_on_three_hosts(self):
         self.need("oneccl")
@@ -87,7 +87,7 @@ class Launchers(AcrossHosts):
         job = self.job(LOCKSTEP_LOG="info")
         job.by_mpirun((3, 1))
         self.assert_was_in_order(job, "shm+mpi", (3, 1))
-        self.assertIn("backend shm+mpi (4 ranks on 2 hosts)", job.said())
+        self.assertIn("backend shm+mpi (4 ranks on 2 hosts; by eth0 ", job.said())
 
     def test_a_program_of_mpi_hands_over_a_part_of_its_processes(self):
         self.need_mpirun()
