@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/comm/engine/plugin.h"
+#include "lockstep/comm/store/in_process_store.h"
 #include "tests/fault_of.h"
 
 namespace lockstep {
@@ -95,6 +96,7 @@ class Calls : public testing::Test {
     options.engine = &engine_of(how);
     options.world_ranks = {0};
     options.name = "alone";
+    options.store = std::make_shared<InProcessStore>();
     return std::make_unique<EngineCommunicator>(options, [] {});
   }
 
