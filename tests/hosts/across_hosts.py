@@ -14,14 +14,13 @@
 import argparse
 import pathlib
 import shutil
-import sys
 import unittest
 
 import network_hosts
 from jobs_across import Job
 from network_hosts import Hosts
+from run_tests import run_tests
 
-SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 MISUSE, MISMATCH, TIMEOUT, PEER_LOST, ABORTED, CORRUPT = 10, 11, 13, 14, 15, 16  # Of rank_of_hosts.h.
 PREEMPTED = 75
 NAMED_WITHIN = 1  # Seconds, on every surviving rank, of a rank that was killed.
@@ -101,10 +100,4 @@ def main(description):
     parser.add_argument("--source", type=pathlib.Path)
     parser.add_argument("--scratch", type=pathlib.Path)
     AcrossHosts.options, rest = parser.parse_known_args()
-    result = unittest.main("__main__", argv=[sys.argv[0], *rest], exit=False, verbosity=2).result
-    for reason in sorted({reason for _, reason in result.skipped}):
-        print("skipped:", reason)
-    if not result.wasSuccessful():
-        sys.exit(1)
-    if result.skipped:
-        sys.exit(SKIPPED)
+    run_tests(rest)

@@ -24,9 +24,9 @@ import network_hosts
 import wire
 from network_hosts import Hosts
 from relay import Relay
+from run_tests import run_tests
 from wire import Way, Wire
 
-SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 
 # Answers each connection with the name of its host and the address that the peer has.
 SERVER = """
@@ -438,15 +438,5 @@ def echo(server):
         threading.Thread(target=answer, args=(peer,), daemon=True).start()
 
 
-def main():
-    result = unittest.main(exit=False, verbosity=2).result
-    for reason in sorted({reason for _, reason in result.skipped}):
-        print("skipped:", reason)
-    if not result.wasSuccessful():
-        sys.exit(1)
-    if result.skipped:
-        sys.exit(SKIPPED)
-
-
 if __name__ == "__main__":
-    main()
+    run_tests(sys.argv[1:])

@@ -10,9 +10,9 @@ import unittest
 import network_hosts
 import slurm
 from network_hosts import Hosts
+from run_tests import run_tests
 from slurm import Slurm
 
-SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 
 # What lockstep/comm/environment.cpp and slurm.cpp read.
 READ = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE",
@@ -116,15 +116,5 @@ class SlurmOnHostsTest(unittest.TestCase):
                                  ["node1 0 node[1-2]", "node2 1 node[1-2]"], done.stderr)
 
 
-def main():
-    result = unittest.main(exit=False, verbosity=2).result
-    for reason in sorted({reason for _, reason in result.skipped}):
-        print("skipped:", reason)
-    if not result.wasSuccessful():
-        sys.exit(1)
-    if result.skipped:
-        sys.exit(SKIPPED)
-
-
 if __name__ == "__main__":
-    main()
+    run_tests(sys.argv[1:])

@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -78,6 +80,12 @@ constexpr std::size_t bytes_of_element(std::uint8_t dtype) {
 
 constexpr std::size_t bytes_of(const lockstep_buffer& buffer) {
   return buffer.count * bytes_of_element(buffer.dtype);
+}
+
+// A variable that the library underneath reads: what the user has said goes first.
+inline void set_by_default(const char* name, const std::string& value) {
+  constexpr int keep_what_is_there = 0;
+  setenv(name, value.c_str(), keep_what_is_there);
 }
 
 // For libraries that move data only while a thread is in a call of theirs, as MPI and oneCCL do: a

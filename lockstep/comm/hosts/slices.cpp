@@ -5,10 +5,10 @@
 #include <cstring>
 #include <numeric>
 
+#include "lockstep/comm/shm/parts.h"
+
 namespace lockstep {
 namespace {
-
-constexpr std::size_t line = 64;
 
 std::size_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -22,7 +22,7 @@ std::size_t begin_of(const Counts& parts, int part) {
 
 Counts cut(std::size_t count, std::size_t element, int slices, int owners) {
   const auto n = static_cast<std::size_t>(slices);
-  const std::size_t whole = line / element;
+  const std::size_t whole = cache_line / element;
   const std::size_t each = ((count + n - 1) / n + whole - 1) / whole * whole;
   Counts counts(static_cast<std::size_t>(owners), 0);
   for (std::size_t s = 0; s < n; ++s) counts[s] = std::min(each, count - std::min(count, s * each));

@@ -63,10 +63,7 @@ std::optional<Launched> launched() {
 // Over TCP Open MPI has the receiver of a long message ask for each part of it, and what asks waits
 // behind the data that the receiver itself has under way: of two ranks that send to each other at
 // once, only one does at a time. Sent without being asked for, data take the link both ways.
-void choose_settings() {
-  constexpr int keep_what_is_there = 0;
-  setenv("OMPI_MCA_btl_tcp_flags", "send,inplace", keep_what_is_there);
-}
+void choose_settings() { plugin::set_by_default("OMPI_MCA_btl_tcp_flags", "send,inplace"); }
 
 void require_all_ranks() {
   int size = 0;

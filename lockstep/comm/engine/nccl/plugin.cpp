@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nccl.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "lockstep/comm/engine/nccl/communicator.h"
@@ -42,10 +41,10 @@ int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op)
   }
 }
 
-// What the user has said goes first. NCCL reads it once, before its first communicator.
+// NCCL reads it once, before its first communicator.
 void choose_interface(const char* name) {
   if (name != nullptr && *name != '\0')
-    ::setenv("NCCL_SOCKET_IFNAME", ('=' + std::string(name)).c_str(), /*overwrite=*/0);
+    set_by_default("NCCL_SOCKET_IFNAME", '=' + std::string(name));
 }
 
 int create(const lockstep_engine_config* config, void** communicator,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/oneccl/library.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -10,11 +9,6 @@
 
 namespace lockstep::plugin {
 namespace {
-
-void set_by_default(const char* name, const std::string& value) {
-  constexpr int keep_what_is_there = 0;
-  setenv(name, value.c_str(), keep_what_is_there);
-}
 
 void choose_settings(const lockstep_engine_config& config) {
   // Over TCP, without MPI and without a launcher of oneCCL's.
