@@ -116,14 +116,19 @@ TEST_F(FileStoreFile, ALockThatNobodyGivesBackIsATimeout) {
   store.set("a", "1");
 }
 
-// Writes until it is killed in the midst of it; each value says how long it is.
-void write_until_killed(Store& store, const std::string& name) {
+void kill_soon() {
   std::thread([] {
     std::this_thread::sleep_for(milliseconds(30 + std::random_device{}() % 50));
     ::kill(::getpid(), SIGKILL);
   }).detach();
+}
+
+// Writes until it is killed in the midst of it, though not before its first round, which the reader
+// waits for; each value says how long it is.
+void write_until_killed(Store& store, const std::string& name) {
   for (;;) {
     const std::int64_t round = store.add(name + "/round", 1);
+    if (round == 1) kill_soon();
     const auto size = static_cast<std::size_t>(round * 7919 % 200'000);
     store.set(name, std::to_string(size) + ":" + std::string(size, 'v'));
   }
