@@ -2,6 +2,7 @@
 """The other side of ddp_test.py: what ddp_train.cpp does, under PyTorch's DistributedDataParallel.
 ddp_pytorch.py FOLDER RESULTS, under torchrun."""
 
+import os
 import pathlib
 import sys
 
@@ -23,6 +24,7 @@ def main():
         write(results / f"{scenario.__name__}.{rig.rank}", rig.result, {})
     (results / f"config.{dist.get_rank()}").write_text(torch.__config__.show())
     dist.destroy_process_group()
+    os._exit(0)  # PyTorch's threads abort some runs at the interpreter's end.
 
 
 if __name__ == "__main__":
