@@ -3,15 +3,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
-#include <gloo/alltoallv.h>
 #include <gloo/broadcast.h>
 #include <gloo/common/error.h>
 #include <gloo/config.h>
 #include <gloo/reduce.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
 
 #include <atomic>
+#include <cstring>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "lockstep/comm/engine/gloo/combine.h"
@@ -169,28 +170,64 @@ int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
   });
 }
 
-template <class Number>
-std::vector<Number> in_bytes(const std::size_t* counts, int size, std::uint8_t dtype) {
-  std::vector<Number> bytes;
+struct Part {
+  std::byte* data;
+  std::size_t bytes;
+};
+
+// Of a buffer, by member.
+std::vector<Part> parts_of(const lockstep_buffer& buffer, const std::size_t* counts, int size) {
+  std::vector<Part> parts;
+  auto* data = static_cast<std::byte*>(buffer.data);
   for (int rank = 0; rank < size; ++rank) {
-    bytes.push_back(static_cast<Number>(counts[rank] * bytes_of_element(dtype)));
+    const std::size_t bytes = counts[rank] * bytes_of_element(buffer.dtype);
+    parts.push_back({data, bytes});
+    data += bytes;
   }
-  return bytes;
+  return parts;
+}
+
+// send[i] goes to member i. As gloo::alltoallv(), but for the order: there a member says that it can
+// receive after it has begun to send. Its peer hears of that behind all that is sent, so that the two
+// directions of a link take turns where one member comes later than the other.
+void exchange(Mesh& mesh, const std::vector<Part>& send, const std::vector<Part>& receive) {
+  const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> arriving;
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> leaving;
+  for (int i = 1; i < mesh.size; ++i) {
+    const int peer = (mesh.rank + mesh.size - i) % mesh.size;
+    const Part& part = receive[static_cast<std::size_t>(peer)];
+    arriving.push_back(mesh.createUnboundBuffer(part.data, part.bytes));
+    arriving.back()->recv(peer, slot);
+  }
+  for (int i = 1; i < mesh.size; ++i) {
+    const int peer = (mesh.rank + i) % mesh.size;
+    const Part& part = send[static_cast<std::size_t>(peer)];
+    leaving.push_back(mesh.createUnboundBuffer(part.data, part.bytes));
+    leaving.back()->send(peer, slot);
+  }
+  const auto me = static_cast<std::size_t>(mesh.rank);
+  if (send[me].bytes > 0 && send[me].data != receive[me].data)
+    std::memcpy(receive[me].data, send[me].data, send[me].bytes);
+  for (const auto& buffer : arriving) buffer->waitRecv();
+  for (const auto& buffer : leaving) buffer->waitSend();
 }
 
 int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
                const std::size_t* counts, lockstep_engine_error* error) {
   return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
     if (output->count == 0) return;
-    const auto bytes = in_bytes<std::size_t>(counts, mesh->size, output->dtype);
-    auto* parts = static_cast<char*>(output->data);
-    char* own_part = std::accumulate(bytes.begin(), bytes.begin() + mesh->rank, parts);
-    // Without an input Gloo takes this rank's part of the output.
+    const std::vector<Part> parts = parts_of(*output, counts, mesh->size);
+    const Part& own = parts[static_cast<std::size_t>(mesh->rank)];
+    const bool is_in_place = input->count == 0 || input->data == own.data;
+    const Part mine = is_in_place ? own : Part{static_cast<std::byte*>(input->data), own.bytes};
+    // Gloo's ring of two, which sends first as well, would be the same messages.
+    if (mesh->size == 2) return exchange(*mesh, {mine, mine}, parts);
     gloo::AllgathervOptions options(mesh);
-    if (input->data != own_part && input->count != 0) {
-      options.setInput(static_cast<char*>(input->data), bytes_of(*input));
-    }
-    options.setOutput(parts, bytes);
+    if (!is_in_place) options.setInput(mine.data, mine.bytes);
+    std::vector<std::size_t> bytes;
+    for (const Part& part : parts) bytes.push_back(part.bytes);
+    options.setOutput(parts.front().data, bytes);
     options.setTag(mesh->next_tag());
     gloo::allgatherv(options);
   });
@@ -205,13 +242,8 @@ int all_to_all(void* communicator, const lockstep_buffer* input, const lockstep_
                const std::size_t* send_counts, const std::size_t* receive_counts,
                lockstep_engine_error* error) {
   return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
-    gloo::AlltoallvOptions options(mesh);
-    options.setInput(static_cast<char*>(input->data),
-                     in_bytes<std::int64_t>(send_counts, mesh->size, input->dtype));
-    options.setOutput(static_cast<char*>(output->data),
-                      in_bytes<std::int64_t>(receive_counts, mesh->size, output->dtype));
-    options.setTag(mesh->next_tag());
-    gloo::alltoallv(options);
+    exchange(*mesh, parts_of(*input, send_counts, mesh->size),
+             parts_of(*output, receive_counts, mesh->size));
   });
 }
 
