@@ -83,6 +83,10 @@ typedef struct lockstep_engine_config {
    does not wait for the call, and lets it work on memory of its own, as where there is no cancel(). */
 #define LOCKSTEP_ENGINE_MAY_STAY 2u
 
+/* Two members are better served by an all_to_all of all that they have than by its all_reduce: the core
+   makes theirs of that. */
+#define LOCKSTEP_ENGINE_SWAPS 4u
+
 typedef struct lockstep_engine {
   size_t struct_bytes;
   uint32_t abi; /* LOCKSTEP_ENGINE_ABI of the plugin. */

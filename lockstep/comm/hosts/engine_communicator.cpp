@@ -93,7 +93,9 @@ class EngineCommunicator::Caller {
 
   void run(const Collective& collective) {
     const Signature& signature = collective.signature;
-    if (made_->supports(signature.operation, signature.dtype, signature.op))
+    const bool swaps = size() == 2 && signature.operation == Operation::all_reduce &&
+                       (options_.engine->abi->flags & LOCKSTEP_ENGINE_SWAPS) != 0;
+    if (!swaps && made_->supports(signature.operation, signature.dtype, signature.op))
       run_native(collective);
     else
       compose([this](const Collective& one) { run_native(one); }, collective, options_.rank,

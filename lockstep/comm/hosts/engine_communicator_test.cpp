@@ -92,10 +92,16 @@ class Calls : public testing::Test {
   Calls() { gate = &gate_; }
 
   std::unique_ptr<EngineCommunicator> make(Cancelling how = Cancelling::at_once) {
+    return make(engine_of(how), {0});
+  }
+
+  // Rank 0 of them.
+  static std::unique_ptr<EngineCommunicator> make(const Engine& engine,
+                                                  const std::vector<int>& members) {
     CommunicatorOptions options;
-    options.engine = &engine_of(how);
-    options.world_ranks = {0};
-    options.name = "alone";
+    options.engine = &engine;
+    options.world_ranks = members;
+    options.name = "test";
     options.store = std::make_shared<InProcessStore>();
     return std::make_unique<EngineCommunicator>(options, [] {});
   }
@@ -165,6 +171,31 @@ TEST_F(Calls, AreCancelledByACallerThatHasFailed) {
   communicator->give_up();
   EXPECT_TRUE(gate_.is_cancelled);
   EXPECT_EQ(values_.use_count(), 1);
+}
+
+// Of a member whose peer has ten more than it has.
+int swap_with_peer(void*, const lockstep_buffer* input, const lockstep_buffer* output,
+                   const std::size_t*, const std::size_t*, lockstep_engine_error*) {
+  static_cast<float*>(output->data)[0] = static_cast<const float*>(input->data)[0] + 10;
+  return 0;
+}
+
+TEST_F(Calls, OfTwoMembersSwapWhereTheEngineIsBetterAtThat) {
+  static lockstep_engine abi = table(Cancelling::at_once);
+  static const Engine swapping{.name = "gate", .path = {}, .version = {}, .abi = &abi};
+  abi.all_to_all = swap_with_peer;
+  abi.flags = LOCKSTEP_ENGINE_SWAPS;
+  const auto sum_of = [&](const std::vector<int>& members) {
+    const auto communicator = make(swapping, members);
+    values_->front() = 1;
+    communicator->start(all_reduce(), values_);
+    communicator->wait(in(10s), [] {});
+    return values_->front();
+  };
+  EXPECT_EQ(sum_of({0, 1}), 1 + 11);
+  EXPECT_EQ(gate_.calls, 0);
+  EXPECT_EQ(sum_of({0, 1, 2}), 1 + 1);  // The engine's own adds one.
+  EXPECT_EQ(gate_.calls, 1);
 }
 
 class CallsThatStay : public Calls, public testing::WithParamInterface<Cancelling> {};

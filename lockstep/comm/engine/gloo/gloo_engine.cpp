@@ -209,6 +209,7 @@ void exchange(Mesh& mesh, const std::vector<Part>& send, const std::vector<Part>
   const auto me = static_cast<std::size_t>(mesh.rank);
   if (send[me].bytes > 0 && send[me].data != receive[me].data)
     std::memcpy(receive[me].data, send[me].data, send[me].bytes);
+  const LoopThread::Preempting preempting(mesh.loop());
   for (const auto& buffer : arriving) buffer->waitRecv();
   for (const auto& buffer : leaving) buffer->waitSend();
 }
@@ -252,7 +253,7 @@ constexpr lockstep_engine engine = {
     .abi = LOCKSTEP_ENGINE_ABI,
     .name = "gloo",
     .devices = 1,  // CPU.
-    .flags = 0,
+    .flags = LOCKSTEP_ENGINE_SWAPS,
     .probe = probe,
     .identify = nullptr,
     .tell_all = nullptr,

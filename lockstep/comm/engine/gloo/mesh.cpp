@@ -4,8 +4,6 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
-#include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -72,32 +70,6 @@ class Addresses final : public gloo::rendezvous::Store {
   const lockstep_engine_store store_;
 };
 
-// Gloo's thread is woken by whoever sends, and spins until that has released the connection: where a
-// rank has one CPU, for all of its time slice, 4 ms for a message of 64 KB. A thread of SCHED_BATCH does
-// not preempt who wakes it: those that are started while one of these lives are.
-class BatchThreads {
- public:
-  BatchThreads() {
-    int policy = 0;
-    sched_param parameters = {};
-    is_set_ = pthread_getschedparam(pthread_self(), &policy, &parameters) == 0 &&
-              policy == SCHED_OTHER && set(SCHED_BATCH);
-  }
-  ~BatchThreads() {
-    if (is_set_) set(SCHED_OTHER);
-  }
-  BatchThreads(const BatchThreads&) = delete;
-  BatchThreads& operator=(const BatchThreads&) = delete;
-
- private:
-  static bool set(int policy) {
-    const sched_param parameters = {};
-    return pthread_setschedparam(pthread_self(), policy, &parameters) == 0;
-  }
-
-  bool is_set_ = false;
-};
-
 }  // namespace
 
 Mesh::Mesh(const lockstep_engine_config& config)
@@ -105,10 +77,8 @@ Mesh::Mesh(const lockstep_engine_config& config)
   // A name of a host could stand for several addresses; this is a number, and binds to it alone.
   gloo::transport::tcp::attr where;
   where.hostname = config.address;
-  std::shared_ptr<gloo::transport::Device> device = [&] {
-    const BatchThreads inherited;  // As short slices are, where the core's thread has them.
-    return gloo::transport::tcp::CreateDevice(where);
-  }();
+  std::shared_ptr<gloo::transport::Device> device;
+  loop_ = LoopThread::started_by([&] { device = gloo::transport::tcp::CreateDevice(where); });
 
   // To connect, Gloo takes five times as long as it was told.
   const std::chrono::milliseconds timeout(config.timeout_ms);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/comm/engine/gloo/loop_thread.h"
 
 namespace lockstep::plugin {
 
@@ -27,7 +28,10 @@ class Mesh final : public gloo::rendezvous::Context {
   // Of the next call: those of two calls must not be taken for each other's.
   std::uint32_t next_tag() { return tag_++; }
 
+  const LoopThread& loop() const { return loop_; }
+
  private:
+  LoopThread loop_;
   std::uint32_t tag_ = 0;
 };
 
