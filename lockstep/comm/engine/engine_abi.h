@@ -83,8 +83,8 @@ typedef struct lockstep_engine_config {
    does not wait for the call, and lets it work on memory of its own, as where there is no cancel(). */
 #define LOCKSTEP_ENGINE_MAY_STAY 2u
 
-/* Two members are better served by an all_to_all of all that they have than by its all_reduce: the core
-   makes theirs of that. */
+/* An all_reduce of two members takes fewer messages when each gets all of the other's: the core makes
+   a short one of all_to_all. */
 #define LOCKSTEP_ENGINE_SWAPS 4u
 
 typedef struct lockstep_engine {

@@ -27,6 +27,9 @@ constexpr std::chrono::seconds time_to_cancel{10};  // Then it is said, again an
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
 
+// Of what LOCKSTEP_ENGINE_SWAPS is for. An engine reduces more than this in parts, as they arrive.
+constexpr std::size_t most_swapped_bytes = std::size_t{256} << 10;
+
 // A thread that stays in an engine uses what the end of the process would destroy: the engine's library
 // and its memory. Exit handlers of before this are not called.
 void leave_without_destructors() {
@@ -93,9 +96,8 @@ class EngineCommunicator::Caller {
 
   void run(const Collective& collective) {
     const Signature& signature = collective.signature;
-    const bool swaps = size() == 2 && signature.operation == Operation::all_reduce &&
-                       (options_.engine->abi->flags & LOCKSTEP_ENGINE_SWAPS) != 0;
-    if (!swaps && made_->supports(signature.operation, signature.dtype, signature.op))
+    const bool is_supported = made_->supports(signature.operation, signature.dtype, signature.op);
+    if (is_supported && !swaps(collective))
       run_native(collective);
     else
       compose([this](const Collective& one) { run_native(one); }, collective, options_.rank,
@@ -130,6 +132,12 @@ class EngineCommunicator::Caller {
 
  private:
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
+
+  bool swaps(const Collective& collective) const {
+    return size() == 2 && collective.signature.operation == Operation::all_reduce &&
+           collective.output.bytes() <= most_swapped_bytes &&
+           (options_.engine->abi->flags & LOCKSTEP_ENGINE_SWAPS) != 0;
+  }
 
   static void loop(const std::shared_ptr<Caller>& self) {
     std::unique_lock lock(self->mutex_);

@@ -173,29 +173,35 @@ TEST_F(Calls, AreCancelledByACallerThatHasFailed) {
   EXPECT_EQ(values_.use_count(), 1);
 }
 
-// Of a member whose peer has ten more than it has.
+// With a peer that has ten more of each.
 int swap_with_peer(void*, const lockstep_buffer* input, const lockstep_buffer* output,
                    const std::size_t*, const std::size_t*, lockstep_engine_error*) {
-  static_cast<float*>(output->data)[0] = static_cast<const float*>(input->data)[0] + 10;
+  for (std::size_t i = 0; i < input->count; ++i)
+    static_cast<float*>(output->data)[i] = static_cast<const float*>(input->data)[i] + 10;
   return 0;
 }
 
-TEST_F(Calls, OfTwoMembersSwapWhereTheEngineIsBetterAtThat) {
+TEST_F(Calls, OfTwoMembersSwapWhatIsShortWhereTheEngineAsksForIt) {
   static lockstep_engine abi = table(Cancelling::at_once);
   static const Engine swapping{.name = "gate", .path = {}, .version = {}, .abi = &abi};
   abi.all_to_all = swap_with_peer;
   abi.flags = LOCKSTEP_ENGINE_SWAPS;
-  const auto sum_of = [&](const std::vector<int>& members) {
+  const auto sum_of = [&](const std::vector<int>& members, std::size_t count) {
     const auto communicator = make(swapping, members);
-    values_->front() = 1;
-    communicator->start(all_reduce(), values_);
+    std::vector<float> values(count, 1);
+    Collective collective = all_reduce();
+    collective.signature.count = count;
+    collective.output = {.data = values.data(), .count = count};
+    communicator->start(collective, nullptr);
     communicator->wait(in(10s), [] {});
-    return values_->front();
+    return values.front();
   };
-  EXPECT_EQ(sum_of({0, 1}), 1 + 11);
+  EXPECT_EQ(sum_of({0, 1}, 1), 1 + 11);
+  EXPECT_EQ(sum_of({0, 1}, 1 << 16), 1 + 11);
   EXPECT_EQ(gate_.calls, 0);
-  EXPECT_EQ(sum_of({0, 1, 2}), 1 + 1);  // The engine's own adds one.
-  EXPECT_EQ(gate_.calls, 1);
+  EXPECT_EQ(sum_of({0, 1}, (1 << 16) + 1), 1 + 1);  // The engine's own adds one.
+  EXPECT_EQ(sum_of({0, 1, 2}, 1), 1 + 1);
+  EXPECT_EQ(gate_.calls, 2);
 }
 
 class CallsThatStay : public Calls, public testing::WithParamInterface<Cancelling> {};
