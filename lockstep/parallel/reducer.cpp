@@ -162,8 +162,6 @@ void Reducer::set_join(Join* join) {
   join_ = join;
 }
 
-// --- Buckets ------------------------------------------------------------------------------------
-
 void Reducer::make_buckets(BucketAssignment assignment) {
   reduction_.drain();
   if (owned_) owned_->assign(assignment);

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -99,6 +100,51 @@ const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
   }
 });
 
+// A peer is killed in the midst of a message: whoever waits returns when it is cancelled, as the core does
+// when it has heard of the death.
+void expect_end_within_a_message(const Rank& rank, const std::function<void(Member&)>& call) {
+  Member member(engine_under_test(), member_of(rank));
+  member.meet();
+  std::jthread later([&] {
+    std::this_thread::sleep_for(milliseconds(rank.rank == 1 ? 30 : 1000));
+    if (rank.rank == 1) raise(SIGKILL);
+    member.cancel();
+  });
+  const auto begin = steady_clock::now();
+  try {
+    while (true) call(member);
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.fault() == Fault::peer_lost || error.fault() == Fault::aborted)
+        << error.what();
+  }
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+}
+
+constexpr std::size_t long_message = 25'000'000;  // Floats: some 100 ms on loopback.
+
+const Ranks dies_in_all_gather("plugins, one dies in an all_gather", [](const Rank& rank) {
+  std::vector<float> data(2 * long_message);
+  expect_end_within_a_message(rank, [&](Member& member) {
+    member.all_gather(
+        buffer_of(data.data() + rank.rank * long_message, long_message, DType::float32),
+        buffer_of(data), {long_message, long_message});
+  });
+});
+
+const Ranks dies_in_all_to_all("plugins, one dies in an all_to_all", [](const Rank& rank) {
+  std::vector<float> input(2 * long_message);
+  std::vector<float> output(2 * long_message);
+  const std::vector<std::size_t> counts{long_message, long_message};
+  expect_end_within_a_message(rank, [&](Member& member) {
+    member.all_to_all(buffer_of(input), buffer_of(output), counts, counts);
+  });
+});
+
+const Ranks dies_in_broadcast("plugins, one dies in a broadcast", [](const Rank& rank) {
+  std::vector<float> data(2 * long_message);
+  expect_end_within_a_message(rank, [&](Member& member) { member.broadcast(buffer_of(data), 1); });
+});
+
 const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   if (member.engine().cancel == nullptr) return;
@@ -179,6 +225,17 @@ TEST_P(PluginEnds, FailsWhenAPeerIsKilled) {
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
   EXPECT_EQ(exits[2].signal, SIGKILL);
+}
+
+TEST_P(PluginEnds, ReturnsFromACallWhosePeerIsKilledWithinAMessage) {
+  const lockstep_engine& engine = engine_under_test();
+  if (engine.cancel == nullptr || (engine.flags & LOCKSTEP_ENGINE_MAY_STAY) != 0)
+    GTEST_SKIP() << GetParam() << " does not promise to return from a cancelled call at once";
+  for (const Ranks* ranks : {&dies_in_all_gather, &dies_in_all_to_all, &dies_in_broadcast}) {
+    const auto exits = ranks->run(2, seconds(40));
+    EXPECT_EQ(exits[0].code, 0) << exits[0].output;
+    EXPECT_EQ(exits[1].signal, SIGKILL) << exits[1].output;
+  }
 }
 
 TEST_P(PluginEnds, ReturnsFromACancelledCall) {

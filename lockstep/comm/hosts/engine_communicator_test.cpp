@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -184,8 +185,11 @@ int swap_with_peer(void*, const lockstep_buffer* input, const lockstep_buffer* o
 TEST_F(Calls, OfTwoMembersSwapWhatIsShortWhereTheEngineAsksForIt) {
   static lockstep_engine abi = table(Cancelling::at_once);
   static const Engine swapping{.name = "gate", .path = {}, .version = {}, .abi = &abi};
+  constexpr float swapped = 1 + 11;
+  constexpr float own_sum = 1 + 1;
   abi.all_to_all = swap_with_peer;
   abi.flags = LOCKSTEP_ENGINE_SWAPS;
+  // The sum of one element, which all have where they were swapped: the engine's own adds one to the first.
   const auto sum_of = [&](const std::vector<int>& members, std::size_t count) {
     const auto communicator = make(swapping, members);
     std::vector<float> values(count, 1);
@@ -194,14 +198,18 @@ TEST_F(Calls, OfTwoMembersSwapWhatIsShortWhereTheEngineAsksForIt) {
     collective.output = {.data = values.data(), .count = count};
     communicator->start(collective, nullptr);
     communicator->wait(in(10s), [] {});
+    const float rest = values.front() == swapped ? swapped : 1;
+    EXPECT_TRUE(std::all_of(values.begin() + 1, values.end(), [&](float v) { return v == rest; }));
     return values.front();
   };
-  EXPECT_EQ(sum_of({0, 1}, 1), 1 + 11);
-  EXPECT_EQ(sum_of({0, 1}, 1 << 16), 1 + 11);
+  EXPECT_EQ(sum_of({0, 1}, 1), swapped);
+  EXPECT_EQ(sum_of({0, 1}, 1 << 16), swapped);
   EXPECT_EQ(gate_.calls, 0);
-  EXPECT_EQ(sum_of({0, 1}, (1 << 16) + 1), 1 + 1);  // The engine's own adds one.
-  EXPECT_EQ(sum_of({0, 1, 2}, 1), 1 + 1);
-  EXPECT_EQ(gate_.calls, 2);
+  EXPECT_EQ(sum_of({0, 1}, (1 << 16) + 1), own_sum);
+  EXPECT_EQ(sum_of({0, 1, 2}, 1), own_sum);
+  abi.flags = 0;
+  EXPECT_EQ(sum_of({0, 1}, 1), own_sum);
+  EXPECT_EQ(gate_.calls, 3);
 }
 
 class CallsThatStay : public Calls, public testing::WithParamInterface<Cancelling> {};

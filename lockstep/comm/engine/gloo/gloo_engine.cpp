@@ -12,7 +12,9 @@
 
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "lockstep/comm/engine/gloo/combine.h"
@@ -56,22 +58,23 @@ int run(void* communicator, lockstep_engine_error* error, Act act) noexcept {
 
 // setInput() and setOutput() with elements that Gloo needs to know the size of only.
 template <class Bytes, class Options>
-void set_both(Options& options, void* input, void* output, std::size_t count) {
-  if (input != output) options.setInput(static_cast<Bytes*>(input), count);
-  options.setOutput(static_cast<Bytes*>(output), count);
+void set_both(Options& options, Mesh& mesh, const lockstep_buffer& data, void* output) {
+  const std::size_t bytes = bytes_of(data);
+  if (data.data != output) options.template setInput<Bytes>(mesh.buffer(data.data, bytes));
+  options.template setOutput<Bytes>(mesh.buffer(output, bytes));
 }
 
 template <class Options>
-void set_elements(Options& options, const lockstep_buffer& data, void* output) {
+void set_elements(Options& options, Mesh& mesh, const lockstep_buffer& data, void* output) {
   switch (bytes_of_element(data.dtype)) {
     case 1:
-      return set_both<std::uint8_t>(options, data.data, output, data.count);
+      return set_both<std::uint8_t>(options, mesh, data, output);
     case 2:
-      return set_both<std::uint16_t>(options, data.data, output, data.count);
+      return set_both<std::uint16_t>(options, mesh, data, output);
     case 4:
-      return set_both<std::uint32_t>(options, data.data, output, data.count);
+      return set_both<std::uint32_t>(options, mesh, data, output);
     default:
-      return set_both<std::uint64_t>(options, data.data, output, data.count);
+      return set_both<std::uint64_t>(options, mesh, data, output);
   }
 }
 
@@ -134,7 +137,7 @@ int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t red
     if (data->count == 0) return;
     gloo::AllreduceOptions options(mesh);
     options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-    set_elements(options, *data, data->data);
+    set_elements(options, *mesh, *data, data->data);
     options.setReduceFunction(combine);
     options.setTag(mesh->next_tag());
     gloo::allreduce(options);
@@ -146,7 +149,7 @@ int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root
   return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
     if (data->count == 0) return;
     gloo::BroadcastOptions options(mesh);
-    options.setOutput(static_cast<char*>(data->data), bytes_of(*data));
+    options.setOutput<char>(mesh->buffer(data->data, bytes_of(*data)));
     options.setRoot(root);
     options.setTag(mesh->next_tag());
     gloo::broadcast(options);
@@ -162,7 +165,7 @@ int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
     std::unique_ptr<std::byte[]> scratch;
     if (mesh->rank != root) scratch = std::make_unique_for_overwrite<std::byte[]>(bytes_of(*data));
     gloo::ReduceOptions options(mesh);
-    set_elements(options, *data, scratch ? scratch.get() : data->data);
+    set_elements(options, *mesh, *data, scratch ? scratch.get() : data->data);
     options.setRoot(root);
     options.setReduceFunction(combine);
     options.setTag(mesh->next_tag());
@@ -170,65 +173,70 @@ int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
   });
 }
 
-struct Part {
+// Of a buffer, in bytes, by member.
+struct Parts {
+  Parts(const lockstep_buffer& buffer, const std::size_t* counts, int size)
+      : data(static_cast<std::byte*>(buffer.data)), total(bytes_of(buffer)) {
+    for (int rank = 0; rank < size; ++rank)
+      bytes.push_back(counts[rank] * bytes_of_element(buffer.dtype));
+    std::exclusive_scan(bytes.begin(), bytes.end(), std::back_inserter(begins), std::size_t{0});
+  }
+  // All of it, for each of `size` members.
+  Parts(std::byte* all, std::size_t count, int size)
+      : data(all),
+        total(count),
+        bytes(static_cast<std::size_t>(size), count),
+        begins(static_cast<std::size_t>(size), 0) {}
+
+  std::byte* of(int member) const { return data + begins[static_cast<std::size_t>(member)]; }
+
   std::byte* data;
-  std::size_t bytes;
+  std::size_t total;
+  std::vector<std::size_t> bytes;
+  std::vector<std::size_t> begins;
 };
 
-// Of a buffer, by member.
-std::vector<Part> parts_of(const lockstep_buffer& buffer, const std::size_t* counts, int size) {
-  std::vector<Part> parts;
-  auto* data = static_cast<std::byte*>(buffer.data);
-  for (int rank = 0; rank < size; ++rank) {
-    const std::size_t bytes = counts[rank] * bytes_of_element(buffer.dtype);
-    parts.push_back({data, bytes});
-    data += bytes;
-  }
-  return parts;
-}
-
-// send[i] goes to member i. As gloo::alltoallv(), but for the order: there a member says that it can
-// receive after it has begun to send. Its peer hears of that behind all that is sent, so that the two
-// directions of a link take turns where one member comes later than the other.
-void exchange(Mesh& mesh, const std::vector<Part>& send, const std::vector<Part>& receive) {
+// Each member's part of `send` goes to it. As gloo::alltoallv(), but for the order: there a member says
+// that it can receive after it has begun to send. Its peer hears of that behind all that is sent, so
+// that the two directions of a link take turns where one member comes later than the other.
+void exchange(Mesh& mesh, const Parts& send, const Parts& receive) {
   const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> arriving;
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> leaving;
+  const auto arriving = mesh.buffer(receive.data, receive.total);
+  const auto leaving = mesh.buffer(send.data, send.total);
   for (int i = 1; i < mesh.size; ++i) {
     const int peer = (mesh.rank + mesh.size - i) % mesh.size;
-    const Part& part = receive[static_cast<std::size_t>(peer)];
-    arriving.push_back(mesh.createUnboundBuffer(part.data, part.bytes));
-    arriving.back()->recv(peer, slot);
+    const auto part = static_cast<std::size_t>(peer);
+    arriving->recv(peer, slot, receive.begins[part], receive.bytes[part]);
   }
   for (int i = 1; i < mesh.size; ++i) {
     const int peer = (mesh.rank + i) % mesh.size;
-    const Part& part = send[static_cast<std::size_t>(peer)];
-    leaving.push_back(mesh.createUnboundBuffer(part.data, part.bytes));
-    leaving.back()->send(peer, slot);
+    const auto part = static_cast<std::size_t>(peer);
+    leaving->send(peer, slot, send.begins[part], send.bytes[part]);
   }
-  const auto me = static_cast<std::size_t>(mesh.rank);
-  if (send[me].bytes > 0 && send[me].data != receive[me].data)
-    std::memcpy(receive[me].data, send[me].data, send[me].bytes);
+  const std::size_t own_bytes = send.bytes[static_cast<std::size_t>(mesh.rank)];
+  if (own_bytes > 0 && send.of(mesh.rank) != receive.of(mesh.rank))
+    std::memcpy(receive.of(mesh.rank), send.of(mesh.rank), own_bytes);
   const LoopThread::Preempting preempting(mesh.loop());
-  for (const auto& buffer : arriving) buffer->waitRecv();
-  for (const auto& buffer : leaving) buffer->waitSend();
+  for (int i = 1; i < mesh.size; ++i) {
+    leaving->waitSend();
+    arriving->waitRecv();
+  }
 }
 
 int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
                const std::size_t* counts, lockstep_engine_error* error) {
   return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
     if (output->count == 0) return;
-    const std::vector<Part> parts = parts_of(*output, counts, mesh->size);
-    const Part& own = parts[static_cast<std::size_t>(mesh->rank)];
-    const bool is_in_place = input->count == 0 || input->data == own.data;
-    const Part mine = is_in_place ? own : Part{static_cast<std::byte*>(input->data), own.bytes};
+    const Parts parts(*output, counts, mesh->size);
+    std::byte* const own = parts.of(mesh->rank);
+    const std::size_t own_bytes = parts.bytes[static_cast<std::size_t>(mesh->rank)];
+    const bool is_in_place = input->count == 0 || input->data == own;
+    std::byte* const mine = is_in_place ? own : static_cast<std::byte*>(input->data);
     // Gloo's ring of two, which sends first as well, would be the same messages.
-    if (mesh->size == 2) return exchange(*mesh, {mine, mine}, parts);
+    if (mesh->size == 2) return exchange(*mesh, {mine, own_bytes, mesh->size}, parts);
     gloo::AllgathervOptions options(mesh);
-    if (!is_in_place) options.setInput(mine.data, mine.bytes);
-    std::vector<std::size_t> bytes;
-    for (const Part& part : parts) bytes.push_back(part.bytes);
-    options.setOutput(parts.front().data, bytes);
+    if (!is_in_place) options.setInput(mine, own_bytes);
+    options.setOutput<std::byte>(mesh->buffer(parts.data, parts.total), parts.bytes);
     options.setTag(mesh->next_tag());
     gloo::allgatherv(options);
   });
@@ -243,8 +251,7 @@ int all_to_all(void* communicator, const lockstep_buffer* input, const lockstep_
                const std::size_t* send_counts, const std::size_t* receive_counts,
                lockstep_engine_error* error) {
   return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
-    exchange(*mesh, parts_of(*input, send_counts, mesh->size),
-             parts_of(*output, receive_counts, mesh->size));
+    exchange(*mesh, {*input, send_counts, mesh->size}, {*output, receive_counts, mesh->size});
   });
 }
 

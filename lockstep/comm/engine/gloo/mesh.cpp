@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/gloo/mesh.h"
 
+#include <gloo/common/error.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/engine/plugin.h"
@@ -90,8 +92,63 @@ Mesh::Mesh(const lockstep_engine_config& config)
   transportContext_->setTimeout(call_timeout);
 }
 
+// What Gloo makes, known to the mesh.
+class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
+ public:
+  Buffer(Mesh& mesh, std::unique_ptr<gloo::transport::UnboundBuffer> made)
+      : UnboundBuffer(made->ptr, made->size), mesh_(mesh), made_(std::move(made)) {
+    const std::lock_guard lock(mesh_.mutex_);
+    mesh_.buffers_.insert(this);
+    if (mesh_.has_given_up_) abort();
+  }
+  ~Buffer() override {
+    const std::lock_guard lock(mesh_.mutex_);
+    mesh_.buffers_.erase(this);
+  }
+
+  void abort() {
+    made_->abortWaitRecv();
+    made_->abortWaitSend();
+  }
+
+  // Gloo's collectives do not look at what a wait returns.
+  bool waitRecv(int* rank, std::chrono::milliseconds timeout) override {
+    return made_->waitRecv(rank, timeout) || throw_given_up();
+  }
+  bool waitSend(int* rank, std::chrono::milliseconds timeout) override {
+    return made_->waitSend(rank, timeout) || throw_given_up();
+  }
+  void abortWaitRecv() override { made_->abortWaitRecv(); }
+  void abortWaitSend() override { made_->abortWaitSend(); }
+  void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
+    made_->send(peer, slot, offset, bytes);
+  }
+  void recv(int peer, std::uint64_t slot, std::size_t offset, std::size_t bytes) override {
+    made_->recv(peer, slot, offset, bytes);
+  }
+  void recv(std::vector<int> peers, std::uint64_t slot, std::size_t offset,
+            std::size_t bytes) override {
+    made_->recv(std::move(peers), slot, offset, bytes);
+  }
+
+ private:
+  [[noreturn]] static bool throw_given_up() {
+    throw gloo::IoException("the connections of this communicator were ended");
+  }
+
+  Mesh& mesh_;
+  const std::unique_ptr<gloo::transport::UnboundBuffer> made_;
+};
+
+std::unique_ptr<gloo::transport::UnboundBuffer> Mesh::buffer(void* data, std::size_t bytes) {
+  return std::make_unique<Buffer>(*this, createUnboundBuffer(data, bytes));
+}
+
 void Mesh::give_up(const std::string& why) {
   static_cast<gloo::transport::tcp::Context&>(*transportContext_).signalException(why);
+  const std::lock_guard lock(mutex_);
+  has_given_up_ = true;
+  for (Buffer* buffer : buffers_) buffer->abort();
 }
 
 }  // namespace lockstep::plugin

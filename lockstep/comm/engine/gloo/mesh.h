@@ -4,9 +4,13 @@
 #pragma once
 
 #include <gloo/rendezvous/context.h>
+#include <gloo/transport/unbound_buffer.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "lockstep/comm/engine/engine_abi.h"
@@ -25,13 +29,22 @@ class Mesh final : public gloo::rendezvous::Context {
   // for this one.
   void give_up(const std::string& why);
 
+  // A buffer whose waits fail after give_up(). Gloo ends those of its own whose messages have not begun
+  // to come or to leave; the others would wait for ever. It must not outlive this.
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
+
   // Of the next call: those of two calls must not be taken for each other's.
   std::uint32_t next_tag() { return tag_++; }
 
   const LoopThread& loop() const { return loop_; }
 
  private:
+  class Buffer;
+
   LoopThread loop_;
+  std::mutex mutex_;  // Guards the next two.
+  std::set<Buffer*> buffers_;
+  bool has_given_up_ = false;
   std::uint32_t tag_ = 0;
 };
 
