@@ -86,7 +86,7 @@ lockstep_engine_v1_function load(std::string_view name, const fs::path& file) {
   const KeepSignalHandlers keep;
   void* library = ::dlopen(file.c_str(), loading_flags(name));
   if (library == nullptr)
-    refuse(name, fmt::format("{} cannot be loaded: {}\nThe library underneath comes with {}",
+    refuse(name, fmt::format("{} cannot be loaded: {}; the library underneath comes with {}",
                              file.string(), loaders_words(), bringer_of(name)));
   void* entry = ::dlsym(library, "lockstep_engine_v1");
   if (entry == nullptr)

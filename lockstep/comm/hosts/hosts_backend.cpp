@@ -51,8 +51,9 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
       timeout_(timeout),
       map_(map_for(*context_, ranks_, rank)),
       here_(place_in(HostMap(places_of(*context_, ranks_), rank))),
-      local_(std::make_shared<ShmBackend>(context_->job->among(on_this_host(map_, ranks_)), group_,
-                                          timeout, std::move(watch))),
+      local_(std::make_shared<ShmBackend>(
+          context_->job->among(on_this_host(map_, ranks_), map_.ranks(map_.host())), group_,
+          timeout, std::move(watch))),
       lines_(context_->lines->open(group_, ranks_)),
       pipes_(map_, rank_, static_cast<int>(ranks_.size()), local_, lines_),
       mailbox_(pipes_, group_),

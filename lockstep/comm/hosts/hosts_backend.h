@@ -27,19 +27,19 @@
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/mailbox.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/shm/peers.h"
+#include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
 
 namespace lockstep {
 
 // What all groups of a process share. Ranks are those of the job.
 struct HostsContext {
-  std::string backend;            // As InitOptions::backend names it.
-  std::shared_ptr<Peers> job;     // All ranks; those of this host share memory.
-  std::vector<int> places;        // The first rank on the same host, by rank.
-  bool shares_memory = true;      // Whether those of one host do; else each counts as a host.
-  std::vector<RemoteRank> ranks;  // Who they are, by rank; address is empty for this rank.
-  CommunicatorOptions engine;     // All but the members, their place and the name.
+  std::string backend;             // As InitOptions::backend names it.
+  std::shared_ptr<HostPeers> job;  // All ranks; those of this host share memory.
+  std::vector<int> places;         // The first rank on the same host, by rank.
+  bool shares_memory = true;       // Whether those of one host do; else each counts as a host.
+  std::vector<RemoteRank> ranks;   // Who they are, by rank; address is empty for this rank.
+  CommunicatorOptions engine;      // All but the members, their place and the name.
   std::unique_ptr<Lines> lines;
   std::unique_ptr<FailureNews> news;
 };

@@ -16,10 +16,10 @@ namespace {
 constexpr std::chrono::milliseconds missed_some{500};
 constexpr std::chrono::seconds missed_many{5};
 
-std::vector<int> all_slots(const HostSession& session) {
-  std::vector<int> slots(static_cast<std::size_t>(session.size()));
-  std::iota(slots.begin(), slots.end(), 0);
-  return slots;
+std::vector<int> up_to(std::size_t count) {
+  std::vector<int> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
 }
 
 SharedMemory in_shared_hands(SharedMapping mapping) {
@@ -37,10 +37,15 @@ SharedMemory attach(const std::string& key, std::size_t bytes, FileDescriptor me
 }  // namespace
 
 HostPeers::HostPeers(std::shared_ptr<HostSession> session)
-    : HostPeers(session, all_slots(*session)) {}
+    : HostPeers(session, up_to(static_cast<std::size_t>(session->size())),
+                up_to(static_cast<std::size_t>(session->size()))) {}
 
-HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots)
-    : session_(std::move(session)), slots_(std::move(slots)), pulses_(slots_.size()) {
+HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots,
+                     std::vector<int> numbers)
+    : session_(std::move(session)),
+      slots_(std::move(slots)),
+      numbers_(std::move(numbers)),
+      pulses_(slots_.size()) {
   const auto mine = std::find(slots_.begin(), slots_.end(), session_->rank());
   rank_ = static_cast<int>(mine - slots_.begin());
 }
@@ -70,8 +75,9 @@ std::string HostPeers::describe(int rank) {
   if (page.pid(slot(rank)) == 0)
     return fmt::format("rank {}, which has not called init_process_group()", slot(rank));
   const std::string world =
-      slot(rank) == rank ? "" : fmt::format(", rank {} of the job", slot(rank));
-  const std::string who = fmt::format("rank {} (pid {}{})", rank, page.pid(slot(rank)), world);
+      slot(rank) == number(rank) ? "" : fmt::format(", rank {} of the job", slot(rank));
+  const std::string who =
+      fmt::format("rank {} (pid {}{})", number(rank), page.pid(slot(rank)), world);
   if (page.phase(slot(rank)) != JobPage::Phase::alive) return who + ", which is not in the job";
   return fmt::format("{}, {}", who, lockstep::describe(activity(rank)));
 }
@@ -100,9 +106,13 @@ std::optional<std::string> HostPeers::stall_of(int rank) {
 }
 
 std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks) {
+  return among(ranks, up_to(ranks.size()));
+}
+
+std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks, std::vector<int> numbers) {
   std::vector<int> slots;
   for (const int member : ranks) slots.push_back(slot(member));
-  return std::shared_ptr<Peers>(new HostPeers(session_, std::move(slots)));
+  return std::shared_ptr<Peers>(new HostPeers(session_, std::move(slots), std::move(numbers)));
 }
 
 }  // namespace lockstep

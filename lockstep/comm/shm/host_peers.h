@@ -25,9 +25,12 @@ class HostPeers final : public Peers {
   SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }
   void throw_if_lost(std::string_view context) override { session_->throw_if_peer_lost(context); }
+  int number(int rank) const override { return numbers_[static_cast<std::size_t>(rank)]; }
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int rank) override;
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
+  // The part on this host of a group that calls those ranks `numbers`.
+  std::shared_ptr<Peers> among(const std::vector<int>& ranks, std::vector<int> numbers);
   void finish() override { session_->finish(); }
   void abandon() override { session_->abandon(); }
 
@@ -39,11 +42,12 @@ class HostPeers final : public Peers {
     Clock::time_point looked = {};
   };
 
-  HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots);
+  HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots, std::vector<int> numbers);
   int slot(int rank) const { return slots_[static_cast<std::size_t>(rank)]; }
 
   const std::shared_ptr<HostSession> session_;
   const std::vector<int> slots_;  // In the job page, by rank.
+  const std::vector<int> numbers_;
   int rank_ = 0;
   std::mutex mutex_;
   std::vector<Pulse> pulses_;

@@ -53,6 +53,9 @@ class Peers {
   // slow path of a wait, not for a spin.
   virtual void throw_if_lost(std::string_view context) = 0;
 
+  // What messages call a rank: as the group does, also where these are the part of it on this host.
+  virtual int number(int rank) const { return rank; }
+
   // Who and where a rank is, such as "rank 1 (pid 4242), in all_reduce #8 of group world for 3 s".
   virtual std::string describe(int rank) = 0;
 

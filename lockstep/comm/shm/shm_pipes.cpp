@@ -59,7 +59,7 @@ void ShmPipes::await(std::uint32_t seen) {
   if (now - looked_ < std::chrono::nanoseconds(slice).count() && meeting_.doorbell() != seen)
     return;
   looked_ = now;
-  throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, rank_));
+  throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, peers_->number(rank_)));
 }
 
 void ShmPipes::throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
