@@ -114,15 +114,17 @@ typedef struct lockstep_engine {
                 lockstep_engine_error* error);
   /* Releases it. Communicates with nobody; never blocks for long. */
   void (*destroy)(void* communicator);
-  /* When this has returned, no memory of the caller's is touched any more by a call that is under way in
-     another thread, which returns with an error, soon. Null when the library cannot do that: the core
-     then lets such a call work on memory of its own, which it never gives back. */
+  /* Makes a call that is under way in another thread return with an error, soon, after which no
+     memory of the caller's is touched; nor does a call touch any that stays in the library for want
+     of better. Null when the library cannot do that: the core then lets such a call work on memory
+     of its own, which it never gives back. */
   void (*cancel)(void* communicator);
 
   /* Blocking until the result is there; for CUDA, until it is enqueued on the buffers' stream.
      all_gather and all_to_all must support every dtype (as bytes); the core makes all others of
-     these two where they are not supported, and what LOCKSTEP_ENGINE_SWAPS says. Counts are elements
-     by rank, never null. Parts lie one after the other. ReduceOp average is never asked for of CPU buffers. */
+     these two where they are not supported, and what LOCKSTEP_ENGINE_SWAPS says. Counts are
+     elements by rank, never null. Parts lie one after the other. ReduceOp average is never asked
+     for of CPU buffers. */
   int (*all_reduce)(void* communicator, const lockstep_buffer* data, uint8_t reduce_op,
                     lockstep_engine_error* error);
   int (*broadcast)(void* communicator, const lockstep_buffer* data, int32_t root,

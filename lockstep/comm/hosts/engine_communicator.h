@@ -41,8 +41,9 @@ class EngineCommunicator {
   // buffers must be kept alive by `keep_alive`.
   bool can_cancel() const;
 
-  // Starts `collective`, composed of others where the engine does not do it, or does it worse. Counts are of the
-  // members, as in Backend::run(). Nothing else is called before wait() has returned, or give_up().
+  // Starts `collective`, composed of others where the engine does not do it, or does it worse. Counts
+  // are of the members, as in Backend::run(). Nothing else is called before wait() has returned, or
+  // give_up().
   void start(const Collective& collective, std::shared_ptr<const void> keep_alive);
 
   // Blocks until what was started is complete. Errors: as the constructor's; after any of them nothing
