@@ -114,7 +114,7 @@ void Line::give_up_sending(const std::string& why) {
 }
 
 bool Line::receive(const std::function<void(const LineFrame&)>& act) {
-  static thread_local std::array<char, std::size_t{128} << 10> buffer;
+  std::array<char, std::size_t{128} << 10> buffer;
   const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   if (count <= 0) {
@@ -150,7 +150,7 @@ bool Line::is_unanswered() const {
 }
 
 bool Line::discard() {
-  static thread_local std::array<char, std::size_t{16} << 10> nowhere;
+  std::array<char, std::size_t{16} << 10> nowhere;
   const ssize_t count = ::recv(socket_.get(), nowhere.data(), nowhere.size(), MSG_DONTWAIT);
   return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
 }
