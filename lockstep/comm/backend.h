@@ -42,13 +42,16 @@ namespace lockstep {
 struct Collective {
   Signature signature;
   std::uint64_t sequence = 0;                           // Counts the group's operations from 1.
-  std::chrono::milliseconds timeout = default_timeout;  // From when the first wait begins.
+  std::chrono::milliseconds timeout = default_timeout;  // From the first wait for a rank on.
   Buffer input = {};
   Buffer output = {};
 
   // Elements of each part, one for each rank; of all_to_all, counts[s * size + d] from rank s to
   // rank d. Empty when all parts are equal, of signature.count elements; else that is their sum.
   std::span<const std::size_t> counts = {};
+
+  // The caller's, cut to most_carried_label_bytes: the text of signature.label.
+  std::string_view label = {};
 
   // Entered only to learn what all ranks say: there are no buffers, and no run() follows.
   bool only_says = false;
@@ -86,6 +89,10 @@ class Backend {
 
   // What `rank` said of the collective that all have entered.
   virtual const Signature& entered(int rank) const = 0;
+
+  // Each rank's label for `collective`, which all have entered and in which they differ. All of
+  // them call this instead of run(), as all see that they differ. Blocking, Errors: as enter().
+  virtual std::vector<std::string> labels(const Collective& collective) = 0;
 
   // Completes the collective that was entered last.
   virtual void run(const Collective& collective) = 0;

@@ -270,6 +270,13 @@ void broadcast_from_every_root(const ProcessGroup& group) {
   }
 }
 
+Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
+  Buffer part = whole;
+  part.data = static_cast<std::byte*>(whole.data) + begin * size_of(whole.dtype);
+  part.count = count;
+  return part;
+}
+
 void all_gather_of_even_and_uneven_parts(const ProcessGroup& group) {
   for (const Kind kind : kinds)
     for (const auto& [given, counts] : divisions(group.size())) {
@@ -289,10 +296,7 @@ void all_gather_of_even_and_uneven_parts(const ProcessGroup& group) {
       const Elements mine = elements_of(DType::int32, counts[r], group.rank());
       std::copy(mine.begin(), mine.end(), own.begin() + static_cast<std::ptrdiff_t>(begin * 4));
       const Buffer in_place = arena.input(own, DType::int32);
-      Buffer part = in_place;
-      part.data = static_cast<std::byte*>(in_place.data) + begin * 4;
-      part.count = counts[r];
-      group.all_gather(part, in_place, given);
+      group.all_gather(part_of(in_place, begin, counts[r]), in_place, given);
       expect_equal(in_place, expected, "all_gather in place");
     }
 }
@@ -310,9 +314,7 @@ void reduce_scatter_of_even_and_uneven_parts(const ProcessGroup& group) {
       const Buffer output = arena.output(counts[r], DType::float64);
       group.reduce_scatter(input, output, ReduceOp::sum, given);
       expect_equal(output, expected, "reduce_scatter");
-      Buffer part = input;
-      part.data = static_cast<std::byte*>(input.data) + begin * 8;
-      part.count = counts[r];
+      const Buffer part = part_of(input, begin, counts[r]);
       group.reduce_scatter(input, part, ReduceOp::sum, given);
       expect_equal(part, expected, "reduce_scatter in place");
     }
@@ -332,14 +334,25 @@ void gather_and_scatter_at_every_root(const ProcessGroup& group) {
         group.gather(arena.input(elements_of(DType::uint8, counts[r], group.rank()), DType::uint8),
                      gathered, root, given);
         if (is_root) expect_equal(gathered, expected, "gather");
+        if (is_root) {  // The others' parts come to where its own lies already.
+          const Buffer own = part_of(gathered, begin_of(counts, root), counts[r]);
+          group.gather(own, gathered, root, given);
+          expect_equal(gathered, expected, "gather in place");
+        } else {
+          group.gather(
+              arena.input(elements_of(DType::uint8, counts[r], group.rank()), DType::uint8), {},
+              root, given);
+        }
 
         const Elements whole = elements_of(DType::uint8, total(counts), root);
         const Buffer scattered = arena.output(counts[r], DType::uint8);
-        group.scatter(is_root ? arena.input(whole, DType::uint8) : Buffer{}, scattered, root,
-                      given);
-        expect_equal(scattered,
-                     slice(whole, begin_of(counts, group.rank()), counts[r], DType::uint8),
-                     "scatter");
+        const Buffer all = is_root ? arena.input(whole, DType::uint8) : Buffer{};
+        group.scatter(all, scattered, root, given);
+        const Elements mine = slice(whole, begin_of(counts, group.rank()), counts[r], DType::uint8);
+        expect_equal(scattered, mine, "scatter");
+        const Buffer own = is_root ? part_of(all, begin_of(counts, root), counts[r]) : scattered;
+        group.scatter(all, own, root, given);
+        expect_equal(own, mine, "scatter in place");
       }
 }
 
@@ -589,7 +602,7 @@ void large_ones(const ProcessGroup& group) {
 
 void the_flight_recorder_knows_the_last_operations(const ProcessGroup& group) {
   float value = 1;
-  group.all_reduce({.data = &value, .count = 1}, ReduceOp::max, {.tag = "here"});
+  group.all_reduce({.data = &value, .count = 1}, ReduceOp::max, {.label = "here"});
   const std::string record = group.flight_record();
   EXPECT_NE(record.find("\"operation\":\"all_reduce\""), std::string::npos) << record;
   EXPECT_NE(record.find("\"reduction\":\"max\""), std::string::npos) << record;

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/in_process.h"
@@ -51,6 +53,9 @@ class LeastBackend final : public Backend {
   }
   const Signature& entered(int rank) const override {
     return said_[static_cast<std::size_t>(rank)];
+  }
+  std::vector<std::string> labels(const Collective& collective) override {
+    return whole_->labels(collective);
   }
   void run(const Collective& collective) override {
     check(native(collective.signature.operation, {}, {}), "not native");

@@ -41,7 +41,7 @@ struct LaunchEnvironment {
 // is missing though ranks are on several hosts, or when RANK and WORLD_SIZE, set by hand inside of
 // another launcher's job, contradict that launcher: the message shows both. The single task of
 // `srun --pty` and the script of sbatch contradict nothing.
-// docs/clusters.md has the order and the rules.
+// docs/guide/clusters.md has the order and the rules.
 LOCKSTEP_API LaunchEnvironment
 read_environment(const std::function<const char*(const char*)>& lookup);
 LOCKSTEP_API LaunchEnvironment read_environment();

@@ -7,6 +7,10 @@
 #include <csignal>
 #include <cstring>
 #include <system_error>
+#include <utility>
+
+#include "lockstep/comm/clean_text.h"
+#include "lockstep/comm/ranges.h"
 
 namespace lockstep {
 namespace {
@@ -16,19 +20,6 @@ std::string compose(Fault fault, std::string_view message, std::source_location 
   const auto ours = path.rfind("lockstep/");  // The build machine's folders tell a user nothing.
   return fmt::format("{}: {} [{}:{}]", name(fault), message,
                      ours == path.npos ? path : path.substr(ours), where.line());
-}
-
-// A rank's text is data: it may not move a reader's cursor. C1 controls are C2 80 to C2 9F in UTF-8.
-std::string one_line(std::string text) {
-  char before = 0;
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool c1 = before == '\xC2' && byte >= 0x80 && byte < 0xA0;
-    before = c;
-    if (byte < 0x20 || byte == 0x7F) c = ' ';
-    if (c1) c = '\xBF';  // With the C2 before it, an inverted question mark.
-  }
-  return text;
 }
 
 std::string signal_text(const Failure& failure) {
@@ -44,13 +35,22 @@ std::string cause(const Failure& failure) {
   if (!failure.what.empty())
     return fmt::format("{} an exception: {}",
                        another_signal ? signal_text(failure) + " after" : "ended with",
-                       one_line(failure.what));
+                       failure.what);
   if (failure.signal) return signal_text(failure);
   if (failure.exit_code)
     return fmt::format("exited with code {} without destroy_process_group()", *failure.exit_code);
   if (failure.left) return "left the job without destroy_process_group()";
-  if (!failure.connection.empty()) return fmt::format("was lost: {}", one_line(failure.connection));
+  if (!failure.connection.empty()) return fmt::format("was lost: {}", failure.connection);
   return "died of an unknown cause";
+}
+
+// Of ranks that live.
+std::string describe_break(const Failure& failure) {
+  if (failure.fault == Fault::mismatch)
+    return fmt::format("ranks disagree in {}: {}", failure.call, failure.what);
+  if (failure.ranks.empty()) return fmt::format("{} timed out: {}", failure.call, failure.what);
+  return fmt::format("{} did not come to {} {}", name_of_ranks(failure.ranks), failure.call,
+                     failure.what);
 }
 
 }  // namespace
@@ -79,16 +79,22 @@ std::string_view name(Fault fault) {
   return "unknown";
 }
 
+// A rank's text is data: it may not move a reader's cursor.
 std::string describe(const Failure& failure) {
+  if (failure.fault) return clean_text(describe_break(failure));
   std::string text = fmt::format("rank {} (pid {} on {}) {}", failure.rank, failure.pid,
                                  failure.host, cause(failure));
   if (!failure.operation.empty())
     text += fmt::format(", last seen in {} #{}", failure.operation, failure.sequence);
-  return text;
+  return clean_text(text);
 }
 
 Error::Error(Fault fault, std::string_view message, std::source_location where)
     : std::runtime_error(compose(fault, message, where)), fault_(fault) {}
+
+Error::Error(Fault fault, std::string_view message, std::vector<int> ranks,
+             std::source_location where)
+    : std::runtime_error(compose(fault, message, where)), fault_(fault), ranks_(std::move(ranks)) {}
 
 Error::Error(std::string_view context, Failure failure, std::source_location where)
     : std::runtime_error(

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/api.h"
 
@@ -34,7 +35,7 @@ enum class Fault {
 
 LOCKSTEP_API std::string_view name(Fault fault);
 
-// What is known of a rank that was lost.
+// What is known of a rank that was lost, or of ranks that live but ended a call of the others.
 struct Failure {
   int rank = -1;
   std::string host = {};
@@ -49,16 +50,28 @@ struct Failure {
   std::string connection = {};  // How that to another host's rank ended; no cause is known then.
   int detected_by = -1;         // The rank that noticed first; -1 for the launcher.
   bool left = false;            // It gave its group up, to an exception say, without having ended.
+
+  // Of ranks that live: `timeout` when they did not come, `mismatch` when they called other things
+  // than the rest. Then `what` is no exception: it says who waited and how long, or who called
+  // what. The latter has no `ranks`, and `rank` is -1, where they are not known.
+  std::optional<Fault> fault = {};
+  std::vector<int> ranks = {};  // All of them, in order; `rank` is the first.
+  std::string call = {};        // Which call they ended: "all_reduce #812 of group world".
 };
 
 // One line, such as
 //   rank 1 (pid 4242 on node3) was killed by signal 9 (SIGKILL), last seen in all_reduce #812
+//   rank 1 did not come to all_reduce #812 of group world within 30 s; rank 0 waited; ...
 // Control characters in what a rank said are replaced.
 LOCKSTEP_API std::string describe(const Failure& failure);
 
 class LOCKSTEP_API Error : public std::runtime_error {
  public:
   Error(Fault fault, std::string_view message,
+        std::source_location where = std::source_location::current());
+
+  // Of timeout and mismatch, with the ranks that are to blame for it: see ranks().
+  Error(Fault fault, std::string_view message, std::vector<int> ranks,
         std::source_location where = std::source_location::current());
 
   // Fault::peer_lost; the message is `context` followed by describe(failure).
@@ -68,8 +81,13 @@ class LOCKSTEP_API Error : public std::runtime_error {
   Fault fault() const { return fault_; }
   const std::optional<Failure>& failure() const { return failure_; }
 
+  // Ranks of the group, in order: of a timeout those that did not come, of a mismatch those that
+  // called something else than most did, or all when no call was that of most. Empty when unknown.
+  const std::vector<int>& ranks() const { return ranks_; }
+
  private:
   Fault fault_;
+  std::vector<int> ranks_;
   std::optional<Failure> failure_;
 };
 

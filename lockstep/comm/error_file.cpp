@@ -3,15 +3,16 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/small_file.h"
 
 namespace lockstep {
 namespace {
@@ -39,35 +40,11 @@ FileDescriptor open_file(const std::string& path) {
   return FileDescriptor(::open(path.c_str(), flags, 0600));
 }
 
-// Keeps SIGPIPE, which a pipe without a reader raises, from ending this process.
-class IgnoreBrokenPipe {
- public:
-  IgnoreBrokenPipe() {
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~IgnoreBrokenPipe() {
-    const timespec at_once{};
-    if (::sigismember(&before_, SIGPIPE) == 0) ::sigtimedwait(&pipe_, nullptr, &at_once);
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  IgnoreBrokenPipe(const IgnoreBrokenPipe&) = delete;
-  IgnoreBrokenPipe& operator=(const IgnoreBrokenPipe&) = delete;
-
- private:
-  sigset_t pipe_;
-  sigset_t before_;
-};
-
-void write_all(int fd, std::string_view text) {
-  const IgnoreBrokenPipe ignore;
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
+// What a link, a pipe or a device has as its name must not be replaced.
+bool may_be_replaced(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT;
+  return S_ISREG(status.st_mode);
 }
 
 }  // namespace
@@ -77,8 +54,9 @@ void write_error_file(const ErrorReport& report) noexcept {
   if (path == nullptr || *path == '\0') return;
   try {
     const std::string text = json(report);
+    if (may_be_replaced(path)) return write_small_file(path, text);
     if (const FileDescriptor file = open_file(path)) write_all(file.get(), text);
-  } catch (...) {  // No memory: nobody is left to tell.
+  } catch (...) {  // A full disk, or no memory: nobody is left to tell.
   }
 }
 

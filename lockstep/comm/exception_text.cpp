@@ -10,8 +10,6 @@
 #include <string_view>
 #include <typeinfo>
 
-#include "lockstep/comm/error.h"
-
 namespace lockstep {
 namespace {
 
@@ -61,6 +59,22 @@ bool is_consequence(const std::exception_ptr& error) {
   } catch (...) {
     return false;
   }
+}
+
+std::optional<Fault> fault_in(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return known.fault();
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+bool comes_of_a_broken_group(const std::exception_ptr& error) {
+  const auto fault = fault_in(error);
+  return fault == Fault::mismatch || fault == Fault::peer_lost || fault == Fault::timeout ||
+         fault == Fault::aborted || fault == Fault::system;
 }
 
 std::string call_stack(int skip) {

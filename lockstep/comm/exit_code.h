@@ -14,6 +14,7 @@ constexpr int exit_corrupt = 65;      // A file or message is not what it should
 constexpr int exit_unavailable = 69;  // A host or a rank was lost, or did not come in time.
 constexpr int exit_bug = 70;          // This library broke its own invariant.
 constexpr int exit_system = 71;       // The operating system refused.
+constexpr int exit_output_lost = 74;  // What was to be written could not be, as on a full disk.
 constexpr int exit_preempted = 75;    // The job made room and wants to be started again.
 constexpr int exit_mismatch = 76;     // Ranks disagree on what they do.
 constexpr int exit_unsupported = 78;  // What was configured cannot be done here.

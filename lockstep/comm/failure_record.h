@@ -2,7 +2,7 @@
 // searched for by programs:
 //
 //   lockstep-fail job=a1b2 rank=1 host=node3 pid=4242 cause=signal:9(SIGKILL) oom=no op=all_reduce
-//   seq=812 group=world detected_by=0 after_ms=12
+//   seq=812 group=world detected_by=0 after_ms=12 waits_for=- differ=- call=- called=-
 //
 // (one line). docs/protocol.md says what each value may be. No value has a space in it.
 

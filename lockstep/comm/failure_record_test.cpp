@@ -7,13 +7,17 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <sstream>
 #include <stdexcept>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/log.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -36,9 +40,11 @@ TEST(FailureRecord, HasAllFieldsOnOneLine) {
                         .sequence = 812,
                         .group = "world",
                         .detected_by = 0};
-  EXPECT_EQ(failure_record("a1b2", failure, 12ms),
-            "lockstep-fail job=a1b2 rank=1 host=node3 pid=4242 cause=signal:9(SIGKILL) oom=no "
-            "op=all_reduce seq=812 group=world detected_by=0 after_ms=12");
+  EXPECT_EQ(
+      failure_record("a1b2", failure, 12ms),
+      "lockstep-fail job=a1b2 rank=1 host=node3 pid=4242 cause=signal:9(SIGKILL) oom=no "
+      "op=all_reduce seq=812 group=world detected_by=0 after_ms=12 waits_for=- differ=- call=- "
+      "called=-");
 }
 
 // The value of `key` in a record.
@@ -62,6 +68,8 @@ TEST(FailureRecord, NamesEveryCause) {
   EXPECT_EQ(cause_of({.exit_code = 1, .what = "std::bad_alloc: ?"}), "exit:1");
   EXPECT_EQ(cause_of({.what = "std::bad_alloc: ?", .left = true}), "exception");
   EXPECT_EQ(cause_of({.left = true}), "left");
+  EXPECT_EQ(cause_of({.fault = Fault::timeout}), "timeout");
+  EXPECT_EQ(cause_of({.fault = Fault::mismatch}), "mismatch");
   EXPECT_EQ(cause_of({}), "unknown");
 }
 
@@ -88,7 +96,47 @@ TEST(FailureRecord, NoValueCanEndTheLineOrMakeAField) {
   EXPECT_EQ(field(record, "job"), "a%20b%0A%3D%1B%5B31m%25");
   EXPECT_EQ(field(record, "host"), "h%09cause%3Dexit:0");
   EXPECT_EQ(field(record, "group"), "%C3%A9");
-  EXPECT_EQ(std::count(record.begin(), record.end(), ' '), 11);
+  EXPECT_EQ(std::count(record.begin(), record.end(), ' '), 15);
+}
+
+const Failure two_did_not_come{.rank = 1,
+                               .what = "within 30 s; rank 0 waited",
+                               .fault = Fault::timeout,
+                               .ranks = {1, 3},
+                               .call = "all_reduce #812 of group world"};
+
+TEST(FailureRecord, NamesAllRanksThatDidNotCome) {
+  const std::string record = failure_record("job", two_did_not_come, 0ms);
+  EXPECT_EQ(field(record, "rank"), "1");
+  EXPECT_EQ(field(record, "oom"), "no");
+  EXPECT_EQ(field(record, "waits_for"), "1+3");
+  EXPECT_EQ(field(record, "differ"), "-");
+  EXPECT_EQ(field(record, "call"), "all_reduce%20#812%20of%20group%20world");
+  EXPECT_EQ(field(record, "called"), "-");
+}
+
+TEST(FailureRecord, NamesAllRanksThatDifferAndWhatEachCalled) {
+  const Failure failure{.rank = 2,
+                        .what = "rank 0 called barrier, rank 2 called split",
+                        .fault = Fault::mismatch,
+                        .ranks = {2},
+                        .call = "barrier #5 of group world"};
+  const std::string record = failure_record("job", failure, 0ms);
+  EXPECT_EQ(field(record, "waits_for"), "-");
+  EXPECT_EQ(field(record, "differ"), "2");
+  EXPECT_EQ(field(record, "called"), "rank%200%20called%20barrier%2C%20rank%202%20called%20split");
+  EXPECT_EQ(
+      describe(failure),
+      "ranks disagree in barrier #5 of group world: rank 0 called barrier, rank 2 called split");
+}
+
+TEST(Describe, NamesAllRanksThatDidNotComeAndWhoWaited) {
+  EXPECT_EQ(describe(two_did_not_come),
+            "ranks 1,3 did not come to all_reduce #812 of group world within 30 s; rank 0 waited");
+  EXPECT_EQ(describe({.what = "the group was given up: rank 4: ...",
+                      .fault = Fault::timeout,
+                      .call = "barrier #2 of group world"}),
+            "barrier #2 of group world timed out: the group was given up: rank 4: ...");
 }
 
 TEST(Describe, QuotesTheExceptionThatEndedARank) {
@@ -180,6 +228,118 @@ TEST(FailureRecord, EverySurvivorWritesItOnceWithTheCause) {
     EXPECT_EQ(field(records_in(exits[0].output)[0], "detected_by"),
               field(records_in(exits[2].output)[0], "detected_by"));
   }
+}
+
+// --- What ranks write that waited, or differed ---------------------------------------------------
+
+// The one record in what a rank wrote.
+std::string record_of(const test::Exit& exit) {
+  EXPECT_EQ(exit.code, 0) << exit.output;
+  const auto records = records_in(exit.output);
+  EXPECT_EQ(records.size(), 1U) << exit.output;
+  return records.empty() ? "" : records[0];
+}
+
+const Ranks waited("waited for a rank", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  for (int i = 0; i < 3; ++i) group.barrier();
+  const auto over = rank.scratch / "over";  // The others have waited.
+  for (int i = 0; rank.rank == 1 && i < 1000 && !std::filesystem::exists(over); ++i)
+    std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 300ms}); }), Fault::timeout);
+  std::ofstream(over).put('1');
+  std::this_thread::sleep_for(300ms);  // Nobody's end adds a line.
+});
+
+TEST(FailureRecord, BlamesTheRankThatDidNotComeAndNotThoseThatWaited) {
+  for (const auto& exit : waited.run(3, 20s)) {
+    const std::string record = record_of(exit);
+    EXPECT_EQ(field(record, "rank"), "1") << record;
+    EXPECT_EQ(field(record, "cause"), "timeout") << record;
+    EXPECT_EQ(field(record, "waits_for"), "1") << record;
+    EXPECT_EQ(field(record, "op"), "barrier") << record;
+    EXPECT_EQ(field(record, "group"), "world") << record;
+    EXPECT_EQ(field(record, "call"), "barrier%20#4%20of%20group%20world") << record;
+    EXPECT_NE(field(record, "pid"), "0") << record;
+    EXPECT_NE(field(record, "detected_by"), "1") << record;
+  }
+}
+
+const Ranks waited_for_a_message("waited for a message", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  float value = 0;
+  if (rank.rank == 0) {
+    EXPECT_EQ(fault_of([&] { group.recv({.data = &value, .count = 1}, 1, 4, {.timeout = 200ms}); }),
+              Fault::timeout);
+  } else {
+    EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::timeout);
+  }
+});
+
+TEST(FailureRecord, BlamesTheRankThatDidNotSend) {
+  for (const auto& exit : waited_for_a_message.run(2, 20s)) {
+    const std::string record = record_of(exit);
+    EXPECT_EQ(field(record, "waits_for"), "1") << record;
+    EXPECT_TRUE(field(record, "call").starts_with("recv%20of%201%20float32")) << record;
+  }
+}
+
+const Ranks differed("differed", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const ProcessGroup part = group.split(0, -rank.rank);  // Rank r is 2 - r there.
+  std::vector<float> values(8);
+  EXPECT_EQ(fault_of([&] {
+              part.all_reduce({.data = values.data(), .count = rank.rank == 0 ? 7U : 8U});
+            }),
+            Fault::mismatch);
+  group.barrier();
+  destroy_process_group(group);
+});
+
+TEST(FailureRecord, BlamesTheRanksThatDifferByTheirNumbersInTheJob) {
+  for (const auto& exit : differed.run(3, 20s)) {
+    const std::string record = record_of(exit);
+    EXPECT_EQ(field(record, "rank"), "0") << record;
+    EXPECT_EQ(field(record, "cause"), "mismatch") << record;
+    EXPECT_EQ(field(record, "differ"), "0") << record;
+    EXPECT_NE(field(record, "called").find("of%207%20float32"), std::string::npos) << record;
+  }
+}
+
+// --- What ranks write that wait for nobody ------------------------------------------------------
+
+const Ranks computes("computes while another one dies", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  group.barrier();
+  if (rank.rank == 1) ::raise(SIGKILL);
+  std::atomic<int> records{0};
+  set_log_sink([&](LogLevel, std::string_view text) {
+    if (text.find("lockstep-fail job=") != text.npos) ++records;
+  });
+  const Deadline late = in(10s);  // Far more than a healthy host needs.
+  while (records == 0 && Clock::now() < late) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(records, 1) << "while no call waits";
+  EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(records, 1) << "after a call that threw";
+  set_log_sink({});
+});
+
+TEST(FailureRecord, ASurvivorThatWaitsForNobodyWritesItOnceToo) {
+  const auto exits = computes.run(3, 30s);
+  for (const int survivor : {0, 2})
+    EXPECT_EQ(exits[static_cast<std::size_t>(survivor)].code, 0)
+        << exits[static_cast<std::size_t>(survivor)].output;
+}
+
+const Ranks in_order("ends in order", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  destroy_process_group(group);
+  if (rank.rank == 0) std::this_thread::sleep_for(300ms);
+});
+
+TEST(FailureRecord, NobodyWritesOneWhenRanksEndInOrder) {
+  for (const auto& exit : in_order.run(3, 20s)) EXPECT_TRUE(records_in(exit.output).empty());
 }
 
 }  // namespace

@@ -315,6 +315,64 @@ TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {
       Error);
 }
 
+// Rank 1 comes late to an asynchronous call or never; what rank 0 calls behind it has a deadline of
+// its own, from the call on.
+void expect_timeout_behind_an_async_call(std::chrono::milliseconds lateness,
+                                         std::chrono::milliseconds timeout, double most_seconds,
+                                         std::string_view text_holds) {
+  std::atomic<bool> given_up{false};
+  const auto be_late = [&](const ProcessGroup& group) {
+    for (const auto begin = Clock::now(); !given_up && Clock::now() < begin + lateness;)
+      std::this_thread::sleep_for(1ms);
+    if (given_up) return;
+    group.barrier();
+    while (!given_up) std::this_thread::sleep_for(1ms);
+  };
+  const auto call_behind = [&](const ProcessGroup& group) {
+    const Work first = group.barrier_async({.timeout = 20s});
+    const auto begin = Clock::now();
+    std::string text;
+    EXPECT_EQ(fault_of([&] { group.barrier({.timeout = timeout}); }, &text), Fault::timeout);
+    EXPECT_LT(seconds_since(begin), most_seconds);
+    EXPECT_NE(text.find(text_holds), text.npos) << text;
+    given_up = true;
+    while (!first.completed() && seconds_since(begin) < 10) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(first.completed()) << "it was not told";
+  };
+  EXPECT_THROW(run_in_process(2,
+                              [&](ProcessGroup& group) {
+                                group.rank() == 1 ? be_late(group) : call_behind(group);
+                                group.barrier();
+                              }),
+               Error);
+}
+
+TEST(Failure, ABlockingCallBehindAnAsynchronousOneKeepsItsOwnDeadline) {
+  expect_timeout_behind_an_async_call(6s, 200ms, 3, "earlier calls");
+}
+
+TEST(Failure, TheTimeThatACallWaitsForItsTurnIsItsOwn) {
+  expect_timeout_behind_an_async_call(700ms, 1s, 1.6, "rank 1");
+}
+
+TEST(Failure, ABlockingCallBehindAnotherThreadsKeepsItsOwnDeadline) {
+  EXPECT_THROW(run_in_process(2,
+                              [](ProcessGroup& group) {
+                                if (group.rank() == 1) std::this_thread::sleep_for(1s);
+                                if (group.rank() == 1) return;
+                                std::jthread other([group] {
+                                  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 20s}); }),
+                                            Fault::timeout);
+                                });
+                                std::this_thread::sleep_for(100ms);
+                                const auto begin = Clock::now();
+                                EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 200ms}); }),
+                                          Fault::timeout);
+                                EXPECT_LT(seconds_since(begin), 0.8);
+                              }),
+               Error);
+}
+
 TEST(Failure, AReceiveThatNobodyAnswersEndsAtItsDeadline) {
   run_in_process(2, [&](ProcessGroup& world) {
     {

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/flight_recorder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/error.h"
 #include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/comm/small_file.h"
 
 namespace lockstep {
 namespace {
@@ -42,13 +41,15 @@ std::string file_name(const FlightRecordHeader& header) {
   return fmt::format("flight-record.{}.rank{}.pid{}.json", group, header.rank, ::getpid());
 }
 
-bool write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(written));
+bool save_in(std::string_view folder, const FlightRecordHeader& header, std::string_view json) {
+  const std::string path = fmt::format("{}/{}", folder, file_name(header));
+  try {
+    write_small_file(path, json);
+  } catch (const Error& error) {
+    log(LogLevel::warning, fmt::format("the flight record was not saved: {}", bare_text(error)));
+    return false;
   }
+  log(LogLevel::warning, fmt::format("the last operations are in {}", path));
   return true;
 }
 
@@ -95,16 +96,8 @@ std::string flight_record(const FlightRecordHeader& header, const FlightRecorder
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept {
   try {
     const char* folder = ::getenv("LOCKSTEP_FLIGHT_RECORD");
-    if (folder == nullptr || *folder == '\0')
-      return log(LogLevel::info, fmt::format("flight record: {}", json));
-    const std::string path = fmt::format("{}/{}", folder, file_name(header));
-    const FileDescriptor file(
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (file && write_all(file.get(), json))
-      log(LogLevel::warning, fmt::format("the last operations are in {}", path));
-    else
-      log(LogLevel::warning,
-          fmt::format("cannot write the flight record {}: {}", path, std::strerror(errno)));
+    if (folder != nullptr && *folder != '\0' && save_in(folder, header, json)) return;
+    log(LogLevel::info, fmt::format("flight record: {}", json));
   } catch (...) {  // Out of memory, say. The first error is the one to be seen.
   }
 }

@@ -29,7 +29,7 @@ class FlightRecorder {
     Entry& entry = entries_[number % capacity];
     entry.sequence.store(sequence, relaxed);
     entry.count.store(signature.count, relaxed);
-    entry.tag.store(signature.tag, relaxed);
+    entry.tag.store(signature.label, relaxed);
     entry.entered.store(now, relaxed);
     entry.left.store(0, relaxed);
     entry.root.store(signature.root, relaxed);
@@ -55,7 +55,7 @@ class FlightRecorder {
   struct alignas(64) Entry {  // One cache line.
     std::atomic<std::uint64_t> sequence{0};
     std::atomic<std::uint64_t> count{0};
-    std::atomic<std::uint64_t> tag{0};
+    std::atomic<std::uint64_t> tag{0};  // Of a collective, the hash of its label.
     std::atomic<Ticks> entered{0};
     std::atomic<Ticks> left{0};  // 0 while under way.
     std::atomic<std::int32_t> root{0};
@@ -83,8 +83,8 @@ std::string flight_record(const FlightRecordHeader& header, const FlightRecorder
                           const FlightRecorder& messages);
 
 // Writes `json` into the folder that LOCKSTEP_FLIGHT_RECORD names, as a file of this group, rank
-// and process that nobody else may read; without that variable, to the log at level info. Never
-// throws: it is called on the way to another error.
+// and process that nobody else may read; without that variable, or when the file cannot be written,
+// to the log at level info. Never throws: it is called on the way to another error.
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept;
 
 }  // namespace lockstep

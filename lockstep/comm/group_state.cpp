@@ -2,16 +2,20 @@
 #include "lockstep/comm/group_state.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/before_end.h"
+#include "lockstep/comm/blame.h"
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/compose.h"
+#include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/this_process.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {
@@ -23,17 +27,25 @@ bool must_be_told(const Error& error) {
   return error.fault() != Fault::aborted;
 }
 
-std::uint64_t tag_of(const CallOptions& options) {
-  return options.tag.empty() ? 0 : hash_of(options.tag.data(), options.tag.size());
+std::uint64_t hash_of_label(std::string_view label) {
+  return label.empty() ? 0 : hash_of(label.data(), label.size());
 }
 
 }  // namespace
 
+std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
+  return {new State(std::move(parts)), [](State* state) {
+            static auto& parents = *new std::vector<State*>;  // So that no one calls them leaked.
+            state->pid_ == this_process() ? delete state : parents.push_back(state);
+          }};
+}
+
 ProcessGroup::State::State(Parts parts)
-    : pid_(::getpid()),
+    : pid_(this_process()),
       rank_(parts.rank),
       size_(parts.size),
       local_(parts.backend->local()),
+      members_(std::move(parts.members)),
       name_(std::move(parts.name)),
       packed_name_(pack_group_name(name_)),
       backend_name_(parts.backend->name()),
@@ -46,7 +58,7 @@ ProcessGroup::State::State(Parts parts)
       point_to_point_(std::make_shared<PointToPoint>(backend_)) {}
 
 ProcessGroup::State::~State() {
-  if (!backend_ || ::getpid() != pid_) return;  // A fork()ed child has no part in it.
+  if (!backend_) return;
   abandon_();  // First, so that peers learn of the rank and not only that the group is over.
   backend_->give_up(Fault::peer_lost,
                     fmt::format("rank {} left it without destroy_process_group()", rank_));
@@ -62,8 +74,18 @@ std::chrono::milliseconds ProcessGroup::State::timeout_of(const CallOptions& opt
 }
 
 void ProcessGroup::State::apply(const CallOptions& options, Collective& collective) const {
-  collective.signature.tag = tag_of(options);
+  collective.signature.label = hash_of_label(options.label);
+  collective.label = cut_text(options.label, most_carried_label_bytes);
   collective.timeout = timeout_of(options);
+}
+
+// Before any lock is taken: one that another thread held at the fork() stays locked for ever.
+void ProcessGroup::State::require_own_process() const {
+  require(pid_ == this_process(), [&] {
+    return fmt::format(
+        "group {} is of process {}; this one ({}) was fork()ed and has no part in it", name_, pid_,
+        this_process());
+  });
 }
 
 void ProcessGroup::State::require_usable() const {
@@ -93,7 +115,20 @@ void ProcessGroup::State::throw_if_broken() const {
   std::rethrow_exception(broken_);
 }
 
-void ProcessGroup::State::break_with(std::exception_ptr error) {
+int ProcessGroup::State::world_rank(int rank) const {
+  return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)];
+}
+
+// By the numbers that the job has for its ranks.
+Failure ProcessGroup::State::in_the_job(Failure failure) const {
+  failure.detected_by = world_rank(failure.detected_by);
+  for (int& rank : failure.ranks) rank = world_rank(rank);
+  if (!failure.ranks.empty()) failure.rank = failure.ranks.front();
+  return failure;
+}
+
+void ProcessGroup::State::break_with(std::exception_ptr error, const std::string& context,
+                                     std::chrono::milliseconds timeout) {
   {
     const std::lock_guard lock(broken_mutex_);
     if (broken_) return;  // The first Error counts.
@@ -105,17 +140,27 @@ void ProcessGroup::State::break_with(std::exception_ptr error) {
     std::rethrow_exception(error);
   } catch (const Error& known) {
     what = known.what();
+    if (blames_the_living(known))
+      rank_wide_->tell_of_break(in_the_job(blame_in(known, rank_, context, timeout)));
     if (must_be_told(known)) {
       const bool same = known.fault() == Fault::mismatch || known.fault() == Fault::timeout;
       const Fault theirs = same ? known.fault() : Fault::aborted;
-      backend_->give_up(theirs, fmt::format("rank {}: {}", rank_, bare_text(known)));
+      give_up(theirs, reason_for(known, rank_));
     }
   } catch (const std::exception& other) {
     what = other.what();
-    backend_->give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, what));
+    give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, what));
   }
   const FlightRecordHeader header{name_, rank_, size_, backend_name_, what};
   save_flight_record(header, lockstep::flight_record(header, collectives_, messages_));
+}
+
+// Another thread may be destroying the group.
+void ProcessGroup::State::give_up(Fault fault, std::string_view reason) {
+  std::unique_lock lock(life_mutex_);
+  const auto backend = backend_;
+  lock.unlock();
+  if (backend) backend->give_up(fault, reason);
 }
 
 std::string ProcessGroup::State::flight_record() const {
@@ -147,7 +192,7 @@ void ProcessGroup::State::perform(Collective& collective, Act act) {
   } catch (...) {
     collectives_.leave(recorded, FlightRecorder::Phase::failed, ticks_now());
     activity_->leave(ticks_now());
-    break_with(std::current_exception());
+    break_with(std::current_exception(), context(collective), collective.timeout);
     throw;
   }
   const Ticks end = ticks_now();
@@ -155,18 +200,34 @@ void ProcessGroup::State::perform(Collective& collective, Act act) {
   activity_->leave(end);
 }
 
-// All ranks see the same signatures, so all of them name the same two.
 void ProcessGroup::State::throw_unless_all_agree(const Collective& collective) const {
   const Signature& first = backend_->entered(0);
   for (int peer = 1; peer < size_; ++peer)
-    if (backend_->entered(peer) != first) throw_mismatch(collective, 0, peer);
+    if (backend_->entered(peer) != first) throw_mismatch(collective);
 }
 
-void ProcessGroup::State::throw_mismatch(const Collective& collective, int a, int b) const {
-  throw Error(Fault::mismatch,
-              fmt::format("{}: rank {} called {}, rank {} called {}", context(collective), a,
-                          lockstep::describe(backend_->entered(a)), b,
-                          lockstep::describe(backend_->entered(b))));
+// All ranks see the same signatures, so all of them say the same.
+void ProcessGroup::State::throw_mismatch(const Collective& collective) const {
+  std::vector<Signature> calls;
+  for (int peer = 0; peer < size_; ++peer) calls.push_back(backend_->entered(peer));
+  const bool labels_differ = std::any_of(calls.begin(), calls.end(), [&](const Signature& call) {
+    return call.label != calls.front().label;
+  });
+  const Disagreement found =
+      disagreement_of(calls, labels_differ ? labels_of(collective) : std::vector<std::string>());
+  throw Error(Fault::mismatch, fmt::format("{}: {}", context(collective), found.text),
+              found.differing);
+}
+
+// Empty where not all ranks live to tell: that they differ is the better news.
+std::vector<std::string> ProcessGroup::State::labels_of(const Collective& collective) const {
+  Collective telling = collective;
+  telling.timeout = std::min<std::chrono::milliseconds>(telling.timeout, std::chrono::seconds(2));
+  try {
+    return backend_->labels(telling);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 void ProcessGroup::State::execute(Collective& collective) {
@@ -225,7 +286,8 @@ void ProcessGroup::State::all_to_all_of_uneven_parts(const Collective& collectiv
         throw Error(Fault::mismatch,
                     fmt::format("{}: rank {} sends {} elements to rank {}, which receives {} from "
                                 "it",
-                                context(collective), s, sent, d, received));
+                                context(collective), s, sent, d, received),
+                    {static_cast<int>(std::min(s, d)), static_cast<int>(std::max(s, d))});
       pairs[s * n + d] = static_cast<std::size_t>(sent);
     }
   Collective inner = collective;
@@ -234,32 +296,52 @@ void ProcessGroup::State::all_to_all_of_uneven_parts(const Collective& collectiv
   run_native(inner);
 }
 
-void ProcessGroup::State::run(Collective&& collective, const CallOptions& options) {
-  const std::lock_guard lock(order_);
+// The right to enter `collective`, whose timeout becomes what the calls before it have left of it.
+std::unique_lock<Turn> ProcessGroup::State::take_turn(Collective& collective) {
+  require_own_process();
+  std::unique_lock turn(order_, std::try_to_lock);
+  if (!turn || !progress_.is_idle()) {
+    const Deadline deadline = in(collective.timeout);
+    const bool came =
+        (turn || turn.try_lock_until(deadline)) && progress_.wait_until_idle(deadline);
+    if (!came)
+      std::rethrow_exception(end_with(
+          Fault::timeout, fmt::format("{} waited {:.1f} s for earlier calls of this group",
+                                      lockstep::name(collective.signature.operation),
+                                      static_cast<double>(collective.timeout.count()) / 1000)));
+    collective.timeout = until(deadline);
+  }
   require_usable();
-  require_possible(collective);
-  progress_.wait_until_idle();
+  return turn;
+}
+
+void ProcessGroup::State::run(Collective&& collective, const CallOptions& options) {
   apply(options, collective);
+  const auto turn = take_turn(collective);
+  require_possible(collective);
   execute(collective);
 }
 
 Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Counts> counts,
                                  const CallOptions& options) {
+  require_own_process();
+  apply(options, collective);
   const std::lock_guard lock(order_);
   require_usable();
   require_possible(collective);
-  apply(options, collective);
   return progress_.submit([this, collective, owned = std::move(counts),
-                           kept = options.keep_alive]() mutable { execute(collective); });
+                           label = std::string(collective.label),
+                           kept = options.keep_alive]() mutable {
+    collective.label = label;
+    execute(collective);
+  });
 }
 
 RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t bytes,
                                                const CallOptions& options) {
-  const std::lock_guard lock(order_);
-  require_usable();
-  progress_.wait_until_idle();
   Collective collective{.signature = {.count = bytes, .operation = operation}};
   apply(options, collective);
+  const auto turn = take_turn(collective);
   Backend::Allocation allocation;
   perform(collective, [&](Collective& entered) { allocation = backend_->allocate(entered); });
   if (!allocation.refusal.empty())
@@ -270,6 +352,7 @@ RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t 
 // --- Messages -----------------------------------------------------------------------------------
 
 std::shared_ptr<PointToPoint> ProcessGroup::State::usable_messages() {
+  require_own_process();
   const std::lock_guard lock(life_mutex_);
   require_usable();
   throw_if_broken();
@@ -279,10 +362,11 @@ std::shared_ptr<PointToPoint> ProcessGroup::State::usable_messages() {
 Source ProcessGroup::State::message(const std::shared_ptr<Message>& message,
                                     const CallOptions& options) {
   const auto messages = usable_messages();
-  const auto done = recording(message);
+  const auto timeout = timeout_of(options);
+  const auto done = recording(message, timeout);
   try {
     messages->run(
-        message, [&] { return describe(*message); }, in(timeout_of(options)));
+        message, [&] { return describe(*message); }, in(timeout));
   } catch (...) {
     done(std::current_exception());
     throw;
@@ -294,10 +378,11 @@ Source ProcessGroup::State::message(const std::shared_ptr<Message>& message,
 Work ProcessGroup::State::message_async(const std::shared_ptr<Message>& message,
                                         const CallOptions& options) {
   const auto messages = usable_messages();
-  const auto done = recording(message);
+  const auto timeout = timeout_of(options);
+  const auto done = recording(message, timeout);
   try {
     return messages->start(
-        message, describe(*message), in(timeout_of(options)),
+        message, describe(*message), in(timeout),
         [done, kept = options.keep_alive](std::exception_ptr error) { done(error); });
   } catch (...) {
     done(std::current_exception());
@@ -305,27 +390,29 @@ Work ProcessGroup::State::message_async(const std::shared_ptr<Message>& message,
   }
 }
 
-PointToPoint::Done ProcessGroup::State::recording(const std::shared_ptr<Message>& message) {
+PointToPoint::Done ProcessGroup::State::recording(const std::shared_ptr<Message>& message,
+                                                  std::chrono::milliseconds timeout) {
   const Signature signature{.count = message->buffer.count,
-                            .tag = static_cast<std::uint64_t>(message->tag),
+                            .label = static_cast<std::uint64_t>(message->tag),
                             .root = message->peer,
                             .operation = message->operation,
                             .dtype = message->buffer.dtype};
   const std::lock_guard lock(messages_mutex_);
   const std::uint64_t number = messages_.enter(signature, ++messages_begun_, ticks_now());
-  return [weak = weak_from_this(), number](std::exception_ptr error) {
+  return [weak = weak_from_this(), number, message, timeout](std::exception_ptr error) {
     const auto state = weak.lock();  // The group may have gone with what the message kept alive.
-    if (state) state->note_end(number, error);
+    if (state) state->note_end(number, *message, error, timeout);
   };
 }
 
-void ProcessGroup::State::note_end(std::uint64_t number, std::exception_ptr error) {
+void ProcessGroup::State::note_end(std::uint64_t number, const Message& message,
+                                   std::exception_ptr error, std::chrono::milliseconds timeout) {
   {
     const std::lock_guard lock(messages_mutex_);
     using Phase = FlightRecorder::Phase;
     messages_.leave(number, error ? Phase::failed : Phase::completed, ticks_now());
   }
-  if (error && !destroyed_) break_with(error);
+  if (error && !destroyed_) break_with(error, describe(message), timeout);
 }
 
 std::string ProcessGroup::State::describe(const Message& message) const {
@@ -343,12 +430,10 @@ std::string ProcessGroup::State::describe(const Message& message) const {
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<int> color, int key,
                                                                 std::uint64_t layout,
                                                                 const CallOptions& options) {
-  const std::lock_guard lock(order_);
-  require_usable();
-  progress_.wait_until_idle();
-  Collective collective{
-      .signature = {.count = ++splits_, .layout = layout, .operation = Operation::split}};
+  Collective collective{.signature = {.layout = layout, .operation = Operation::split}};
   apply(options, collective);
+  const auto turn = take_turn(collective);
+  collective.signature.count = ++splits_;
   std::shared_ptr<State> child;
   perform(collective, [&](Collective& entered) {
     const std::int64_t mine[] = {color.has_value(), color.value_or(0), key};
@@ -375,19 +460,28 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
   const auto own = std::find(members.begin(), members.end(), rank_);
   Parts parts;
-  parts.backend = backend_->among(members, name, collective.timeout);
+  try {
+    parts.backend = backend_->among(members, name, collective.timeout);
+  } catch (const Error& error) {
+    if (error.ranks().empty()) throw;
+    std::vector<int> ranks;  // As this group calls them.
+    for (const int rank : error.ranks()) ranks.push_back(members[static_cast<std::size_t>(rank)]);
+    throw Error(error.fault(), bare_text(error), std::move(ranks));
+  }
+  for (const int member : members) parts.members.push_back(world_rank(member));
   parts.rank = static_cast<int>(own - members.begin());
   parts.size = static_cast<int>(members.size());
   parts.name = std::move(name);
   parts.timeout = timeout_;
   parts.activity = activity_;
   parts.rank_wide = rank_wide_;
-  return std::make_shared<State>(std::move(parts));
+  return make(std::move(parts));
 }
 
 // --- The end ------------------------------------------------------------------------------------
 
 void ProcessGroup::State::add_last_act(std::weak_ptr<const std::function<void()>> act) {
+  require_own_process();
   const std::lock_guard lock(order_);
   last_acts_.push_back(std::move(act));
 }
@@ -405,20 +499,20 @@ void ProcessGroup::State::run_last_acts() {
 }
 
 void ProcessGroup::State::leave() {
+  require_own_process();
   run_last_acts();
-  const std::lock_guard lock(order_);
-  require_usable();
-  progress_.wait_until_idle();
-  Collective collective{.signature = {.operation = Operation::destroy}};
-  collective.timeout = timeout_;
+  Collective collective{.signature = {.operation = Operation::destroy}, .timeout = timeout_};
+  const auto turn = take_turn(collective);
   perform(collective, [&](Collective& entered) {
     // Now that all are here, nobody sends or receives any more.
     entered.signature.count = point_to_point_->pending();
     backend_->enter(entered);
     for (int peer = 0; peer < size_; ++peer)
       if (backend_->entered(peer).count != 0)
-        throw Error(Fault::mismatch, fmt::format("{}: rank {} called {}", context(entered), peer,
-                                                 lockstep::describe(backend_->entered(peer))));
+        throw Error(Fault::mismatch,
+                    fmt::format("{}: rank {} called {}", context(entered), peer,
+                                lockstep::describe(backend_->entered(peer))),
+                    {peer});
   });
   finish_();
   retire();
@@ -430,7 +524,7 @@ void ProcessGroup::State::retire() {
   for (const auto& weak : children_)
     if (const auto child = weak.lock()) {
       const std::lock_guard lock(child->order_);
-      child->progress_.wait_until_idle();
+      child->progress_.wait_until_idle(no_deadline);
       if (!child->destroyed_) child->retire();
     }
   point_to_point_->end(
@@ -443,18 +537,22 @@ void ProcessGroup::State::retire() {
 }
 
 void ProcessGroup::State::abort(std::string_view reason) {
-  std::shared_ptr<Backend> backend;
-  std::shared_ptr<PointToPoint> messages;
-  {
-    const std::lock_guard lock(life_mutex_);
-    backend = backend_;
-    messages = point_to_point_;
-  }
-  if (!backend) return;
-  const Error error(Fault::aborted, fmt::format("group {}: rank {}: {}", name_, rank_, reason));
-  backend->give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, reason));
-  messages->end(std::make_exception_ptr(error));
-  break_with(std::make_exception_ptr(error));
+  require_own_process();
+  end_with(Fault::aborted, reason);
+}
+
+// Ends all calls, here and on the other ranks, with the Error that is returned.
+std::exception_ptr ProcessGroup::State::end_with(Fault fault, std::string_view reason) {
+  const auto error = std::make_exception_ptr(
+      Error(fault, fmt::format("group {}: rank {}: {}", name_, rank_, reason)));
+  give_up(fault, fmt::format("rank {}: {}", rank_, reason));
+  std::unique_lock lock(life_mutex_);
+  const auto messages = point_to_point_;
+  lock.unlock();
+  if (!messages) return error;  // Destroyed: there is nothing to end.
+  messages->end(error);
+  break_with(error, fmt::format("group {}", name_), {});
+  return error;
 }
 
 void before_end(const ProcessGroup& group,

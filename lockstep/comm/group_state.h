@@ -20,6 +20,7 @@
 #include "lockstep/comm/point_to_point.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/progress_thread.h"
+#include "lockstep/comm/turn.h"
 
 namespace lockstep {
 
@@ -29,7 +30,9 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   struct RankWide {
     std::function<void()> expect_preemption = [] {};    // Tell the agent, where there is one.
     std::function<void()> agree_on_preemption = [] {};  // The same.
-    std::atomic<bool> step_is_told{false};              // By set_step().
+    // Tells the host, the agent and the log of ranks of the job that ended a call of this one.
+    std::function<void(Failure)> tell_of_break = [](const Failure&) {};
+    std::atomic<bool> step_is_told{false};  // By set_step().
   };
 
   // What a group is made of.
@@ -39,13 +42,16 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
     int size = 1;
     std::string name;
     std::chrono::milliseconds timeout = default_timeout;
+    std::vector<int> members = {};       // Of the job, by rank of this group; empty for all.
     std::shared_ptr<Activity> activity;  // This process's.
     std::shared_ptr<RankWide> rank_wide = std::make_shared<RankWide>();
     std::function<void()> finish = [] {};   // The group ends in order.
     std::function<void()> abandon = [] {};  // It does not.
   };
 
-  explicit State(Parts parts);
+  // A fork()ed child has copies of the handles, but no part in the group: there, the last one to go
+  // leaves the State as it is.
+  static std::shared_ptr<State> make(Parts parts);
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -57,7 +63,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   const std::string& name() const { return name_; }
   const std::string& backend() const { return backend_name_; }
 
-  // On this thread, after all that came before. Counts and options are those of the caller.
+  // On this thread, after all that came before, whose time is this call's too. Counts and options
+  // are those of the caller.
   void run(Collective&& collective, const CallOptions& options);
 
   // On the progress thread. `counts` are what collective.counts refers to.
@@ -90,6 +97,9 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::string flight_record() const;
 
  private:
+  explicit State(Parts parts);
+
+  std::unique_lock<Turn> take_turn(Collective& collective);
   template <class Act>
   void perform(Collective& collective, Act act);
   void execute(Collective& collective);
@@ -97,7 +107,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   void run_native(const Collective& collective);
   void all_to_all_of_uneven_parts(const Collective& collective);
   void throw_unless_all_agree(const Collective& collective) const;
-  [[noreturn]] void throw_mismatch(const Collective& collective, int a, int b) const;
+  [[noreturn]] void throw_mismatch(const Collective& collective) const;
+  std::vector<std::string> labels_of(const Collective& collective) const;
   void all_gather_words(const Collective& outer, std::span<const std::int64_t> mine,
                         std::vector<std::int64_t>& all);
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
@@ -106,16 +117,25 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   std::chrono::milliseconds timeout_of(const CallOptions& options) const;
   void apply(const CallOptions& options, Collective& collective) const;
+  void require_own_process() const;
   void require_usable() const;
   void require_possible(const Collective& collective) const;
   void throw_if_broken() const;
-  void break_with(std::exception_ptr error);
+  // `context` begins the Error's message where a call of this group, which had `timeout`, failed.
+  void break_with(std::exception_ptr error, const std::string& context,
+                  std::chrono::milliseconds timeout);
+  void give_up(Fault fault, std::string_view reason);
+  std::exception_ptr end_with(Fault fault, std::string_view reason);
+  Failure in_the_job(Failure failure) const;
+  int world_rank(int rank) const;
   void run_last_acts();
   void retire();
 
   // Notes that a message begins; what is returned notes its end, and an Error that breaks the group.
-  PointToPoint::Done recording(const std::shared_ptr<Message>& message);
-  void note_end(std::uint64_t number, std::exception_ptr error);
+  PointToPoint::Done recording(const std::shared_ptr<Message>& message,
+                               std::chrono::milliseconds timeout);
+  void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
+                std::chrono::milliseconds timeout);
   std::shared_ptr<PointToPoint> usable_messages();
   std::string describe(const Message& message) const;
 
@@ -123,6 +143,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   const int rank_;
   const int size_;
   const Backend::Place local_;
+  const std::vector<int> members_;
   const std::string name_;
   const GroupName packed_name_;
   const std::string backend_name_;
@@ -131,7 +152,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   const std::function<void()> abandon_;
   const std::shared_ptr<RankWide> rank_wide_;
 
-  std::mutex order_;  // Held by the call that is being entered.
+  Turn order_;  // Held by the call that is being entered.
   std::atomic<bool> destroyed_{false};
   std::uint64_t sequence_ = 0;
   std::uint64_t splits_ = 0;
@@ -161,7 +182,7 @@ struct GroupAccess {
   static ProcessGroup::State& state_of(const ProcessGroup& group) { return group.state(); }
 
   static ProcessGroup make(ProcessGroup::State::Parts parts) {
-    return ProcessGroup(std::make_shared<ProcessGroup::State>(std::move(parts)));
+    return ProcessGroup(ProcessGroup::State::make(std::move(parts)));
   }
 };
 

@@ -3,11 +3,11 @@
 
 #include <exception>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
 
@@ -55,9 +55,16 @@ void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& bo
       team->lose(rank);
     }
   };
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(live, rank);
-  threads.clear();
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    try {
+      threads.emplace_back([&live, rank] { live(rank); });
+    } catch (...) {  // The host has no more threads: the other ranks must not wait for this one.
+      keep_first_error();
+      team->lose(rank);
+    }
+  }
+  for (Thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
 }
 

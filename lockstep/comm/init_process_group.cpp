@@ -7,11 +7,15 @@
 #include <utility>
 
 #include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/blame.h"
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/host/this_process.h"
+#include "lockstep/comm/hosts/agree_on_meeting.h"
 #include "lockstep/comm/hosts/device_engine.h"
+#include "lockstep/comm/hosts/group_break.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
@@ -37,12 +41,16 @@ LaunchEnvironment identify(const InitOptions& options) {
   return who;
 }
 
-// Whether the launcher's own word is enough: one host, and no reason to look for an engine.
+// Whether the launcher's own word is enough for all ranks to meet on this host. That of an agent of
+// ours counts more than the variables.
+bool is_on_one_host(const LaunchEnvironment& who, const InitOptions& options) {
+  const bool told = who.local_world_size == who.world_size || (who.agent_fd && who.store.empty());
+  return told && !options.store && options.mpi_communicator == nullptr &&
+         std::getenv("LOCKSTEP_HOST_ID") == nullptr;
+}
+
 bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {
-  const std::string backend = backend_asked_for(options);
-  return who.local_world_size == who.world_size && !options.store &&
-         options.mpi_communicator == nullptr && std::getenv("LOCKSTEP_HOST_ID") == nullptr &&
-         (backend.empty() || backend == "auto" || backend == "shm");
+  return is_on_one_host(who, options) && is_shared_memory(backend_asked_for(options));
 }
 
 // For ranks of several hosts its absence is a slip; for those of one host it is not.
@@ -50,13 +58,40 @@ bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
   return who.launcher == "environment" && who.master.empty() && is_simple(who, options);
 }
 
-JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name) {
-  if (!is_simple(who, options)) return join_hosts(who, options, name);
-  const HostMeeting meeting =
+// Runs `act`. Errors for which living ranks are to blame are told to the host, agent and log.
+template <class Act>
+auto telling_whose_fault_it_is(const JoinedHosts& joined, std::chrono::milliseconds timeout,
+                               Act act) {
+  try {
+    return act();
+  } catch (const Error& error) {
+    if (error.ranks().empty()) throw;
+    const int rank = joined.session->rank();
+    const std::string context = fmt::format("init_process_group on rank {}", rank);
+    tell_of_break(*joined.session, joined.context.get(), blame_in(error, rank, context, timeout));
+    throw;
+  }
+}
+
+// Where all ranks are on one host they compare what they were told, also when they then meet by an
+// engine. `number` counts this process's groups from 1.
+JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
+                 int number) {
+  if (!is_on_one_host(who, options)) return join_hosts(who, options, name);
+  HostMeeting meeting =
       who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name);
-  return {.session = std::make_shared<HostSession>(meeting, in(options.timeout)),
-          .backend = "shm",
-          .why = "all ranks are on this host"};
+  meeting.told = {number, who.world_size, backend_asked_for(options)};
+  const Deadline deadline = in(options.timeout);
+  auto session = std::make_shared<HostSession>(meeting, deadline);
+  const bool meets_here = is_simple(who, options);
+  telling_whose_fault_it_is({.session = session}, options.timeout, [&] {
+    meets_here ? require_agreement(*session) : await_agreement(*session, deadline);
+  });
+  if (meets_here)
+    return {.session = std::move(session), .backend = "shm", .why = "all ranks are on this host"};
+  session->withdraw();
+  session.reset();
+  return join_hosts(who, options, name);
 }
 
 std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::string& name,
@@ -68,8 +103,8 @@ std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::stri
   if (joined.context)
     backend = std::make_unique<HostsBackend>(joined.context, ranks, rank, name, timeout);
   else
-    backend =
-        std::make_unique<ShmBackend>(std::make_shared<HostPeers>(joined.session), name, timeout);
+    backend = std::make_unique<ShmBackend>(std::make_shared<HostPeers>(joined.session), name,
+                                           timeout, [&] { require_agreement(*joined.session); });
   DeviceEngineOptions device;
   device.session = joined.session;
   device.world_size = joined.session->size();
@@ -101,6 +136,10 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
   };
   if (keeps_preemption_signals()) parts.rank_wide->expect_preemption();  // Since an earlier group.
   const std::weak_ptr<HostsContext> hosts = joined.context;
+  parts.rank_wide->tell_of_break = [host, hosts](Failure failure) {
+    const auto across = hosts.lock();
+    if (const auto strong = host.lock()) tell_of_break(*strong, across.get(), std::move(failure));
+  };
   parts.finish = [host, hosts] {
     if (const auto strong = hosts.lock()) strong->lines->finish();
     if (const auto strong = host.lock()) strong->finish();
@@ -109,12 +148,9 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
     const auto session_left = host.lock();
     if (!session_left) return;
     session_left->abandon();
-    const auto strong = hosts.lock();
-    if (!strong) return;
     // Whoever leaves because another one was lost says who that was.
-    const auto cause = session_left->page().failure();
-    strong->lines->tell_failure(cause ? *cause
-                                      : session_left->page().examine(session_left->rank()));
+    if (const auto strong = hosts.lock())
+      strong->lines->tell_failure(news_of_leaving(*session_left));
   };
   parts.backend = make_backend(joined, name, timeout);
   return GroupAccess::make(std::move(parts));
@@ -125,17 +161,24 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
 ProcessGroup init_process_group(const InitOptions& options) {
   static std::mutex mutex;
   static std::weak_ptr<HostSession> current;
-  static int tries = 0;  // One that failed may have left its traces in a store.
+  static pid_t owner = 0;  // Whose it is: not that of this process's fork()ed children.
+  static int tries = 0;    // One that failed may have left its traces in a store.
 
   LaunchEnvironment who = identify(options);
   const std::lock_guard lock(mutex);
+  require(current.expired() || owner == this_process(), [&] {
+    return fmt::format("init_process_group: process {} is in a group and fork()ed this one: exec()",
+                       owner);
+  });
   require(current.expired(), "init_process_group: this process is in a group already");
   const std::string name = ++tries == 1 ? "world" : fmt::format("world#{}", tries);
   try {
-    const JoinedHosts joined = join(who, options, name);
+    const JoinedHosts joined = join(who, options, name, tries);
     send_last_words_to(joined.session->shared_page(), who.rank);
-    ProcessGroup world = make_world(joined, name, options.timeout);
+    ProcessGroup world = telling_whose_fault_it_is(
+        joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
     current = joined.session;
+    owner = this_process();
     log(LogLevel::info,
         fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
                     who.world_size, name, who.launcher, joined.backend, joined.why));

@@ -69,9 +69,38 @@ const Mismatch mismatches[] = {
      "broadcast from rank 0", "broadcast from rank 1"},
     {"order of two buffers",
      [](ProcessGroup& group, bool odd, Values& values) {
-       group.all_reduce(buffer_of(values, 8), ReduceOp::sum, {.tag = odd ? "b" : "a"});
+       group.all_reduce(buffer_of(values, 8), ReduceOp::sum, {.label = odd ? "b" : "a"});
      },
-     "tag", "tag"},
+     ", label 'a'", ", label 'b'"},
+    {"label of one and none",
+     [](ProcessGroup& group, bool odd, Values& values) {
+       odd ? group.all_reduce(buffer_of(values, 8), ReduceOp::sum, {.label = "grads\x1b[2J"})
+           : group.all_reduce(buffer_of(values, 8));
+     },
+     "rank 0 called all_reduce(sum) of 8 float32, rank 1", ", label 'grads [2J'"},
+    {"label of an asynchronous call",
+     [](ProcessGroup& group, bool odd, Values& values) {
+       group
+           .all_reduce_async(buffer_of(values, 8), ReduceOp::sum,
+                             {.label = std::string(odd ? "the second" : "the first")})
+           .wait();
+     },
+     ", label 'the first'", ", label 'the second'"},
+    {"end of a long label",
+     [](ProcessGroup& group, bool odd, Values& values) {
+       std::string label;  // 199 bytes, and one of two characters of two bytes.
+       while (label.size() < 199) label += 'x';
+       group.all_reduce(buffer_of(values, 8), ReduceOp::sum,
+                        {.label = label + (odd ? "\xC3\xBC" : "\xC3\xB6")});
+     },
+     "xxx' and more (", "xxx' and more ("},
+    {"label and operation",
+     [](ProcessGroup& group, bool odd, Values& values) {
+       odd ? group.barrier({.label = "after"})
+           : group.all_reduce(buffer_of(values, 8), ReduceOp::sum, {.label = "before"});
+     },
+     "rank 0 called all_reduce(sum) of 8 float32, label 'before'",
+     "rank 1 called barrier, label 'after'"},
     {"bytes to allocate",
      [](ProcessGroup& group, bool odd, Values&) { group.allocate(odd ? 200 : 100); },
      "allocate of 100 bytes", "allocate of 200 bytes"},

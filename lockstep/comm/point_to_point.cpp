@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/point_to_point.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <vector>
 
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/block_signals.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -18,9 +15,11 @@ bool is_complete(const Message& message) {
   return message.complete.load(std::memory_order_acquire);
 }
 
-std::exception_ptr timed_out(const std::string& what) {
+std::exception_ptr timed_out(const std::string& what, const Message& message) {
+  std::vector<int> absent;
+  if (message.peer >= 0) absent.push_back(message.peer);  // Else it may be any rank.
   return std::make_exception_ptr(
-      Error(Fault::timeout, what + ": the other side did not come in time"));
+      Error(Fault::timeout, what + ": the other side did not come in time", std::move(absent)));
 }
 
 }  // namespace
@@ -72,13 +71,9 @@ void PointToPoint::Shared::end(std::exception_ptr error) {
 }
 
 PointToPoint::PointToPoint(std::shared_ptr<Backend> backend)
-    : pid_(::getpid()), shared_(std::make_shared<Shared>(std::move(backend))) {}
+    : shared_(std::make_shared<Shared>(std::move(backend))) {}
 
 PointToPoint::~PointToPoint() {
-  if (::getpid() != pid_) {  // fork() copied us without our thread.
-    if (thread_.joinable()) thread_.detach();
-    return;
-  }
   end(std::make_exception_ptr(
       Error(Fault::aborted, "the group was given up before this message went through")));
   if (!thread_.joinable()) return;
@@ -88,7 +83,7 @@ PointToPoint::~PointToPoint() {
     shared_->changed.notify_all();
   }
   // The last handle may have been dropped by what a message kept alive.
-  thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
+  thread_.is_current() ? thread_.detach() : thread_.join();
 }
 
 void PointToPoint::end(std::exception_ptr error) { shared_->end(std::move(error)); }
@@ -107,7 +102,7 @@ void PointToPoint::run(const std::shared_ptr<Message>& message,
       const std::uint32_t seen = shared->backend->message_bell();
       shared->progress();
       if (is_complete(*message)) break;
-      if (Clock::now() >= deadline) std::rethrow_exception(timed_out(describe()));
+      if (Clock::now() >= deadline) std::rethrow_exception(timed_out(describe(), *message));
       shared->backend->await_messages(seen);
     }
     if (message->error) std::rethrow_exception(message->error);
@@ -156,7 +151,7 @@ std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
     if (is_complete(*one.message))
       failure = one.message->error;
     else if (now >= one.deadline)
-      failure = timed_out(one.what);
+      failure = timed_out(one.what, *one.message);
   }
   const auto goes_on = std::stable_partition(started.begin(), started.end(), [&](const auto& one) {
     return !failure && !is_complete(*one.message);

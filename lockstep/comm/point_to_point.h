@@ -9,16 +9,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/types.h>
-
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
@@ -52,10 +50,9 @@ class PointToPoint {
 
   static void loop(const std::shared_ptr<Shared>& shared);
 
-  const pid_t pid_;
   const std::shared_ptr<Shared> shared_;  // With the thread, which may outlive us.
   std::mutex starting_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace lockstep

@@ -39,6 +39,7 @@ bool keeps_preemption_signals() { return keeps; }
 bool preemption_signalled() { return signalled; }
 
 void ProcessGroup::State::on_preemption() {
+  require_own_process();
   require_usable();
   keep_preemption_signals();
   rank_wide_->expect_preemption();  // After the handlers are there: now a signal ends nobody.
@@ -52,7 +53,7 @@ bool ProcessGroup::State::preempted(const CallOptions& options) {
       .output = {.data = &any, .count = 1, .dtype = DType::uint8}};
   collective.signature.op = ReduceOp::max;
   CallOptions own = options;
-  own.tag = "preempted";
+  own.label = "preempted";
   run(std::move(collective), own);
   if (any != 0) rank_wide_->agree_on_preemption();
   return any != 0;

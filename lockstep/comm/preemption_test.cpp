@@ -76,7 +76,7 @@ const Ranks later_groups("preemption in later groups", [](const Rank& rank) {
     {
       const ProcessGroup pair = world.split(rank.rank / 2);
       EXPECT_FALSE(pair.preempted());
-      EXPECT_FALSE(world.preempted({.tag = "a tag of the user's"}));
+      EXPECT_FALSE(world.preempted({.label = "a label of the user's"}));
     }
     destroy_process_group(world);
   }

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -66,19 +68,48 @@ std::size_t total(const Counts& counts) {
   return sum;
 }
 
-// What all parts make, and what one of them is, in elements.
+// Elements of all parts, of this rank's, and of those before it.
 struct Extent {
   std::size_t all;
   std::size_t mine;
+  std::size_t before;
 };
 
 Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& group,
                  std::string_view what) {
   const auto ranks = static_cast<std::size_t>(group.size());
-  if (counts.empty()) return {each * ranks, each};
+  const auto rank = static_cast<std::size_t>(group.rank());
+  if (counts.empty()) return {each * ranks, each, each * rank};
   require(counts.size() == ranks,
           [&] { return fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks); });
-  return {total(counts), counts[static_cast<std::size_t>(group.rank())]};
+  const auto mine = counts.begin() + group.rank();
+  return {total(counts), *mine, std::accumulate(counts.begin(), mine, std::size_t{0})};
+}
+
+// Bytes that lie in both.
+std::size_t overlap_of(const Buffer& a, const Buffer& b) {
+  const auto begin_of = [](const Buffer& one) {
+    return reinterpret_cast<std::uintptr_t>(one.data);
+  };
+  const std::uintptr_t begin = std::max(begin_of(a), begin_of(b));
+  const std::uintptr_t end = std::min(begin_of(a) + a.bytes(), begin_of(b) + b.bytes());
+  return end > begin ? end - begin : 0;
+}
+
+// Whether `part` lies just where this rank's part belongs in `whole`.
+bool is_own_part(const Buffer& part, const Buffer& whole, const Extent& extent) {
+  return part.data ==
+         static_cast<const std::byte*>(whole.data) + extent.before * size_of(whole.dtype);
+}
+
+constexpr std::string_view not_in_place = ", and the one is not this rank's own part of the other";
+
+void require_apart(const Buffer& input, const Buffer& output, std::string_view what,
+                   std::string_view unless = "") {
+  require(overlap_of(input, output) == 0, [&] {
+    return fmt::format("{}: input and output, of {} and {} bytes, overlap by {}{}", what,
+                       input.bytes(), output.bytes(), overlap_of(input, output), unless);
+  });
 }
 
 // --- What ranks compare ---------------------------------------------------------------------------
@@ -136,6 +167,7 @@ Collective all_gather_of(const Buffer& input, const Buffer& output, const Counts
   const Extent extent = extent_of(counts, input.count, group, "all_gather");
   require_count(input.count, extent.mine, "all_gather", "input");
   require_count(output.count, extent.all, "all_gather", "output");
+  if (!is_own_part(input, output, extent)) require_apart(input, output, "all_gather", not_in_place);
   return {.signature = signature_of(Operation::all_gather, input.dtype, input.count, counts),
           .input = input,
           .output = output,
@@ -151,6 +183,8 @@ Collective reduce_scatter_of(const Buffer& input, const Buffer& output, ReduceOp
   const Extent extent = extent_of(counts, output.count, group, "reduce_scatter");
   require_count(input.count, extent.all, "reduce_scatter", "input");
   require_count(output.count, extent.mine, "reduce_scatter", "output");
+  if (!is_own_part(output, input, extent))
+    require_apart(input, output, "reduce_scatter", not_in_place);
   Collective collective{
       .signature = signature_of(Operation::reduce_scatter, input.dtype, output.count, counts),
       .input = input,
@@ -176,6 +210,7 @@ Collective gather_of(const Buffer& input, const Buffer& output, int root, const 
   require_valid(output, "gather");
   require_same_type(input, output, "gather");
   require_count(output.count, extent.all, "gather", "output");
+  if (!is_own_part(input, output, extent)) require_apart(input, output, "gather", not_in_place);
   collective.output = output;
   return collective;
 }
@@ -196,6 +231,7 @@ Collective scatter_of(const Buffer& input, const Buffer& output, int root, const
   require_valid(input, "scatter");
   require_same_type(input, output, "scatter");
   require_count(input.count, extent.all, "scatter", "input");
+  if (!is_own_part(output, input, extent)) require_apart(input, output, "scatter", not_in_place);
   collective.input = input;
   return collective;
 }
@@ -206,6 +242,7 @@ Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts
   require_valid(input, "all_to_all");
   require_valid(output, "all_to_all");
   require_same_type(input, output, "all_to_all");
+  require_apart(input, output, "all_to_all");
   const auto ranks = static_cast<std::size_t>(group.size());
   Collective collective{.signature = {.operation = Operation::all_to_all, .dtype = input.dtype},
                         .input = input,

@@ -7,7 +7,8 @@
 //
 // A copyable handle; copies share one group. When the last one goes without
 // destroy_process_group(), because an exception unwinds it say, the group is abandoned without
-// communicating and the other ranks' calls fail.
+// communicating and the other ranks' calls fail. In a fork()ed child handles may only go, which
+// harms nobody. A child of vfork() may not touch them.
 //
 // Thread safety: every member may be called from any thread. Collectives are taken one at a time,
 // in an order that must be the same on all ranks; messages go beside them; groups do not wait for
@@ -16,12 +17,13 @@
 // at once; collectives then run in order on the group's one progress thread. Buffers must stay
 // valid until the Work is complete. On CUDA buffers a call returns, and a Work is complete, once it is
 // enqueued on the buffers' stream, which finds the result; the host does not wait for the device.
-// Errors: misuse for wrong arguments and after destroy_process_group(), with nothing sent;
-// mismatch, on all ranks, when they call different things, with no memory touched; peer_lost;
-// timeout, naming all ranks that did not come; aborted; unsupported. After mismatch, peer_lost,
-// timeout, aborted and system the group is broken: every further call throws the same Error, and
-// ranks that did not see it get one that says so. Until they have noticed, some 20 ms, they may
-// still write into registered memory.
+// Errors: misuse for wrong arguments, after destroy_process_group(), and in a fork()ed child for
+// every call, with nothing sent; mismatch, on all ranks, when they call different things, with no
+// memory touched; peer_lost; timeout, naming all ranks that did not come, or saying that earlier
+// calls took the time; aborted; unsupported. After mismatch, peer_lost, timeout, aborted and system
+// the group is broken: every further call throws the same Error, and ranks that did not see it get
+// one that says so. Until they have noticed, some 20 ms, they may still write into registered
+// memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,10 +50,15 @@
 namespace lockstep {
 
 struct CallOptions {
-  // The group's own when not given; milliseconds::max() for none at all; 0 for no wait but a
-  // moment's.
+  // How long the call may take from its beginning to its end, waits for the group's earlier calls
+  // included. That of a collective's _async form begins when those have ended. The group's own when
+  // not given; milliseconds::max() for none at all; 0 for no wait but a moment's.
   std::optional<std::chrono::milliseconds> timeout = {};
-  std::string_view tag = {};  // Ranks whose tags differ get a mismatch: a cheap order check.
+
+  // A name for a collective: ranks whose labels differ get a mismatch, which shows both, cut to 200
+  // bytes. A cheap check of their order. Messages have none.
+  std::string_view label = {};
+
   std::shared_ptr<const void> keep_alive = {};  // Dropped when an _async call is complete.
 };
 
@@ -85,15 +92,15 @@ class LOCKSTEP_API ProcessGroup {
   Work reduce_async(const Buffer& data, int root, ReduceOp op = ReduceOp::sum,
                     const CallOptions& options = {}) const;
 
-  // Part r of `output` becomes rank r's `input`. `input` may be its own part of `output`; they
-  // must not overlap otherwise.
+  // Part r of `output` becomes rank r's `input`. `input` may be its own part of `output`; when they
+  // overlap otherwise, that is misuse.
   void all_gather(const Buffer& input, const Buffer& output, const Counts& counts = {},
                   const CallOptions& options = {}) const;
   Work all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts = {},
                         const CallOptions& options = {}) const;
 
   // `output` becomes the combination of part rank() of all ranks' `input`. It may be its own part
-  // of `input`; they must not overlap otherwise.
+  // of `input`; when they overlap otherwise, that is misuse.
   void reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op = ReduceOp::sum,
                       const Counts& counts = {}, const CallOptions& options = {}) const;
   Work reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op = ReduceOp::sum,
@@ -105,7 +112,8 @@ class LOCKSTEP_API ProcessGroup {
   Work gather_async(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
                     const CallOptions& options = {}) const;
 
-  // `output` becomes part rank() of rank `root`'s `input`; the others' is not looked at.
+  // `output` becomes part rank() of rank `root`'s `input`, as whose own part it may lie there; the
+  // others' is not looked at. When the root's overlap otherwise, that is misuse.
   void scatter(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
                const CallOptions& options = {}) const;
   Work scatter_async(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
@@ -113,7 +121,7 @@ class LOCKSTEP_API ProcessGroup {
 
   // Part r of `output` becomes part rank() of rank r's `input`. Counts are this rank's own: what
   // it sends to each rank, and what it receives from each, which is what they send to it. Both
-  // empty when all parts are equal. The buffers must not overlap.
+  // empty when all parts are equal. When the buffers overlap, that is misuse.
   void all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts = {},
                   const Counts& receive_counts = {}, const CallOptions& options = {}) const;
   Work all_to_all_async(const Buffer& input, const Buffer& output, const Counts& send_counts = {},
@@ -182,7 +190,7 @@ class LOCKSTEP_API ProcessGroup {
 
   // The last 256 collectives and messages of this rank as JSON: what, when, and how far they came.
   // docs/protocol.md names its members. The same is saved when the group breaks, into the folder
-  // LOCKSTEP_FLIGHT_RECORD when that is set and to the log at level info when it is not.
+  // LOCKSTEP_FLIGHT_RECORD when that is set, else, or when it is full, to the log at level info.
   std::string flight_record() const;
 
   class State;  // Not for users.
@@ -234,11 +242,11 @@ struct InitOptions {
 
 // Makes the group of all ranks of the job. Collective. Once per process at a time: after
 // destroy_process_group() it may be called again.
-// Errors: misuse when no launcher says who we are, or when called twice; for ranks on several hosts
-// also when they have no token for what listens on the network: docs/clusters.md; mismatch when
-// ranks ask for different backends; unsupported for a backend that not all ranks have, saying who
-// lacks what; timeout when a rank does not come (MPI's own start and its first exchange have no
-// deadline).
+// Errors: misuse when no launcher says who we are, when called twice, and on several hosts
+// without a token for what listens on the network: docs/guide/clusters.md; mismatch, on all ranks, when
+// they ask for different backends or WORLD_SIZE is not the launcher's; unsupported for a backend
+// that not all ranks have, saying who lacks what; timeout when a rank does not come (MPI's own
+// start and its first exchange have no deadline).
 LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
 // Ends the group on all ranks. Collective. Its handles are unusable afterwards; registered memory

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -263,6 +264,73 @@ TEST(ProcessGroup, GroupsOverlapFromDifferentThreads) {
   const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(until);
   for (const int ranks : {2, 3})
     run_in_process(ranks, [&](ProcessGroup& world) { groups_overlap(world, time); });
+}
+
+// --- Buffers that overlap ------------------------------------------------------------------------
+
+struct Overlap {
+  const char* text;
+  void (*call)(const ProcessGroup& group, const std::function<Buffer(int, int)>& part);
+};
+
+// A call of two ranks. `part` is a piece of one memory: its first element, and how many.
+const Overlap overlaps[] = {
+    {"all_gather: input and output, of 16 and 32 bytes, overlap by 16, and the one is not",
+     [](const auto& group, const auto& part) {
+       group.all_gather(part((group.rank() + 1) % 2 * 4, 4), part(0, 8));
+     }},
+    {"all_gather: input and output, of 16 and 32 bytes, overlap by 4",
+     [](const auto& group, const auto& part) { group.all_gather(part(7, 4), part(0, 8)); }},
+    {"all_gather: input and output, of 8 and 20 bytes, overlap by 8",
+     [](const auto& group, const auto& part) {
+       group.all_gather(part(1, 2), part(0, 5), group.rank() == 0 ? Counts{2, 3} : Counts{3, 2});
+     }},
+    {"reduce_scatter: input and output, of 32 and 16 bytes, overlap by 12",
+     [](const auto& group, const auto& part) { group.reduce_scatter(part(0, 8), part(5, 4)); }},
+    {"reduce_scatter: input and output, of 32 and 16 bytes, overlap by 8",
+     [](const auto& group, const auto& part) {
+       group.reduce_scatter_async(part(2, 8), part(0, 4));
+     }},
+    {"gather: input and output, of 16 and 32 bytes, overlap by 4",
+     [](const auto& group, const auto& part) {
+       group.gather(part(7, 4), part(0, 8), group.rank());
+     }},
+    {"scatter: input and output, of 32 and 16 bytes, overlap by 8",
+     [](const auto& group, const auto& part) {
+       group.scatter(part(0, 8), part(6, 4), group.rank());
+     }},
+    {"all_to_all: input and output, of 32 and 32 bytes, overlap by 32",
+     [](const auto& group, const auto& part) { group.all_to_all(part(0, 8), part(0, 8)); }},
+    {"all_to_all: input and output, of 12 and 12 bytes, overlap by 4",
+     [](const auto& group, const auto& part) {
+       group.all_to_all(part(0, 3), part(2, 3), {1, 2}, {1, 2});
+     }},
+};
+
+TEST(ProcessGroup, BuffersThatOverlapAreMisuseBeforeAnythingIsSent) {
+  run_in_process(2, [](const ProcessGroup& group) {
+    std::vector<float> values(16, 3);
+    const auto part = [&](int begin, int count) {
+      return Buffer{.data = values.data() + begin, .count = static_cast<std::size_t>(count)};
+    };
+    for (const Overlap& overlap : overlaps) {
+      std::string text;
+      EXPECT_EQ(fault_of([&] { overlap.call(group, part); }, &text), Fault::misuse) << overlap.text;
+      EXPECT_NE(text.find(overlap.text), text.npos) << text;
+    }
+    EXPECT_EQ(values, std::vector<float>(16, 3));
+    group.barrier();
+  });
+}
+
+TEST(ProcessGroup, BuffersThatTouchOrAreEmptyDoNotOverlap) {
+  run_in_process(2, [](const ProcessGroup& group) {
+    std::vector<float> values(12, 1);
+    group.all_to_all({.data = values.data(), .count = 4}, {.data = values.data() + 4, .count = 4});
+    group.all_gather({.data = values.data() + 8, .count = 4}, {.data = values.data(), .count = 8});
+    group.all_gather({.data = values.data() + 1, .count = 0}, {.data = values.data(), .count = 0});
+    EXPECT_EQ(values, std::vector<float>(12, 1));
+  });
 }
 
 const Ranks of_two_attempts("of two attempts", [](const Rank& rank) {

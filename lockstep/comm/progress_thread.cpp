@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/progress_thread.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/block_signals.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {
@@ -26,21 +23,17 @@ struct ProgressThread::Queue {
   bool stopping = false;
 };
 
-ProgressThread::ProgressThread() : pid_(::getpid()), queue_(std::make_shared<Queue>()) {}
+ProgressThread::ProgressThread() : queue_(std::make_shared<Queue>()) {}
 
 ProgressThread::~ProgressThread() {
   if (!thread_.joinable()) return;
-  if (::getpid() != pid_) {  // fork() copied us without our thread.
-    thread_.detach();
-    return;
-  }
   {
     const std::lock_guard lock(queue_->mutex);
     queue_->stopping = true;
     queue_->changed.notify_all();
   }
   // The last handle may have been dropped by what a task kept alive.
-  thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
+  thread_.is_current() ? thread_.detach() : thread_.join();
 }
 
 Work ProgressThread::submit(std::function<void()> task) {
@@ -56,10 +49,14 @@ Work ProgressThread::submit(std::function<void()> task) {
   return Work(std::move(state));
 }
 
-void ProgressThread::wait_until_idle() {
-  if (queue_->pending.load(std::memory_order_acquire) == 0) return;
+bool ProgressThread::is_idle() const {
+  return queue_->pending.load(std::memory_order_acquire) == 0;
+}
+
+bool ProgressThread::wait_until_idle(Deadline deadline) {
+  if (is_idle()) return true;
   std::unique_lock lock(queue_->mutex);
-  queue_->changed.wait(lock, [&] { return queue_->tasks.empty(); });
+  return queue_->changed.wait_until(lock, deadline, [&] { return queue_->tasks.empty(); });
 }
 
 void ProgressThread::loop(const std::shared_ptr<Queue>& queue) {

@@ -5,13 +5,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/types.h>
-
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 
+#include "lockstep/comm/host/thread.h"
+#include "lockstep/comm/time.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
@@ -29,18 +28,20 @@ class ProgressThread {
   // Errors: system when it cannot.
   Work submit(std::function<void()> task);
 
-  // Blocks until nothing is queued or running.
-  void wait_until_idle();
+  // Whether nothing is queued or running.
+  bool is_idle() const;
+
+  // Blocks until it is so. False when it was not by the deadline.
+  bool wait_until_idle(Deadline deadline);
 
  private:
   struct Queue;
 
   static void loop(const std::shared_ptr<Queue>& queue);
 
-  const pid_t pid_;
   const std::shared_ptr<Queue> queue_;  // Shared with the thread, which may outlive us.
   std::mutex starting_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ TEST(ProgressThread, RunsTasksInTheOrderOfTheirSubmission) {
   std::vector<int> order;
   ProgressThread progress;
   for (int i = 0; i < 1000; ++i) progress.submit([&order, i] { order.push_back(i); });
-  progress.wait_until_idle();
+  ASSERT_TRUE(progress.wait_until_idle(in(10s)));
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 

@@ -2,10 +2,10 @@
 #include "lockstep/comm/record.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,6 +13,7 @@
 #include "lockstep/comm/error_file.h"
 #include "lockstep/comm/exception_text.h"
 #include "lockstep/comm/exit_code.h"
+#include "lockstep/comm/host/this_process.h"
 #include "lockstep/comm/last_words.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/time.h"
@@ -22,6 +23,7 @@ namespace {
 
 // This process's place in its job page. Never destroyed: static objects may throw at the end.
 struct Place {
+  std::atomic<pid_t> pid{0};  // Of the process that has it, and not of its fork()ed children.
   std::mutex mutex;
   std::shared_ptr<const JobPage> page;
   int slot = 0;
@@ -32,12 +34,21 @@ Place& place() {
   return ours;
 }
 
+// Whether this is a fork()ed child of a rank, in whose name it says nothing.
+bool is_child_of_rank() {
+  Place& ours = place();
+  const pid_t rank = ours.pid;
+  if (rank == 0 || rank == this_process()) return false;
+  const std::lock_guard lock(ours.mutex);
+  return ours.page->pid(ours.slot) == rank && ours.page->phase(ours.slot) == JobPage::Phase::alive;
+}
+
 // Peers of a process that nothing unwinds learn from `is_ending` that it will not come back.
-void tell_peers(const std::string& text, bool is_ending) {
+void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_ending) {
   Place& ours = place();
   const std::lock_guard lock(ours.mutex);
-  if (!ours.page || ours.page->pid(ours.slot) != ::getpid()) return;  // A fork()ed child.
-  ours.page->say_last_words(ours.slot, text);
+  if (!ours.page || ours.page->pid(ours.slot) != this_process()) return;  // Another one's by now.
+  ours.page->say_last_words(ours.slot, text, fault);
   if (is_ending && ours.page->phase(ours.slot) == JobPage::Phase::alive)
     ours.page->abandon(ours.slot);
 }
@@ -48,10 +59,10 @@ std::atomic<Telling> telling{Telling::not_yet};
 // The first exception counts. Peers first: it is they who are waiting.
 void tell(const std::exception_ptr& error, bool is_ending) noexcept {
   Telling none = Telling::not_yet;
-  if (!error || !telling.compare_exchange_strong(none, Telling::now)) return;
+  if (!error || is_child_of_rank() || !telling.compare_exchange_strong(none, Telling::now)) return;
   try {
     ErrorReport report{.message = exception_text(error), .is_consequence = is_consequence(error)};
-    if (!report.is_consequence) tell_peers(report.message, is_ending);
+    if (!report.is_consequence) tell_peers(report.message, fault_in(error), is_ending);
     if (is_ending) report.call_stack = call_stack(2);  // Without this function and the handler.
     write_error_file(report);
   } catch (...) {  // No memory for it.
@@ -72,13 +83,8 @@ void on_terminate() {
 }
 
 int exit_code_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    return exit_code_of(known.fault());
-  } catch (...) {
-    return 1;
-  }
+  const auto fault = fault_in(error);
+  return fault ? exit_code_of(*fault) : 1;
 }
 
 }  // namespace
@@ -93,6 +99,7 @@ void send_last_words_to(std::shared_ptr<const JobPage> page, int slot) {
   const std::lock_guard lock(ours.mutex);
   ours.page = std::move(page);
   ours.slot = slot;
+  ours.pid = this_process();
 }
 
 void record_exception(std::exception_ptr error) noexcept { tell(error, false); }

@@ -29,6 +29,7 @@
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/time.h"
+#include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -260,6 +261,16 @@ TEST(ErrorFile, MayBeADescriptor) {
   ::close(ends[0]);
   EXPECT_EQ(recorded(loss, "/proc/self/fd/" + std::to_string(ends[1])), 1) << "nobody reads it";
   ::close(ends[1]);
+}
+
+TEST(ErrorFile, ALimitOfFileSizesKeepsNobodyFromEndingWithItsOwnCode) {
+  const test::ScratchDirectory scratch;
+  const auto fail_under_a_limit = [] {
+    ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);  // It may be a file, too.
+    static const test::FileSizeLimit limit(0);
+    throw std::runtime_error("x");
+  };
+  EXPECT_EQ(recorded(fail_under_a_limit, scratch.path() / "error.json"), 1);
 }
 
 TEST(ErrorFile, HoldsTheFirstException) {

@@ -34,13 +34,17 @@ std::string what(const Signature& signature) {
 
 }  // namespace
 
-std::string describe(const Signature& signature) {
+std::string describe(const Signature& signature, std::string_view label) {
   std::string text = what(signature);
   if (signature.layout & layout_on_cuda) text += " on CUDA";
   if ((signature.layout & ~layout_on_cuda) != 0)
     text += fmt::format(" in uneven parts {:08x}", signature.layout >> 32);
-  if (signature.tag != 0) text += fmt::format(", tag {:016x}", signature.tag);
-  return text;
+  if (signature.label == 0) return text;
+  if (label.empty()) return text + fmt::format(", label {:016x}", signature.label);
+  const std::string_view shown = cut_text(label, most_label_bytes);
+  text += fmt::format(", label '{}'", clean_text(shown));
+  if (shown.size() == label.size()) return text;
+  return text + fmt::format(" and more ({:016x})", signature.label);  // Which may be what differs.
 }
 
 std::uint64_t hash_of(const void* data, std::size_t bytes) {

@@ -4,9 +4,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/operation.h"
 
@@ -14,7 +17,7 @@ namespace lockstep {
 
 struct Signature {
   std::uint64_t count = 0;   // Elements, of one rank or of all; bytes to allocate.
-  std::uint64_t tag = 0;     // A hash of the tag that the caller gave; 0 without one.
+  std::uint64_t label = 0;   // A hash of the caller's label; 0 without one. A message's tag.
   std::uint64_t layout = 0;  // A hash of uneven counts; 0 when all ranks' are equal. See below.
   std::int32_t root = 0;
   Operation operation = Operation::none;
@@ -27,8 +30,13 @@ struct Signature {
 // A bit of Signature::layout, in which no hash of counts has it: the buffers are in CUDA memory.
 constexpr std::uint64_t layout_on_cuda = 4;
 
-// Such as "all_reduce(sum) of 1024 float32" or "broadcast from rank 0 of 8 int64".
-std::string describe(const Signature& signature);
+// Bytes of a label that are shown, and that ranks tell each other: more, to see that it is cut.
+constexpr std::size_t most_label_bytes = 200;
+constexpr std::size_t most_carried_label_bytes = most_label_bytes + longest_character;
+
+// Such as "all_reduce(sum) of 1024 float32" or "broadcast from rank 0 of 8 int64". `label` is the
+// text whose hash it has, as far as it was carried; without it, the hash is shown.
+std::string describe(const Signature& signature, std::string_view label = {});
 
 // FNV-1a, never 0.
 std::uint64_t hash_of(const void* data, std::size_t bytes);

@@ -6,6 +6,7 @@
 namespace lockstep {
 
 void ProcessGroup::State::set_step(std::uint64_t step) {
+  require_own_process();
   const std::lock_guard lock(life_mutex_);
   require_usable();
   rank_wide_->step_is_told.store(true, std::memory_order_relaxed);
@@ -13,6 +14,7 @@ void ProcessGroup::State::set_step(std::uint64_t step) {
 }
 
 void ProcessGroup::State::count_step() {
+  require_own_process();
   const std::lock_guard lock(life_mutex_);
   require_usable();
   if (!rank_wide_->step_is_told.load(std::memory_order_relaxed))

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/work.h"
 
+#include <fmt/format.h>
+
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/work_state.h"
 
@@ -10,6 +12,11 @@ Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 Work::State& Work::state() const {
   require(state_ != nullptr, "this Work belongs to no operation");
+  require(state_->pid == this_process(), [&] {
+    return fmt::format(
+        "this Work is of process {}; this one ({}) was fork()ed and has no part in it", state_->pid,
+        this_process());
+  });
   return *state_;
 }
 

@@ -15,6 +15,7 @@ namespace lockstep {
 // A copyable handle. Dropping it neither waits nor cancels: the operation's buffers must stay
 // valid until it is complete.
 // Thread safety: every member may be called from any thread at once.
+// Errors: misuse in a fork()ed child, where nothing of the parent's is under way.
 class LOCKSTEP_API Work {
  public:
   // Of no operation: every member but this one and the copies throws misuse.

@@ -7,12 +7,14 @@
 #include <exception>
 #include <mutex>
 
+#include "lockstep/comm/host/this_process.h"
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
 
 struct Work::State {
+  const pid_t pid = this_process();  // Whose thread runs the operation.
   std::mutex mutex;
   std::condition_variable done;
   bool completed = false;

@@ -52,7 +52,7 @@ Buffer placed(Buffer buffer, const Buffer& other) {
   std::string text = bare_text(error);
   const std::string_view barrier = name(Operation::barrier);
   if (text.starts_with(barrier)) text.replace(0, barrier.size(), name(operation));
-  if (!error.failure()) throw Error(error.fault(), text);
+  if (!error.failure()) throw Error(error.fault(), text, error.ranks());
   const std::string who = ": " + describe(*error.failure());
   if (text.ends_with(who)) text.resize(text.size() - who.size());
   throw Error(text, *error.failure());

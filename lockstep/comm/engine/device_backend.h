@@ -45,6 +45,9 @@ class DeviceBackend final : public Backend {
   std::string refusal_on_device(const Collective& collective) override;
   void enter(const Collective& collective) override;
   const Signature& entered(int rank) const override;
+  std::vector<std::string> labels(const Collective& collective) override {
+    return inner_->labels(collective);
+  }
   void run(const Collective& collective) override;
   Allocation allocate(const Collective& collective) override {
     return inner_->allocate(collective);

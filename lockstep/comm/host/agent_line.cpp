@@ -22,6 +22,10 @@ std::optional<JobToken> AgentLine::job_token(Deadline deadline) {
   return token.empty() ? std::nullopt : std::optional<JobToken>(token);
 }
 
+int AgentLine::world_size(Deadline deadline) {
+  return JobPage::attach(link_.obtain(job_page_key, deadline)).world_size();
+}
+
 void AgentLine::offer_session_page(const JobPage& page) {
   link_.offer(session_page_key, 1, page.descriptor());
 }
@@ -37,7 +41,7 @@ FileDescriptor duplicate_agent_fd(int agent_fd) {
 }
 
 FileDescriptor share_job_token(const std::optional<JobToken>& token) {
-  const std::string_view text = token ? std::string_view(token->text()) : std::string_view();
+  const std::string_view text = token ? token->text() : std::string_view();
   const auto memory = SharedMapping::create("job token", text.size() + 1);
   std::memcpy(memory.data(), text.data(), text.size());  // The zero is there.
   FileDescriptor fd(::fcntl(memory.descriptor(), F_DUPFD_CLOEXEC, 0));

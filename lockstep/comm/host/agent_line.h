@@ -27,6 +27,9 @@ class AgentLine {
   // peer_lost when it is gone; timeout.
   std::optional<JobToken> job_token(Deadline deadline);
 
+  // How many ranks the agent has told its ranks of. Errors: as job_token()'s.
+  int world_size(Deadline deadline);
+
   // Lets the agent see what the ranks of all agents are doing, and record what it knows of its own.
   void offer_session_page(const JobPage& page);
 

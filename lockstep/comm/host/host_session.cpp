@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
-#include <cstdlib>
 #include <thread>
 
 #include "lockstep/comm/error.h"
@@ -12,6 +11,7 @@
 #include "lockstep/comm/host/abstract_socket.h"
 #include "lockstep/comm/host/agent_line.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/comm/store/job_token.h"
 
 namespace lockstep {
 namespace {
@@ -33,6 +33,14 @@ FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
   }
 }
 
+// Failures of one key are the same failure. Calls that differ in a mismatch have one number.
+std::string key_of(const Failure& failure) {
+  if (!failure.fault) return fmt::format("{} {}", failure.rank, failure.pid);
+  const auto number = failure.call.find('#');
+  return fmt::format("{} {}", name(*failure.fault),
+                     number == failure.call.npos ? failure.call : failure.call.substr(number));
+}
+
 }  // namespace
 
 HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
@@ -43,14 +51,16 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
 // may hold a secret.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
-  const char* token = secret.empty() ? ::getenv("LOCKSTEP_JOB_TOKEN") : nullptr;
-  std::string identity = fmt::format(
-      "{} {} attempt={} ranks={}{}{}", secret.empty() ? std::string_view(who.job_id) : secret, name,
-      who.attempt, who.world_size, token ? " token=" : "", token ? token : "");
-  require(
-      identity.size() < sizeof Packet::text,
-      fmt::format("the job's name and LOCKSTEP_JOB_TOKEN together are {} bytes long; {} is most",
-                  identity.size(), sizeof Packet::text - 1));
+  std::string identity = fmt::format("{} {} attempt={} ranks={}",
+                                     secret.empty() ? std::string_view(who.job_id) : secret, name,
+                                     who.attempt, who.world_size);
+  // It stays in memory that a core dump shows.
+  if (secret.empty() && secret_of_environment())
+    identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
+  require(identity.size() < sizeof Packet::text,
+          fmt::format("the job's name is too long: with it, what its ranks say to find each other "
+                      "takes {} bytes; {} is most",
+                      identity.size(), sizeof Packet::text - 1));
   return {.rank = who.rank,
           .size = who.world_size,
           .job_id = who.job_id,
@@ -59,7 +69,8 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
           .is_alone = who.world_size == 1};
 }
 
-HostSession::HostSession(const HostMeeting& meeting, Deadline deadline) : rank_(meeting.rank) {
+HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
+    : rank_(meeting.rank), meeting_(meeting.told.meeting) {
   if (meeting.agent_fd)
     link_ = std::make_unique<HostLink>(duplicate_agent_fd(*meeting.agent_fd));
   else if (meeting.opens)
@@ -68,10 +79,13 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline) : rank_(
     link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline));
   if (!page_)
     page_ = std::make_shared<JobPage>(JobPage::attach(link_->obtain(job_page_key, deadline)));
-  if (size() != meeting.size)
+  const bool compares =
+      meeting_ > 0 && rank_ < size();  // With the others, who then learn of it too.
+  if (size() != meeting.size && !compares)
     throw Error(Fault::mismatch, fmt::format("this rank was told of {} ranks, the launcher of {}",
                                              meeting.size, size()));
-  sentinel_ = std::make_unique<Sentinel>(*page_, rank_, switchboard_.get());
+  if (compares) page_->announce(rank_, meeting.told);
+  sentinel_ = std::make_unique<Sentinel>(*page_, rank_, switchboard_.get(), [this] { look(); });
 }
 
 void HostSession::open_switchboard(const HostMeeting& meeting) {
@@ -87,19 +101,51 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
 }
 
 void HostSession::throw_if_peer_lost(std::string_view context) const {
-  if (const auto failure = page_->failure()) throw_lost(context, *failure);
+  const auto failure = find_failure();
+  if (!failure) return;
+  log_once(*failure);
+  throw Error(context, *failure);
+}
+
+// The job's first failure, which this process may be the first to see.
+std::optional<Failure> HostSession::find_failure() const {
+  if (auto failure = page_->failure()) return failure;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_ || !page_->lost(peer)) continue;
-    const Failure seen = examine(peer);
+    const Failure seen = page_->cause_of(peer, examine(peer));
     page_->report(seen);
-    throw_lost(context, recorded_failure().value_or(seen));
+    return recorded_failure().value_or(seen);
+  }
+  return std::nullopt;
+}
+
+// A process that has lost its group is no survivor.
+void HostSession::look() const noexcept {
+  if (page_->phase(rank_) != JobPage::Phase::alive) return;
+  try {
+    const auto failure = find_failure();
+    if (failure && (failure->rank != rank_ || failure->fault)) log_once(*failure);
+  } catch (...) {  // No memory for it. A call that waits says it.
   }
 }
 
-void HostSession::throw_lost(std::string_view context, const Failure& failure) const {
-  if (!logged_.exchange(true))
-    log(LogLevel::error, failure_record(page_->job_id(), failure, page_->since_failure()));
-  throw Error(context, failure);
+void HostSession::log_once(const Failure& failure) const {
+  {
+    const std::lock_guard lock(logged_mutex_);
+    if (!logged_.insert(key_of(failure)).second) return;
+  }
+  const auto after = failure.fault ? std::chrono::milliseconds(0) : page_->since_failure();
+  log(LogLevel::error, failure_record(page_->job_id(), failure, after));
+}
+
+void HostSession::note_break(Failure failure) {
+  if (failure.detected_by != rank_) {
+    auto known = page_->latest_break(*failure.fault);
+    if (!known) known = page_->failure();  // Of a rank of another host that left for it.
+    if (known && known->fault == failure.fault) failure = *std::move(known);
+  }
+  page_->note_break(rank_, failure);
+  log_once(failure);
 }
 
 // A rank that loses its group to an exception which it catches says which one only when the stack is

@@ -7,27 +7,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string>
 
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/host/fixed_text.h"
 #include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/host/oom_kills.h"
+#include "lockstep/comm/host/proc_file.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504b35;  // Changes with the layout.
+constexpr std::uint64_t magic = 0x5041474553504b36;  // Changes with the layout.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
+constexpr std::size_t most_blamed = 64;   // Ranks; of more, the first are named.
 
 // What a process says before it ends.
 struct LastWords {
   std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 complete.
+  std::int32_t fault;                // -1 when it is no Error of ours.
   char text[most_words + 1];
 };
 
@@ -44,10 +46,21 @@ struct FailureRecord {
   std::int32_t detected_by;
   std::uint64_t sequence;
   Clock::rep reported;  // When, by the steady clock, which is the same for all processes of a host.
+  std::int32_t fault;   // -1 for none.
+  std::int32_t blamed;  // How many there are of `ranks`.
+  std::int32_t ranks[most_blamed];
+  char call[256];
   char host[64];
   char operation[32];
   char group[sizeof(GroupName) + 1];
   char what[most_words + 1];
+};
+
+// A JobPage::Told. Its group's number, which comes last, says whether it is complete.
+struct Announcement {
+  std::atomic<std::int32_t> meeting;
+  std::int32_t world_size;
+  char backend[48];
 };
 
 struct Slot {
@@ -58,6 +71,9 @@ struct Slot {
   std::atomic<std::int32_t> expects_preemption;  // The pid that does; a successor must ask anew.
   alignas(64) Activity activity;
   alignas(64) LastWords words;
+  Announcement announcement;
+  FailureRecord broke;  // Its group, by ranks that live,
+  Ticks idle_since;     // since when it has done nothing in any group.
 };
 
 void make_robust(pthread_mutex_t& mutex) {
@@ -70,38 +86,61 @@ void make_robust(pthread_mutex_t& mutex) {
   if (result != 0) throw_errno("making a robust mutex", result);
 }
 
-// Field `number`, counted from 1, of a process's stat file; proc(5) names them.
-std::optional<std::string> stat_text(int pid, int number) {
-  std::ifstream in(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const auto end_of_name = text.rfind(')');  // The second field, which may hold anything.
-  if (end_of_name == text.npos) return std::nullopt;
-  std::istringstream fields(text.substr(end_of_name + 1));
-  std::string field;
-  for (int i = 3; i <= number; ++i)
-    if (!(fields >> field)) return std::nullopt;
-  return field;
-}
-
-std::optional<std::int64_t> stat_field(int pid, int number) {
-  const auto text = stat_text(pid, number);
-  return text ? std::optional(std::stoll(*text)) : std::nullopt;
-}
-
-// The wait status of a process that has begun to end, from the last field of its stat file:
-// there long before waitpid() would return. Empty when it has been reaped already.
+// The wait status of a process that has begun to end: there long before waitpid() would return.
+// Empty when it has been reaped already.
 std::optional<int> wait_status_of(int pid, std::int64_t started) {
-  const auto status = stat_field(pid, 52);
+  const auto process = process_stat(pid);
   // The number may be another process's by now, or in another PID namespace.
-  if (!status || stat_field(pid, 22) != started) return std::nullopt;
-  return static_cast<int>(*status);
+  if (!process || process->started != started) return std::nullopt;
+  return process->wait_status;
 }
 
-// The beginning of `text`, which does not end within a character of UTF-8.
-std::string_view cut(std::string_view text, std::size_t most) {
-  if (text.size() <= most) return text;
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
-  return text.substr(0, most);
+std::int32_t number_of(const std::optional<Fault>& fault) {
+  return fault ? static_cast<std::int32_t>(*fault) : -1;
+}
+
+// All but the state.
+void write(FailureRecord& record, const Failure& failure) {
+  using Cause = FailureRecord::Cause;
+  record.rank = failure.rank;
+  record.pid = failure.pid;
+  record.cause = failure.signal      ? Cause::signal
+                 : failure.exit_code ? Cause::exit_code
+                 : failure.left      ? Cause::left
+                                     : Cause::unknown;
+  record.value = failure.signal.value_or(failure.exit_code.value_or(0));
+  record.oom = failure.oom ? *failure.oom : -1;
+  record.detected_by = failure.detected_by;
+  record.sequence = failure.sequence;
+  record.reported = Clock::now().time_since_epoch().count();
+  record.fault = number_of(failure.fault);
+  const std::size_t blamed = std::min(failure.ranks.size(), most_blamed);
+  std::copy_n(failure.ranks.begin(), blamed, record.ranks);
+  record.blamed = static_cast<std::int32_t>(blamed);
+  copy_text(record.call, failure.call);
+  copy_text(record.host, failure.host);
+  copy_text(record.operation, failure.operation);
+  copy_text(record.group, failure.group);
+  copy_text(record.what, cut_text(failure.what, most_words));
+}
+
+std::optional<Failure> read(const FailureRecord& record) {
+  using Cause = FailureRecord::Cause;
+  if (record.state != 2) return std::nullopt;
+  Failure failure{.rank = record.rank, .host = record.host, .pid = record.pid};
+  if (record.cause == Cause::signal) failure.signal = record.value;
+  if (record.cause == Cause::exit_code) failure.exit_code = record.value;
+  if (record.oom >= 0) failure.oom = record.oom == 1;
+  failure.left = record.cause == Cause::left;
+  failure.operation = record.operation;
+  failure.sequence = record.sequence;
+  failure.group = record.group;
+  failure.detected_by = record.detected_by;
+  failure.what = record.what;
+  if (record.fault >= 0) failure.fault = static_cast<Fault>(record.fault);
+  failure.ranks.assign(record.ranks, record.ranks + record.blamed);
+  failure.call = record.call;
+  return failure;
 }
 
 }  // namespace
@@ -109,6 +148,7 @@ std::string_view cut(std::string_view text, std::size_t most) {
 struct JobPage::Layout {
   std::uint64_t magic;
   std::int32_t slots;
+  std::int32_t world_size;
   std::int64_t oom_kills;  // Before the job began; -1 when unknown.
   char job_id[128];
   std::atomic<bool> preemption_agreed;
@@ -120,11 +160,12 @@ struct JobPage::Layout {
   }
 };
 
-JobPage JobPage::create(int slots, std::string_view job_id) {
+JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
   require(slots > 0, "a job page needs at least one slot");
   JobPage page(SharedMapping::create("job page", Layout::bytes_for(slots)));
   Layout& layout = page.layout();  // All zeros, which is how every atomic in it starts.
   layout.slots = slots;
+  layout.world_size = world_size > 0 ? world_size : slots;
   copy_text(layout.job_id, job_id);
   layout.oom_kills = oom_kills().value_or(-1);
   for (int i = 0; i < slots; ++i) make_robust(layout.slot[i].life);
@@ -147,6 +188,8 @@ JobPage::Layout& JobPage::layout() const { return *reinterpret_cast<Layout*>(map
 
 int JobPage::slots() const { return layout().slots; }
 
+int JobPage::world_size() const { return layout().world_size; }
+
 std::string_view JobPage::job_id() const { return layout().job_id; }
 
 void JobPage::enter(int slot) {
@@ -162,8 +205,10 @@ void JobPage::enter(int slot) {
     throw Error(Fault::misuse, fmt::format("local rank {} of job {} is already taken by process {}",
                                            slot, job_id(), mine.pid.load()));
   mine.pid = ::getpid();
-  mine.started = stat_field(mine.pid, 22).value_or(0);
+  const auto process = process_stat(mine.pid);
+  mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = 0;
+  mine.broke.state = 0;
   mine.phase = Phase::alive;
 }
 
@@ -190,7 +235,23 @@ bool JobPage::lost(int slot) const {
   return result == EOWNERDEAD || result == ENOTRECOVERABLE;
 }
 
-char JobPage::process_state(int slot) const { return stat_text(pid(slot), 3).value_or("?")[0]; }
+char JobPage::process_state(int slot) const {
+  return process_stat(pid(slot)).value_or(ProcessStat{}).state;
+}
+
+void JobPage::announce(int slot, const Told& told) const {
+  Announcement& mine = layout().slot[slot].announcement;
+  mine.meeting = 0;
+  mine.world_size = told.world_size;
+  copy_text(mine.backend, told.backend);
+  mine.meeting = told.meeting;
+}
+
+std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
+  const Announcement& theirs = layout().slot[slot].announcement;
+  if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
+  return Told{meeting, theirs.world_size, theirs.backend};
+}
 
 void JobPage::expect_preemption(int slot) const {
   layout().slot[slot].expects_preemption = pid(slot);
@@ -204,11 +265,12 @@ void JobPage::agree_on_preemption() const { layout().preemption_agreed = true; }
 
 bool JobPage::preemption_agreed() const { return layout().preemption_agreed; }
 
-void JobPage::say_last_words(int slot, std::string_view text) const {
+void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
   LastWords& words = layout().slot[slot].words;
   std::uint32_t none = 0;
   if (!words.state.compare_exchange_strong(none, 1)) return;
-  copy_text(words.text, cut(text, most_words));
+  copy_text(words.text, cut_text(text, most_words));
+  words.fault = number_of(fault);
   words.state = 2;
 }
 
@@ -243,45 +305,48 @@ Failure JobPage::examine(int slot) const {
   return failure;
 }
 
+void JobPage::note_break(int slot, const Failure& failure) const {
+  Slot& mine = layout().slot[slot];
+  if (mine.broke.state.exchange(1) == 1) return;  // Another thread of ours is at it.
+  write(mine.broke, failure);
+  mine.idle_since = mine.activity.since.load(std::memory_order_relaxed);
+  mine.broke.state = 2;
+}
+
+std::optional<Failure> JobPage::latest_break(Fault fault) const {
+  const FailureRecord* latest = nullptr;
+  for (int slot = 0; slot < slots(); ++slot) {
+    const FailureRecord& one = layout().slot[slot].broke;
+    if (one.state != 2 || one.fault != number_of(fault) || one.blamed == 0) continue;
+    if (latest == nullptr || one.reported > latest->reported) latest = &one;
+  }
+  return latest == nullptr ? std::nullopt : read(*latest);
+}
+
+Failure JobPage::cause_of(int slot, const Failure& end) const {
+  const Slot& ended = layout().slot[slot];
+  const auto broke = read(ended.broke);
+  if (!broke || ended.idle_since != ended.activity.since.load(std::memory_order_relaxed))
+    return end;
+  if (end.signal && end.signal != SIGABRT) return end;
+  if (ended.words.state == 2 && ended.words.fault != number_of(broke->fault)) return end;
+  return *broke;
+}
+
 void JobPage::report(const Failure& failure) const {
-  using Cause = FailureRecord::Cause;
   FailureRecord& record = layout().failure;
   std::uint32_t empty = 0;
   if (!record.state.compare_exchange_strong(empty, 1)) return;
-  record.rank = failure.rank;
-  record.pid = failure.pid;
-  record.cause = failure.signal      ? Cause::signal
-                 : failure.exit_code ? Cause::exit_code
-                 : failure.left      ? Cause::left
-                                     : Cause::unknown;
-  record.value = failure.signal.value_or(failure.exit_code.value_or(0));
-  record.oom = failure.oom ? *failure.oom : -1;
-  record.detected_by = failure.detected_by;
-  record.sequence = failure.sequence;
-  record.reported = Clock::now().time_since_epoch().count();
-  copy_text(record.host, failure.host);
-  copy_text(record.operation, failure.operation);
-  copy_text(record.group, failure.group);
-  copy_text(record.what, failure.what);
+  write(record, failure);
   record.state = 2;
 }
 
 std::optional<Failure> JobPage::failure() const {
-  using Cause = FailureRecord::Cause;
-  const FailureRecord& record = layout().failure;
-  if (record.state != 2) return std::nullopt;
-  Failure failure{.rank = record.rank, .host = record.host, .pid = record.pid};
-  if (record.cause == Cause::signal) failure.signal = record.value;
-  if (record.cause == Cause::exit_code) failure.exit_code = record.value;
-  if (record.oom >= 0) failure.oom = record.oom == 1;
-  failure.left = record.cause == Cause::left;
-  failure.operation = record.operation;
-  failure.sequence = record.sequence;
-  failure.group = record.group;
-  failure.detected_by = record.detected_by;
-  failure.what = record.what;
-  const bool is_ours = record.rank >= 0 && record.rank < slots() && pid(record.rank) == record.pid;
-  if (failure.what.empty() && is_ours) failure.what = last_words(record.rank);
+  auto failure = read(layout().failure);
+  if (!failure || failure->fault) return failure;
+  const int rank = failure->rank;
+  const bool is_ours = rank >= 0 && rank < slots() && pid(rank) == failure->pid;
+  if (failure->what.empty() && is_ours) failure->what = last_words(rank);
   return failure;
 }
 

@@ -30,22 +30,23 @@ namespace lockstep {
 class LOCKSTEP_API JobPage {
  public:
   enum class Phase : std::uint32_t {
-    vacant,     // No process has taken the slot yet.
+    vacant,     // No process has taken the slot yet, or one has withdrawn.
     alive,      // A process holds it.
     finished,   // Its process left in order; it may come back.
     abandoned,  // Its process lost its group, to an exception say, and lives on.
   };
 
-  static JobPage create(int slots, std::string_view job_id);
+  // `world_size`: how many ranks the launcher has told its ranks of, on all hosts; 0 for `slots`.
+  static JobPage create(int slots, std::string_view job_id, int world_size = 0);
   static JobPage attach(FileDescriptor fd);
 
   int slots() const;
+  int world_size() const;
   std::string_view job_id() const;
   int descriptor() const { return mapping_.descriptor(); }
 
   // Takes and gives back `slot` for this process. Both must be called by the one thread that
-  // stays alive in between. `how` is finished or abandoned. Errors: misuse when a living process
-  // holds the slot.
+  // stays alive in between. `how` is not alive. Errors: misuse when a living process holds it.
   void enter(int slot);
   void leave(int slot, Phase how);
 
@@ -59,12 +60,23 @@ class LOCKSTEP_API JobPage {
   // True once the process that held `slot` has abandoned it, or has begun to end without leave().
   bool lost(int slot) const;
 
+  // What the process in `slot` was told of the group that it is about to make, for its peers to
+  // compare. `meeting` counts such groups from 1.
+  struct Told {
+    int meeting = 0;
+    int world_size = 0;
+    std::string backend = {};
+  };
+  void announce(int slot, const Told& told) const;
+  std::optional<Told> told(int slot, int meeting) const;  // Empty until it is announced.
+
   // The state of the process in `slot` as proc(5) has it, such as 'T' for a stopped one.
   char process_state(int slot) const;
 
   // What the process in `slot` has to say before it ends: the exception that it ends with, cut to
-  // 1 KiB. The first words count, until the slot is entered anew. Async-signal-safe.
-  void say_last_words(int slot, std::string_view text) const;
+  // 1 KiB, and its fault when it is an Error of ours. The first words count, until the slot is
+  // entered anew. Async-signal-safe.
+  void say_last_words(int slot, std::string_view text, std::optional<Fault> fault = {}) const;
   std::string last_words(int slot) const;  // Empty when there are none.
 
   // That the process in `slot` takes SIGTERM and SIGUSR1 as the news that the job must make room,
@@ -83,6 +95,17 @@ class LOCKSTEP_API JobPage {
   // What is known of the process that held `slot`, of the signal that ended it, whether the kernel
   // killed it for want of memory, and of its last words.
   Failure examine(int slot) const;
+
+  // That ranks which live have broken a group of the process in `slot`: a Failure with a `fault`.
+  // The latest counts, until the slot is entered anew.
+  void note_break(int slot, const Failure& failure) const;
+
+  // The latest with this fault that any process noted, of those that know whose fault it is.
+  std::optional<Failure> latest_break(Fault fault) const;
+
+  // Why the process in `slot` came to its `end`: the break of its group that it noted, when it has
+  // done nothing in any group since and nothing else is known to have ended it; else `end`.
+  Failure cause_of(int slot, const Failure& end) const;
 
   // Records the job's first failure; later ones are dropped. Async-signal-safe.
   void report(const Failure& failure) const;

@@ -107,6 +107,83 @@ TEST(JobPage, ASlotIsForOneProcess) {
   page.leave(0, JobPage::Phase::finished);
 }
 
+// --- Broken groups ------------------------------------------------------------------------------
+
+const Failure rank_one_did_not_come{.rank = 1,
+                                    .host = "a",
+                                    .pid = 5,
+                                    .operation = "barrier",
+                                    .sequence = 3,
+                                    .group = "world",
+                                    .what = "within 30 s",
+                                    .detected_by = 0,
+                                    .fault = Fault::timeout,
+                                    .ranks = {1, 2},
+                                    .call = "barrier #4 of group world"};
+
+// How rank 0 may have ended.
+const Failure exited{.rank = 0, .exit_code = 69};
+const Failure crashed{.rank = 0, .signal = SIGSEGV};
+const Failure threw{.rank = 0, .signal = SIGABRT};
+
+bool is_that_break(const Failure& failure) {
+  return failure.fault == Fault::timeout && failure.ranks == std::vector<int>{1, 2} &&
+         failure.call == rank_one_did_not_come.call && failure.what == rank_one_did_not_come.what;
+}
+
+TEST(JobPage, TheEndOfARankThatWaitedInVainFollowsFromThat) {
+  const JobPage page = JobPage::create(3, "job");
+  EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
+  page.note_break(0, rank_one_did_not_come);
+  EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
+  EXPECT_TRUE(is_that_break(page.cause_of(0, threw)));
+  EXPECT_EQ(page.cause_of(1, exited).exit_code, 69);
+}
+
+TEST(JobPage, ACrashIsItsOwnCauseAndSoIsAnotherException) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
+  page.say_last_words(0, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
+}
+
+TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
+  EXPECT_TRUE(is_that_break(page.cause_of(0, threw)));
+}
+
+TEST(JobPage, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  page.activity(0).enter(pack_group_name("other"), Operation::barrier, 1, ticks_now());
+  EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
+}
+
+TEST(JobPage, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {
+  const JobPage page = JobPage::create(3, "job");
+  EXPECT_FALSE(page.latest_break(Fault::timeout));
+  page.note_break(0, rank_one_did_not_come);
+  page.note_break(2, {.fault = Fault::timeout, .call = "barrier #4 of group world"});
+  ASSERT_TRUE(page.latest_break(Fault::timeout));
+  EXPECT_TRUE(is_that_break(*page.latest_break(Fault::timeout)));
+  EXPECT_FALSE(page.latest_break(Fault::mismatch));
+}
+
+TEST(JobPage, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {
+  const JobPage page = JobPage::create(2, "job", 8);
+  EXPECT_EQ(page.world_size(), 8);
+  EXPECT_FALSE(page.told(1, 1));
+  EXPECT_FALSE(page.told(1, 0));
+  page.announce(1, {1, 4, "gloo"});
+  ASSERT_TRUE(page.told(1, 1));
+  EXPECT_EQ(page.told(1, 1)->world_size, 4);
+  EXPECT_EQ(page.told(1, 1)->backend, "gloo");
+  EXPECT_FALSE(page.told(1, 2));
+}
+
 TEST(JobPage, OnlyTheFirstFailureIsKept) {
   JobPage page = JobPage::create(2, "job");
   EXPECT_FALSE(page.failure());

@@ -4,10 +4,10 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/block_signals.h"
 
 namespace lockstep {
 namespace {
@@ -16,11 +16,11 @@ constexpr int heartbeat_ms = 100;
 
 }  // namespace
 
-Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard)
+Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look)
     : page_(page),
-      pid_(::getpid()),
       slot_(slot),
       switchboard_(switchboard),
+      look_(std::move(look)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_) throw_errno("making an eventfd");
   std::promise<void> entered;
@@ -35,10 +35,6 @@ Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard)
 }
 
 Sentinel::~Sentinel() {
-  if (::getpid() != pid_) {  // fork() copied us without our thread.
-    thread_.detach();
-    return;
-  }
   // An eventfd that nobody else writes always takes a 1; if not, joining would hang.
   if (::eventfd_write(stop_.get(), 1) != 0) thread_.detach();
   if (thread_.joinable()) thread_.join();
@@ -55,6 +51,7 @@ void Sentinel::live(std::promise<void> entered) {
   std::vector<pollfd> entries;
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
+    if (how_ == JobPage::Phase::abandoned) look_();  // What it stays until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
     if (switchboard_ != nullptr) switchboard_->watch(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;

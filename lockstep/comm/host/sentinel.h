@@ -1,7 +1,8 @@
 // The one thread of ours that lives as long as this process is part of a job.
 //
 // It holds the process's mutex in the job page, so that peers learn of a death from the kernel;
-// ticks the heartbeat; and, in rank 0 when no agent started the job, runs the switchboard.
+// ticks the heartbeat; looks for lost peers; and, in rank 0 when no agent started the job, runs the
+// switchboard.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,40 +10,42 @@
 #include <poll.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
-#include <thread>
 #include <vector>
 
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/host/job_page.h"
 #include "lockstep/comm/host/switchboard.h"
+#include "lockstep/comm/host/thread.h"
 
 namespace lockstep {
 
 class Sentinel {
  public:
   // Returns once `slot` of `page` is taken. Both `page` and `switchboard`, which may be null,
-  // must outlive the sentinel. Errors: misuse when a living process holds the slot.
-  Sentinel(JobPage& page, int slot, Switchboard* switchboard);
+  // must outlive the sentinel. `look` is called ten times a second until leave_as(), and must
+  // not throw. Errors: misuse when a living process holds the slot.
+  Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look);
 
-  // Leaves the slot: in order after finish(), as one who abandons the job without it.
+  // Leaves the slot: as leave_as() says, as one who abandons the job without it.
   ~Sentinel();
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;
 
-  void finish() { how_ = JobPage::Phase::finished; }
+  void leave_as(JobPage::Phase how) { how_ = how; }
 
  private:
   void live(std::promise<void> entered);
   void serve_what_is_left(std::vector<pollfd>& entries);
 
   JobPage& page_;
-  const pid_t pid_;
   const int slot_;
   Switchboard* const switchboard_;
+  const std::function<void()> look_;
   std::atomic<JobPage::Phase> how_{JobPage::Phase::abandoned};
   FileDescriptor stop_;  // An eventfd, readable once the sentinel should end.
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace lockstep

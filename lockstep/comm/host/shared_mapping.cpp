@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/ignore_signals.h"
 
 namespace lockstep {
 namespace {
@@ -35,6 +37,22 @@ FileDescriptor make_memfd(std::string_view purpose) {
   if (fd || errno != EINVAL) return fd;  // Kernels before 6.3 do not know that flag.
 #endif
   return FileDescriptor(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
+[[noreturn]] void throw_not_reserved(int error, std::size_t bytes, std::string_view purpose) {
+  rlimit limit{};
+  if (error != EFBIG || ::getrlimit(RLIMIT_FSIZE, &limit) != 0)
+    throw_errno(fmt::format("reserving {} bytes for {}", bytes, purpose), error);
+  throw Error(Fault::system,
+              fmt::format("{} needs {} bytes of shared memory, but this process may make no file, "
+                          "nor such memory, of more than {} bytes: raise `ulimit -f`",
+                          purpose, bytes, limit.rlim_cur));
+}
+
+void reserve(int fd, std::size_t bytes, std::string_view purpose) {
+  const IgnoreSignals ignore{SIGXFSZ};
+  while (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0)
+    if (errno != EINTR) throw_not_reserved(errno, bytes, purpose);
 }
 
 std::optional<std::size_t> number_in(const std::filesystem::path& file) {
@@ -138,11 +156,7 @@ SharedMapping SharedMapping::create(std::string_view purpose, std::size_t bytes)
                                            purpose, bytes, available));
   FileDescriptor fd = make_memfd(purpose);
   if (!fd) throw_errno("memfd_create");
-  int result = 0;
-  do {
-    result = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) throw_errno(fmt::format("reserving {} bytes for {}", bytes, purpose));
+  reserve(fd.get(), bytes, purpose);
   if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) throw_errno("sealing shared memory");
   return SharedMapping(std::move(fd));
 }

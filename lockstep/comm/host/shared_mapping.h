@@ -18,7 +18,8 @@ namespace lockstep {
 class LOCKSTEP_API SharedMapping {
  public:
   // Zero-filled, `bytes` rounded up to whole pages. `purpose` shows in /proc/PID/maps.
-  // Errors: system, with the numbers, when the host or its memory cgroup has less to give.
+  // Errors: system, with the numbers, when the host or its memory cgroup has less to give, or the
+  // limit of file sizes (`ulimit -f`), which holds for memfds too, is less.
   static SharedMapping create(std::string_view purpose, std::size_t bytes);
 
   // Maps all of what another process made and sent. Errors: corrupt when it is not sealed.

@@ -9,6 +9,8 @@
 #include <cerrno>
 
 #include "lockstep/comm/error.h"
+#include "tests/fault_of.h"
+#include "tests/file_size_limit.h"
 
 namespace lockstep {
 namespace {
@@ -43,6 +45,15 @@ TEST(SharedMapping, MoreThanThereIsIsRefusedWithTheNumbersBeforeItIsTaken) {
     EXPECT_NE(std::string(error.what()).find("too much needs"), std::string::npos);
   }
   EXPECT_GT(available_memory(), available / 2);
+}
+
+TEST(SharedMapping, MoreThanTheLimitOfFileSizesIsAnErrorThatNamesItAndKillsNobody) {
+  const test::FileSizeLimit limit(102400);
+  std::string text;
+  EXPECT_EQ(test::fault_of([] { SharedMapping::create("group", std::size_t{1} << 20); }, &text),
+            Fault::system);
+  EXPECT_NE(text.find("group needs 1048576 bytes"), text.npos) << text;
+  EXPECT_NE(text.find("more than 102400 bytes: raise `ulimit -f`"), text.npos) << text;
 }
 
 TEST(SharedMapping, ASealThatTheKernelAddsIsNoReasonToRefuse) {

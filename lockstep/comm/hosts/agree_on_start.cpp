@@ -37,7 +37,7 @@ class Pause {
 constexpr std::chrono::seconds time_for_news{2};
 
 // Nobody has said this before.
-std::string something_new() { return make_job_token().text(); }
+std::string something_new() { return std::string(make_job_token().text()); }
 
 // Rank 0 proposes a start to the ranks that it finds, some of which may be of an earlier one. Those
 // that find what they said in it accept. When all have, rank 0 begins it; when one has said

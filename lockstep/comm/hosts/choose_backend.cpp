@@ -61,6 +61,10 @@ std::vector<std::string> engines_for(std::string_view backend, bool under_mpi) {
 }
 
 BackendChoice choose_backend(const std::vector<RankCard>& cards) {
+  for (const RankCard& card : cards)
+    if (!card.contradiction.empty())
+      throw Error(Fault::mismatch, fmt::format("rank {} {}", card.rank, card.contradiction),
+                  {card.rank});
   const std::string& wanted = cards.front().backend;
   for (const RankCard& card : cards)
     if (card.backend != wanted && !(is_auto(card.backend) && is_auto(wanted)))

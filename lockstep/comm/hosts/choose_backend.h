@@ -23,8 +23,8 @@ struct BackendChoice {
 // started by an MPI launcher, or has an MPI communicator. Errors: misuse for what names no backend.
 std::vector<std::string> engines_for(std::string_view backend, bool under_mpi);
 
-// Errors: mismatch when ranks ask for different backends; unsupported when some rank lacks what it
-// needs, with its reason.
+// Errors: mismatch when ranks ask for different backends, or were told what their launcher was not;
+// unsupported when some rank lacks what it needs, with its reason.
 BackendChoice choose_backend(const std::vector<RankCard>& cards);
 
 }  // namespace lockstep

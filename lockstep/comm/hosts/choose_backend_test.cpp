@@ -95,6 +95,14 @@ TEST(ChooseBackend, NamesRanksThatAskForDifferentOnes) {
       << text;
 }
 
+TEST(ChooseBackend, NamesARankThatWasToldWhatItsLauncherWasNot) {
+  auto all = cards("ab", "auto", both);
+  all[1].contradiction = "was told of 3 ranks, the launcher has started 2 (WORLD_SIZE)";
+  std::string text;
+  EXPECT_EQ(fault_of([&] { choose_backend(all); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("rank 1 was told of 3 ranks, the launcher has started 2"), text.npos) << text;
+}
+
 TEST(ChooseBackend, ListsTheBackendsWhenAskedForNone) {
   std::string text;
   EXPECT_EQ(fault_of([] { engines_for("nccl", false); }, &text), Fault::misuse);
@@ -118,6 +126,16 @@ TEST(RollCall, GivesEveryRankAllCardsAndOneSecret) {
     EXPECT_EQ(roll.cards[2].place, "b");
     EXPECT_EQ(roll.cards[2].engines, both);
   }
+}
+
+TEST(RollCall, NoTextOfACardCanMoveTheCursor) {
+  InProcessStore store;
+  auto mine = cards("a", "auto", {{"gloo", "no\n\x1b[2J library"}});
+  mine[0].host = mine[0].backend = "a\x1b\xC2\x9B";
+  const RollCall roll = call_the_roll(store, "job", mine[0], 1, in(30s));
+  EXPECT_EQ(roll.cards[0].host, "a \xC2\xBF");
+  EXPECT_EQ(roll.cards[0].backend, "a \xC2\xBF");
+  EXPECT_EQ(roll.cards[0].engines.at("gloo"), "no  [2J library");
 }
 
 TEST(RollCall, RefusesASecondProcessOfARank) {

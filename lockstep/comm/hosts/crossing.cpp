@@ -52,10 +52,12 @@ void HostsBackend::Crossing::wait() {
     engine_.wait(call_.deadline, [&] { backend_.throw_if_over(call_.outer); });
   } catch (const Error& error) {
     const bool may_be_explained =
-        error.fault() == Fault::system || error.fault() == Fault::timeout ||
+        error.fault() == Fault::system ||
         (error.fault() == Fault::peer_lost && !error.failure());  // Gloo's: a connection ended.
-    if (!may_be_explained) throw;
-    backend_.throw_if_explained(call_);
+    if (may_be_explained)
+      backend_.throw_if_explained(call_);
+    else if (error.fault() != Fault::timeout)  // The watch looked for news until the deadline.
+      throw;
     throw Error(error.fault(),
                 fmt::format("{}: {}", backend_.context(call_.outer), bare_text(error)));
   }

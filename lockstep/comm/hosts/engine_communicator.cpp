@@ -10,13 +10,12 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/compose.h"
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/block_signals.h"
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/log.h"
 
 namespace lockstep {
@@ -233,7 +232,7 @@ class EngineCommunicator::Caller {
   bool is_alone_ = false;  // Peers may be gone.
   bool ending_ = false;
   bool has_ended_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 EngineCommunicator::EngineCommunicator(CommunicatorOptions options, const Watch& watch)

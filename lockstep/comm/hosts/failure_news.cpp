@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/host/block_signals.h"
 
 namespace lockstep {
 
@@ -32,7 +31,8 @@ void FailureNews::watch() {
       session_->throw_if_peer_lost("watching this host's ranks");
     } catch (const Error& error) {
       const auto& failure = error.failure();
-      if (failure && is_here_[static_cast<std::size_t>(failure->rank)])
+      const bool is_known = failure && failure->rank >= 0;
+      if (is_known && is_here_[static_cast<std::size_t>(failure->rank)])
         lines_.tell_failure(*failure);
       return;  // The first failure of a job is the one that counts.
     }

@@ -6,10 +6,10 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/lines/lines.h"
 
 namespace lockstep {
@@ -31,7 +31,7 @@ class FailureNews {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ending_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "lockstep/comm/blame.h"
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
@@ -134,6 +135,34 @@ void HostsBackend::enter(const Collective& collective) {
   }
 }
 
+// Each host says its ranks' labels, every one ended by a zero.
+std::vector<std::string> HostsBackend::labels(const Collective& collective) {
+  std::string here;
+  for (const std::string& label : local_->labels(collective)) here += label + '\0';
+  const std::vector<std::string> said = exchange(here, collective, in(collective.timeout));
+  std::vector<std::string> all(said_.size());
+  for (int host = 0; host < map_.hosts(); ++host) {
+    std::string_view rest = said[static_cast<std::size_t>(host)];
+    for (const int member : map_.ranks(host)) {
+      const std::string_view label = rest.substr(0, rest.find('\0'));
+      all[static_cast<std::size_t>(member)] = label;
+      rest.remove_prefix(std::min(rest.size(), label.size() + 1));
+    }
+  }
+  await_all(collective);
+  return all;
+}
+
+// A rank that has all labels gives the group up. One that still listens would hear that instead.
+void HostsBackend::await_all(const Collective& collective) {
+  Collective barrier = collective;
+  barrier.signature = {.operation = Operation::barrier};
+  try {
+    enter(barrier);
+  } catch (const Error&) {  // Somebody was here already, and has left.
+  }
+}
+
 // What each host says, where every rank of a host says the same. The owners of a slice tell each
 // other, so that no rank has to pass the news on, and surplus ranks hear of it from rank 0 here.
 std::vector<std::string> HostsBackend::exchange(const std::string& mine,
@@ -160,9 +189,22 @@ std::string HostsBackend::hear(int host, const Collective& collective, Deadline 
 std::string HostsBackend::hear_from(int peer, const Collective& collective, Deadline deadline) {
   const auto watch = [&] { throw_if_over(collective); };
   if (auto said = lines_->hear(peer, deadline, watch)) return *std::move(said);
-  // That host's ranks may know who of them is missing: they give up at the same time.
-  if (auto said = lines_->hear(peer, in(time_for_news), watch)) return *std::move(said);
-  throw_absent(collective, map_.host_of(peer));
+  const int host = map_.host_of(peer);
+  const Error absent(Fault::timeout,
+                     fmt::format("{}: {}", context(collective), describe_absent(collective, host)),
+                     map_.ranks(host));
+  if (map_.ranks(host).size() > 1) ask_who_is_absent(collective, absent);
+  throw absent;
+}
+
+// Only the ranks of that host know who of them is missing. Those that wait for it there give up for
+// the same reason as soon as they hear that we do, and name it.
+void HostsBackend::ask_who_is_absent(const Collective& collective, const Error& absent) {
+  lines_->give_up(Fault::timeout, reason_for(absent, rank_));
+  constexpr std::chrono::milliseconds pause{2};
+  for (const Deadline patience = in(time_for_names); Clock::now() < patience;
+       std::this_thread::sleep_for(pause))
+    throw_if_over(collective);
 }
 
 // Whatever two ranks have sent each other has come when they have heard of each other: how many of
@@ -174,7 +216,7 @@ void HostsBackend::hear_all_pairs(const Collective& collective, Deadline deadlin
     if (map_.host_of(peer) != map_.host()) hear_from(peer, collective, deadline);
 }
 
-void HostsBackend::throw_absent(const Collective& collective, int host) {
+std::string HostsBackend::describe_absent(const Collective& collective, int host) const {
   std::string absent;
   for (const int member : map_.ranks(host)) {
     const auto job_rank = static_cast<std::size_t>(ranks_[static_cast<std::size_t>(member)]);
@@ -182,9 +224,8 @@ void HostsBackend::throw_absent(const Collective& collective, int host) {
     absent += fmt::format("{}rank {} (pid {} on {})", absent.empty() ? "" : " or ", member, who.pid,
                           who.host);
   }
-  throw Error(Fault::timeout,
-              fmt::format("{}: {} did not come within {:.1f} s", context(collective), absent,
-                          static_cast<double>(collective.timeout.count()) / 1000));
+  return fmt::format("{} did not come within {:.1f} s", absent,
+                     static_cast<double>(collective.timeout.count()) / 1000);
 }
 
 // Before anybody has compared what ranks say: the steps are the same whatever that is.

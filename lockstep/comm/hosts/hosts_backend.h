@@ -62,6 +62,7 @@ class HostsBackend final : public Backend {
   const Signature& entered(int rank) const override {
     return said_[static_cast<std::size_t>(rank)];
   }
+  std::vector<std::string> labels(const Collective& collective) override;
   void run(const Collective& collective) override;
   Allocation allocate(const Collective& collective) override;
   void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
@@ -91,9 +92,10 @@ class HostsBackend final : public Backend {
     const int local_root;
   };
 
-  // After a deadline, for those who know better who is missing; and after an engine has failed, for
-  // the news of whose death it was.
+  // After an engine has failed, for the news of whose death it was.
   static constexpr std::chrono::milliseconds time_for_news{1000};
+  // After a deadline, for those who know better who is missing: they look every 20 ms.
+  static constexpr std::chrono::milliseconds time_for_names{200};
   // Beyond the collective's own time, so that whoever is late is named by those who wait for it at
   // the beginning, and not by those who wait for them.
   static constexpr std::chrono::milliseconds grace{3000};
@@ -103,7 +105,9 @@ class HostsBackend final : public Backend {
   std::string hear(int host, const Collective& collective, Deadline deadline);
   std::string hear_from(int peer, const Collective& collective, Deadline deadline);
   void hear_all_pairs(const Collective& collective, Deadline deadline);
-  [[noreturn]] void throw_absent(const Collective& collective, int host);
+  void await_all(const Collective& collective);
+  std::string describe_absent(const Collective& collective, int host) const;
+  void ask_who_is_absent(const Collective& collective, const Error& absent);
   void share_on_host(std::vector<std::string>& said, const Collective& collective);
   void throw_if_over(const Collective& collective) const;
   std::string context(const Collective& collective) const;

@@ -2,15 +2,20 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <thread>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/hosts/across_hosts.h"
 #include "tests/fault_of.h"
 
@@ -214,6 +219,77 @@ TEST_P(AcrossHosts, WhoComesTooLateIsNamedOnEveryHost) {
   EXPECT_TRUE(all_succeeded(late.run(4, 40s)));
 }
 
+// Far less than a second beyond the deadline, whoever it is that does not come.
+double seconds_until_timeout(const ProcessGroup& group, std::string* text) {
+  const auto begin = Clock::now();
+  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 200ms}); }, text), Fault::timeout);
+  return seconds_since(begin);
+}
+
+const Ranks whole_host_late("a whole host late", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  std::string text;
+  if (test::host_of_rank(rank.rank) == "b") {
+    std::this_thread::sleep_for(1500ms);
+    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
+    return;
+  }
+  EXPECT_LT(seconds_until_timeout(group, &text), 0.9) << text;
+  EXPECT_NE(text.find("did not come within 0.2 s"), text.npos) << text;
+});
+
+TEST_P(AcrossHosts, ATimeoutComesAtItsDeadlineWhenAWholeHostIsLate) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(whole_host_late.run(4, 40s)));
+  HostLayout{"ab", GetParam()}.set();
+  EXPECT_TRUE(all_succeeded(whole_host_late.run(2, 40s)));
+}
+
+// Rank 2 waits for rank 3 as well, and to a later deadline.
+const Ranks one_late("one of a host late", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  std::string text;
+  if (rank.rank == 3) {
+    std::this_thread::sleep_for(1500ms);
+    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
+    return;
+  }
+  if (rank.rank == 2) {
+    EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 5s}); }, &text), Fault::timeout);
+  } else {
+    std::this_thread::sleep_for(100ms);
+    EXPECT_LT(seconds_until_timeout(group, &text), 0.9) << text;
+  }
+  const bool is_named = text.find("without rank 3 (pid ") != text.npos;
+  EXPECT_TRUE(is_named || text.find(" or rank 3 (pid ") == text.npos) << text;
+  EXPECT_NE(text.find("rank 3 (pid "), text.npos) << text;
+});
+
+TEST_P(AcrossHosts, ATimeoutComesAtItsDeadlineAndNamesTheOneThatIsLate) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(one_late.run(4, 40s)));
+}
+
+const Ranks labels_differ("labels differ across hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  std::string text;
+  const std::string label = rank.rank == 2 ? "bucket 4" : "bucket 3";
+  EXPECT_EQ(fault_of([&] { group.barrier({.label = label}); }, &text), Fault::mismatch) << text;
+  EXPECT_NE(text.find("rank 0 called barrier, label 'bucket 3', rank 2 called barrier, "
+                      "label 'bucket 4'"),
+            text.npos)
+      << text;
+});
+
+TEST_P(AcrossHosts, LabelsThatDifferAreShownOnEveryHost) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(labels_differ.run(4, 30s)));
+  HostLayout{"abb", GetParam()}.set();  // With a surplus rank.
+  EXPECT_TRUE(all_succeeded(labels_differ.run(3, 30s)));
+}
+
 const Ranks aborts("aborts across hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
@@ -300,6 +376,77 @@ TEST(JoinHosts, RanksThatAskForDifferentBackendsAllLearnIt) {
   HostLayout{"ab", "shm+gloo"}.set();
   EXPECT_TRUE(all_succeeded(disagrees.run(2, 30s)));
   HostLayout::unset();
+}
+
+// Far less than the time that a rank would else wait for those that never come.
+constexpr auto at_once = 20.0;
+
+// On one host, where some ranks meet by shared memory alone.
+void expect_disagreement(const InitOptions& options, const char* what) {
+  const auto begin = Clock::now();
+  std::string text;
+  EXPECT_EQ(fault_of([&] { init_process_group(options); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find(what), std::string::npos) << text;
+  EXPECT_LT(seconds_since(begin), at_once);
+}
+
+const Ranks disagrees_here("asks for another backend on one host", [](const Rank& rank) {
+  if (rank.rank == 1) ::setenv("LOCKSTEP_BACKEND", "gloo", 1);
+  expect_disagreement({}, "rank 0 asks for backend 'auto', rank 1 for 'gloo'");
+});
+
+const Ranks rank_zero_disagrees("rank 0 asks for another backend", [](const Rank& rank) {
+  expect_disagreement({.backend = rank.rank == 0 ? "gloo" : "shm"},
+                      "rank 0 asks for backend 'gloo', rank 1 for 'shm', rank 2 for 'shm'");
+});
+
+TEST(JoinHosts, RanksOfOneHostThatAskForDifferentBackendsAllLearnItAtOnce) {
+  EXPECT_TRUE(all_succeeded(disagrees_here.run(2, 60s)));
+  EXPECT_TRUE(all_succeeded(rank_zero_disagrees.run(3, 60s)));
+}
+
+const Ranks differ_in_name_only("ask for one backend by two names", [](const Rank& rank) {
+  ProcessGroup group = init_process_group({.backend = rank.rank == 0 ? "auto" : "shm"});
+  group.barrier();
+  destroy_process_group(group);
+});
+
+TEST(JoinHosts, RanksOfOneHostMayNameItsSharedMemoryDifferently) {
+  EXPECT_TRUE(all_succeeded(differ_in_name_only.run(2, 30s)));
+}
+
+// One port for all ranks of a run, that nobody else has.
+int port_for(const Rank& rank) {
+  const auto file = rank.scratch / "port";
+  if (rank.rank == 0) {
+    const FileDescriptor free(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    socklen_t size = sizeof any;
+    EXPECT_EQ(::bind(free.get(), reinterpret_cast<const sockaddr*>(&any), size), 0);
+    EXPECT_EQ(::getsockname(free.get(), reinterpret_cast<sockaddr*>(&any), &size), 0);
+    std::ofstream(file.string() + ".new") << ntohs(any.sin_port);
+    std::filesystem::rename(file.string() + ".new", file);
+  }
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(1ms);
+  int port = 0;
+  std::ifstream(file) >> port;
+  return port;
+}
+
+const Ranks meets_by_engine("meets by an engine on one host", [](const Rank& rank) {
+  ::setenv("MASTER_PORT", std::to_string(port_for(rank)).c_str(), 1);
+  for (int round = 0; round < 2; ++round) {
+    ProcessGroup group = init_process_group({.backend = "gloo"});
+    EXPECT_EQ(group.backend(), "gloo");
+    group.barrier();
+    destroy_process_group(group);
+  }
+});
+
+TEST(JoinHosts, RanksOfOneHostMayMeetByAnEngine) {
+  LOCKSTEP_NEEDS_ENGINE("gloo");
+  EXPECT_TRUE(all_succeeded(meets_by_engine.run(2, 60s)));
 }
 
 const Ranks chooses("chooses by itself", [](const Rank& rank) {

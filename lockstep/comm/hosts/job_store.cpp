@@ -2,11 +2,13 @@
 #include "lockstep/comm/hosts/job_store.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 
 #include <algorithm>
 #include <exception>
 
 #include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/agent_line.h"
@@ -22,9 +24,14 @@
 namespace lockstep {
 namespace {
 
-// LOCKSTEP_JOB_TOKEN can be read once; a second group of this process needs it again.
+// LOCKSTEP_JOB_TOKEN can be read once, but a process may have several groups. One of a single host
+// may have read it.
 const std::optional<JobToken>& token_of_environment() {
-  static const std::optional<JobToken> token = read_job_token();
+  static const std::optional<JobToken> token = [] {
+    auto read = read_job_token();
+    const auto& kept = secret_of_environment();
+    return read || !kept ? read : JobToken(kept->text());
+  }();
   return token;
 }
 
@@ -60,10 +67,12 @@ struct Announcement {
   std::int32_t port;
   char job_id[64];
   char token[64];
+
+  ~Announcement() { OPENSSL_cleanse(token, sizeof token); }
 };
 
 template <std::size_t n>
-void copy_text(char (&to)[n], const std::string& text) {
+void copy_text(char (&to)[n], std::string_view text) {
   check(text.size() < n, "what rank 0 announces is too long");
   to[text.copy(to, n - 1)] = '\0';
 }
@@ -114,7 +123,7 @@ JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std
   tell_all(world.handle, announced);
   if (failure) std::rethrow_exception(failure);
   if (announced.problem[0] != 0)
-    throw Error(Fault::aborted, fmt::format("rank 0: {}", announced.problem));
+    throw Error(Fault::aborted, fmt::format("rank 0: {}", clean_text(announced.problem)));
   made.host = announced.host;
   if (served) {
     made.store = {served, &served->store};

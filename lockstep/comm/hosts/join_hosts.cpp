@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/agent_line.h"
@@ -66,6 +67,18 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
   return session;
 }
 
+// How the number of ranks that this one was told contradicts its launcher's; else empty. The
+// launcher's counts from here on, so that the ranks meet and all of them learn of it.
+std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
+  if (!who.agent_fd || who.store.empty()) return {};
+  const int told = std::exchange(who.world_size, AgentLine(*who.agent_fd).world_size(deadline));
+  if (told == who.world_size) return {};
+  const auto text = fmt::format("was told of {} ranks, the launcher has started {} (WORLD_SIZE)",
+                                told, who.world_size);
+  if (who.rank < who.world_size) return text;
+  throw Error(Fault::mismatch, fmt::format("rank {} {}", who.rank, text));
+}
+
 // Where the lines put what they hear of lost ranks, also before there is a session.
 class FailureInbox {
  public:
@@ -121,6 +134,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   require(!options.store || options.mpi_communicator == nullptr,
           "init_process_group: ranks meet by `store` or by `mpi_communicator`, not by both");
   const Deadline deadline = in(options.timeout);
+  const std::string contradicted = contradiction(who, deadline);
   who.job_id = member_id(who.job_id);
   const std::string backend = backend_asked_for(options);
   const std::string wanted = option_or_variable(options.interface, "LOCKSTEP_INTERFACE");
@@ -152,7 +166,8 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                       .place = this_place(),
                       .address = context->lines->address(),
                       .backend = backend,
-                      .engines = engines};
+                      .engines = engines,
+                      .contradiction = contradicted};
   const std::string keys = fmt::format("lockstep/{}/{}/{}/", who.job_id, who.attempt, group);
   const RollCall roll = call_the_roll(*store.store, keys, mine, who.world_size, deadline);
   const BackendChoice choice = choose_backend(roll.cards);

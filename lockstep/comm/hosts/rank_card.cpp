@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/store/job_token.h"
@@ -20,21 +21,29 @@ using Json = nlohmann::json;
 // The others wait a little longer than rank 0, which then tells them who is missing.
 constexpr std::chrono::seconds time_for_news{2};
 
+constexpr std::size_t longest_text = 4096;  // Bytes.
+
 Json to_json(const RankCard& card) {
-  return {{"rank", card.rank},      {"pid", card.pid},         {"host", card.host},
-          {"place", card.place},    {"address", card.address}, {"backend", card.backend},
-          {"engines", card.engines}};
+  return {{"rank", card.rank},       {"pid", card.pid},
+          {"host", card.host},       {"place", card.place},
+          {"address", card.address}, {"backend", card.backend},
+          {"engines", card.engines}, {"contradiction", card.contradiction}};
 }
+
+// A text that messages quote.
+std::string clean(const std::string& text) { return clean_text(text, longest_text); }
 
 RankCard card_of(const Json& json) {
   RankCard card;
   json.at("rank").get_to(card.rank);
   json.at("pid").get_to(card.pid);
-  json.at("host").get_to(card.host);
+  card.host = clean(json.at("host"));
   json.at("place").get_to(card.place);
   json.at("address").get_to(card.address);
-  json.at("backend").get_to(card.backend);
-  json.at("engines").get_to(card.engines);
+  card.backend = clean(json.at("backend"));
+  for (const auto& [engine, why_not] : json.at("engines").items())
+    card.engines.emplace(clean(engine), clean(why_not));
+  card.contradiction = clean(json.value("contradiction", ""));
   return card;
 }
 
@@ -68,7 +77,7 @@ std::string gather_cards(Store& store, const std::string& prefix, int world_size
     }
   }
   if (!missing.empty()) return Json{{"missing", missing}}.dump();
-  return Json{{"secret", make_job_token().text()}, {"cards", std::move(cards)}}.dump();
+  return Json{{"secret", std::string(make_job_token().text())}, {"cards", std::move(cards)}}.dump();
 }
 
 }  // namespace
@@ -93,7 +102,7 @@ RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& 
     const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_news : deadline));
     if (said.contains("missing"))
       throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
-                                              said["missing"].get<std::string>()));
+                                              clean(said["missing"])));
     RollCall roll{.secret = said.at("secret"), .cards = {}};
     for (const Json& card : said.at("cards")) roll.cards.push_back(card_of(card));
     if (roll.cards.size() != static_cast<std::size_t>(world_size))

@@ -21,6 +21,7 @@ struct RankCard {
   std::string backend;  // Which it was asked for: InitOptions::backend.
   // Of the engines that this may come to, why they cannot run here; empty for those that can.
   std::map<std::string, std::string> engines;
+  std::string contradiction = {};  // What it was told and its launcher was not; else empty.
 };
 
 // What ranks that can share memory have in common: the kernel as it was booted, the network

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lockstep/comm/bare_text.h"
+#include "lockstep/comm/clean_text.h"
 
 namespace lockstep {
 namespace {
@@ -86,7 +87,7 @@ void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const L
         break;
       case Kind::give_up:
         if (!given_up_)
-          given_up_ = GivenUp{static_cast<Fault>(frame.number), std::string(frame.bytes)};
+          given_up_ = GivenUp{static_cast<Fault>(frame.number), clean_text(frame.bytes)};
         break;
       default:
         throw Error(Fault::corrupt, "a frame that no group gets");
@@ -137,7 +138,9 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
   int fair_slices = 0;           // Since then.
   std::unique_lock lock(mutex_);
   for (auto before = Clock::now();;) {
-    heard_.wait_until(lock, in(slice), [&] { return !from.entries.empty() || failed_; });
+    const Deadline end = deadline == no_deadline ? deadline : deadline + overslept;
+    const Deadline wake = before < end ? std::min(in(slice), end) : in(slice);
+    heard_.wait_until(lock, wake, [&] { return !from.entries.empty() || failed_; });
     if (!from.entries.empty()) {
       std::string entry = std::move(from.entries.front());
       from.entries.pop_front();
@@ -155,8 +158,7 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
     lock.unlock();
     watch();
     lock.lock();
-    const bool late = deadline != no_deadline && now >= deadline + overslept;
-    if (late && fair_slices >= enough_slices) return std::nullopt;
+    if (now >= end && fair_slices >= enough_slices) return std::nullopt;
   }
 }
 

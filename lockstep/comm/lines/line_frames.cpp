@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/lines/line_frames.h"
 
+#include "lockstep/comm/blame.h"
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/signature.h"
 #include "lockstep/comm/store/bytes.h"
 
@@ -90,8 +92,8 @@ std::string encode_failure(const Failure& failure) {
       .prefixed(cut(failure.host, max_text_bytes))
       .prefixed(cut(failure.operation, max_text_bytes))
       .prefixed(cut(failure.group, max_text_bytes))
-      .prefixed(cut(failure.what, max_what_bytes))
-      .prefixed(cut(failure.connection, max_text_bytes))
+      .prefixed(failure.fault ? "" : cut(failure.what, max_what_bytes))
+      .prefixed(cut(failure.fault ? in_words(failure) : failure.connection, max_text_bytes))
       .take();
 }
 
@@ -112,12 +114,14 @@ Failure decode_failure(std::string_view bytes) {
   if ((flags & has_signal) != 0) failure.signal = signal;
   if ((flags & has_oom) != 0) failure.oom = (flags & is_oom) != 0;
   failure.left = (flags & has_left) != 0;
-  failure.host = reader.prefixed(max_text_bytes);
-  failure.operation = reader.prefixed(max_text_bytes);
-  failure.group = reader.prefixed(max_text_bytes);
-  failure.what = reader.prefixed(max_what_bytes);
-  failure.connection = reader.prefixed(max_text_bytes);
+  const auto text = [&](std::size_t most) { return clean_text(reader.prefixed(most), most); };
+  failure.host = text(max_text_bytes);
+  failure.operation = text(max_text_bytes);
+  failure.group = text(max_text_bytes);
+  failure.what = text(max_what_bytes);
+  failure.connection = text(max_text_bytes);
   reader.end();
+  if (read_words(failure.connection, failure)) failure.connection.clear();
   return failure;
 }
 

@@ -46,7 +46,8 @@ struct ParsedFrame {
 };
 std::optional<ParsedFrame> parse_line_frame(std::string_view input);
 
-// Texts are cut to what fits into a frame. Errors: corrupt.
+// Texts are cut to what fits into a frame, and are clean once they are decoded: see clean_text().
+// Errors: corrupt.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(std::string_view bytes);
 

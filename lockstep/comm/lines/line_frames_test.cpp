@@ -86,6 +86,30 @@ TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
   EXPECT_FALSE(little.exit_code || little.signal || *little.oom || little.left);
 }
 
+TEST(LineFrames, NoTextOfAFailureCanMoveTheCursor) {
+  const std::string text = "a\x1b[2J\n\x9b\xC2\x9B";
+  const Failure got = decode_failure(encode_failure(
+      {.host = text, .operation = text, .group = text, .what = text, .connection = text}));
+  for (const std::string& each : {got.host, got.operation, got.group, got.what, got.connection})
+    EXPECT_EQ(each, "a [2J \xEF\xBF\xBD\xC2\xBF");
+}
+
+TEST(LineFrames, CarryWhichLivingRanksAreToBlame) {
+  const Failure told{.rank = 1,
+                     .pid = 42,
+                     .what = "within 30 s; rank 0 waited",
+                     .detected_by = 0,
+                     .fault = Fault::timeout,
+                     .ranks = {1, 3},
+                     .call = "barrier #4 of group world"};
+  const Failure got = decode_failure(encode_failure(told));
+  EXPECT_EQ(got.fault, Fault::timeout);
+  EXPECT_EQ(got.ranks, told.ranks);
+  EXPECT_EQ(got.pid, 42);
+  EXPECT_EQ(describe(got), describe(told));
+  EXPECT_EQ(got.connection, "");
+}
+
 TEST(LineFrames, CutAFailuresTextsToWhatFits) {
   const std::string huge(1 << 20, 'x');
   const std::string bytes = encode_failure(

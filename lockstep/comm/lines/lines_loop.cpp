@@ -9,7 +9,6 @@
 #include <cerrno>
 
 #include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/host/block_signals.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/store/join_store.h"
 #include "lockstep/comm/store/poll_until.h"

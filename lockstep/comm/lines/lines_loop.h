@@ -12,9 +12,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/lines/group_lines.h"
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/store/door.h"
@@ -108,7 +108,7 @@ class Lines::Loop {
   // Of the thread alone.
   std::optional<Door> door_;
   Clock::time_point looked_{};
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace lockstep

@@ -6,10 +6,12 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <thread>
 
 #include "lockstep/comm/lines/lines_rig.h"
 #include "lockstep/comm/store/store_rig.h"
 #include "tests/fault_of.h"
+#include "tests/small_stacks.h"
 
 namespace lockstep {
 namespace {
@@ -78,6 +80,13 @@ INSTANTIATE_TEST_SUITE_P(Ranks, LinesOf, testing::Values(2, 3, 5));
 
 TEST_P(LinesOf, ThatManyRanksReachAllOthers) {
   LineTeam team(GetParam());
+  team.connect();
+  expect_lines(team);
+}
+
+TEST(Lines, WorkWhereOtherThreadsHaveSmallStacks) {
+  const test::SmallStacks others;
+  LineTeam team(2);
   team.connect();
   expect_lines(team);
 }
@@ -244,6 +253,16 @@ TEST(Lines, TellWhyAGroupWasGivenUpOnce) {
   groups[1]->say(0, "nothing is said after it");
   EXPECT_EQ(groups[0]->hear(1, in(100ms), nothing), std::nullopt);
   EXPECT_EQ(first.calls(), 1);
+}
+
+TEST(Lines, TellAReasonWithoutWhatATerminalWouldActOn) {
+  LineTeam team(2);
+  team.connect();
+  const auto groups = team.open("world");
+  GivenUp other(*groups[0]);
+  groups[1]->give_up(Fault::mismatch, "the\n\x1b[2J reason");
+  ASSERT_TRUE(other.await());
+  EXPECT_EQ(other.reason(), "the  [2J reason");
 }
 
 TEST(Lines, TellWhyAGroupWasGivenUpBeforeItWasOpened) {

@@ -45,8 +45,8 @@ struct Lane {
   alignas(64) Flag step;               // Counts the steps inside of operations.
   alignas(64) Flag doorbell;           // Rung by peers that have moved a message of this rank.
   std::atomic<std::uint32_t> refused;  // 1 when it could not do its part; `reason` says why.
-  char reason[244];
-  cpu_set_t cores;  // On which it may run.
+  char reason[244];                    // Of a call in which ranks differ, its label.
+  cpu_set_t cores;                     // On which it may run.
   // Set for each rank for which this one has offered a pipe: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];
 };

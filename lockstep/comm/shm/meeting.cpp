@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "lockstep/comm/blame.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/fixed_text.h"
 #include "lockstep/comm/host/futex.h"
@@ -131,8 +132,9 @@ void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     fair_slices = fair ? fair_slices + 1 : 0;
     before = now;
     const std::string context = this->context(collective);
+    if (watch_) watch_();  // First: who is gone may have left for what this knows better.
+    throw_if_given_up_without(absent(), context);
     throw_if_over(context);
-    if (watch_) watch_();
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
     if (fair_slices < enough_slices) continue;  // The peers may have been stopped like us.
@@ -151,17 +153,40 @@ void Meeting::name_the_stalled(const std::vector<int>& absent, const std::string
   }
 }
 
-void Meeting::throw_timeout(const std::vector<int>& absent, const std::string& context,
-                            Clock::time_point since) {
+std::string Meeting::describe(const std::vector<int>& absent) const {
   std::string text;
   for (const int peer : absent) {
     const auto stall = peers_->stall_of(peer);
     text += fmt::format("{}{}{}{}", text.empty() ? "" : "; ", peers_->describe(peer),
                         stall ? ", is " : "", stall.value_or(""));
   }
-  text = fmt::format("{}: {} of {} ranks did not come in time (waited {:.1f} s): {}", context,
-                     absent.size(), size_, seconds_since(since), text);
-  throw Error(Fault::timeout, text);
+  return text;
+}
+
+std::vector<int> Meeting::numbers_of(const std::vector<int>& ranks) const {
+  std::vector<int> numbers;
+  for (const int rank : ranks) numbers.push_back(peers_->number(rank));
+  return numbers;
+}
+
+// Another host gave the group up for want of ranks: who is absent here is known here best. A rank of
+// this host that gave up has said whom it waited for, and may be absent itself by now.
+void Meeting::throw_if_given_up_without(const std::vector<int>& absent,
+                                        const std::string& context) const {
+  const auto& common = segment_.common();
+  if (absent.empty() || !is_given_up() || common.fault != Fault::timeout) return;
+  throw Error(
+      Fault::timeout,
+      fmt::format("{}: without {}: {}{}", context, describe(absent), was_given_up, common.reason),
+      common.rank < 0 ? numbers_of(absent) : std::vector<int>());
+}
+
+void Meeting::throw_timeout(const std::vector<int>& absent, const std::string& context,
+                            Clock::time_point since) const {
+  throw Error(Fault::timeout,
+              fmt::format("{}: {} of {} ranks did not come in time (waited {:.1f} s): {}", context,
+                          absent.size(), size_, seconds_since(since), describe(absent)),
+              numbers_of(absent));
 }
 
 void Meeting::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const {
@@ -195,7 +220,7 @@ void Meeting::give_up(Fault fault, std::string_view reason, bool by_this_rank) c
 void Meeting::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
   const auto throw_given_up = [&] {
-    const auto why = fmt::format("{}: the group was given up: {}", context, common.reason);
+    const auto why = fmt::format("{}: {}{}", context, was_given_up, common.reason);
     if (common.fault != Fault::peer_lost || common.rank < 0) throw Error(common.fault, why);
     throw Error(why, Failure{.rank = common.rank, .host = "this host", .pid = common.pid});
   };

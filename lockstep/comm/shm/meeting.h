@@ -64,8 +64,11 @@ class Meeting {
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;
   void name_the_stalled(const std::vector<int>& absent, const std::string& context);
+  std::string describe(const std::vector<int>& absent) const;
+  std::vector<int> numbers_of(const std::vector<int>& ranks) const;
+  void throw_if_given_up_without(const std::vector<int>& absent, const std::string& context) const;
   [[noreturn]] void throw_timeout(const std::vector<int>& absent, const std::string& context,
-                                  Clock::time_point since);
+                                  Clock::time_point since) const;
   std::string context(const Collective& collective) const;
 
   const std::shared_ptr<Peers> peers_;

@@ -44,8 +44,8 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
   });
   const std::size_t bytes = GroupSegment::bytes_for(size_);
   const auto give_up = [&] {
-    peers_->throw_if_lost("making group " + group_);
     watch();
+    peers_->throw_if_lost("making group " + group_);
   };
   if (rank_ != 0) return {peers_->obtain(key_, bytes, in(timeout), give_up), size_};
   try {
@@ -79,6 +79,14 @@ void ShmBackend::enter(const Collective& collective) {
   // What is in no registered memory must go through the room in any case.
   if (mine.input == 0 && mine.output == 0) passage_.put_first(collective);
   meeting_.enter(collective);
+}
+
+std::vector<std::string> ShmBackend::labels(const Collective& collective) {
+  copy_text(segment_.lane(rank_).reason, collective.label);
+  meeting_.step(collective);
+  std::vector<std::string> all;
+  for (int peer = 0; peer < size_; ++peer) all.emplace_back(segment_.lane(peer).reason);
+  return all;
 }
 
 void ShmBackend::run(const Collective& collective) {

@@ -41,6 +41,7 @@ class ShmBackend final : public Backend {
   bool native(Operation operation, DType dtype, ReduceOp op) const override;
   void enter(const Collective& collective) override;
   const Signature& entered(int rank) const override { return meeting_.entry(rank).signature; }
+  std::vector<std::string> labels(const Collective& collective) override;
   void run(const Collective& collective) override;
   Allocation allocate(const Collective& collective) override;
   void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }

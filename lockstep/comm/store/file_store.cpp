@@ -16,6 +16,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/host/ignore_signals.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/store/file_store_record.h"
 #include "lockstep/comm/store/store_table.h"
@@ -52,6 +53,7 @@ FileDescriptor open_private(const std::string& path, int flags) {
 }
 
 void write_at(int file, std::string_view bytes, off_t offset, const std::string& path) {
+  const IgnoreSignals ignore{SIGXFSZ};
   while (!bytes.empty()) {
     const ssize_t written = ::pwrite(file, bytes.data(), bytes.size(), offset);
     if (written < 0 && errno == EINTR) continue;

@@ -14,6 +14,7 @@
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/store/file_store_record.h"
 #include "tests/fault_of.h"
+#include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -104,6 +105,19 @@ TEST_F(FileStoreFile, OverwritingForLongDoesNotFillTheDisk) {
   }
   EXPECT_LT(read().size(), 2'000'000u);
   EXPECT_FALSE(std::filesystem::exists(path_ + ".compact"));
+}
+
+TEST_F(FileStoreFile, WhatGoesBeyondTheLimitOfFileSizesIsAnErrorAndKillsNobody) {
+  FileStore store({.path = path_});
+  store.set("a", "1");
+  {
+    const test::FileSizeLimit limit(4096);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { store.set("b", std::string(8192, 'x')); }, &text), Fault::system);
+    EXPECT_NE(text.find("store file " + path_), text.npos) << text;
+  }
+  EXPECT_EQ(store.find("a"), "1");
+  EXPECT_EQ(store.find("b"), std::nullopt);
 }
 
 TEST_F(FileStoreFile, ALockThatNobodyGivesBackIsATimeout) {

@@ -50,7 +50,7 @@ Key derive(const std::optional<JobToken>& token, std::string_view job_id,
   const std::unique_ptr<EVP_KDF, decltype(free_kdf)> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
   if (!kdf) throw_crypto("HKDF");
   const std::unique_ptr<EVP_KDF_CTX, decltype(free_context)> context(EVP_KDF_CTX_new(kdf.get()));
-  const std::string_view secret = token ? std::string_view(token->text()) : no_token;
+  const std::string_view secret = token ? token->text() : no_token;
   const auto part = [](const char* name, std::string_view text) {
     return OSSL_PARAM_construct_octet_string(name, const_cast<char*>(text.data()), text.size());
   };

@@ -34,6 +34,12 @@ struct Wiped {
   ~Wiped() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
+// In place: /proc/PID/environ shows this memory.
+void wipe_variable(char* text) {
+  OPENSSL_cleanse(text, std::strlen(text));
+  ::unsetenv("LOCKSTEP_JOB_TOKEN");
+}
+
 JobToken read_token_file(const char* path) {
   const auto refuse = [&](std::string_view why) {
     throw Error(Fault::misuse, fmt::format("LOCKSTEP_JOB_TOKEN_FILE={}: {}", path, why));
@@ -56,22 +62,13 @@ JobToken read_token_file(const char* path) {
 
 }  // namespace
 
-JobToken::JobToken(std::string_view text) : text_(text) {
+JobToken::JobToken(std::string_view text) : secret_(text) {
   while (text.ends_with('=')) text.remove_suffix(1);
   require(text.size() <= most_characters && std::all_of(text.begin(), text.end(), is_base64),
           "a job token is base64 text of at most 1024 characters");
   require(text.size() >= least_characters,
           "a job token needs at least 22 base64 characters (128 bits): openssl rand -base64 32");
 }
-
-JobToken& JobToken::operator=(const JobToken& other) {
-  if (this == &other) return *this;
-  OPENSSL_cleanse(text_.data(), text_.size());
-  text_ = other.text_;
-  return *this;
-}
-
-JobToken::~JobToken() { OPENSSL_cleanse(text_.data(), text_.size()); }
 
 JobToken make_job_token() {
   std::array<unsigned char, 32> random{};
@@ -94,9 +91,19 @@ std::optional<JobToken> read_job_token() {
   if (path != nullptr) return read_token_file(path);
   if (text == nullptr) return std::nullopt;
   const JobToken token(text);
-  OPENSSL_cleanse(text, std::strlen(text));  // In place: /proc/PID/environ shows this memory.
-  ::unsetenv("LOCKSTEP_JOB_TOKEN");
+  wipe_variable(text);
   return token;
+}
+
+const std::optional<Secret>& secret_of_environment() {
+  static const std::optional<Secret> kept = []() -> std::optional<Secret> {
+    char* text = ::getenv("LOCKSTEP_JOB_TOKEN");
+    if (text == nullptr) return std::nullopt;
+    const Secret secret(text);
+    wipe_variable(text);
+    return secret;
+  }();
+  return kept;
 }
 
 }  // namespace lockstep

@@ -7,27 +7,24 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "lockstep/comm/api.h"
+#include "lockstep/comm/store/secret.h"
 
 namespace lockstep {
 
-// Overwrites its memory when it goes.
 class LOCKSTEP_API JobToken {
  public:
   // Base64, either alphabet, of at least 128 bits: 22 characters. Errors: misuse for less, whose
   // message does not hold the text.
   explicit JobToken(std::string_view text);
-  JobToken(const JobToken&) = default;
-  JobToken& operator=(const JobToken& other);
-  ~JobToken();
 
-  const std::string& text() const { return text_; }
+  // Where it lies no core dump shows it; a copy elsewhere does.
+  std::string_view text() const { return secret_.text(); }
 
  private:
-  std::string text_;
+  Secret secret_;
 };
 
 // 256 random bits.
@@ -38,5 +35,9 @@ LOCKSTEP_API JobToken make_job_token();
 // a second call finds nothing. Errors: misuse for both at once, for a file that is a symbolic link,
 // is not this user's or may be read by others, and for a token that is too short.
 LOCKSTEP_API std::optional<JobToken> read_job_token();
+
+// The text of LOCKSTEP_JOB_TOKEN at the first call, which wipes and unsets it: for all groups of
+// this process. Any text; empty when it was not set.
+const std::optional<Secret>& secret_of_environment();
 
 }  // namespace lockstep

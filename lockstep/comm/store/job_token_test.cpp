@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lockstep/comm/hosts/across_hosts.h"
+#include "lockstep/comm/store/handshake.h"
+#include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -31,7 +34,7 @@ class StoreToken : public testing::Test {
   }
 
   test::ScratchDirectory scratch_;
-  const std::string text_ = make_job_token().text();
+  const std::string text_{make_job_token().text()};
 };
 
 TEST_F(StoreToken, TwoMadeTokensDiffer) {
@@ -59,6 +62,73 @@ TEST_F(StoreToken, TheVariableIsReadOnceAndWiped) {
   EXPECT_EQ(there[0], '\0');
   EXPECT_FALSE(read_job_token());
 }
+
+// --- What a core dump shows ----------------------------------------------------------------------
+
+std::string reversed(std::string_view text) { return {text.rbegin(), text.rend()}; }
+
+TEST(TokenMemory, TheSearchFindsWhatADumpShows) {
+  const std::string end = "daednahtorwodnudesrever";
+  const std::string text = reversed(end);
+  EXPECT_FALSE(test::dumped_mappings_with(end).empty());
+  const Secret secret(text);
+  EXPECT_EQ(secret.text(), text);
+}
+
+void expect_no_dump_to_show_the_token() {
+  for (const std::string& mapping : test::dumped_mappings_with(::getenv("LOCKSTEP_TEST_NEKOT")))
+    ADD_FAILURE() << "the token is in " << mapping;
+}
+
+// Each rank gets the token by the environment, and backwards what it is to look for.
+void run_with_token(const test::Ranks& ranks, int count) {
+  const JobToken token = make_job_token();
+  ::setenv("LOCKSTEP_JOB_TOKEN", std::string(token.text()).c_str(), 1);
+  ::setenv("LOCKSTEP_TEST_NEKOT", reversed(token.text()).c_str(), 1);
+  EXPECT_TRUE(all_succeeded(ranks.run(count, std::chrono::seconds(30))));
+  ::unsetenv("LOCKSTEP_JOB_TOKEN");
+  ::unsetenv("LOCKSTEP_TEST_NEKOT");
+}
+
+const test::Ranks on_one_host("token on one host", [](const test::Rank&) {
+  for (int i = 0; i < 2; ++i) {  // The second group needs it again.
+    ProcessGroup group = init_process_group();
+    group.barrier();
+    expect_no_dump_to_show_the_token();
+    destroy_process_group(group);
+  }
+});
+
+TEST(TokenMemory, OfARankOfOneHostIsNotDumped) { run_with_token(on_one_host, 2); }
+
+const test::Ranks on_two_hosts("token on two hosts", [](const test::Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  expect_no_dump_to_show_the_token();
+  destroy_process_group(group);
+});
+
+TEST(TokenMemory, OfARankOfTwoHostsIsNotDumped) {
+  LOCKSTEP_NEEDS_ENGINE("gloo");
+  test::HostLayout{"ab", "gloo"}.set();
+  run_with_token(on_two_hosts, 2);
+  test::HostLayout::unset();
+}
+
+// As a launcher has it, for hosts that come later.
+const test::Ranks shakes_hands("token in a handshake", [](const test::Rank& rank) {
+  const auto token = read_job_token();
+  const JobMember member{.job_id = "job", .rank = rank.rank, .world_size = 1};
+  ServerHandshake server(member, token, make_nonce());
+  ClientHandshake client(member, token, make_nonce());
+  const auto nobody = [](const JobMember&) { return std::nullopt; };
+  client.confirm(server.answer(client.hello(server.challenge()), nobody).frame);
+  expect_no_dump_to_show_the_token();
+});
+
+TEST(TokenMemory, OfBothEndsOfAHandshakeIsNotDumped) { run_with_token(shakes_hands, 1); }
+
+// --- Where it comes from -------------------------------------------------------------------------
 
 TEST_F(StoreToken, AFileOfOursThatNobodyElseReadsIsRead) {
   write(text_ + "\n", 0600);

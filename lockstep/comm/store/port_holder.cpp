@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
-#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/clean_text.h"
+#include "lockstep/comm/host/proc_file.h"
 
 namespace lockstep {
 namespace {
@@ -38,21 +41,19 @@ std::optional<Listener> find_listener(const char* table, int port) {
   return std::nullopt;
 }
 
-bool holds(const fs::path& process, const std::string& socket) {
-  std::error_code gone;  // The process may end, or belong to another user.
-  fs::directory_iterator entry(process / "fd", gone);
-  for (; !gone && entry != fs::directory_iterator(); entry.increment(gone))
-    if (std::error_code closed; fs::read_symlink(entry->path(), closed) == socket) return true;
-  return false;
+bool holds(pid_t process, const std::string& socket) {
+  const fs::path folder = fmt::format("/proc/{}/fd", process);
+  const std::vector<std::string> descriptors = names_in(folder);
+  return std::any_of(descriptors.begin(), descriptors.end(), [&](const std::string& descriptor) {
+    std::error_code closed;
+    return fs::read_symlink(folder / descriptor, closed) == socket;
+  });
 }
 
-std::string command_of(const fs::path& process) {
-  std::ifstream file(process / "cmdline", std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  while (text.ends_with('\0')) text.pop_back();
-  for (char& c : text)
-    if (c < ' ' || c > '~') c = c == '\0' ? ' ' : '?';
-  return text.size() > 120 ? text.substr(0, 120) + "..." : text;
+std::string shown_command(pid_t process) {
+  constexpr std::size_t most = 120;
+  const std::string command = command_of(process);
+  return clean_text(command, most) + (command.size() > most ? "..." : "");
 }
 
 }  // namespace
@@ -62,14 +63,9 @@ std::string describe_port_holder(int port) {
   if (!listener) listener = find_listener("/proc/net/tcp6", port);
   if (!listener) return "an unknown process";
   const std::string socket = fmt::format("socket:[{}]", listener->inode);
-  std::error_code failed;
-  fs::directory_iterator entry("/proc", failed);
-  for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
-    const std::string name = entry->path().filename();
-    if (name.find_first_not_of("0123456789") != name.npos || !holds(entry->path(), socket))
-      continue;
-    return fmt::format("process {} ({})", name, command_of(entry->path()));
-  }
+  for (const pid_t process : process_ids())
+    if (holds(process, socket))
+      return fmt::format("process {} ({})", process, shown_command(process));
   return fmt::format("a process of user {}", listener->uid);
 }
 

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/store/join_store.h"
@@ -76,7 +77,8 @@ class TcpStore::Connection {
 
   Answer checked(const Answer& answer, std::string_view what) const {
     if (answer.kind == StoreReply::Kind::error)
-      throw Error(answer.fault, fmt::format("{}: {} (store at {})", what, answer.bytes, server_));
+      throw Error(answer.fault,
+                  fmt::format("{}: {} (store at {})", what, clean_text(answer.bytes), server_));
     return answer;
   }
 
@@ -141,7 +143,7 @@ class TcpStore::Connection {
   }
 
   void receive_some() {
-    std::array<char, std::size_t{64} << 10> buffer;
+    std::array<char, std::size_t{16} << 10> buffer;
     for (;;) {
       const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -14,12 +13,13 @@
 #include <cerrno>
 #include <random>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/host/this_process.h"
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/poll_until.h"
 #include "lockstep/comm/store/socket_address.h"
@@ -100,6 +100,7 @@ class TcpStoreServer::Loop {
   void sweep();
 
   const TcpStoreServerOptions options_;
+  const pid_t pid_ = this_process();
   FileDescriptor listener_;
   FileDescriptor epoll_;
   FileDescriptor stop_;
@@ -119,7 +120,7 @@ class TcpStoreServer::Loop {
   SparseLog log_{log_interval};
   std::array<char, std::size_t{64} << 10> buffer_{};
   std::atomic<bool> stopping_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 TcpStoreServer::Loop::Loop(const TcpStoreServerOptions& options) : options_(options) {
@@ -135,14 +136,14 @@ TcpStoreServer::Loop::Loop(const TcpStoreServerOptions& options) : options_(opti
       !watch(stop_.get(), stop_id, EPOLLIN, EPOLL_CTL_ADD))
     throw_errno("epoll_ctl");
 
-  sigset_t all, before;  // The program's signals are for the program's threads.
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread(&Loop::run, this);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread(&Loop::run, this);
 }
 
 TcpStoreServer::Loop::~Loop() {
+  if (pid_ != this_process()) {  // fork() copied us without our thread.
+    thread_.detach();
+    return;
+  }
   stopping_ = true;
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);

@@ -5,18 +5,24 @@
 #include "lockstep/comm/store/tcp_store.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -26,6 +32,7 @@
 #include "lockstep/comm/store/bytes.h"
 #include "lockstep/comm/store/store_protocol.h"
 #include "lockstep/comm/store/store_rig.h"
+#include "lockstep/comm/store/tcp_socket.h"
 #include "lockstep/comm/store/tcp_store_server.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -434,6 +441,42 @@ TEST_F(StoreServer, ItsKillIsNoticedByWhoeverWaits) {
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
 }
 
+// Lets one client in, and answers its first request with an error.
+void refuse_first_request(int listener, std::string_view why) {
+  pollfd arrival{listener, POLLIN, 0};
+  ::poll(&arrival, 1, 20'000);
+  const FileDescriptor client(::accept(listener, nullptr, nullptr));
+  const ServerHandshake handshake(job, std::nullopt, make_nonce());
+  send_all(client.get(), handshake.challenge());
+  std::string hello(hello_bytes, '\0');
+  ::recv(client.get(), hello.data(), hello.size(), MSG_WAITALL);
+  const auto nobody = [](const JobMember&) { return std::optional<std::string>(); };
+  send_all(client.get(), handshake.answer(hello, nobody).frame);
+  std::array<char, 4096> request{};
+  const ssize_t bytes = ::recv(client.get(), request.data(), request.size(), 0);
+  const auto body =
+      first_frame({request.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))});
+  ASSERT_TRUE(body);
+  send_all(client.get(), encode({.kind = StoreReply::Kind::error,
+                                 .id = decode_request(*body).id,
+                                 .bytes = why,
+                                 .fault = Fault::misuse}));
+  EXPECT_TRUE(is_closed_by(client.get(), in(seconds(20))));
+}
+
+TEST_F(StoreServer, TheTextOfItsErrorCannotMoveTheCursor) {
+  const SocketAddress address = numeric_address("127.0.0.1", 0);
+  const FileDescriptor listener = try_to_listen(address);
+  sockaddr_in bound{};
+  socklen_t length = sizeof bound;
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length), 0);
+  std::jthread server([&] { refuse_first_request(listener.get(), "no\n\x1b[2J"); });
+  TcpStore store({.port = ntohs(bound.sin_port), .member = job});
+  std::string text;
+  EXPECT_EQ(fault_of([&] { store.set("k", "v"); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("store.set: no  [2J (store at "), text.npos) << text;
+}
+
 TEST_F(StoreServer, AServerThatComesLaterIsFound) {
   int port = 0;
   {
@@ -461,6 +504,26 @@ TEST_F(StoreServer, AServerThatNeverComesIsATimeoutThatNamesIt) {
           &text),
       Fault::timeout);
   EXPECT_NE(text.find("127.0.0.1:" + std::to_string(port)), text.npos) << text;
+}
+
+// exit() in a fork()ed child destroys what a static object holds.
+TEST_F(StoreServer, AChildMayDestroyItsCopyOfTheServer) {
+  std::optional<TcpStoreServer> server(std::in_place, TcpStoreServerOptions{.job = job});
+  TcpStore store({.port = server->port(), .member = job});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);  // Rather than to hang.
+    server.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 20) << "the server was told to end, and spins";
+  store.set("k", "v");
+  EXPECT_EQ(store.find("k"), "v");
 }
 
 TEST_F(StoreServer, LargeValuesOfManyThreadsCrossOneConnection) {

@@ -1,0 +1,47 @@
+// A mutex that can be waited for until a deadline.
+//
+// std::timed_mutex is one too, but ThreadSanitizer of gcc 12 does not see it being taken
+// (pthread_mutex_clocklock).
+// Thread safety: every member may be called from any thread at once.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "lockstep/comm/time.h"
+
+namespace lockstep {
+
+class Turn {
+ public:
+  bool try_lock() { return !taken_.exchange(true); }
+  void lock() { try_lock_until(no_deadline); }
+
+  // Blocks until it is free. False when it was not by the deadline.
+  bool try_lock_until(Deadline deadline) {
+    if (try_lock()) return true;
+    std::unique_lock lock(mutex_);
+    waiting_.fetch_add(1);
+    const bool came = freed_.wait_until(lock, deadline, [this] { return try_lock(); });
+    waiting_.fetch_sub(1);
+    return came;
+  }
+
+  void unlock() {
+    taken_.store(false);
+    if (waiting_.load() == 0) return;  // Ordered after the store, or somebody could be missed.
+    const std::lock_guard lock(mutex_);
+    freed_.notify_one();
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+  std::atomic<int> waiting_{0};
+  std::mutex mutex_;
+  std::condition_variable freed_;
+};
+
+}  // namespace lockstep
