@@ -9,11 +9,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/proc_file.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep::test {
@@ -60,10 +59,8 @@ bool soon(const std::function<bool()>& holds, std::chrono::milliseconds limit) {
 }
 
 bool is_running(pid_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const auto end_of_name = text.rfind(") ");
-  return end_of_name != text.npos && text[end_of_name + 2] != 'Z' && text[end_of_name + 2] != 'X';
+  const auto process = process_stat(pid);
+  return process && process->state != 'Z' && process->state != 'X';
 }
 
 RunningCommand::RunningCommand(std::vector<std::string> arguments,

@@ -12,8 +12,12 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/standard_output.h"
+
 namespace {
 
+using lockstep::tools::end_output;
+using lockstep::tools::print;
 namespace fs = std::filesystem;
 
 constexpr int usage_error = 64;  // EX_USAGE of sysexits.h
@@ -48,19 +52,26 @@ std::vector<std::string> subcommands_in(const fs::path& folder) {
   return names;
 }
 
-void print_usage(std::FILE* to, const fs::path& folder) {
-  std::fprintf(to,
-               "usage: lockstep SUBCOMMAND [ARGUMENTS...]\n\n"
-               "Distributed training for C++ programs that use LibTorch.\n\nsubcommands:\n");
+std::string padded(std::string name) {
+  constexpr std::size_t width = 10;
+  if (name.size() < width) name.append(width - name.size(), ' ');
+  return name;
+}
+
+std::string usage(const fs::path& folder) {
+  std::string text =
+      "usage: lockstep SUBCOMMAND [ARGUMENTS...]\n\n"
+      "Distributed training for C++ programs that use LibTorch.\n\nsubcommands:\n";
   for (const std::string& name : subcommands_in(folder)) {
     const auto* about = std::find_if(std::begin(known), std::end(known),
                                      [&](const Description& each) { return each.name == name; });
     const bool found = about != std::end(known);
-    std::fprintf(to, "  %-10s %s\n", name.c_str(), found ? about->text : "");
-    if (found) std::fprintf(to, "  %-10s   %s\n", "", about->example);
+    text += "  " + padded(name) + " " + (found ? about->text : "") + "\n";
+    if (found) text += "  " + padded("") + "   " + about->example + "\n";
   }
-  std::fprintf(to, "\n`lockstep SUBCOMMAND --help` says more. `lockstep --version` is %s.\n",
-               LOCKSTEP_VERSION);
+  return text +
+         "\n`lockstep SUBCOMMAND --help` says more. `lockstep --version` is " LOCKSTEP_VERSION
+         ".\n";
 }
 
 }  // namespace
@@ -74,12 +85,12 @@ int main(int argc, char** argv) {
   }
   const std::string_view name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") {
-    print_usage(stdout, folder);
-    return 0;
+    print(usage(folder));
+    return end_output("lockstep", 0);
   }
   if (name == "--version") {
-    std::printf("lockstep %s\n", LOCKSTEP_VERSION);
-    return 0;
+    print("lockstep " LOCKSTEP_VERSION "\n");
+    return end_output("lockstep", 0);
   }
   const fs::path program = folder / (std::string(prefix) + std::string(name));
   if (!name.starts_with('-') && name.find('/') == name.npos) ::execv(program.c_str(), argv + 1);
@@ -87,6 +98,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "lockstep: there is no subcommand '%s'\n\n", argv[1]);
   else
     std::fprintf(stderr, "lockstep: %s: %s\n\n", program.c_str(), std::strerror(errno));
-  print_usage(stderr, folder);
+  std::fputs(usage(folder).c_str(), stderr);
   return usage_error;
 }

@@ -230,6 +230,31 @@ TEST_F(LockstepCheckpoint, SaysWhatDiffers) {
   EXPECT_FALSE(contains(optimizers.out, "conv")) << optimizers.out;
 }
 
+TEST_F(LockstepCheckpoint, ComparesComplexNumbers) {
+  const at::Tensor ones = at::ones({3}, at::kComplexFloat);
+  at::Tensor other = ones.clone();
+  other[1] += c10::complex<float>(0, 2);
+  const fs::path a = save("a", 1, of_tensors({{"filter", ones}}));
+  const fs::path b = save("b", 1, of_tensors({{"filter", other}}));
+  EXPECT_TRUE(contains(run({"show", a}).out, R"("filter"  complex64 [3]  24 B)"));
+  EXPECT_EQ(run({"diff", a, b}).out, "model \"filter\": 1 of 3 elements differ, by 2 at most\n");
+}
+
+// As scp -r and cp -rL leave a folder: its link is a folder, too.
+TEST_F(LockstepCheckpoint, ReadsAFolderThatWasCopiedWithLinksFollowed) {
+  save("a", 100);
+  save("a", 200);
+  const fs::path copy = folder() / "copy";
+  fs::copy(folder() / "a", copy, fs::copy_options::recursive);
+  ASSERT_TRUE(fs::is_directory(fs::symlink_status(copy / "latest")));
+  const Finished verified = run({"verify", copy});
+  EXPECT_EQ(verified.code, 0) << verified.out;
+  EXPECT_EQ(lines_in(verified.out), 2) << verified.out;
+  EXPECT_TRUE(contains(run({"show", copy}).out, "copy/step-0000000200: step 200"));
+  EXPECT_EQ(run({"diff", copy, folder() / "a"}).code, 0);
+  EXPECT_TRUE(contains(run({"show", copy / "latest"}).out, "step 200"));
+}
+
 TEST_F(LockstepCheckpoint, ComparesAFileWithAPart) {
   const fs::path saved = save("a", 100);
   const fs::path file = folder() / "weights.safetensors";

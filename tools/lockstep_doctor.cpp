@@ -1,9 +1,7 @@
 // `lockstep doctor`: what this host has, and whether training can run on it.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -13,14 +11,14 @@
 #include "tools/doctor/examine.h"
 #include "tools/doctor/libtorch.h"
 #include "tools/doctor/report.h"
+#include "tools/end_parsing.h"
 
 namespace {
 
 using namespace lockstep::doctor;
 
 constexpr int cannot_run = 1;
-constexpr int usage_error = 64;     // EX_USAGE of sysexits.h
-constexpr int system_refused = 71;  // and its EX_OSERR
+constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
 
 constexpr const char* about =
     "Says what this host has, and whether training can run on it: cores, memory, LibTorch, the\n"
@@ -37,7 +35,8 @@ Examples:
 
 Each `problem:` keeps the job from running, and what comes below it is the cure; a `note:` does not.
 
-Exit code: 0 training can run on this host; 1 it cannot; 64 usage, 71 the system refused.
+Exit code: 0 training can run on this host; 1 it cannot; 64 usage, 71 the system refused, 74 stdout
+cannot be written.
 )";
 
 struct CommandLine {
@@ -71,9 +70,7 @@ CommandLine parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) std::exit(app.exit(error));  // --help
-    std::fprintf(stderr, "lockstep doctor: %s; see lockstep doctor --help\n", error.what());
-    std::exit(usage_error);
+    lockstep::tools::end_parsing(app, error);
   }
   return line;
 }
@@ -100,8 +97,9 @@ int run(const CommandLine& line) {
   const Diagnosis diagnosis = diagnose(host, job);
   const std::string text =
       line.json ? to_json(host, job, diagnosis) : to_text(host, job, diagnosis, line.verbose);
-  std::fputs(text.c_str(), stdout);
-  return diagnosis.problems.empty() ? 0 : cannot_run;
+  lockstep::tools::print(text);
+  return lockstep::tools::end_output("lockstep doctor",
+                                     diagnosis.problems.empty() ? 0 : cannot_run);
 }
 
 }  // namespace

@@ -98,6 +98,14 @@ TEST(LockstepDoctor, RefusesACommandLineThatIsWrong) {
   }
 }
 
+TEST(LockstepDoctor, EndsWith74WhereStdoutTakesNothing) {
+  for (const char* words : {LOCKSTEP_DOCTOR " -n 1", LOCKSTEP_DOCTOR " --help"}) {
+    const Finished full = run_command({"/bin/sh", "-c", std::string(words) + " > /dev/full"});
+    EXPECT_EQ(full.code, 74) << words;
+    EXPECT_NE(full.err.find("lockstep doctor: stdout: No space left"), full.err.npos) << full.err;
+  }
+}
+
 TEST(LockstepDoctor, HelpsWithExamples) {
   const Finished help = run_command({LOCKSTEP_DOCTOR, "--help"});
   EXPECT_EQ(help.code, 0);

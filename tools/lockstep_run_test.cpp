@@ -16,9 +16,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -26,9 +26,12 @@
 #include "lockstep/comm/host/fixed_text.h"
 #include "lockstep/comm/host/job_page.h"
 #include "lockstep/comm/host/packet.h"
+#include "lockstep/comm/host/proc_file.h"
 #include "lockstep/comm/host/switchboard.h"
+#include "lockstep/comm/store/tcp_socket.h"
 #include "lockstep/comm/time.h"
 #include "lockstep/launch/binding.h"
+#include "lockstep/launch/reserved_port.h"
 #include "tests/ranks.h"
 #include "tools/command.h"
 
@@ -82,13 +85,9 @@ bool all_gone(const std::vector<pid_t>& pids) {
 }
 
 pid_t only_child_of(pid_t pid) {
-  const std::string sleeping_child = std::string(") S ").append(std::to_string(pid)).append(" ");
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    std::ifstream in(entry.path() / "stat");
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    if (contains(text, sleeping_child)) return std::stoi(name);
+  for (const pid_t each : process_ids()) {
+    const auto process = process_stat(each);
+    if (process && process->parent == pid && process->state == 'S') return each;
   }
   return 0;
 }
@@ -156,6 +155,51 @@ TEST(LockstepRun, RefusesWrongOptionsWith64AndOneLine) {
     EXPECT_EQ(run.code, 64) << testing::PrintToString(wrong);
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   }
+}
+
+// The launcher's line on stderr where it has one alone, as JSON; null where it is none.
+nlohmann::json only_line(const Finished& run) {
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  return nlohmann::json::parse(run.err, nullptr, /*allow_exceptions=*/false);
+}
+
+TEST(LockstepRun, WhatIsWrongBeforeItBeginsIsSaidInTheFormatThatIsAskedFor) {
+  const auto expect = [](const Arguments& words, int code, const std::string& part) {
+    Arguments arguments{LOCKSTEP_RUN};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const Finished run = run_command(arguments);
+    const nlohmann::json line = only_line(run);
+    EXPECT_EQ(run.code, code) << run.err;
+    ASSERT_TRUE(line.is_object()) << run.err;
+    EXPECT_EQ(line["level"], "error");
+    EXPECT_TRUE(line.contains("time"));
+    EXPECT_TRUE(contains(line["message"], part)) << run.err;
+  };
+  expect({"--log-format", "json", "-n", "0", "true"}, 64, "--nproc-per-node");
+  expect({"-n", "0", "--log-format=json", "true"}, 64, "--nproc-per-node");
+  expect({"--bogus", "--log-format=json", "true"}, 64, "--bogus");
+  expect({"--log-format=json", "/no/such/program"}, 127, "/no/such/program");
+  expect({"--log-format=json", "-n", "99999", "--bind", "core", "/bin/true"}, 64, "cores of their");
+  expect({"--log-format=json", "--log-dir", "/etc/passwd/logs", "/bin/true"}, 64,
+         "folder for logs");
+}
+
+TEST(LockstepRun, AFormatThatThereIsNotIsRefusedInText) {
+  const Finished run = run_command({LOCKSTEP_RUN, "--log-format", "xml", "/bin/true"});
+  EXPECT_EQ(run.code, 64);
+  EXPECT_TRUE(run.err.starts_with("lockstep run: --log-format: must be one of text, json"))
+      << run.err;
+}
+
+TEST(LockstepRun, AFolderForLogsWhoseWorkingDirectoryIsGoneIsRefusedWith64) {
+  const ScratchDirectory scratch;
+  const std::string gone = scratch.path() / "gone";
+  const Finished run = run_command({"/bin/sh", "-c",
+                                    "mkdir " + gone + " && cd " + gone + " && rmdir " + gone +
+                                        " && exec " LOCKSTEP_RUN " --log-dir logs /bin/true"});
+  EXPECT_EQ(run.code, 64);
+  EXPECT_TRUE(contains(run.err, "lockstep run: logs, the folder for logs: ")) << run.err;
+  EXPECT_TRUE(contains(run.err, "give an absolute path\n")) << run.err;
 }
 
 TEST(LockstepRun, HelpHasExamples) {
@@ -246,6 +290,30 @@ TEST(LockstepRun, EachRankFindsWhatTorchrunWouldTellIt) {
   auto other = variables_in(run.out, 0);
   EXPECT_EQ(other["MASTER_PORT"], rank["MASTER_PORT"]);
   EXPECT_EQ(other["LOCKSTEP_JOB_ID"], rank["LOCKSTEP_JOB_ID"]);
+}
+
+TEST(LockstepRun, AMasterPortThatItsUserChoseIsWhatTheRanksFindAtEveryAttempt) {
+  const std::string port = std::to_string(ReservedPort().number());
+  // Rank 1 alone fails: had rank 0 failed first, rank 1 could be ended before it wrote its line.
+  const Finished run = run_command(
+      ranks_of_script(2,
+                      "echo port$LOCKSTEP_ATTEMPT=$MASTER_PORT; [ $LOCKSTEP_ATTEMPT = 1 ] && exit; "
+                      "[ $RANK = 1 ] && exit 3; exec sleep 60",
+                      {"--master-port", port, "--max-restarts", "1"}));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(variables_in(run.out, 1),
+            (std::map<std::string, std::string>{{"port0", port}, {"port1", port}}));
+}
+
+TEST(LockstepRun, AMasterPortThatSomebodyListensOnIsRefusedByTheProcessWithNoRankStarted) {
+  const ReservedPort port;
+  const FileDescriptor server = try_to_listen(numeric_address("127.0.0.1", port.number()));
+  ASSERT_TRUE(server);
+  const Finished run =
+      run_command(ranks_of_script(1, "echo up", {"--master-port", std::to_string(port.number())}));
+  EXPECT_EQ(run.code, 64);
+  EXPECT_EQ(run.out, "");
+  EXPECT_TRUE(contains(run.err, "is in use, by process " + std::to_string(::getpid()))) << run.err;
 }
 
 TEST(LockstepRun, ARankInheritsItsLineToTheAgentAndItsErrorFileAndNoOtherDescriptor) {
@@ -344,6 +412,45 @@ TEST(LockstepRun, AReaderWhoLeavesDoesNotEndTheJob) {
   EXPECT_EQ(sorted_lines(run.out).size(), 1U);
   EXPECT_TRUE(contains(run.err, "\n3\n")) << run.err;
   EXPECT_TRUE(std::filesystem::exists(mark + "0") || std::filesystem::exists(mark + "1"));
+}
+
+TEST(LockstepRun, AReaderWhoLeavesIsNoReasonForAnotherExitCode) {
+  const Finished run = run_command(
+      {"/bin/sh", "-c", "(" LOCKSTEP_RUN " /usr/bin/seq 100000; echo $? >&2) | head -n 1"});
+  EXPECT_EQ(run.out, "[0] 1\n");
+  EXPECT_EQ(run.err, "0\n");
+}
+
+TEST(LockstepRun, OutputThatIsLostIsSaidAndIsTheExitCodeWhereNothingElseIs) {
+  const auto run_into = [](const std::string& redirection, const std::string& script) {
+    return run_command(
+        {"/bin/sh", "-c", LOCKSTEP_RUN " -n 2 /bin/sh -c '" + script + "' " + redirection});
+  };
+  const Finished full = run_into("> /dev/full", "echo out");
+  EXPECT_EQ(full.code, 74);
+  EXPECT_EQ(full.err,
+            "lockstep run: stdout: No space left on device; what follows is dropped\n"
+            "lockstep run: output of the ranks was lost; exit code 74\n");
+  EXPECT_EQ(run_into("2> /dev/full", "echo err >&2").code, 74);
+  EXPECT_EQ(run_into("> /dev/full 2>&1", "echo out").code, 74);
+  EXPECT_EQ(run_into("> /dev/full", "echo out; exit 3").code, 3);
+  EXPECT_EQ(run_into("> /dev/full", "exit 0").code, 0) << "nothing was lost";
+}
+
+// The file's own limit, which ranks inherit, must not reach them as a signal that is ignored.
+TEST(LockstepRun, ALogThatOutgrowsTheLimitOfFileSizesIsSaidOnceAndTheJobGoesOn) {
+  const ScratchDirectory scratch;
+  const Finished run = run_command(
+      {"/bin/sh", "-c",
+       "(ulimit -f 64; " LOCKSTEP_RUN " --log-dir " + (scratch.path() / "logs").string() +
+           " /bin/sh -c 'grep -E \"Sig(Ign|Blk)\" /proc/self/status; seq 20000' 2>&1; echo $?) | "
+           "grep -v '^.0. [0-9]*$'"});
+  EXPECT_TRUE(contains(run.out, "[0] SigBlk:\t0000000000000000\n")) << run.out;
+  EXPECT_TRUE(contains(run.out, "[0] SigIgn:\t0000000000000000\n")) << run.out;
+  const std::string loss = "/stdout.log: File too large; what follows is not in it\n";
+  EXPECT_TRUE(contains(run.out, loss)) << run.out;
+  EXPECT_FALSE(contains(run.out.substr(run.out.find(loss) + 1), loss)) << run.out;
+  EXPECT_TRUE(run.out.ends_with("\n0\n")) << run.out;
 }
 
 // --- Life and death -----------------------------------------------------------------------------
@@ -482,6 +589,40 @@ TEST(LockstepRun, ManyRanksNeedNoHigherLimitOfOpenFiles) {
       {"/bin/sh", "-c", "ulimit -S -n 64; exec " LOCKSTEP_RUN " -n 60 /bin/sh -c 'ulimit -S -n'"});
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_TRUE(contains(run.out, "[59] 64\n")) << run.out;
+}
+
+TEST(LockstepRun, ASmallStackIsEnough) {
+  const Finished run =
+      run_command({"/bin/sh", "-c", "ulimit -s 64 && exec " LOCKSTEP_RUN " -n 2 /bin/echo up"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] up", "[1] up"}));
+}
+
+TEST(LockstepRun, AProgramThatFailsAtOnceIsStartedAnewAfterPausesThatAreSaid) {
+  const Finished run = run_command(ranks_of_script(1, "exit 3", {"--max-restarts", "3"}));
+  EXPECT_EQ(run.code, 3);
+  for (const char* line : {"attempt 1: 1 rank on 1 host, restart 1 of 3\n",
+                           "starting anew in 0.1 s\nlockstep run: attempt 2: ",
+                           "starting anew in 0.2 s\nlockstep run: attempt 3: "})
+    EXPECT_TRUE(contains(run.err, std::string("lockstep run: ") + line)) << run.err;
+  EXPECT_FALSE(contains(run.err, "starting anew in 0 s")) << run.err;
+  std::size_t failures = 0;
+  for (auto at = run.err.find("exited with code 3\n"); at != run.err.npos;
+       at = run.err.find("exited with code 3\n", at + 1))
+    ++failures;
+  EXPECT_EQ(failures, 4U) << "each is said once: " << run.err;
+}
+
+TEST(LockstepRun, APauseIsShownByStatusAndEndsAtOnceWithASignal) {
+  const std::string id = "pausing-" + std::to_string(::getpid());
+  RunningCommand run(ranks_of_script(1, "exit 3", {"--max-restarts", "1000", "--rdzv-id", id}));
+  ASSERT_TRUE(soon([&] { return contains(run.err(), "starting anew in 0.4 s"); }));
+  EXPECT_TRUE(soon([&] {
+    return contains(run_command({LOCKSTEP_STATUS, id}).out, "pausing for ");
+  }));
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
+  EXPECT_TRUE(contains(run.err(), "stopped by SIGTERM; exit code 143\n")) << run.err();
 }
 
 TEST(LockstepRun, WhatARankLeavesBehindIsEndedWithTheJob) {

@@ -3,18 +3,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/launch/status.h"
+#include "tools/end_parsing.h"
 
 namespace {
 
@@ -22,8 +22,7 @@ using lockstep::JobStatus;
 using lockstep::RankStatus;
 
 constexpr int no_such_job = 1;
-constexpr int usage_error = 64;     // EX_USAGE of sysexits.h
-constexpr int system_refused = 71;  // and its EX_OSERR
+constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
 
 constexpr const char* about =
     "Shows this user's jobs on this host, and what each of their ranks is doing.\n"
@@ -39,7 +38,8 @@ Examples:
 A rank that is `waiting` is inside a collective; where it can be known, the ranks that have yet to
 come are named. A launcher that is stopped or stuck is shown as `does not answer`.
 
-Exit code: 0, also when there is no job; 1 when JOB is not there; 64 usage, 71 the system refused.
+Exit code: 0, also when there is no job; 1 when JOB is not there; 64 usage, 71 the system refused,
+74 stdout cannot be written.
 )";
 
 struct CommandLine {
@@ -60,19 +60,13 @@ CommandLine parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) std::exit(app.exit(error));  // --help
-    std::fprintf(stderr, "lockstep status: %s; see lockstep status --help\n", error.what());
-    std::exit(usage_error);
+    lockstep::tools::end_parsing(app, error);
   }
   return line;
 }
 
-// What others have written must not reach the terminal as commands.
-std::string shown(std::string text) {
-  for (char& each : text)
-    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7f) each = '?';
-  return text;
-}
+// What others have written must not reach the terminal as commands, nor fill it.
+std::string shown(const std::string& text) { return lockstep::clean_text(text, 4096); }
 
 std::string uptime_text(const JobStatus& job) {
   if (job.state == lockstep::no_answer) return "-";
@@ -158,19 +152,16 @@ bool show(const CommandLine& line) {
   }
   const bool clears = line.watch > 0 && !line.json && ::isatty(STDOUT_FILENO) == 1;
   const std::string text = line.json ? to_json(jobs) + "\n" : text_of(jobs);
-  std::printf("%s%s", clears ? "\033[H\033[2J" : "", text.c_str());
+  lockstep::tools::print((clears ? "\033[H\033[2J" : "") + text);
   return true;
 }
 
 int run(const CommandLine& line) {
   while (show(line)) {
-    if (std::fflush(stdout) != 0) {
-      std::perror("lockstep status: stdout");
-      return system_refused;
-    }
-    if (line.watch == 0) return 0;
+    if (!lockstep::tools::flush_output() || line.watch == 0)
+      return lockstep::tools::end_output("lockstep status", 0);
     std::this_thread::sleep_for(std::chrono::duration<double>(line.watch));
-    if (!line.json && ::isatty(STDOUT_FILENO) == 0) std::printf("\n");
+    if (!line.json && ::isatty(STDOUT_FILENO) == 0) lockstep::tools::print("\n");
   }
   return no_such_job;
 }

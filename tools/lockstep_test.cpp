@@ -26,6 +26,16 @@ TEST(Lockstep, SaysItsVersion) {
   EXPECT_EQ(version.out, "lockstep " LOCKSTEP_VERSION "\n");
 }
 
+TEST(Lockstep, EndsWith74WhereStdoutTakesNothing) {
+  for (const char* words : {LOCKSTEP " --help", LOCKSTEP " --version", LOCKSTEP_RUN " --help",
+                            LOCKSTEP_RUN " --dry-run /bin/true", LOCKSTEP_STATUS,
+                            LOCKSTEP_STATUS " --help", LOCKSTEP_STATUS " --watch 100"}) {
+    const Finished full = run_command({"/bin/sh", "-c", std::string(words) + " > /dev/full"});
+    EXPECT_EQ(full.code, 74) << words;
+    EXPECT_NE(full.err.find("stdout: No space left on device\n"), full.err.npos) << full.err;
+  }
+}
+
 TEST(Lockstep, RefusesASubcommandThatIsNotThere) {
   for (const char* name : {"fly", "--fly", "../bin/lockstep-run", ""}) {
     const Finished refused = run_command({LOCKSTEP, name});

@@ -14,9 +14,9 @@
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/failure_record.h"
 #include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/ranges.h"
 #include "lockstep/comm/store/poll_until.h"
 #include "lockstep/launch/descendants.h"
-#include "lockstep/launch/ranges.h"
 #include "lockstep/launch/signals.h"
 
 namespace lockstep {
@@ -88,8 +88,18 @@ int Agent::run() {
   if (orphaned_) return 128 + SIGKILL;
   rendezvous_.flush(time_to_say);
   output_.finish();
-  while (output_.pending() && !orphaned_) turn();
+  write_what_is_left();
+  if (*exit_code_ == 0 && output_.lost()) {
+    exit_code_ = exit_output_lost;
+    output_.say(fmt::format("output of the ranks was lost; exit code {}", *exit_code_),
+                Level::error);
+    write_what_is_left();
+  }
   return *exit_code_;
+}
+
+void Agent::write_what_is_left() {
+  while (output_.pending() && !orphaned_) turn();
 }
 
 void Agent::turn() {
@@ -134,19 +144,17 @@ void Agent::read_signals() {
 
 void Agent::obey(const Order& order) {
   if (const auto* round = std::get_if<StartRanks>(&order)) start(round->round);
+  if (const auto* later = std::get_if<StartLater>(&order)) say_pause(*later);
   if (const auto* which = std::get_if<EndRanks>(&order)) end(*which);
   if (const auto* how = std::get_if<EndJob>(&order)) finish(*how);
 }
 
 void Agent::start(const Round& round) {
   check(!ranks_ || ranks_->running() == 0, "ranks of an earlier attempt run");
-  if (ended_because_) {
-    if (ended_because_->failure) say_failure(better_known(*ended_because_->failure));
-    output_.say(fmt::format("{}attempt {}: {} on {}, restart {} of {}",
-                            ended_because_->failure ? "" : ended_because_->why + "; ",
+  if (ended_because_)
+    output_.say(fmt::format("{}attempt {}: {} on {}, restart {} of {}", say_why_ended(),
                             round.attempt, count_of(round.world_size, "rank"),
                             count_of(round.nodes, "host"), round.restarts, options_.max_restarts));
-  }
   if (!ranks_) answer_as(round.job_id);
   output_.begin_attempt(round.job_id, round.attempt);
   if (const std::string file = output_.error_file(0); !file.empty())
@@ -154,6 +162,11 @@ void Agent::start(const Round& round) {
   concluded_ = reported_ = preempting_ = false;
   ended_because_.reset();
   ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
+}
+
+void Agent::say_pause(const StartLater& order) {
+  output_.say(fmt::format("{}starting anew in {:g} s", say_why_ended(),
+                          std::chrono::duration<double>(order.pause).count()));
 }
 
 void Agent::end(const EndRanks& order) {
@@ -258,6 +271,15 @@ void Agent::say_failure(const Failure& failure) {
   output_.say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
                              ranks_ ? ranks_->noticed_after() : 0ms),
               Level::error);
+}
+
+// Says the failure that ended the latest attempt; returns another cause, for the line that follows.
+// Once: the second time there is nothing to say.
+std::string Agent::say_why_ended() {
+  if (!ended_because_) return "";
+  const EndRanks because = std::exchange(*ended_because_, {});
+  if (because.failure) say_failure(better_known(*because.failure));
+  return because.failure || because.why.empty() ? "" : because.why + "; ";
 }
 
 void Agent::say_why(const EndJob& order) {

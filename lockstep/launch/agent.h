@@ -39,12 +39,14 @@ class Agent {
  private:
   // One turn of the loop: waits for something to happen, and acts on it.
   void turn();
+  void write_what_is_left();
   Deadline next_deadline() const;
   void read_signals();
 
   void answer_as(const std::string& job_id);
   void obey(const Order& order);
   void start(const Round& round);
+  void say_pause(const StartLater& order);
   void end(const EndRanks& order);
   void finish(const EndJob& order);
 
@@ -60,6 +62,7 @@ class Agent {
   Failure better_known(const Failure& failure) const;
   void say_failure(const Failure& failure);
   void say_why(const EndJob& order);
+  std::string say_why_ended();
   JobStatus status() const;
 
   const RunOptions& options_;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/store/bytes.h"
 
 namespace lockstep {
@@ -15,7 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t length_bytes = 4;
-// JSON may make six bytes of each; no frame has more than seven such texts.
+// JSON makes up to three bytes of one in a clean text. No frame has more than eight such texts,
+// beside the arguments of a JobCommand.
 constexpr std::size_t longest_text = 1024;
 constexpr int deepest = 3;
 constexpr int most_of_anything = 1 << 16;
@@ -26,7 +28,7 @@ constexpr std::array<std::string_view, 5> outcomes{"succeeded", "preempted", "fa
 
 [[noreturn]] void throw_corrupt(const char* what) { throw Error(Fault::corrupt, what); }
 
-std::string cut(const std::string& text) { return text.substr(0, longest_text); }
+std::string cut(std::string_view text) { return clean_text(text, longest_text); }
 
 const json& member(const json& object, const char* name) {
   const auto found = object.find(name);
@@ -34,10 +36,20 @@ const json& member(const json& object, const char* name) {
   return *found;
 }
 
-std::string text(const json& object, const char* name) {
-  const json& value = member(object, name);
+const std::string& raw_text(const json& value) {
   if (!value.is_string()) throw_corrupt("a launcher's frame has no text where it should");
-  return value.get<std::string>();
+  return value.get_ref<const std::string&>();
+}
+
+std::string text(const json& object, const char* name) {
+  return cut(raw_text(member(object, name)));
+}
+
+// A text that counts as it is, and so may not be changed.
+std::string exact_text(const json& object, const char* name) {
+  const std::string& value = raw_text(member(object, name));
+  if (cut(value) != value) throw_corrupt("a launcher's frame has a name that cannot be");
+  return value;
 }
 
 std::int64_t number(const json& value, std::int64_t low, std::int64_t high) {
@@ -78,7 +90,25 @@ json to_json(const std::optional<Failure>& failure) {
           {"group", cut(failure->group)},
           {"what", cut(failure->what)},
           {"detected_by", failure->detected_by},
-          {"left", failure->left}};
+          {"left", failure->left},
+          {"fault", failure->fault ? json(name(*failure->fault)) : json()},
+          {"ranks", failure->ranks},
+          {"call", cut(failure->call)}};
+}
+
+// What a launcher of an earlier version does not say.
+void read_break(Failure& failure, const json& object) {
+  const auto fault = object.find("fault");
+  if (fault == object.end() || fault->is_null()) return;
+  const auto said = text(object, "fault");
+  for (const Fault known : {Fault::timeout, Fault::mismatch})
+    if (said == name(known)) failure.fault = known;
+  const json& ranks = member(object, "ranks");
+  if (!failure.fault || !ranks.is_array())
+    throw_corrupt("a launcher's frame has a failure that is none");
+  for (const json& rank : ranks)
+    failure.ranks.push_back(static_cast<int>(number(rank, std::int64_t{0}, std::int64_t{largest})));
+  failure.call = text(object, "call");
 }
 
 std::optional<Failure> failure_of(const json& frame) {
@@ -90,27 +120,34 @@ std::optional<Failure> failure_of(const json& frame) {
   const json& left = member(object, "left");
   if (!sequence.is_number_unsigned() || (!oom.is_null() && !oom.is_boolean()) || !left.is_boolean())
     throw_corrupt("a launcher's frame has a failure that is none");
-  return Failure{.rank = number(object, "rank", -1),
-                 .host = text(object, "host"),
-                 .pid = number(object, "pid", 0),
-                 .exit_code = maybe_number(object, "exit_code", -largest, largest),
-                 .signal = maybe_number(object, "signal", 0, largest),
-                 .oom = oom.is_null() ? std::nullopt : std::optional(oom.get<bool>()),
-                 .operation = text(object, "operation"),
-                 .sequence = sequence.get<std::uint64_t>(),
-                 .group = text(object, "group"),
-                 .what = text(object, "what"),
-                 .detected_by = number(object, "detected_by", -1),
-                 .left = left.get<bool>()};
+  Failure failure{.rank = number(object, "rank", -1),
+                  .host = text(object, "host"),
+                  .pid = number(object, "pid", 0),
+                  .exit_code = maybe_number(object, "exit_code", -largest, largest),
+                  .signal = maybe_number(object, "signal", 0, largest),
+                  .oom = oom.is_null() ? std::nullopt : std::optional(oom.get<bool>()),
+                  .operation = text(object, "operation"),
+                  .sequence = sequence.get<std::uint64_t>(),
+                  .group = text(object, "group"),
+                  .what = text(object, "what"),
+                  .detected_by = number(object, "detected_by", -1),
+                  .left = left.get<bool>()};
+  read_break(failure, object);
+  return failure;
 }
 
 struct ToJson {
   json operator()(const AliveFrame&) const { return {{"type", "alive"}}; }
   json operator()(const JoinFrame& frame) const {
     const Coordinator::Newcomer& said = frame.newcomer;
-    return {{"type", "join"},      {"host", cut(said.host)},
-            {"nproc", said.nproc}, {"node_rank", or_null(said.node_rank)},
-            {"least", said.least}, {"most", said.most}};
+    json join = {{"type", "join"},      {"host", cut(said.host)},
+                 {"nproc", said.nproc}, {"node_rank", or_null(said.node_rank)},
+                 {"least", said.least}, {"most", said.most}};
+    if (!frame.command) return join;
+    join["program"] = cut(frame.command->program);
+    join["arguments"] = frame.command->arguments;
+    join["digest"] = cut(frame.command->digest);
+    return join;
   }
   json operator()(const ReportFrame& frame) const {
     return {{"type", "report"},
@@ -123,7 +160,10 @@ struct ToJson {
     return {{"type", "all_gone"}, {"attempt", frame.attempt}};
   }
   json operator()(const StateFrame& frame) const {
-    return {{"type", "state"}, {"coordinator", cut(frame.coordinator)}, {"text", cut(frame.text)}};
+    return {{"type", "state"},
+            {"coordinator", cut(frame.coordinator)},
+            {"text", cut(frame.text)},
+            {"pause_ms", frame.pause.count()}};
   }
   json operator()(const StartRanks& frame) const {
     const Round& round = frame.round;
@@ -150,12 +190,24 @@ struct ToJson {
   }
 };
 
+std::optional<JobCommand> command_in(const json& frame) {
+  if (!frame.contains("program")) return std::nullopt;
+  const json& arguments = member(frame, "arguments");
+  if (!arguments.is_array()) throw_corrupt("a launcher's frame has no list where it should");
+  JobCommand command{.program = text(frame, "program"), .digest = text(frame, "digest")};
+  const std::size_t count = std::min(arguments.size(), JobCommand::most_arguments);
+  for (std::size_t i = 0; i < count; ++i)
+    command.arguments.push_back(clean_text(raw_text(arguments[i]), JobCommand::longest_argument));
+  return command;
+}
+
 JoinFrame join_of(const json& frame) {
-  return {{.host = text(frame, "host"),
-           .nproc = number(frame, "nproc", 1, 99999),
-           .node_rank = maybe_number(frame, "node_rank", 0, most_of_anything),
-           .least = number(frame, "least", 1, most_of_anything),
-           .most = number(frame, "most", 1, most_of_anything)}};
+  return {.newcomer = {.host = text(frame, "host"),
+                       .nproc = number(frame, "nproc", 1, 99999),
+                       .node_rank = maybe_number(frame, "node_rank", 0, most_of_anything),
+                       .least = number(frame, "least", 1, most_of_anything),
+                       .most = number(frame, "most", 1, most_of_anything)},
+          .command = command_in(frame)};
 }
 
 ReportFrame report_of(const json& frame) {
@@ -167,6 +219,14 @@ ReportFrame report_of(const json& frame) {
           .failure = failure_of(frame)};
 }
 
+// A launcher that knows no pauses says nothing of them.
+StateFrame state_of(const json& frame) {
+  const int pause_ms = frame.contains("pause_ms") ? number(frame, "pause_ms", 0) : 0;
+  return {.coordinator = text(frame, "coordinator"),
+          .text = text(frame, "text"),
+          .pause = std::chrono::milliseconds(pause_ms)};
+}
+
 StartRanks start_of(const json& frame) {
   return {{.attempt = number(frame, "attempt", 0),
            .restarts = number(frame, "restarts", 0),
@@ -174,10 +234,10 @@ StartRanks start_of(const json& frame) {
            .nodes = number(frame, "nodes", 1),
            .first_rank = number(frame, "first_rank", 0),
            .world_size = number(frame, "world_size", 1),
-           .job_id = text(frame, "job_id"),
-           .master_addr = text(frame, "master_addr"),
+           .job_id = exact_text(frame, "job_id"),
+           .master_addr = exact_text(frame, "master_addr"),
            .master_port = number(frame, "master_port", 1, 65535),
-           .store = text(frame, "store")}};
+           .store = exact_text(frame, "store")}};
 }
 
 json parse(std::string_view body) {
@@ -193,9 +253,7 @@ json parse(std::string_view body) {
 }  // namespace
 
 std::string encode(const AgentFrame& frame) {
-  // A text that is no UTF-8, such as an exception's, must not cost the frame.
-  const std::string body =
-      std::visit(ToJson(), frame).dump(-1, ' ', true, json::error_handler_t::replace);
+  const std::string body = std::visit(ToJson(), frame).dump(-1, ' ', true);
   check(body.size() <= max_agent_frame_bytes, "a launcher's frame is too long");
   return ByteWriter(length_bytes + body.size()).prefixed(body).take();
 }
@@ -215,7 +273,7 @@ AgentFrame decode_agent_frame(std::string_view body) {
   if (type == "join") return join_of(frame);
   if (type == "report") return report_of(frame);
   if (type == "all_gone") return AllGoneFrame{number(frame, "attempt", 0)};
-  if (type == "state") return StateFrame{text(frame, "coordinator"), text(frame, "text")};
+  if (type == "state") return state_of(frame);
   if (type == "start_ranks") return start_of(frame);
   if (type == "end_ranks") return EndRanks{text(frame, "why"), failure_of(frame)};
   if (type == "end_job")

@@ -42,7 +42,7 @@ bool AgentLink::serve(const std::vector<pollfd>& entries, Clock::time_point now)
   const short events = events_of(entries, socket_.get());
   if ((events & POLLOUT) != 0 && !write()) broken_ = true;
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) return !broken_;
-  std::array<char, max_agent_frame_bytes> bytes;
+  std::array<char, std::size_t{16} << 10> bytes;
   const ssize_t count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return !broken_;
   if (count <= 0) return false;

@@ -44,10 +44,13 @@ class CoordinatingEnd final : public RendezvousEnd {
   // Where ranks meet: `address` is numeric, and `host` is how other hosts know it.
   CoordinatingEnd(const RunOptions& options, const std::optional<JobToken>& token,
                   std::string address, std::string host)
-      : host_(std::move(host)),
+      : master_port_(options.hosts.most == 1 ? options.hosts.master_port : 0),
+        host_(std::move(host)),
         address_(std::move(address)),
         token_(token),
-        rules_{unique_id(options.hosts.id), options.hosts, options.max_restarts},
+        command_(job_command(options)),
+        rules_{unique_id(options.hosts.id), options.hosts, options.max_restarts,
+               options.max_restart_delay},
         coordinator_(rules_, Clock::now()) {
     coordinator_.join(0, newcomer_of(options), Clock::now());
     dispatch();  // A single host starts at once.
@@ -87,15 +90,20 @@ class CoordinatingEnd final : public RendezvousEnd {
 
   bool serve(Id id, Member& member, const std::vector<pollfd>& entries, Clock::time_point now);
   void hear(Id id, Member& member, const AgentFrame& frame, Clock::time_point now);
+  std::optional<std::string> let_in(Id id, const JoinFrame& join, Clock::time_point now);
+  std::optional<std::string> other_command(const JoinFrame& join) const;
   void dismiss(Member& member, const EndJob& end);
   void dispatch();
   void prepare(Round& round);
   void open_store(const Round& round);
+  void tell_state(Id id, Member& member, std::chrono::milliseconds pause);
   void tell_states();
 
+  const int master_port_;  // 0 for any.
   const std::string host_;
   const std::string address_;
   const std::optional<JobToken> token_;
+  const JobCommand command_;
   const Coordinator::Rules rules_;
   Coordinator coordinator_;
   std::optional<Door> door_;
@@ -174,8 +182,10 @@ void CoordinatingEnd::hear(Id id, Member& member, const AgentFrame& frame, Clock
   const bool joins = std::holds_alternative<JoinFrame>(frame);
   if (joins == member.joined) throw Error(Fault::corrupt, "a frame at the wrong time");
   if (joins) {
-    const auto refusal = coordinator_.join(id, std::get<JoinFrame>(frame).newcomer, now);
-    if (refusal) return dismiss(member, {exit_usage, *refusal, std::nullopt});
+    if (const auto refusal = let_in(id, std::get<JoinFrame>(frame), now)) {
+      log(LogLevel::warning, fmt::format("rendezvous: turned a host away: {}", *refusal));
+      return dismiss(member, {exit_usage, *refusal, std::nullopt});
+    }
     member.joined = true;
   } else if (const auto* report = std::get_if<ReportFrame>(&frame)) {
     coordinator_.report(id, report->attempt, report->outcome, report->exit_code, report->failure,
@@ -185,6 +195,36 @@ void CoordinatingEnd::hear(Id id, Member& member, const AgentFrame& frame, Clock
   } else {
     throw Error(Fault::corrupt, "a frame that only the coordinating host sends");
   }
+}
+
+// Why that host cannot be of this job; nothing when it is now.
+std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
+                                                   Clock::time_point now) {
+  if (const auto other = other_command(join)) {
+    if (rules_.hosts.id == Hosts::unnamed)
+      return fmt::format(
+          "{}; two jobs need two endpoints, and hosts of one job that run different "
+          "commands need the same --rdzv-id",
+          *other);
+    log(LogLevel::warning, "rendezvous: " + *other);
+  }
+  return coordinator_.join(id, join.newcomer, now);
+}
+
+// How the host's program and arguments differ from the job's, which are those of this host.
+std::optional<std::string> CoordinatingEnd::other_command(const JoinFrame& join) const {
+  const std::string& host = join.newcomer.host;
+  if (!join.command) {
+    log(LogLevel::warning,
+        fmt::format("rendezvous: host {} does not say what it runs: its launcher is of an older "
+                    "version",
+                    host));
+    return std::nullopt;
+  }
+  const auto differing = difference(*join.command, command_);
+  if (!differing) return std::nullopt;
+  return fmt::format("host {} runs {}, but the job at {} runs {}", host, differing->here,
+                     rules_.hosts.endpoint, differing->there);
 }
 
 void CoordinatingEnd::dismiss(Member& member, const EndJob& end) {
@@ -204,8 +244,12 @@ void CoordinatingEnd::dispatch() {
     Member& member = found->second;
     if (const auto* end = std::get_if<EndJob>(&order))
       dismiss(member, *end);
+    else if (const auto* later = std::get_if<StartLater>(&order))
+      tell_state(id, member, later->pause);
+    else if (auto* ranks = std::get_if<EndRanks>(&order))
+      member.link.send(std::move(*ranks));
     else
-      std::visit([&](auto& what) { member.link.send(std::move(what)); }, order);
+      member.link.send(std::move(std::get<StartRanks>(order)));
   }
 }
 
@@ -215,7 +259,8 @@ void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;
     store_.reset();
-    port_.emplace(address_);
+    port_.reset();
+    port_.emplace(address_, master_port_);
     if (round.nodes > 1) open_store(round);
   }
   round.master_addr = host_;
@@ -235,11 +280,14 @@ void CoordinatingEnd::open_store(const Round& round) {
 
 void CoordinatingEnd::tell_states() {
   for (auto& [id, member] : members_) {
-    if (!member.joined || member.dismissed) continue;
-    const std::string state = coordinator_.state(id);
-    if (state == std::exchange(member.state, state)) continue;
-    member.link.send(StateFrame{host_name(), state});
+    if (!member.joined || member.dismissed || coordinator_.state(id) == member.state) continue;
+    tell_state(id, member, std::chrono::milliseconds(0));
   }
+}
+
+void CoordinatingEnd::tell_state(Id id, Member& member, std::chrono::milliseconds pause) {
+  member.state = coordinator_.state(id);
+  member.link.send(StateFrame{host_name(), member.state, pause});
 }
 
 }  // namespace

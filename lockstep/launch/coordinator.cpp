@@ -21,6 +21,10 @@ std::string range_of_hosts(int least, int most) {
   return least == most ? count_of_hosts(most) : fmt::format("{} to {} hosts", least, most);
 }
 
+double seconds_of(std::chrono::milliseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
 // What told a launcher to stop, of the exit code that it will have.
 std::string cause_of_stop(int exit_code) {
   const char* name = exit_code > 128 ? ::sigabbrev_np(exit_code - 128) : nullptr;
@@ -30,7 +34,7 @@ std::string cause_of_stop(int exit_code) {
 }  // namespace
 
 Coordinator::Coordinator(const Rules& rules, Time now)
-    : rules_(rules), gathering_since_(now), last_arrival_(now) {}
+    : rules_(rules), backoff_(rules.max_restart_delay), gathering_since_(now), last_arrival_(now) {}
 
 std::optional<std::string> Coordinator::join(Id id, const Newcomer& newcomer, Time now) {
   if (over()) return "the job has ended";
@@ -55,7 +59,7 @@ std::optional<std::string> Coordinator::join(Id id, const Newcomer& newcomer, Ti
   if (phase_ == Phase::gathering) start_if_complete(now);
   // Beside ranks that are done already there is nothing to start anew.
   else if (phase_ == Phase::running && taking_part() < hosts.most && !anyone_is_done_)
-    end_ranks({.restart = true}, fmt::format("host {} joined", newcomer.host), std::nullopt);
+    end_ranks({.restart = true}, fmt::format("host {} joined", newcomer.host), std::nullopt, now);
   return std::nullopt;
 }
 
@@ -82,7 +86,7 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
     }
     member.part = Part::leaving;
     member.exit_code = exit_code;
-    if (phase_ == Phase::running) end_ranks({.restart = true}, why, std::nullopt);
+    if (phase_ == Phase::running) end_ranks({.restart = true}, why, std::nullopt, now);
     return settle(now);
   }
   if (attempt != attempt_) return;
@@ -91,7 +95,8 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   if (outcome == Outcome::failed) {
     const std::string why =
         failure ? describe(*failure) : fmt::format("a rank on host {} failed", host);
-    end_ranks({.restart = true, .counts = true, .end = {exit_code, why, failure}}, why, failure);
+    end_ranks({.restart = true, .counts = true, .end = {exit_code, why, failure}}, why, failure,
+              now);
   } else {
     member.part = outcome == Outcome::succeeded ? Part::succeeded : Part::preempted;
     anyone_is_done_ = true;
@@ -104,6 +109,7 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
 void Coordinator::learn_more(int exit_code, const std::optional<Failure>& failure) {
   EndJob& end = verdict_.end;
   if (!failure || !end.failure || failure->rank != end.failure->rank) return;
+  if (end.failure->fault) return;  // It lived then.
   if (failure->signal || failure->exit_code) end = {exit_code, describe(*failure), failure};
 }
 
@@ -123,14 +129,14 @@ void Coordinator::lost(Id id, Time now) {
   const std::string why = fmt::format("host {} was lost", member.said.host);
   if (phase_ == Phase::running && member.part == Part::running)
     end_ranks({.restart = true, .counts = true, .end = {exit_unavailable, why, std::nullopt}}, why,
-              std::nullopt);
+              std::nullopt, now);
   settle(now);
 }
 
 void Coordinator::stop(const std::string& why, const Verdict& verdict, Time now) {
-  if (phase_ == Phase::gathering) return finish(verdict.end);
+  if (phase_ == Phase::gathering || phase_ == Phase::pausing) return finish(verdict.end);
   if (phase_ == Phase::running)
-    end_ranks(verdict, why, std::nullopt);
+    end_ranks(verdict, why, std::nullopt, now);
   else if (verdict_.counts)
     verdict_.restart = false;  // The failure that came first decides how the job ends.
   else if (verdict_.restart)
@@ -139,9 +145,10 @@ void Coordinator::stop(const std::string& why, const Verdict& verdict, Time now)
 }
 
 void Coordinator::end_ranks(const Verdict& verdict, const std::string& why,
-                            const std::optional<Failure>& failure) {
+                            const std::optional<Failure>& failure, Time now) {
   phase_ = Phase::ending;
   verdict_ = verdict;
+  if (verdict.counts) verdict_.delay = backoff_.after(now - started_at_);
   for (auto& [id, member] : members_) {
     if (member.part == Part::waiting) continue;
     member.gone = false;
@@ -156,12 +163,17 @@ void Coordinator::settle(Time now) {
     return finish(anyone_made_room_ ? EndJob{exit_preempted, "the ranks made room", std::nullopt}
                                     : EndJob{});
   }
+  if (phase_ == Phase::pausing && !enough()) {
+    phase_ = Phase::gathering;
+    gathering_since_ = now;
+  }
   if (phase_ != Phase::ending) return;
   const auto gone = [](const Entry& entry) { return entry.second.gone; };
   if (!std::all_of(members_.begin(), members_.end(), gone)) return;
   if (!verdict_.restart || (verdict_.counts && restarts_ == rules_.max_restarts))
     return finish(verdict_.end);
   if (verdict_.counts) ++restarts_;
+  not_before_ = now + verdict_.delay;
   gather(now);
 }
 
@@ -177,17 +189,26 @@ void Coordinator::gather(Time now) {
       ++entry;
     }
   }
-  if (static_cast<int>(members_.size()) >= rules_.hosts.least) start();
+  if (enough()) start_after_pause(now);
 }
 
 void Coordinator::start_if_complete(Time now) {
   const int here = static_cast<int>(members_.size());
   const Hosts& hosts = rules_.hosts;
   if (here >= hosts.most || (here >= hosts.least && now >= last_arrival_ + hosts.last_call))
-    start();
+    start_after_pause(now);
 }
 
-void Coordinator::start() {
+// Hosts that come during the pause take part in the start at its end.
+void Coordinator::start_after_pause(Time now) {
+  if (now >= not_before_) return start(now);
+  phase_ = Phase::pausing;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(not_before_ - now);
+  for (const auto& [id, member] : members_)
+    if (member.number >= 0) order(id, StartLater{left});
+}
+
+void Coordinator::start(Time now) {
   // Whoever was in the last attempt comes first, then who came first.
   std::vector<Entry*> chosen;
   for (Entry& entry : members_) chosen.push_back(&entry);
@@ -205,6 +226,7 @@ void Coordinator::start() {
   const std::vector<Entry*> seats = seat(chosen);
 
   phase_ = Phase::running;
+  started_at_ = now;
   anyone_is_done_ = anyone_made_room_ = false;
   ++attempt_;
   Round round{.attempt = attempt_,
@@ -250,6 +272,7 @@ void Coordinator::finish(const EndJob& end) {
 }
 
 void Coordinator::tick(Time now) {
+  if (phase_ == Phase::pausing && now >= not_before_) return start(now);
   if (phase_ != Phase::gathering) return;
   start_if_complete(now);
   if (phase_ == Phase::gathering && now >= deadline())
@@ -257,13 +280,13 @@ void Coordinator::tick(Time now) {
 }
 
 Deadline Coordinator::deadline() const {
+  if (phase_ == Phase::pausing) return not_before_;
   if (phase_ != Phase::gathering) return no_deadline;
   const auto after = [](Time start, std::chrono::milliseconds time) {
     return time < no_deadline - start ? start + time : no_deadline;
   };
-  return static_cast<int>(members_.size()) >= rules_.hosts.least
-             ? after(last_arrival_, rules_.hosts.last_call)
-             : after(gathering_since_, rules_.hosts.join_timeout);
+  return enough() ? after(last_arrival_, rules_.hosts.last_call)
+                  : after(gathering_since_, rules_.hosts.join_timeout);
 }
 
 std::string Coordinator::missing() const {
@@ -271,8 +294,7 @@ std::string Coordinator::missing() const {
   for (const auto& [id, member] : members_) here += (here.empty() ? "" : ", ") + member.said.host;
   const std::string why = verdict_.end.why.empty() ? "" : verdict_.end.why + "; ";
   return fmt::format("{}the job needs {}, but within {:g} s there were only {}: {}", why,
-                     count_of_hosts(rules_.hosts.least),
-                     std::chrono::duration<double>(rules_.hosts.join_timeout).count(),
+                     count_of_hosts(rules_.hosts.least), seconds_of(rules_.hosts.join_timeout),
                      members_.size(), here);
 }
 
@@ -292,6 +314,9 @@ std::string Coordinator::state(Id id) const {
   if (phase_ == Phase::gathering)
     return fmt::format("waiting for hosts: {} of {} came", members_.size(),
                        range_of_hosts(rules_.hosts.least, rules_.hosts.most));
+  if (phase_ == Phase::pausing)
+    return fmt::format("pausing for {:g} s before attempt {}", seconds_of(verdict_.delay),
+                       attempt_ + 1);
   if (found->second.part == Part::waiting)
     return fmt::format("waiting until one of the job's {} is lost: it is full",
                        count_of_hosts(taking_part()));

@@ -18,6 +18,7 @@
 
 #include "lockstep/comm/time.h"
 #include "lockstep/launch/rendezvous.h"
+#include "lockstep/launch/restart_backoff.h"
 
 namespace lockstep {
 
@@ -30,6 +31,7 @@ class Coordinator {
     std::string job_id;
     Hosts hosts;
     int max_restarts = 0;
+    std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
   };
   struct Newcomer {
     std::string host;  // For people.
@@ -66,7 +68,7 @@ class Coordinator {
   std::string state(Id id) const;  // Of that host, for people.
 
  private:
-  enum class Phase { gathering, running, ending, over };
+  enum class Phase { gathering, pausing, running, ending, over };
   enum class Part { waiting, running, succeeded, preempted, leaving };
   struct Member {
     Newcomer said;
@@ -80,29 +82,35 @@ class Coordinator {
 
   // How the job ends when it is not started anew.
   struct Verdict {
-    bool restart = false;  // It may be started anew,
-    bool counts = false;   // and that is one of the restarts that are allowed.
+    bool restart = false;                // It may be started anew,
+    bool counts = false;                 // and that is one of the restarts that are allowed,
+    std::chrono::milliseconds delay{0};  // after this pause.
     EndJob end = {};
   };
 
   void gather(Time now);
   void start_if_complete(Time now);
-  void start();
+  void start_after_pause(Time now);
+  void start(Time now);
   static std::vector<Entry*> seat(const std::vector<Entry*>& chosen);
   void end_ranks(const Verdict& verdict, const std::string& why,
-                 const std::optional<Failure>& failure);
+                 const std::optional<Failure>& failure, Time now);
   void settle(Time now);  // After the end of a part of an attempt.
   void finish(const EndJob& end);
   void learn_more(int exit_code, const std::optional<Failure>& failure);
   void stop(const std::string& why, const Verdict& verdict, Time now);
   void order(Id id, Order what) { orders_.emplace_back(id, std::move(what)); }
   int taking_part() const;
+  bool enough() const { return static_cast<int>(members_.size()) >= rules_.hosts.least; }
   std::string missing() const;
 
   const Rules rules_;
   Phase phase_ = Phase::gathering;
   std::map<Id, Member> members_;
-  Verdict verdict_;  // While ending.
+  Verdict verdict_;  // While ending, and in the pause after it.
+  RestartBackoff backoff_;
+  Time started_at_ = {};  // The latest attempt.
+  Time not_before_ = {};  // The next one.
   Time gathering_since_;
   Time last_arrival_;
   int arrivals_ = 0;

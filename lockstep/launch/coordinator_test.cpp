@@ -9,18 +9,20 @@
 namespace lockstep {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // A coordinator whose clock stands unless a test moves it. Host 0 is A, the coordinating one.
 class Job {
  public:
-  explicit Job(int least, int most, int max_restarts = 0)
+  explicit Job(int least, int most, int max_restarts = 0,
+               milliseconds max_restart_delay = seconds(30))
       : hosts_{.least = least,
                .most = most,
                .id = "job",
                .join_timeout = seconds(60),
                .last_call = seconds(3)},
-        coordinator_({"job.1", hosts_, max_restarts}, now_) {
+        coordinator_({"job.1", hosts_, max_restarts, max_restart_delay}, now_) {
     EXPECT_EQ(join(0), std::nullopt);
   }
 
@@ -35,13 +37,25 @@ class Job {
   }
   void gone(int id) { coordinator_.all_gone(id, attempt_, now_); }
   void lose(int id) { coordinator_.lost(id, now_); }
-  void wait(seconds time) {
+  void wait(milliseconds time) {
     now_ += time;
     coordinator_.tick(now_);
   }
 
+  // Rank 0 of host 0 fails when it has lived for `lived`, and all ranks end at once. Returns the
+  // pause before the next start.
+  milliseconds fail(milliseconds lived, const std::vector<int>& hosts = {0}) {
+    wait(lived);
+    report(0, Outcome::failed, 7);
+    for (const int host : hosts) gone(host);
+    const auto failed_at = now_;
+    while (coordinator_.deadline() != no_deadline) wait(milliseconds(1));
+    orders();
+    return std::chrono::duration_cast<milliseconds>(now_ - failed_at);
+  }
+
   // What was ordered since the last call, such as "0:start 0/2 1:start 1/2"; for a start it is
-  // number/hosts, for an end of the job its exit code.
+  // number/hosts, for a later one the pause, for an end of the job its exit code.
   std::string orders() {
     std::string text;
     for (const auto& [id, order] : coordinator_.take_orders()) {
@@ -55,6 +69,10 @@ class Job {
         text += std::to_string(start->round.node);
         text += '/';
         text += std::to_string(start->round.nodes);
+      } else if (const auto* later = std::get_if<StartLater>(&order)) {
+        text += "later ";
+        text += std::to_string(later->pause.count());
+        text += "ms";
       } else if (const auto* ranks = std::get_if<EndRanks>(&order)) {
         why_ = ranks->why;
         text += "end_ranks";
@@ -137,6 +155,25 @@ TEST(Coordinator, TwoHostsOfOneNumberAreRefusedByName) {
   EXPECT_EQ(job.join(2, 2, 3), "host C says that it is node 3, but the job has 3 hosts");
 }
 
+TEST(Coordinator, ARankThatDidNotComeStaysTheCauseHoweverItEndsThen) {
+  Job job(2, 2);
+  job.join(1);
+  EXPECT_EQ(job.orders(), "0:start 0/2 1:start 1/2");
+  const Failure absent{.rank = 3,
+                       .what = "within 30 s; rank 2 waited",
+                       .fault = Fault::timeout,
+                       .ranks = {3},
+                       .call = "barrier #4 of group world"};
+  (*job).report(0, 0, Outcome::failed, exit_unavailable, absent, Clock::now());
+  (*job).report(1, 0, Outcome::failed, 137, Failure{.rank = 3, .signal = 9}, Clock::now());
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks");
+  job.gone(0);
+  job.gone(1);
+  EXPECT_EQ(job.orders(), "0:end_job 69 1:end_job 69");
+  EXPECT_EQ(job.why(),
+            "rank 3 did not come to barrier #4 of group world within 30 s; rank 2 waited");
+}
+
 TEST(Coordinator, HostsAgreeOnHowManyThereAre) {
   Job job(2, 3);
   EXPECT_EQ((*job).join(1, {.host = "B", .least = 2, .most = 2}, {}),
@@ -190,6 +227,126 @@ TEST(Coordinator, AFailedAttemptIsStartedAnewAsOftenAsIsAllowed) {
   job.orders();
   for (int host : {0, 1}) job.gone(host);
   EXPECT_EQ(job.orders(), "0:end_job 8 1:end_job 8");
+}
+
+TEST(Coordinator, AProgramThatFailsAtOnceIsStartedAFewTimesOnlyWithinThreeSeconds) {
+  Job job(1, 1, 1'000'000);
+  job.orders();
+  int starts = 1;
+  for (milliseconds time{0}; time < seconds(3); ++starts)
+    time += milliseconds(6) + job.fail(milliseconds(6));
+  EXPECT_LE(starts, 8);
+  EXPECT_GE(starts, 4);
+}
+
+TEST(Coordinator, TheFirstRestartIsAtOnceAndThePauseBeforeEachFurtherOneDoublesUpToALimit) {
+  Job job(1, 1, 100);
+  job.orders();
+  for (const int pause : {0, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000})
+    EXPECT_EQ(job.fail(milliseconds(6)), milliseconds(pause));
+}
+
+TEST(Coordinator, AfterAnAttemptThatLivedLongTheNextStartIsAtOnceAgain) {
+  Job job(1, 1, 100);
+  job.orders();
+  for (int i = 0; i < 5; ++i) job.fail(milliseconds(6));
+  EXPECT_EQ(job.fail(seconds(29)), milliseconds(1600));
+  EXPECT_EQ(job.fail(seconds(30)), milliseconds(0));
+  EXPECT_EQ(job.fail(milliseconds(6)), milliseconds(100));
+}
+
+TEST(Coordinator, WithoutADelayEveryRestartIsAtOnce) {
+  Job job(1, 1, 100, milliseconds(0));
+  job.orders();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(job.fail(milliseconds(0)), milliseconds(0));
+}
+
+TEST(Coordinator, AShortLimitHoldsForTheShortestPauseToo) {
+  Job job(1, 1, 100, milliseconds(20));
+  job.orders();
+  for (const int pause : {0, 20, 20}) EXPECT_EQ(job.fail(milliseconds(0)), milliseconds(pause));
+}
+
+// Two of the job's hosts, in the pause of 100 ms after their second failure.
+Job pausing_job(int most) {
+  Job job(1, most, 9);
+  job.join(1);
+  job.wait(seconds(3));
+  job.orders();
+  job.fail(milliseconds(6), {0, 1});
+  job.report(1, Outcome::failed, 7);
+  for (const int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks 0:later 100ms 1:later 100ms");
+  return job;
+}
+
+TEST(Coordinator, EveryHostIsToldOfThePauseAndShowsIt) {
+  Job job = pausing_job(2);
+  for (const int host : {0, 1}) EXPECT_EQ((*job).state(host), "pausing for 0.1 s before attempt 2");
+  job.wait(milliseconds(99));
+  EXPECT_EQ(job.orders(), "");
+  job.wait(milliseconds(1));
+  EXPECT_EQ(job.orders(), "0:start 0/2 1:start 1/2");
+  EXPECT_EQ(job.round(1).restarts, 2);
+}
+
+TEST(Coordinator, AStopEndsThePauseAtOnce) {
+  Job job = pausing_job(2);
+  job.report(1, Outcome::stopped, 128 + SIGINT);
+  EXPECT_EQ(job.orders(), "0:end_job 130 1:end_job 130");
+}
+
+TEST(Coordinator, AHostMayLeaveInThePauseAtOnceAndTheRestGoOnWithoutIt) {
+  Job job = pausing_job(3);
+  job.report(1, Outcome::left, 128 + SIGTERM);
+  EXPECT_EQ(job.orders(), "1:end_job 143");
+  job.wait(milliseconds(100));
+  EXPECT_EQ(job.orders(), "0:start 0/1");
+}
+
+TEST(Coordinator, AHostThatComesInThePauseTakesPartInTheStartAtItsEnd) {
+  Job job = pausing_job(3);
+  EXPECT_EQ(job.join(2), std::nullopt);
+  job.wait(milliseconds(100));
+  EXPECT_EQ(job.orders(), "0:start 0/3 1:start 1/3 2:start 2/3");
+}
+
+TEST(Coordinator, AHostThatIsLostInThePauseIsWaitedForFromThenOn) {
+  Job job(2, 2, 100);
+  job.join(1);
+  job.orders();
+  for (int i = 0; i < 11; ++i) job.fail(milliseconds(6), {0, 1});
+  job.report(1, Outcome::failed, 7);
+  for (const int host : {0, 1}) job.gone(host);
+  job.wait(seconds(20));
+  job.lose(1);
+  job.wait(seconds(59));
+  job.orders();
+  EXPECT_EQ(job.join(2), std::nullopt);
+  EXPECT_EQ(job.orders(), "0:start 0/2 2:start 1/2");
+}
+
+TEST(Coordinator, AReplacementThatComesInThePauseMustWaitForItsEnd) {
+  Job job(2, 2, 9);
+  job.join(1);
+  job.orders();
+  for (int i = 0; i < 2; ++i) job.fail(milliseconds(6), {0, 1});
+  job.lose(1);
+  job.gone(0);
+  EXPECT_EQ(job.orders(), "0:end_ranks");
+  job.join(2);
+  EXPECT_EQ(job.orders(), "0:later 200ms");
+  job.wait(milliseconds(200));
+  EXPECT_EQ(job.orders(), "0:start 0/2 2:start 1/2");
+}
+
+TEST(Coordinator, AStartThatNoFailureMadeNecessaryIsNotDelayed) {
+  Job job = pausing_job(3);
+  job.wait(milliseconds(100));
+  job.orders();
+  job.join(2);
+  for (const int host : {0, 1}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks 0:start 0/3 1:start 1/3 2:start 2/3");
 }
 
 TEST(Coordinator, WhatAHostSaysOfAnEarlierAttemptDoesNotCount) {

@@ -7,32 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
 #include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/proc_file.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-
-// The fourth field of the stat file; the second is a name that may hold anything.
-pid_t parent_of(const std::filesystem::path& process) {
-  std::ifstream in(process / "stat");
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const auto end_of_name = text.rfind(')');
-  pid_t parent = 0;
-  if (end_of_name != text.npos) std::sscanf(text.c_str() + end_of_name, ") %*c %d", &parent);
-  return parent;
-}
 
 // True when no child is left at all.
 bool reap_all() {
@@ -57,15 +42,11 @@ void wait_for_child(Deadline deadline) {
 
 }  // namespace
 
-std::vector<pid_t> children() {
+std::vector<pid_t> children(const std::filesystem::path& proc) {
   std::vector<pid_t> found;
-  std::error_code unreadable;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", unreadable)) {
-    const std::string name = entry.path().filename();
-    if (std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); }) &&
-        parent_of(entry.path()) == ::getpid())
-      found.push_back(std::stoi(name));
-  }
+  for (const pid_t pid : process_ids(proc))
+    if (const auto process = process_stat(pid, proc); process && process->parent == ::getpid())
+      found.push_back(pid);
   return found;
 }
 

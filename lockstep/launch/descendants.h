@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filesystem>
 #include <vector>
 
 namespace lockstep {
@@ -13,8 +14,8 @@ namespace lockstep {
 // From now on a descendant whose parent has ended becomes a child of this process.
 void adopt_orphans();
 
-// This process's children now.
-std::vector<pid_t> children();
+// This process's children now, of the processes that `proc` shows.
+std::vector<pid_t> children(const std::filesystem::path& proc = "/proc");
 
 // Kills this process's children but those of `spared`, those that it then adopts, and so on, and reaps
 // them all.

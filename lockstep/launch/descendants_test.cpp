@@ -4,14 +4,20 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/host/file_descriptor.h"
+#include "tests/ranks.h"
 
 namespace lockstep {
 namespace {
@@ -56,6 +62,39 @@ TEST(Descendants, AreAllEndedHoweverTheyTriedToEscape) {
   ::fcntl(end.get(), F_SETFL, O_NONBLOCK);
   char byte = 0;
   EXPECT_EQ(::read(end.get(), &byte, 1), 0) << "somebody still lives";
+}
+
+// A process that is reaped after its file was opened makes read() fail. So does a folder.
+TEST(Descendants, AProcessThatCannotBeReadIsNoChild) {
+  const test::ScratchDirectory proc;
+  const auto process = [&](int pid) { return proc.path() / std::to_string(pid); };
+  std::filesystem::create_directories(process(7) / "stat");
+  std::filesystem::create_directories(process(8));
+  std::ofstream(process(8) / "stat") << "8 (child) S " << ::getpid() << " 8 8 0";
+  std::filesystem::create_directories(process(9));
+  EXPECT_EQ(children(proc.path()), std::vector<pid_t>{8});
+}
+
+// A child that starts processes which end at once, until it is killed.
+void start_churn() {
+  if (::fork() != 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (;;) {
+    const pid_t pid = ::fork();
+    if (pid == 0) ::_exit(0);
+    ::waitpid(pid, nullptr, 0);
+  }
+}
+
+TEST(Descendants, AreListedWhileProcessesOfOthersEnd) {
+  constexpr std::size_t churning = 3;
+  const int code = code_of([]() noexcept {
+    for (std::size_t i = 0; i < churning; ++i) start_churn();
+    for (int i = 0; i < 40; ++i)
+      if (children().size() != churning) return 1;
+    return end_descendants(std::chrono::seconds(10)) ? 0 : 2;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 TEST(Descendants, NoneAtAllIsNoTrouble) {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/ranges.h"
 #include "lockstep/launch/environment.h"
-#include "lockstep/launch/ranges.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {
@@ -60,7 +60,7 @@ Variables variables_of(const RunOptions& options, const RankBinding& binding, in
   place.round.world_size = options.nproc_per_node;
   place.round.job_id = fmt::format("{}", seed);
   place.round.master_addr = "127.0.0.1";
-  place.round.master_port = seed;
+  place.round.master_port = options.hosts.master_port != 0 ? options.hosts.master_port : seed;
   if (several_hosts(options)) {
     place.round.node = options.hosts.node_rank.value_or(seed);
     place.round.nodes = options.hosts.least == options.hosts.most ? options.hosts.most : seed;

@@ -45,6 +45,12 @@ TEST(DescribeRun, SaysWhatEachRankGetsAndWhatAllDo) {
   EXPECT_FALSE(contains(text, "log files")) << text;
 }
 
+TEST(DescribeRun, SaysAMasterPortThatItsUserChose) {
+  RunOptions options = two_ranks();
+  options.hosts.master_port = 29501;
+  EXPECT_TRUE(contains(describe_run(options), "  MASTER_PORT=29501\n"));
+}
+
 TEST(DescribeRun, LeavesOutWhatTheLauncherHasItself) {
   ::setenv("ROLE_NAME", "default", 1);
   const std::string text = describe_run(two_ranks());

@@ -36,6 +36,7 @@ class JoiningEnd final : public RendezvousEnd {
         taken_here_(taken_here),
         hosts_(options.hosts),
         nproc_(options.nproc_per_node),
+        command_(job_command(options)),
         give_up_at_(in(options.hosts.join_timeout)) {}
 
   void report(int attempt, Outcome outcome, int exit_code,
@@ -71,6 +72,7 @@ class JoiningEnd final : public RendezvousEnd {
   const bool taken_here_;
   const Hosts hosts_;
   const int nproc_;
+  const JobCommand command_;
   const Deadline give_up_at_;
 
   Phase phase_ = Phase::pausing;
@@ -174,11 +176,12 @@ void JoiningEnd::shake_hands(Clock::time_point now) {
   handshake_->confirm(*frame);
   phase_ = Phase::joined;
   link_.emplace(std::move(socket_), now);
-  link_->send(JoinFrame{{.host = host_name(),
-                         .nproc = nproc_,
-                         .node_rank = hosts_.node_rank,
-                         .least = hosts_.least,
-                         .most = hosts_.most}});
+  link_->send(JoinFrame{.newcomer = {.host = host_name(),
+                                     .nproc = nproc_,
+                                     .node_rank = hosts_.node_rank,
+                                     .least = hosts_.least,
+                                     .most = hosts_.most},
+                        .command = command_});
 }
 
 // The next frame of the handshake, when all of it is there.
@@ -239,6 +242,7 @@ void JoiningEnd::hear(AgentFrame frame) {
   if (auto* state = std::get_if<StateFrame>(&frame)) {
     coordinator_ = std::move(state->coordinator);
     state_ = std::move(state->text);
+    if (state->pause.count() > 0) orders_.push_back(StartLater{state->pause});
   } else if (auto* start = std::get_if<StartRanks>(&frame)) {
     orders_.push_back(std::move(*start));
   } else if (auto* end = std::get_if<EndRanks>(&frame)) {

@@ -65,6 +65,12 @@ std::string LineFormat::own_line(Level level, std::string_view text) const {
   return fmt::format("lockstep run: {}\n", text);
 }
 
+void say_error(LogFormat format, std::string_view text) {
+  const bool colors = wants_colors(STDERR_FILENO);
+  const std::string line = LineFormat(format, colors, colors).own_line(Level::error, text);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
 bool wants_colors(int fd) {
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/launch/log_options.h"
 
 namespace lockstep {
@@ -44,6 +45,10 @@ class LineFormat {
   bool colors_out_;
   bool colors_err_;
 };
+
+// Writes a line of the launcher itself to stderr, at once: about an error that comes before there
+// is an Output, or after it.
+LOCKSTEP_API void say_error(LogFormat format, std::string_view text);
 
 // A terminal, unless NO_COLOR (no-color.org) or TERM says that it is to have none.
 bool wants_colors(int fd);

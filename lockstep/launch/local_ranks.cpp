@@ -16,8 +16,8 @@
 
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/host/agent_line.h"
+#include "lockstep/comm/ranges.h"
 #include "lockstep/launch/environment.h"
-#include "lockstep/launch/ranges.h"
 #include "lockstep/launch/signals.h"
 
 namespace lockstep {
@@ -51,7 +51,10 @@ int code_of(const Failure& failure) {
   return failure.signal ? 128 + *failure.signal : failure.exit_code.value_or(0);
 }
 
-bool knows_its_end(const Failure& failure) { return failure.signal || failure.exit_code; }
+// Nothing more will become known of it.
+bool is_complete(const Failure& failure) {
+  return failure.signal || failure.exit_code || failure.fault;
+}
 
 }  // namespace
 
@@ -61,7 +64,7 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
       round_(round),
       binding_(binding),
       output_(output),
-      page_(JobPage::create(options.nproc_per_node, round.job_id)),
+      page_(JobPage::create(options.nproc_per_node, round.job_id, round.world_size)),
       switchboard_(page_.descriptor()),
       patience_(options.shutdown_timeout) {
   if (!round.store.empty()) switchboard_.publish(job_token_key, share_job_token(token));
@@ -210,25 +213,25 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
 
   if (failure.signal == SIGKILL && !failure.oom) failure.oom = page().oom_killed();
 
-  if (first_ && first_->rank == failure.rank && !knows_its_end(*first_) && !rank.told) {
+  if (first_ && first_->rank == failure.rank && !is_complete(*first_) && !rank.told) {
     failure.detected_by = first_->detected_by;
     first_ = failure;
   }
   if (ending_) return;
   if (rank.failed)
-    on_failure(failure);
+    on_failure(local_rank, failure);
   else if (!rank.preempted && page().phase(slot(local_rank)) != JobPage::Phase::finished)
     // The others may be done as well, so they are not told to end. But a collective that waits
     // for this rank, or ever will, must throw.
-    page().report(failure);
+    page().report(page().cause_of(slot(local_rank), failure));
 }
 
-void LocalRanks::on_failure(const Failure& failure) {
+void LocalRanks::on_failure(int local_rank, const Failure& failure) {
   code_of_first_end_ = code_of(failure);
-  page().report(failure);
+  page().report(page().cause_of(slot(local_rank), failure));
   // A rank may have been seen to die by its peers, and they to fail, before we could reap it.
   std::optional<Failure> first = page().failure();
-  if (first && first->rank == failure.rank) {
+  if (first && !first->fault && first->rank == failure.rank) {
     const int detected_by = first->detected_by;
     first = failure;
     first->detected_by = detected_by;

@@ -119,7 +119,7 @@ class LocalRanks {
   int local_rank(int number) const { return number - round_.first_rank; }
   Failure examine(int local_rank) const;
   void on_end(int local_rank, const siginfo_t& end);
-  void on_failure(const Failure& failure);
+  void on_failure(int local_rank, const Failure& failure);
   bool attached(int local_rank) const;
   void tell(Rank& rank, int signal);
   std::vector<int> left() const;  // Local ranks that run.

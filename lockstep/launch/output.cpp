@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -62,7 +61,8 @@ Output::Output(int out, int err, const LogOptions& options)
       files_(options.directory),
       err_fd_(err),
       on_terminal_(::isatty(err) == 1),
-      err_(err) {
+      err_(err),
+      buffer_(LineSplitter::longest_line) {
   require(files_ || (!any(options.redirects) && !any(options.tee)),
           "output that is to go to files needs a folder for logs");
   if (!same_file(out, err)) out_.emplace(out);
@@ -114,10 +114,8 @@ void Output::watch(std::vector<pollfd>& entries) const {
 }
 
 void Output::serve(const std::vector<pollfd>& entries) {
-  err_.serve(entries);
-  const int lost = out_ ? out_->serve(entries) : 0;
-  if (lost != 0 && lost != EPIPE)  // A reader who has seen enough is no news, a full disk is.
-    say(fmt::format("stdout: {}; what follows is dropped", std::strerror(lost)), Level::error);
+  serve(err_, "stderr", entries);
+  if (out_) serve(*out_, "stdout", entries);
   std::erase_if(feeds_, [&](Feed& feed) {
     if (events_of(entries, feed.pipe.get()) == 0) return false;
     const bool open = read(feed) || errno == EAGAIN;
@@ -126,12 +124,18 @@ void Output::serve(const std::vector<pollfd>& entries) {
   });
 }
 
+void Output::serve(Sink& sink, const char* name, const std::vector<pollfd>& entries) {
+  const int reason = sink.serve(entries);
+  if (reason == 0 || reason == EPIPE) return;  // A reader who has seen enough is no news.
+  lost_ = true;
+  say(fmt::format("{}: {}; what follows is dropped", name, std::strerror(reason)), Level::error);
+}
+
 bool Output::read(Feed& feed) {
-  std::array<char, LineSplitter::longest_line> buffer;
   errno = 0;
-  const ssize_t length = ::read(feed.pipe.get(), buffer.data(), buffer.size());
+  const ssize_t length = ::read(feed.pipe.get(), buffer_.data(), buffer_.size());
   if (length <= 0) return false;
-  const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
+  const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(length));
   keep(feed, bytes);
   feed.splitter.add(bytes, [&](const auto& segment) { receive(feed, segment); });
   return true;

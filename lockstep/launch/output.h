@@ -65,6 +65,10 @@ class Output {
   // Forgets what is pending, for a reader who has stopped reading.
   void drop();
 
+  // Stdout or stderr did not take what was for them, as on a full disk. A reader who has gone is no
+  // loss, nor is what drop() forgot.
+  bool lost() const { return lost_; }
+
   // How many columns are left for a rank's line on the terminal that stderr is, if it is one and
   // lines are shown as text.
   std::optional<int> columns(int rank) const;
@@ -82,6 +86,7 @@ class Output {
     return out_ && !feed.source.is_error ? *out_ : err_;
   }
   bool statuses() const { return on_terminal_ && !format_.json(); }
+  void serve(Sink& sink, const char* name, const std::vector<pollfd>& entries);
   FileDescriptor add(const LineSource& source);
   FileDescriptor add_feed(const LineSource& source, LogFile file);
   bool read(Feed& feed);  // False when the rank has closed it, or has nothing to read.
@@ -97,7 +102,9 @@ class Output {
   bool on_terminal_;
   std::optional<Sink> out_;  // Empty when stdout and stderr are the same.
   Sink err_;
+  bool lost_ = false;
   std::vector<Feed> feeds_;
+  std::vector<char> buffer_;  // For read(): the stack may be small.
   int status_rank_ = -1;
   std::string status_;  // As it is on the terminal now.
 };

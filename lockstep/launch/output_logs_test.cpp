@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <termios.h>
 
@@ -20,9 +19,11 @@
 #include <thread>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/ignore_signals.h"
 #include "lockstep/comm/time.h"
 #include "lockstep/launch/output.h"
 #include "tests/fault_of.h"
+#include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -219,18 +220,6 @@ TEST(OutputLogs, OnlyTheChosenRanksAreShownAndTheOthersGoToFiles) {
   }
 }
 
-// A limit on the size of files stands in for a disk.
-struct SmallDisk {
-  explicit SmallDisk(rlim_t bytes) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before);
-    const rlimit small{.rlim_cur = bytes, .rlim_max = before.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  }
-  ~SmallDisk() { ::setrlimit(RLIMIT_FSIZE, &before); }
-  rlimit before{};
-};
-
 TEST(OutputLogs, AFullDiskIsSaidOnceWithTheFilesNameAndTheConsoleMissesNothing) {
   const test::ScratchDirectory scratch;
   LogOptions options = to_files(scratch);
@@ -240,7 +229,8 @@ TEST(OutputLogs, AFullDiskIsSaidOnceWithTheFilesNameAndTheConsoleMissesNothing) 
   output.begin_attempt("job", 0);
   const Output::Ends ends = output.add(0, 0);
   {
-    const SmallDisk disk(10);
+    const IgnoreSignals ignore{SIGXFSZ};  // As the launcher does.
+    const test::FileSizeLimit disk(10);
     for (int i = 0; i < 4; ++i) {
       write_all(ends.out, "12345\n");
       console.settle(output);

@@ -48,6 +48,18 @@ void make_directories(const std::filesystem::path& path) {
   }
 }
 
+// Ranks get paths in the folder, and may change to another working directory.
+std::string absolute(const std::string& directory) {
+  std::error_code error;
+  const auto path = std::filesystem::absolute(directory, error);
+  if (error)
+    throw Error(Fault::misuse,
+                fmt::format("{}, the folder for logs: the working directory that this path begins "
+                            "at cannot be found ({}): give an absolute path",
+                            directory, error.message()));
+  return path.lexically_normal();
+}
+
 }  // namespace
 
 int LogFile::write(std::string_view bytes) {
@@ -66,8 +78,7 @@ int LogFile::write(std::string_view bytes) {
 
 RankFiles::RankFiles(std::string directory) {
   if (directory.empty()) return;
-  // Ranks get paths in it, and may change to another working directory.
-  directory_ = std::filesystem::absolute(directory).lexically_normal();
+  directory_ = absolute(directory);
   make_directories(directory_);
   struct stat status {};
   if (::stat(directory_.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))

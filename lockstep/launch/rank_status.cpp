@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/comm/activity.h"
-#include "lockstep/launch/ranges.h"
+#include "lockstep/comm/ranges.h"
 #include "lockstep/launch/status.h"
 
 namespace lockstep {

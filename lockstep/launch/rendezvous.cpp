@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/store/poll_until.h"
 #include "lockstep/comm/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous_end.h"
@@ -62,6 +63,7 @@ void require_hosts(const RunOptions& options) {
   if (hosts.most == 1) return;
   require(!hosts.id.empty() && hosts.id.size() <= longest_id,
           "the id of a job of several hosts has 1 to 80 bytes");
+  require(clean_text(hosts.id) == hosts.id, "the id of a job is UTF-8 without control characters");
   if (!hosts.node_rank) return;
   require(hosts.least == hosts.most, "node ranks are for a fixed number of hosts");
   require(*hosts.node_rank >= 0 && *hosts.node_rank < hosts.most,

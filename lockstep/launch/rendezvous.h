@@ -13,6 +13,7 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,9 @@ struct Round {
 struct StartRanks {
   Round round;
 };
+struct StartLater {  // News: ranks that failed are to be started anew after this pause.
+  std::chrono::milliseconds pause{0};
+};
 struct EndRanks {                       // Then say all_gone().
   std::string why = {};                 // For people, such as "host node3 was lost".
   std::optional<Failure> failure = {};  // Of a rank, when that is why.
@@ -54,7 +58,7 @@ struct EndJob {
   std::string why = {};                 // Empty after success.
   std::optional<Failure> failure = {};  // The first one of the last attempt.
 };
-using Order = std::variant<StartRanks, EndRanks, EndJob>;
+using Order = std::variant<StartRanks, StartLater, EndRanks, EndJob>;
 
 // How a host's ranks ended, where the agent tells it.
 enum class Outcome {

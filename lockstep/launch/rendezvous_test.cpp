@@ -8,15 +8,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "lockstep/comm/exit_code.h"
+#include "lockstep/comm/log.h"
 #include "lockstep/comm/store/poll_until.h"
 #include "lockstep/comm/store/tcp_socket.h"
 #include "lockstep/comm/store/tcp_store.h"
 #include "lockstep/launch/reserved_port.h"
+#include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
 
 namespace lockstep {
@@ -158,6 +162,24 @@ TEST(Rendezvous, AFailureIsStartedAnewEverywhereAndSuccessEndsIt) {
   agents[0].flush(seconds(5));
 }
 
+TEST(Rendezvous, APauseBeforeARestartIsToldToEveryHost) {
+  const ReservedPort port;
+  RunOptions options = job_of(2, endpoint(port));
+  options.max_restarts = 2;
+  AgentsOf agents({options, options});
+  for (const int attempt : {0, 1}) {
+    for (std::size_t host : {0u, 1u}) agents.next<StartRanks>(host);
+    agents[1].report(attempt, Outcome::failed, 7, Failure{.rank = 2, .exit_code = 7});
+    for (std::size_t host : {0u, 1u}) {
+      agents.next<EndRanks>(host);
+      agents[host].all_gone(attempt);
+    }
+  }
+  for (std::size_t host : {0u, 1u})
+    EXPECT_EQ(agents.next<StartLater>(host).pause, milliseconds(100));
+  for (std::size_t host : {0u, 1u}) EXPECT_EQ(agents.next<StartRanks>(host).round.attempt, 2);
+}
+
 TEST(Rendezvous, ALauncherOfAnotherJobIsTurnedAway) {
   const ReservedPort port;
   AgentsOf agents({job_of(2, endpoint(port)), job_of(2, endpoint(port), "other")});
@@ -166,10 +188,73 @@ TEST(Rendezvous, ALauncherOfAnotherJobIsTurnedAway) {
   EXPECT_NE(end.why.find("'other'"), end.why.npos) << end.why;
 }
 
+// Keeps all that is logged while it lives.
+class Logged {
+ public:
+  Logged() {
+    set_log_sink([this](LogLevel, std::string_view message) { text_ += message; });
+  }
+  ~Logged() { set_log_sink({}); }
+  Logged(const Logged&) = delete;
+  Logged& operator=(const Logged&) = delete;
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+RunOptions training(const std::string& endpoint, const std::string& id, const char* seed) {
+  RunOptions options = job_of(2, endpoint, id);
+  options.program = "/home/x/train";
+  options.arguments = {"train", "--seed", seed};
+  return options;
+}
+
+TEST(Rendezvous, ALauncherThatRunsAnotherCommandIsTurnedAwayOnBothSidesAndTheJobGoesOn) {
+  const ReservedPort port;
+  const std::string at = endpoint(port);
+  const std::string runs = "runs `train --seed 1`, but the job at " + at + " runs `train --seed 0`";
+  const Logged logged;
+  AgentsOf agents({training(at, Hosts::unnamed, "0"), training(at, Hosts::unnamed, "1"),
+                   training(at, Hosts::unnamed, "0")});
+  const EndJob end = agents.next<EndJob>(1);
+  EXPECT_EQ(end.exit_code, exit_usage);
+  EXPECT_NE(end.why.find(runs), end.why.npos) << end.why;
+  EXPECT_NE(end.why.find("--rdzv-id"), end.why.npos) << end.why;
+  EXPECT_NE(logged.text().find(runs), logged.text().npos) << logged.text();
+  for (std::size_t host : {0u, 2u}) EXPECT_EQ(agents.next<StartRanks>(host).round.nodes, 2);
+}
+
+TEST(Rendezvous, HostsOfANamedJobMayRunDifferentCommandsAndTheLogSaysSo) {
+  const ReservedPort port;
+  const std::string at = endpoint(port);
+  const Logged logged;
+  AgentsOf agents({training(at, "job7", "0"), training(at, "job7", "1")});
+  for (std::size_t host : {0u, 1u}) EXPECT_EQ(agents.next<StartRanks>(host).round.nodes, 2);
+  EXPECT_NE(logged.text().find("runs `train --seed 1`, but the job"), logged.text().npos)
+      << logged.text();
+}
+
+TEST(Rendezvous, WhereTheProgramLiesIsEachHostsOwnMatter) {
+  const ReservedPort port;
+  RunOptions other = training(endpoint(port), Hosts::unnamed, "0");
+  other.program = other.arguments[0] = "./train";
+  const Logged logged;
+  AgentsOf agents({training(endpoint(port), Hosts::unnamed, "0"), other});
+  for (std::size_t host : {0u, 1u}) EXPECT_EQ(agents.next<StartRanks>(host).round.nodes, 2);
+  EXPECT_EQ(logged.text(), "");
+}
+
+TEST(Rendezvous, AnIdThatATerminalWouldActOnIsMisuse) {
+  for (const std::string id : {"a\nb", "\x1b[2J", "\xff"})
+    EXPECT_EQ(fault_of([&] { Rendezvous host(job_of(2, "127.0.0.1:29499", id)); }), Fault::misuse);
+}
+
 TEST(Rendezvous, ALauncherWithAnotherTokenOrNoneIsTurnedAway) {
   const ReservedPort port;
   const auto with_token = [&](const std::optional<JobToken>& token) {
-    if (token) ::setenv("LOCKSTEP_JOB_TOKEN", token->text().c_str(), 1);
+    if (token) ::setenv("LOCKSTEP_JOB_TOKEN", std::string(token->text()).c_str(), 1);
     return job_of(2, endpoint(port));
   };
   Rendezvous first(with_token(make_job_token()));
@@ -341,6 +426,17 @@ TEST(Rendezvous, IPv6Works) {
     EXPECT_TRUE(round.store.starts_with("[::1]:")) << round.store;
     EXPECT_EQ(round.master_addr, "::1");
   }
+}
+
+TEST(Rendezvous, ACoreDumpOfALauncherDoesNotShowTheToken) {
+  std::string text(make_job_token().text());
+  const std::string backwards(text.rbegin(), text.rend());
+  ::setenv("LOCKSTEP_JOB_TOKEN", text.c_str(), 1);
+  ::explicit_bzero(text.data(), text.size());
+  const ReservedPort port;
+  AgentsOf agents({job_of(2, endpoint(port))});
+  ASSERT_FALSE(::getenv("LOCKSTEP_JOB_TOKEN"));
+  EXPECT_EQ(test::dumped_mappings_with(backwards), std::vector<std::string>{});
 }
 
 TEST(Rendezvous, BeyondLoopbackItWantsAToken) {

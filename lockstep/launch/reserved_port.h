@@ -15,8 +15,9 @@ namespace lockstep {
 // do, may bind it and listen.
 class ReservedPort {
  public:
-  // Of a numeric address of this host. Errors: misuse, system.
-  explicit ReservedPort(const std::string& address = "127.0.0.1");
+  // Of a numeric address of this host; any free one for port 0. Errors: misuse, with the process
+  // that listens there already; system.
+  explicit ReservedPort(const std::string& address = "127.0.0.1", int port = 0);
 
   int number() const { return number_; }
 

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <string>
 #include <vector>
+
+#include "tests/fault_of.h"
 
 namespace lockstep {
 namespace {
@@ -49,6 +53,23 @@ TEST(ReservedPort, NobodyElseTakesIt) {
 TEST(ReservedPort, NobodyWhoAsksForAnyPortGetsIt) {
   const ReservedPort port;
   for (int i = 0; i < 50'000; ++i) ASSERT_NE(bind_to(0, /*reuse=*/i % 2 == 0).port, port.number());
+}
+
+TEST(ReservedPort, MayBeTheOneThatItsUserNames) {
+  const int number = ReservedPort().number();
+  const ReservedPort port("127.0.0.1", number);
+  EXPECT_EQ(port.number(), number);
+  EXPECT_EQ(bind_to(number, /*reuse=*/false).port, 0);
+}
+
+TEST(ReservedPort, OneThatAProcessListensOnIsAnErrorThatNamesTheProcess) {
+  const ReservedPort port;
+  const Endpoint server = bind_to(port.number(), /*reuse=*/true);
+  ASSERT_EQ(::listen(server.socket.get(), 8), 0);
+  std::string text;
+  EXPECT_EQ(test::fault_of([&] { ReservedPort second("127.0.0.1", port.number()); }, &text),
+            Fault::misuse);
+  EXPECT_NE(text.find("process " + std::to_string(::getpid())), text.npos) << text;
 }
 
 TEST(ReservedPort, EveryJobHasItsOwn) {

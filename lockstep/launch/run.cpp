@@ -10,28 +10,23 @@
 
 #include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <optional>
-#include <string_view>
 
 #include "lockstep/comm/bare_text.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/comm/host/proc_file.h"
 #include "lockstep/comm/store/job_token.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/descendants.h"
+#include "lockstep/launch/line_format.h"
 #include "lockstep/launch/rendezvous.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds time_to_die = std::chrono::seconds(5);
-
-void say(std::string_view text) {
-  const std::string line = fmt::format("lockstep run: {}\n", text);
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
-}
 
 // After this no descriptor of ours can become 0, 1 or 2 by chance.
 void open_standard_streams() {
@@ -45,9 +40,7 @@ void open_standard_streams() {
 
 // What this process has inherited is not for the ranks.
 void close_all_on_exec() {
-  std::error_code unreadable;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
-    const std::string name = entry.path().filename();
+  for (const std::string& name : names_in("/proc/self/fd")) {
     int fd = 0;
     std::from_chars(name.data(), name.data() + name.size(), fd);
     if (fd > STDERR_FILENO) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -87,11 +80,11 @@ int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset
     adopt_orphans();
     return Agent(options, binding, signals, lifeline).run();
   } catch (const Error& error) {
-    say(bare_text(error));
+    say_error(options.log.format, bare_text(error));
     end_descendants(time_to_die);
     return error.fault() == Fault::misuse ? exit_usage : exit_system;
   } catch (const std::exception& error) {
-    say(error.what());
+    say_error(options.log.format, error.what());
     end_descendants(time_to_die);
     return exit_system;
   }
@@ -116,7 +109,8 @@ void forget_job_token() {
 
 // `inherited` are children that this process had before: a shell that has become the launcher by
 // exec may have had some.
-int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited) {
+int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited,
+          LogFormat format) {
   forget_job_token();
   std::optional<int> status;
   while (!status) {
@@ -130,7 +124,8 @@ int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inheri
   }
   end_descendants(time_to_die, inherited);
   if (WIFEXITED(*status)) return WEXITSTATUS(*status);
-  say(fmt::format("the agent was killed by signal {}; the ranks were ended", WTERMSIG(*status)));
+  say_error(format, fmt::format("the agent was killed by signal {}; the ranks were ended",
+                                WTERMSIG(*status)));
   return 128 + WTERMSIG(*status);
 }
 
@@ -154,7 +149,7 @@ int run(const RunOptions& options) {
   FileDescriptor guardians_end(lifeline[1]);
   const pid_t agent = ::fork();
   if (agent < 0) throw_errno("fork");
-  if (agent > 0) return guard(agent, signals, inherited);
+  if (agent > 0) return guard(agent, signals, inherited, options.log.format);
   guardians_end = FileDescriptor();
   ::_exit(be_agent(options, binding, signals, agents_end.get()));
 }

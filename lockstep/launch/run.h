@@ -29,10 +29,16 @@ struct Hosts {
   // which hosts come. Only for a fixed number of hosts.
   std::optional<int> node_rank = {};
 
+  // Of a single host: where rank 0 may listen, MASTER_PORT; 0 for any free port.
+  int master_port = 0;
+
   // HOST:PORT, [IPV6]:PORT: where the launchers meet. The host's own launcher listens there, and the
   // job ends with it. Not used for a single host.
   std::string endpoint = {};
-  std::string id = {};  // Names the job there. Launchers that say another are turned away.
+  // Names the job there: launchers that say another id are turned away. While it is `unnamed`, so
+  // are those that run another program or give it other arguments.
+  std::string id = {};
+  static constexpr const char* unnamed = "none";
 
   // How long to wait for the least number of hosts; then, where there may be more, for each next one.
   std::chrono::milliseconds join_timeout = std::chrono::minutes(10);
@@ -47,6 +53,11 @@ struct RunOptions {
 
   // How often all ranks may be started anew after one of them failed or a host was lost.
   int max_restarts = 0;
+
+  // The longest pause before such a start; 0 for none. The first restart is at once. The pause
+  // before the next is 0.1 s, and it doubles with each failure. After an attempt that lived as long
+  // as this, the next restart is at once again.
+  std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
 
   Binding bind = Binding::automatic;
   LogOptions log = {};

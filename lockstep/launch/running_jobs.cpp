@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <sstream>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/proc_file.h"
 #include "lockstep/launch/status.h"
 #include "lockstep/launch/status_address.h"
 #include "lockstep/launch/status_json.h"
@@ -90,7 +90,7 @@ std::optional<Asked> ask(const std::string& address_name) {
 }
 
 void read(Asked& agent) {
-  std::array<char, 64 * 1024> buffer;
+  std::array<char, 16 * 1024> buffer;
   const ssize_t length = ::read(agent.socket.get(), buffer.data(), buffer.size());
   if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (length > 0) agent.answer.append(buffer.data(), static_cast<std::size_t>(length));
@@ -117,21 +117,12 @@ void read_answers(std::vector<Asked>& agents) {
   }
 }
 
-// As its command line has it: the arguments, with a blank after each.
-std::string program_of(int pid) {
-  std::ifstream in(fmt::format("/proc/{}/cmdline", pid));
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  std::replace(text.begin(), text.end(), '\0', ' ');
-  if (text.ends_with(' ')) text.pop_back();
-  return text;
-}
-
 JobStatus status_of(const Asked& agent) {
   if (const auto status = agent.socket ? std::nullopt : job_status_in(agent.answer)) return *status;
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   return {.job_id = agent.name.job_id,
-          .program = program_of(agent.name.pid),
+          .program = command_of(agent.name.pid),
           .agent_pid = agent.name.pid,
           .host = host.data(),
           .state = no_answer};

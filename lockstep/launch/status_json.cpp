@@ -30,9 +30,10 @@ ordered_json object_of(const JobStatus& job) {
           {"ranks", std::move(ranks)}};
 }
 
-// A program's arguments may be any bytes.
+// A program's arguments may be any bytes: what is no UTF-8 is replaced, and control characters, of
+// which some would be obeyed by a terminal, are escaped with all that is not ASCII.
 std::string text_of(const ordered_json& json, int indent) {
-  return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
+  return json.dump(indent, ' ', true, ordered_json::error_handler_t::replace);
 }
 
 template <class Value>

@@ -28,8 +28,9 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
   const auto bytes = static_cast<std::int64_t>(a.element_size());
   const at::Tensor differ =
       a.view(at::kByte).ne(b.view(at::kByte)).view({a.numel(), bytes}).any(/*dim=*/1);
+  const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
   const at::Tensor distance =
-      (a.masked_select(differ).to(at::kDouble) - b.masked_select(differ).to(at::kDouble)).abs();
+      (a.masked_select(differ).to(wide) - b.masked_select(differ).to(wide)).abs();
   const at::Tensor numbers = distance.masked_select(distance.isnan().logical_not());
   unequal.count += distance.numel();
   unequal.incomparable += distance.numel() - numbers.numel();

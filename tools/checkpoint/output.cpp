@@ -2,18 +2,14 @@
 #include "tools/checkpoint/output.h"
 
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 
 #include "lockstep/checkpoint/safetensors_header.h"
 
 namespace lockstep::checkpoint {
 namespace {
-
-int write_error = 0;
 
 std::string number_text(double value) {
   std::array<char, 64> text{};
@@ -37,18 +33,6 @@ struct ValueText {
 };
 
 }  // namespace
-
-void print(const std::string& text) {
-  if (write_error != 0) return;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) write_error = errno;
-}
-
-bool flush_output() {
-  if (write_error == 0 && std::fflush(stdout) != 0) write_error = errno;
-  if (write_error == 0 || write_error == EPIPE) return true;
-  std::fprintf(stderr, "lockstep checkpoint: stdout: %s\n", std::strerror(write_error));
-  return false;
-}
 
 std::string bytes_text(std::uint64_t bytes) {
   constexpr std::array units{"B", "kB", "MB", "GB", "TB", "PB", "EB"};

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/tensor/state_value.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::checkpoint {
 
@@ -20,11 +21,8 @@ inline constexpr int internal_error = 70;
 inline constexpr int cannot_create = 73;
 inline constexpr int io_error = 74;
 
-// To stdout, once and for all: what it does not take is not printed.
-void print(const std::string& text);
-
-// Whether stdout took all of it, or is a pipe that nobody reads any more; says what went wrong.
-bool flush_output();
+using tools::flush_output;
+using tools::print;
 
 std::string bytes_text(std::uint64_t bytes);             // Such as "12.3 MB".
 std::string count_text(std::size_t count, const char*);  // Such as "3 files".

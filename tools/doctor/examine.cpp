@@ -9,18 +9,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <string_view>
-#include <system_error>
 
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/host/proc_file.h"
 #include "lockstep/comm/host/shared_mapping.h"
+#include "lockstep/comm/ranges.h"
 #include "lockstep/comm/store/job_token.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/cpu_quota.h"
-#include "lockstep/launch/ranges.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -71,10 +70,7 @@ Limit limit_of(__rlimit_resource resource) {
 }
 
 std::vector<std::string> rdma_devices() {
-  std::vector<std::string> names;
-  std::error_code absent;
-  for (const auto& each : std::filesystem::directory_iterator("/sys/class/infiniband", absent))
-    names.push_back(each.path().filename());
+  std::vector<std::string> names = names_in("/sys/class/infiniband");
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -45,8 +45,8 @@ others have /dev/null. Output comes in whole lines, each after its "[rank]".
 
 Exit code: that of the rank that failed first (128 + signal when it was killed), 0 when none did;
 128 + signal when the launcher was told to stop; 64 usage, 69 too few hosts came or the endpoint was
-lost, 71 the system refused, 75 the job made room and wants to be started again, 126 PROGRAM is not
-executable, 127 PROGRAM is not found.
+lost, 71 the system refused, 74 output was lost as on a full disk, 75 the job made room and wants to
+be started again, 126 PROGRAM is not executable, 127 PROGRAM is not found.
 )";
 
 constexpr const char* ranks_group = "Ranks";
@@ -77,13 +77,19 @@ constexpr Setting settings[] = {
     {hosts_group, "", "node-rank", "N", "Which of the hosts this is; else in the order they come"},
     {hosts_group, "", "rdzv-endpoint", "HOST[:PORT]",
      "Where the hosts meet: one of them, which all others reach; port 29400 if none is given"},
-    {hosts_group, "", "rdzv-id", "ID", "Name of the job; who comes with another is turned away",
+    {hosts_group, "", "rdzv-id", "ID",
+     "Name of the job; who comes with another is turned away. Without a name, so is who runs "
+     "another program or gives it other arguments",
      "none"},
     {hosts_group, "", "join-timeout", "SECONDS", "How long to wait for MIN hosts", "600"},
     {hosts_group, "", "last-call", "SECONDS", "How long to wait then for each next one, up to MAX",
      "3"},
     {life_group, "", "max-restarts", "N",
      "How often all ranks are started anew after one failed or a host was lost", "0"},
+    {life_group, "", "max-restart-delay", "SECONDS",
+     "Longest pause before a restart: none before the first, 0.1 s before the next, then twice as "
+     "long each time; an attempt that lived this long begins anew",
+     "30"},
     {life_group, "", "signals-to-handle", "NAMES",
      "Signals that end the job: ranks get SIGINT for SIGINT, else SIGTERM",
      "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
@@ -98,7 +104,8 @@ constexpr Setting settings[] = {
     {output_group, "", "local-ranks-filter", "N,N...", "Show the output of these local ranks only"},
     {output_group, "", "log-format", "text|json", "How lines are shown", "text"},
     {torchrun_group, "", "master-addr", "HOST", "With --master-port, the same as --rdzv-endpoint"},
-    {torchrun_group, "", "master-port", "PORT", "29500 if none is given"},
+    {torchrun_group, "", "master-port", "PORT",
+     "Beside --master-addr: 29500 if none is given. For one host: MASTER_PORT of its ranks"},
     {torchrun_group, "", "rdzv-backend", "c10d|static", "Either; they are the same here", "c10d"},
     {torchrun_group, "", "no-python", "", "As always here: PROGRAM may be anything"},
 };

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -74,11 +75,15 @@ int parse_ranks(const std::string& text) {
   return std::stoi(text);
 }
 
+std::optional<int> master_port_of(const Given& given) {
+  return given.value_if_any("master-port",
+                            [](const std::string& text) { return parse_number(text, 0, 65535); });
+}
+
 // Where the hosts meet: --rdzv-endpoint, or --master-addr and --master-port as torchrun's static
 // rendezvous has it. Empty when nothing is said.
 std::string endpoint_of(const Given& given, int hosts) {
-  const auto port = given.value_if_any(
-      "master-port", [](const std::string& text) { return parse_number(text, 0, 65535); });
+  const auto port = master_port_of(given);
   if (given.has("rdzv-endpoint")) {
     if (given.has("master-addr") || port)
       refuse("--rdzv-endpoint and --master-addr say the same: give one of them");
@@ -103,7 +108,8 @@ Hosts hosts_of(const Given& given) {
   const bool several = hosts.most > 1;
   const bool fixed = hosts.least == hosts.most;
   hosts.endpoint = endpoint_of(given, hosts.most);
-  hosts.id = given.value_if_any("rdzv-id", parse_id).value_or(hosts.most > 1 ? "none" : "");
+  if (!several) hosts.master_port = master_port_of(given).value_or(0);
+  hosts.id = given.value_if_any("rdzv-id", parse_id).value_or(several ? Hosts::unnamed : "");
   hosts.join_timeout = given.value("join-timeout", parse_seconds);
   hosts.last_call = given.value("last-call", parse_seconds);
   hosts.node_rank = given.value_if_any("node-rank", [&](const std::string& text) {
@@ -164,6 +170,7 @@ RunOptions options_of(const Given& given) {
   options.hosts = hosts_of(given);
   options.max_restarts = given.value(
       "max-restarts", [](const std::string& text) { return parse_number(text, 0, 1'000'000); });
+  options.max_restart_delay = given.value("max-restart-delay", parse_seconds);
   options.bind = given.value("bind", [](const std::string& text) {
     return choose<Binding>(text, {{"auto", Binding::automatic},
                                   {"numa", Binding::numa},
@@ -199,6 +206,27 @@ std::vector<std::string> command_in(const CLI::App& app) {
 }
 
 }  // namespace
+
+LogFormat log_format_in(const std::vector<std::string>& arguments) {
+  CLI::App app;
+  declare_options(app);
+  const CLI::Option* const wanted = app["--log-format"];
+  const char* variable = std::getenv(wanted->get_envname().c_str());
+  std::string said = variable != nullptr ? variable : "";
+  const auto is_option = [&](std::size_t i) {
+    return i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--";
+  };
+  for (std::size_t i = 0; is_option(i); ++i) {
+    const auto equals = arguments[i].find('=');
+    const CLI::Option* option = app.get_option_no_throw(arguments[i].substr(0, equals));
+    std::string value = equals == std::string::npos ? "" : arguments[i].substr(equals + 1);
+    const bool takes_next = option != nullptr && option->get_expected_max() > 0;
+    if (takes_next && equals == std::string::npos && i + 1 < arguments.size() && !is_option(i + 1))
+      value = arguments[++i];
+    if (option == wanted) said = value;
+  }
+  return said == "json" ? LogFormat::json : LogFormat::text;
+}
 
 RunCommandLine parse_run(const std::vector<std::string>& arguments) {
   RunCommandLine line;

@@ -21,4 +21,8 @@ struct RunCommandLine {
 // variable. Errors: misuse, with one line for people, for what cannot be or contradicts itself.
 RunCommandLine parse_run(const std::vector<std::string>& arguments);
 
+// The form in which to say what is wrong with arguments that parse_run() refuses: that of
+// --log-format, wherever it stands before the program, or of its variable; text where that is none.
+LogFormat log_format_in(const std::vector<std::string>& arguments);
+
 }  // namespace lockstep::tools

@@ -81,6 +81,8 @@ const std::vector<Case> cases = {
     {"join-timeout", "2.5", [](auto& line) { return line.options.hosts.join_timeout == 2500ms; }},
     {"last-call", "0", [](auto& line) { return line.options.hosts.last_call == 0ms; }},
     {"max-restarts", "5", [](auto& line) { return line.options.max_restarts == 5; }},
+    {"max-restart-delay", "0.5",
+     [](auto& line) { return line.options.max_restart_delay == 500ms; }},
     {"signals-to-handle", "SIGTERM,USR1",
      [](auto& line) {
        return line.options.signals_to_handle == std::vector<int>{SIGTERM, SIGUSR1};
@@ -176,6 +178,8 @@ TEST(RunOptions, WithoutAnyThereIsOneRankOnOneHost) {
   EXPECT_EQ(line.options.hosts.join_timeout, Hosts().join_timeout);
   EXPECT_EQ(line.options.hosts.last_call, Hosts().last_call);
   EXPECT_EQ(line.options.max_restarts, 0);
+  EXPECT_EQ(line.options.max_restart_delay, RunOptions().max_restart_delay);
+  EXPECT_EQ(line.options.hosts.master_port, 0);
   EXPECT_EQ(line.options.bind, Binding::automatic);
   EXPECT_EQ(line.options.shutdown_timeout, RunOptions().shutdown_timeout);
   EXPECT_TRUE(line.options.signals_to_handle.empty());
@@ -219,6 +223,42 @@ TEST(RunOptions, ACommandLineOfTorchrunIsTaken) {
   EXPECT_EQ(line.options.hosts.node_rank, 0);
   EXPECT_EQ(parse({"--standalone", "--nnodes=1", "--master_port=29501"}).options.hosts.endpoint,
             "");
+}
+
+TEST(RunOptions, AMasterPortIsThatOfTheRanksOfOneHost) {
+  for (const Arguments& words : std::vector<Arguments>{{"--master-port=29501"},
+                                                       {"--standalone", "--master_port", "29501"},
+                                                       {"--master-addr=a", "--master-port=29501"}})
+    EXPECT_EQ(parse(words).options.hosts.master_port, 29501);
+  EXPECT_EQ(parse({"--master-port=0"}).options.hosts.master_port, 0);
+  EXPECT_EQ(parse({"--master-addr=a"}).options.hosts.master_port, 0);
+  EXPECT_EQ(parse({"--nnodes=2", "--master-addr=a", "--master-port=1"}).options.hosts.master_port,
+            0)
+      << "that is where the hosts meet";
+}
+
+TEST(RunOptions, TheFormatOfMessagesIsKnownOfACommandLineThatIsWrong) {
+  using tools::log_format_in;
+  for (const Arguments& words :
+       std::vector<Arguments>{{"--log-format", "json", "-n", "0", "program"},
+                              {"-n", "0", "--log_format=json", "program"},
+                              {"--bogus", "--log-format=json"},
+                              {"-n", "--log-format", "json"},
+                              {"-v", "-n4", "--log-format=text", "--log-format=json"}})
+    EXPECT_EQ(log_format_in(words), LogFormat::json) << testing::PrintToString(words);
+  for (const Arguments& words :
+       std::vector<Arguments>{{},
+                              {"--log-format"},
+                              {"--log-format="},
+                              {"--log-format", "xml", "program"},
+                              {"-n", "0", "program", "--log-format", "json"},
+                              {"--bogus", "--", "--log-format=json"},
+                              {"--log-format=json", "--log-format=text", "-n", "0"}})
+    EXPECT_EQ(log_format_in(words), LogFormat::text) << testing::PrintToString(words);
+  ::setenv("LOCKSTEP_LOG_FORMAT", "json", 1);
+  EXPECT_EQ(log_format_in({"-n", "0"}), LogFormat::json);
+  EXPECT_EQ(log_format_in({"--log-format=text", "-n", "0"}), LogFormat::text);
+  ::unsetenv("LOCKSTEP_LOG_FORMAT");
 }
 
 TEST(RunOptions, WhatFollowsTheProgramIsLeftAsItIs) {

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/agent_frames.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/comm/clean_text.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+using test::fault_of;
+
+// As another launcher may write it.
+AgentFrame decoded(const json& frame) { return decode_agent_frame(frame.dump()); }
+
+AgentFrame decoded(const AgentFrame& frame) {
+  return decode_agent_frame(*first_agent_frame(encode(frame)));
+}
+
+// Each control character, bytes that are no UTF-8 where JSON lets them through, and far too much.
+std::string hostile_text() {
+  std::string text = "\x1b[2J\nlockstep run: all is well\r\xC2\x9B";
+  for (char control = 1; control < 32; ++control) text += control;
+  return text + "\x7f" + std::string(60'000, 'x');
+}
+
+void expect_clean(const std::string& text) {
+  EXPECT_TRUE(clean_text(text) == text) << text.substr(0, 40);
+  EXPECT_FALSE(text.empty());
+  EXPECT_LE(text.size(), 1024U);
+}
+
+void expect_clean(const std::optional<Failure>& failure) {
+  ASSERT_TRUE(failure);
+  for (const std::string& text : {failure->host, failure->operation, failure->group, failure->what})
+    expect_clean(text);
+}
+
+json hostile_failure() {
+  return {{"rank", 1},
+          {"host", hostile_text()},
+          {"pid", 1},
+          {"exit_code", nullptr},
+          {"signal", nullptr},
+          {"oom", nullptr},
+          {"operation", hostile_text()},
+          {"sequence", 0U},
+          {"group", hostile_text()},
+          {"what", hostile_text()},
+          {"detected_by", -1},
+          {"left", false}};
+}
+
+json join_frame() {
+  return {{"type", "join"},       {"host", "node1"},    {"nproc", 1},
+          {"node_rank", nullptr}, {"least", 2},         {"most", 2},
+          {"program", "train"},   {"arguments", {"a"}}, {"digest", "d"}};
+}
+
+json start_frame() {
+  return {{"type", "start_ranks"},
+          {"attempt", 0},
+          {"restarts", 0},
+          {"node", 0},
+          {"nodes", 2},
+          {"first_rank", 0},
+          {"world_size", 2},
+          {"job_id", "job"},
+          {"master_addr", "node0"},
+          {"master_port", 1},
+          {"store", "node0:1"}};
+}
+
+json with(json frame, const char* name, const json& value) {
+  frame[name] = value;
+  return frame;
+}
+
+TEST(AgentFrames, NoTextOfAnotherLauncherCanMoveTheCursorOrFillTheScreen) {
+  const std::string text = hostile_text();
+  const auto state =
+      std::get<StateFrame>(decoded({{"type", "state"}, {"coordinator", text}, {"text", text}}));
+  expect_clean(state.coordinator);
+  expect_clean(state.text);
+  const auto end = std::get<EndJob>(decoded(
+      {{"type", "end_job"}, {"exit_code", 1}, {"why", text}, {"failure", hostile_failure()}}));
+  expect_clean(end.why);
+  expect_clean(end.failure);
+  const auto ranks = std::get<EndRanks>(
+      decoded({{"type", "end_ranks"}, {"why", text}, {"failure", hostile_failure()}}));
+  expect_clean(ranks.why);
+  expect_clean(ranks.failure);
+  const auto report = std::get<ReportFrame>(decoded({{"type", "report"},
+                                                     {"attempt", 0},
+                                                     {"outcome", "failed"},
+                                                     {"exit_code", 1},
+                                                     {"failure", hostile_failure()}}));
+  expect_clean(report.failure);
+}
+
+TEST(AgentFrames, NoTextOfANewcomerCanMoveTheCursorOrFillTheScreen) {
+  const std::string text = hostile_text();
+  json frame = with(with(with(join_frame(), "host", text), "program", text), "digest", text);
+  frame["arguments"] = std::vector<std::string>(1000, "\n");
+  const auto hostile = std::get<JoinFrame>(decoded(frame));
+  expect_clean(hostile.newcomer.host);
+  ASSERT_TRUE(hostile.command);
+  expect_clean(hostile.command->program);
+  expect_clean(hostile.command->digest);
+  ASSERT_EQ(hostile.command->arguments.size(), JobCommand::most_arguments);
+  EXPECT_EQ(hostile.command->arguments.back(), " ");
+}
+
+TEST(AgentFrames, ANameThatHasToBeExactIsRefusedRatherThanCleaned) {
+  EXPECT_EQ(std::get<StartRanks>(decoded(start_frame())).round.job_id, "job");
+  for (const char* name : {"job_id", "master_addr", "store"})
+    for (const std::string& text : {std::string("a\nb"), std::string(1025, 'x')})
+      EXPECT_EQ(fault_of([&] { decoded(with(start_frame(), name, text)); }), Fault::corrupt)
+          << name;
+}
+
+TEST(AgentFrames, CarryWhatALauncherRuns) {
+  const JobCommand said{.program = "train", .arguments = {"--name", "bj\xC3\xB6rn"}, .digest = "d"};
+  JoinFrame join;
+  join.newcomer.host = "node1";
+  join.command = said;
+  const auto got = std::get<JoinFrame>(decoded(join));
+  ASSERT_TRUE(got.command);
+  EXPECT_EQ(got.command->program, said.program);
+  EXPECT_EQ(got.command->arguments, said.arguments);
+  EXPECT_EQ(got.command->digest, said.digest);
+}
+
+TEST(AgentFrames, AnOlderLauncherDoesNotSayWhatItRuns) {
+  json frame = join_frame();
+  for (const char* name : {"program", "arguments", "digest"}) frame.erase(name);
+  EXPECT_FALSE(std::get<JoinFrame>(decoded(frame)).command);
+}
+
+TEST(AgentFrames, WhatALauncherRunsIsSaidInFullOrNotAtAll) {
+  for (const json& frame :
+       {with(join_frame(), "program", 1), with(join_frame(), "arguments", "a"),
+        with(join_frame(), "digest", nullptr), with(join_frame(), "arguments", {1})})
+    EXPECT_EQ(fault_of([&] { decoded(frame); }), Fault::corrupt) << frame;
+  for (const char* name : {"arguments", "digest"}) {
+    json frame = join_frame();
+    frame.erase(name);
+    EXPECT_EQ(fault_of([&] { decoded(frame); }), Fault::corrupt) << frame;
+  }
+}
+
+TEST(AgentFrames, TheLargestFramesAreWithinTheLimit) {
+  std::string wide;  // Two bytes in UTF-8, six in JSON.
+  for (int i = 0; i < 5000; ++i) wide += "\xC3\xB6";
+  const std::vector<std::string> arguments(1000, wide);
+  JoinFrame join;
+  join.newcomer.host = wide;
+  join.command = job_command({.program = wide, .arguments = arguments});
+  EXPECT_LE(encode(join).size(), 4 + max_agent_frame_bytes);
+  const Failure failure{.host = wide, .operation = wide, .group = wide, .what = wide};
+  EXPECT_LE(encode(EndJob{1, wide, failure}).size(), 4 + max_agent_frame_bytes);
+}
+
+}  // namespace
+}  // namespace lockstep

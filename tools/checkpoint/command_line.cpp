@@ -1,0 +1,209 @@
+// `lockstep checkpoint`: looks into checkpoints, verifies, compares and merges them. All of it but
+// main(), which opens this as a plugin: tools/lockstep_checkpoint.cpp.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/checkpoint/command_line.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/error.h"
+#include "tools/checkpoint/commands.h"
+#include "tools/checkpoint/output.h"
+#include "tools/checkpoint/source.h"
+#include "tools/end_parsing.h"
+
+namespace {
+
+using namespace lockstep::checkpoint;
+
+constexpr int diff_trouble = 2;  // As diff(1).
+
+constexpr const char* about =
+    "Looks into checkpoints, verifies, compares and merges them.\n"
+    "A checkpoint is a folder such as runs/a/step-0000000100; of a folder that holds checkpoints,\n"
+    "such as runs/a, its latest is meant.\n";
+
+constexpr const char* examples = R"(
+Examples:
+  lockstep checkpoint show runs/a                         # which there are; what is in the latest
+  lockstep checkpoint verify runs/a                       # every byte of all of them
+  lockstep checkpoint diff runs/a runs/b --part model
+  lockstep checkpoint merge runs/a model.safetensors      # for safetensors.torch.load_file() in Python
+
+Exit code: 0; of diff 1 when there are differences and 2 for trouble; 64 usage, 65 something is
+damaged, 66 no checkpoint is there, 73 a file is there already, 74 a file cannot be read or written,
+78 LibTorch is not found.
+)";
+
+constexpr const char* show_examples = R"(
+Examples:
+  lockstep checkpoint show runs/a
+  lockstep checkpoint show runs/a/step-0000000100 --part optimizer
+  lockstep checkpoint show runs/a/latest --json | jq '.parts.model.tensors | keys'
+  lockstep checkpoint show model.safetensors
+)";
+
+constexpr const char* verify_examples = R"(
+Examples:
+  lockstep checkpoint verify runs/a                       # all checkpoints in there
+  lockstep checkpoint verify runs/a/step-0000000100 runs/b/latest
+
+Prints a line for each, with file and tensor of what is damaged. Exit code: 0 when all are whole,
+65 when any is not.
+)";
+
+constexpr const char* diff_examples = R"(
+Examples:
+  lockstep checkpoint diff runs/a/step-0000000100 runs/a/step-0000000200
+  lockstep checkpoint diff runs/a runs/b --part model && echo the same weights
+  lockstep checkpoint diff runs/a model.safetensors       # its part `model`, or that of --part
+
+Compares bit for bit and prints a line for each difference. Exit code: 0 when there is none, 1 when
+there are any, 2 for trouble.
+)";
+
+constexpr const char* merge_examples = R"(
+Examples:
+  lockstep checkpoint merge runs/a model.safetensors
+  lockstep checkpoint merge runs/a/step-0000000100 adam.safetensors --part optimizer --force
+
+In Python: safetensors.torch.load_file("model.safetensors"). The file appears under its name when it
+is whole; one tensor is in memory at a time.
+)";
+
+using Command = std::function<int()>;
+
+// What was chosen, of subcommands that fill in their own options.
+struct CommandLine {
+  ShowOptions show;
+  std::vector<std::filesystem::path> verified;
+  DiffOptions diff;
+  MergeOptions merge;
+};
+
+CLI::App* subcommand(CLI::App& app, const char* name, const char* text, const char* footer) {
+  CLI::App* sub = app.add_subcommand(name, text);
+  sub->footer(footer);
+  return sub;
+}
+
+void declare(CLI::App& app, CommandLine& line) {
+  app.footer(examples);
+  app.require_subcommand(1);
+
+  CLI::App* show = subcommand(app, "show", "Print what is in a checkpoint", show_examples);
+  show->add_option("path", line.show.path, "A checkpoint, a folder of them, or a .safetensors file")
+      ->type_name("PATH")
+      ->required();
+  show->add_option("--part", line.show.part, "This part alone")->type_name("PART");
+  show->add_flag("--json", line.show.json, "Print JSON");
+
+  CLI::App* verify =
+      subcommand(app, "verify", "Read every byte and compare checksums", verify_examples);
+  verify->add_option("path", line.verified, "Checkpoints, or folders of them")
+      ->type_name("PATH")
+      ->required();
+
+  CLI::App* diff = subcommand(app, "diff", "Print what differs between two", diff_examples);
+  for (const auto& [name, path] : {std::pair{"a", &line.diff.a}, std::pair{"b", &line.diff.b}})
+    diff->add_option(name, *path, "A checkpoint, or a .safetensors file")
+        ->type_name("PATH")
+        ->required();
+  diff->add_option("--part", line.diff.part, "This part alone")->type_name("PART");
+
+  CLI::App* merge = subcommand(app, "merge", "Write a part into one file", merge_examples);
+  merge->add_option("checkpoint", line.merge.checkpoint, "A checkpoint")
+      ->type_name("PATH")
+      ->required();
+  merge->add_option("out", line.merge.out, "The .safetensors file to write")
+      ->type_name("PATH")
+      ->required();
+  merge->add_option("--part", line.merge.part, "Which part")
+      ->type_name("PART")
+      ->capture_default_str();
+  merge->add_flag("--force", line.merge.force, "Replace the file if it is there");
+}
+
+// The name of the subcommand that was chosen.
+std::string parse(int argc, char** argv, CommandLine& line) {
+  CLI::App app(about, "lockstep checkpoint");
+  declare(app, line);
+  try {
+    app.parse(argc, argv);
+    return app.get_subcommands().front()->get_name();
+  } catch (const CLI::ParseError& error) {
+    lockstep::tools::end_parsing(app, error);
+  }
+}
+
+int run(const std::string& name, const CommandLine& line) {
+  const std::map<std::string, Command> commands{{"show", [&] { return show(line.show); }},
+                                                {"verify", [&] { return verify(line.verified); }},
+                                                {"diff", [&] { return diff(line.diff); }},
+                                                {"merge", [&] { return merge(line.merge); }}};
+  return commands.at(name)();
+}
+
+int code_of(lockstep::Fault fault) {
+  switch (fault) {
+    case lockstep::Fault::misuse:
+      return usage_error;
+    case lockstep::Fault::corrupt:
+    case lockstep::Fault::unsupported:
+      return data_error;
+    case lockstep::Fault::system:
+      return io_error;
+    default:
+      return internal_error;
+  }
+}
+
+// One line, whatever is wrong.
+int complain(const std::string& name, int code, const std::string& text) {
+  std::fprintf(stderr, "lockstep checkpoint %s: %s\n", name.c_str(),
+               text.substr(0, text.find('\n')).c_str());
+  return name == "diff" ? diff_trouble : code;
+}
+
+int run_guarded(const std::string& name, const CommandLine& line) {
+  try {
+    return run(name, line);
+  } catch (const NoInput& error) {
+    return complain(name, no_input, error.what());
+  } catch (const CannotCreate& error) {
+    return complain(name, cannot_create, error.what());
+  } catch (const lockstep::Error& error) {
+    return complain(name, code_of(error.fault()), error.what());
+  } catch (const std::exception& error) {
+    return complain(name, internal_error, error.what());
+  }
+}
+
+// With a standard stream closed, the first file that is opened would take its place and be printed to.
+void keep_standard_streams() {
+  for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::dup(fd))
+    if (fd > STDERR_FILENO) {
+      ::close(fd);
+      return;
+    }
+}
+
+}  // namespace
+
+int lockstep_checkpoint_command(int argc, char** argv) {
+  keep_standard_streams();
+  ::signal(SIGPIPE, SIG_IGN);  // `... | head` is no failure.
+  CommandLine line;
+  const std::string name = parse(argc, argv, line);
+  const int code = run_guarded(name, line);
+  if (name != "diff") return lockstep::tools::end_output("lockstep checkpoint", code);
+  return lockstep::tools::output_is_complete("lockstep checkpoint") ? code : diff_trouble;
+}
