@@ -2,7 +2,6 @@
 #include "lockstep/checkpoint/checkpoint_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/checkpoint/latest_link.h"
 #include "lockstep/checkpoint/output_file.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/log.h"
@@ -29,38 +29,21 @@ namespace fs = std::filesystem;
 constexpr std::string_view prefix = "step-";
 constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
-constexpr std::string_view lock_name = ".lock";
 constexpr std::size_t digits = 10;  // So that names sort as steps do.
 
-// A name beside `path` that no other process chooses at the same time.
-fs::path beside(const fs::path& path) {
-  std::array<char, 9> random{};
-  std::snprintf(random.data(), random.size(), "%08x", std::random_device{}());
-  fs::path name = path;
-  name += aside;
-  name += random.data();
-  return name;
-}
-
 // Whether this library left it behind: a staged checkpoint, or a link on its way to be `latest`.
-bool is_unfinished(const std::string& name) {
+bool is_unfinished(const fs::path& path) {
+  const std::string name = path.filename();
   const auto end = name.find(aside);
   if (end == name.npos) return false;
   const std::string_view front = std::string_view(name).substr(0, end);
-  return front == latest_name || step_in(front).has_value();
+  std::error_code error;
+  if (front == latest_name) return fs::is_symlink(path, error);
+  return step_in(front).has_value();
 }
 
 void make_directory(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) throw_errno(path.string());
-}
-
-// Each that is missing, so that their names outlast a power failure, too.
-void make_directories(const fs::path& path) {
-  struct stat status {};
-  if (path.empty() || ::stat(path.c_str(), &status) == 0) return;
-  make_directories(path.parent_path());
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) throw_errno(path.string());
-  sync_directory(path.parent_path());
 }
 
 // Errors: EEXIST when `to` is there. Without RENAME_NOREPLACE, on a network say, rename() still refuses
@@ -69,17 +52,6 @@ void rename_directory(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) throw_errno(to.string());
   if (::rename(from.c_str(), to.c_str()) != 0) throw_errno(to.string());
-}
-
-// `target` is a name in `root`.
-void point_latest_to(const fs::path& target, const fs::path& root) {
-  const fs::path latest = root / latest_name;
-  const fs::path link = beside(latest);
-  if (::symlink(target.c_str(), link.c_str()) != 0) throw_errno(link.string());
-  if (::rename(link.c_str(), latest.c_str()) == 0) return;
-  const int error = errno;
-  ::unlink(link.c_str());
-  throw_errno(latest.string(), error);
 }
 
 void remove_or_log(const fs::path& path) {
@@ -133,23 +105,13 @@ std::vector<StepDirectory> find_checkpoints(const fs::path& root) {
   return found;
 }
 
-// A regular file, as NFS locks no folders.
-WriteLock::WriteLock(const fs::path& root) {
-  make_directories(root);
-  const fs::path file = root / lock_name;
-  do {
-    fd_ = FileDescriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
-  } while (!fd_ && errno == EINTR);
-  if (!fd_) throw_errno(file.string());
-  int result = 0;
-  do {
-    result = ::flock(fd_.get(), LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno == EWOULDBLOCK)
-    throw Error(Fault::system, root.string() +
-                                   ": another job, or another Checkpointer of this one, saves "
-                                   "its checkpoints here");
-  if (result != 0) throw_errno(file.string());
+fs::path beside(const fs::path& path) {
+  std::array<char, 9> random{};
+  std::snprintf(random.data(), random.size(), "%08x", std::random_device{}());
+  fs::path name = path;
+  name += aside;
+  name += random.data();
+  return name;
 }
 
 StagedCheckpoint::StagedCheckpoint(fs::path root, std::int64_t step)
@@ -164,7 +126,7 @@ StagedCheckpoint::~StagedCheckpoint() {
   if (!path_.empty()) remove_or_log(path_);
 }
 
-void StagedCheckpoint::commit(std::string_view manifest) {
+void StagedCheckpoint::commit(std::string_view manifest, LatestLink& latest) {
   OutputFile file(path_ / manifest_name);
   file.reserve(manifest.size());
   file.write(std::as_bytes(std::span(manifest)));
@@ -172,14 +134,13 @@ void StagedCheckpoint::commit(std::string_view manifest) {
   sync_directory(path_);
   require_new();
   rename_directory(path_, target_);
-  std::error_code none;
-  const fs::path before = fs::read_symlink(root_ / latest_name, none);
+  const fs::path before = latest.target();
   try {
     sync_directory(root_);
-    point_latest_to(target_.filename(), root_);
+    latest.set(target_.filename());
     sync_directory(root_);
   } catch (...) {
-    withdraw(before);
+    withdraw(latest, before);
     throw;
   }
   path_.clear();
@@ -194,16 +155,13 @@ void StagedCheckpoint::require_new() const {
 }
 
 // Whoever saves it again finds the name free, and `latest` leads where it did.
-void StagedCheckpoint::withdraw(const fs::path& latest_before) noexcept {
+void StagedCheckpoint::withdraw(LatestLink& latest, const fs::path& latest_before) noexcept {
   try {
     if (::rename(target_.c_str(), path_.c_str()) != 0) {
       path_.clear();
       throw_errno(target_.string() + " keeps its name, though saving it failed");
     }
-    if (!latest_before.empty())
-      point_latest_to(latest_before, root_);
-    else
-      ::unlink((root_ / latest_name).c_str());
+    latest.set(latest_before);
   } catch (const std::exception& error) {
     log(LogLevel::warning, error.what());
   }
@@ -211,7 +169,7 @@ void StagedCheckpoint::withdraw(const fs::path& latest_before) noexcept {
 
 void remove_unfinished(const fs::path& root) {
   for (const fs::path& path : entries_of(root))
-    if (is_unfinished(path.filename().string())) remove_or_log(path);
+    if (is_unfinished(path)) remove_or_log(path);
 }
 
 void set_damaged_aside(const fs::path& checkpoint) {

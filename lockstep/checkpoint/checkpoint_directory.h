@@ -3,8 +3,8 @@
 //   step-0000000100/            one checkpoint, whole; nothing in it is written to any more
 //   step-0000000200.tmp-1f3a/   one that is being written or removed, or was when its job was killed
 //   step-0000000150.damaged-2c/ one that a training which saves here could not be resumed from
-//   latest                      a link to the one that was saved last
-//   .lock                       an empty file, locked by the job that saves here
+//   latest                      a link to the one that was saved last: latest_link.h
+//   .lock                       a file that the job which saves here has locked: write_lock.h
 //
 // A step's folder gets its name by a rename, after all that is in it was forced to the disk.
 //
@@ -20,9 +20,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
-
 namespace lockstep {
+
+class LatestLink;
 
 inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view latest_name = "latest";
@@ -33,6 +33,9 @@ std::string checkpoint_name(std::int64_t step);
 // The step in such a name; nothing for any other.
 std::optional<std::int64_t> step_in(std::string_view name);
 
+// A name beside `path`, of what is unfinished, that no other process chooses at the same time.
+std::filesystem::path beside(const std::filesystem::path& path);
+
 struct StepDirectory {
   std::int64_t step = 0;
   std::filesystem::path path;
@@ -40,16 +43,6 @@ struct StepDirectory {
 
 // Those that have a step's name, the newest first. None when there is no such directory.
 std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
-
-// The right to write to `root`, which is made if need be: a lock on its file .lock, which stays. The
-// kernel takes it back from a process that ends, however it does. Errors: system when another one has it.
-class WriteLock {
- public:
-  explicit WriteLock(const std::filesystem::path& root);
-
- private:
-  FileDescriptor fd_;
-};
 
 // A checkpoint that is being written. Without commit() nothing is left of it.
 class StagedCheckpoint {
@@ -67,11 +60,11 @@ class StagedCheckpoint {
   // All files but the manifest are on the disk: writes that, and gives the checkpoint its name and
   // `latest` its new target. Returns when all of it would outlast a power failure.
   // After an Error it has no name.
-  void commit(std::string_view manifest);
+  void commit(std::string_view manifest, LatestLink& latest);
 
  private:
   void require_new() const;
-  void withdraw(const std::filesystem::path& latest_before) noexcept;
+  void withdraw(LatestLink& latest, const std::filesystem::path& latest_before) noexcept;
 
   const std::filesystem::path root_;
   const std::int64_t step_;

@@ -61,7 +61,7 @@ std::vector<std::string> CheckpointRanks::all(std::string_view what,
   if (!group_) return {action()};
   const Outcome mine = attempt(action);
   std::vector<std::string> outcomes =
-      all_gather_bytes(mine.encoded, *group_, {.timeout = timeout_, .tag = what});
+      all_gather_bytes(mine.encoded, *group_, {.timeout = timeout_, .label = what});
   if (mine.error) std::rethrow_exception(mine.error);
   for (int rank = 0; rank < size(); ++rank) {
     std::string& outcome = outcomes[static_cast<std::size_t>(rank)];
@@ -76,7 +76,7 @@ std::string CheckpointRanks::rank_0(std::string_view what,
   if (!group_) return action();
   const Outcome mine = rank() == 0 ? attempt(action) : Outcome{};
   const std::string outcome =
-      broadcast_bytes(mine.encoded, *group_, 0, {.timeout = timeout_, .tag = what});
+      broadcast_bytes(mine.encoded, *group_, 0, {.timeout = timeout_, .label = what});
   if (mine.error) std::rethrow_exception(mine.error);
   rethrow(outcome, 0);
   return outcome.substr(1);

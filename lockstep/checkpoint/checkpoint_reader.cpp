@@ -163,8 +163,11 @@ struct CheckpointReader::State {
     const SafetensorsFile& opened = *files.back();
     require_same_names(opened, file);
     for (const SafetensorsEntry& entry : opened.header().entries) {
-      sources[file.part][entry.name] = {&opened, &entry, file.tensors.at(entry.name)};
-      contents[file.part].tensors[entry.name] = whole(empty_of(entry, at::kMeta));
+      const std::uint32_t crc = file.tensors.at(entry.name);
+      sources[file.part][entry.name] = {&opened, &entry, crc};
+      StateTensor& content = contents[file.part].tensors[entry.name];
+      content = whole(empty_of(entry, at::kMeta));
+      content.digest = crc;
     }
   }
 

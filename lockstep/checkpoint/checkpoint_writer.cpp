@@ -16,6 +16,7 @@
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/comm/shm/ownership.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/plain_values.h"
 
 namespace lockstep {
 namespace {
@@ -68,7 +69,7 @@ void CheckpointWriter::copy_into(SnapshotMemory& memory) {
     if (!source.defined()) continue;
     const std::size_t bytes = source.nbytes();
     const at::Tensor copy = at::from_blob(place, source.sizes(), source.scalar_type());
-    if (source.is_cpu() && source.is_contiguous() && !source.is_neg())
+    if (has_plain_values(source))
       copy_past_caches(place, static_cast<const std::byte*>(source.const_data_ptr()), bytes,
                        /*taking_over=*/false);
     else
@@ -99,15 +100,10 @@ bool CheckpointWriter::is_written_here(const PlannedTensor& tensor) const {
   return tensor.writer == ranks_.rank();
 }
 
-// In one block, row by row unless it is a piece.
-at::Tensor CheckpointWriter::on_cpu(std::size_t index) const {
-  return sources_[index].cpu().resolve_neg().contiguous();
-}
-
 at::Tensor CheckpointWriter::assemble(std::size_t index) {
   const PlannedTensor& tensor = plan_.tensors[index];
   next_ = index + 1;
-  if (tensor.pieces.empty()) return on_cpu(index);
+  if (tensor.pieces.empty()) return plain_values(sources_[index]);
   at::Tensor flat = at::empty({tensor.pieces.back().end}, scalar_type_of(tensor.entry.type));
   for (const Piece& piece : tensor.pieces) {
     const at::Tensor place = flat.slice(0, piece.begin, piece.end);
@@ -127,7 +123,7 @@ std::vector<Work> CheckpointWriter::send_pieces() const {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const PlannedTensor& tensor = plan_.tensors[i];
     if (sources_[i].defined() && !is_written_here(tensor))
-      sends.push_back(send_async(on_cpu(i).flatten(), ranks_.group(), tensor.writer,
+      sends.push_back(send_async(plain_values(sources_[i]).flatten(), ranks_.group(), tensor.writer,
                                  static_cast<std::int64_t>(i), {.timeout = ranks_.timeout()}));
   }
   return sends;

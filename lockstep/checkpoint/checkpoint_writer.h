@@ -39,7 +39,6 @@ class CheckpointWriter {
 
  private:
   bool is_written_here(const PlannedTensor& tensor) const;
-  at::Tensor on_cpu(std::size_t index) const;
   at::Tensor assemble(std::size_t index);
   std::vector<Work> send_pieces() const;
   std::vector<ManifestFile> write_files(const std::filesystem::path& directory);

@@ -5,17 +5,18 @@
 #include <exception>
 #include <functional>
 #include <string_view>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_ranks.h"
 #include "lockstep/checkpoint/checkpoint_writer.h"
+#include "lockstep/checkpoint/latest_link.h"
 #include "lockstep/checkpoint/load_state.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/save_plan.h"
+#include "lockstep/checkpoint/write_lock.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/log.h"
 
 namespace lockstep {
@@ -125,8 +126,9 @@ class Checkpointer::Implementation {
 
  private:
   // The same list on all ranks, whatever they see of the folder.
-  std::vector<fs::path> candidates() const {
+  std::vector<fs::path> candidates() {
     const std::string names = ranks_.rank_0("checkpoints", [&] {
+      open_folder_to_resume();
       std::string text;
       for (const StepDirectory& each : find_checkpoints(root_))
         text += each.path.filename().string() + '\n';
@@ -165,11 +167,25 @@ class Checkpointer::Implementation {
     return make_plan(descriptions);
   }
 
+  // A second job is refused here, before it has trained for nothing. What can only be read may be
+  // resumed from all the same.
+  void open_folder_to_resume() {
+    if (const auto reason = why_not_writable(root_))
+      return log(LogLevel::warning,
+                 "no checkpoint can be saved in " + root_.string() + ": " + *reason);
+    open_folder();
+  }
+
+  void open_folder() {
+    if (folder_ && folder_->lock.is_in_place()) return;
+    folder_.reset();
+    WriteLock lock(root_);
+    remove_unfinished(root_);
+    folder_.emplace(Folder{std::move(lock), LatestLink(root_)});
+  }
+
   void stage(std::int64_t step) {
-    if (!lock_) {
-      lock_.emplace(root_);
-      remove_unfinished(root_);
-    }
+    open_folder();
     for (const fs::path& each : std::exchange(skipped_, {})) set_damaged_aside(each);
     staged_ = std::make_unique<StagedCheckpoint>(root_, step);
   }
@@ -181,14 +197,14 @@ class Checkpointer::Implementation {
     });
     const std::shared_ptr<CheckpointWriter> shared = std::move(writer);
     try {
-      background_ = std::thread([this, step, shared] {
+      background_ = Thread([this, step, shared] {
         try {
           write(step, *shared);
         } catch (...) {
           error_ = std::current_exception();
         }
       });
-    } catch (const std::system_error& error) {
+    } catch (const Error& error) {
       log(LogLevel::warning, std::string("no thread to save a checkpoint with: ") + error.what());
       write(step, *shared);
     }
@@ -205,7 +221,8 @@ class Checkpointer::Implementation {
       staged->commit(format_manifest({.step = step,
                                       .world_size = ranks_.size(),
                                       .files = decode_files(written),
-                                      .values = writer.plan().values}));
+                                      .values = writer.plan().values}),
+                     folder_->latest);
       remove_old(root_, options_.keep_last, options_.keep_every);
       return std::string();
     });
@@ -219,7 +236,11 @@ class Checkpointer::Implementation {
   NamedStateDicts states_;         // While they are being saved.
 
   // Of rank 0.
-  std::optional<WriteLock> lock_;
+  struct Folder {
+    WriteLock lock;
+    LatestLink latest;
+  };
+  std::optional<Folder> folder_;  // Once it is ours to write to.
   std::unique_ptr<StagedCheckpoint> staged_;
 
   SnapshotMemory memory_;
@@ -227,7 +248,7 @@ class Checkpointer::Implementation {
       std::make_shared<const std::function<void()>>([this] {
         if (background_.joinable()) background_.join();
       });
-  std::thread background_;
+  Thread background_;
   std::exception_ptr error_;  // Of the background; written before its end.
 };
 

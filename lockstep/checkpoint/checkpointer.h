@@ -10,16 +10,20 @@
 // runs/a holds a folder for each checkpoint, step-0000000100 say, and the link `latest`. A folder is
 // written aside, as step-0000000100.tmp-*, by all ranks together, and named when all of it is on
 // the disk; it never changes afterwards. Whatever is killed, whenever: what has a name is whole.
+// `latest` cannot be a link on a file system without links, or where something else has its name.
+// That is logged once and changes nothing else: the newest is the one with the highest step.
 // docs/checkpoint-format.md says what is in it; safetensors and JSON, for anybody to read.
 //
-// All ranks see the same folder. Ranks of one job write to it, no other job at a time. Gradients are no
-// part of a state: save between steps, not between the passes that one accumulates.
+// All ranks see the same folder. Ranks of one job write to it, no other job at a time: the folder
+// is locked from the first resume() or save() on, as long as the Checkpointer lives. Gradients are
+// no part of a state: save between steps, not between the passes that one accumulates.
 //
 // Thread safety: none; one training loop uses it.
 // Lifetime: `state` outlives a call, not more. destroy_process_group() waits for what is being written,
 // but what then goes wrong is only logged: call wait() first.
-// Errors: on all ranks the same: system, naming the file, when one cannot be written, and then
-// nothing of it is left and earlier checkpoints are as they were; mismatch when ranks have states
+// Errors: on all ranks the same: system, naming who it is, when another job has the folder; system,
+// naming the file, when one cannot be written, and then nothing of it is left and earlier
+// checkpoints are as they were; mismatch when ranks have states
 // that do not fit together; misuse; unsupported for tensors that safetensors has no type for; those
 // of ProcessGroup.
 
@@ -69,7 +73,7 @@ struct Resumed {
 
 class LOCKSTEP_API Checkpointer {
  public:
-  // Collective. `directory` is made when there is something to save.
+  // Collective. `directory` is made by the first resume() or save().
   Checkpointer(std::filesystem::path directory, const ProcessGroup& group,
                CheckpointerOptions options = {});
 
@@ -94,8 +98,11 @@ class LOCKSTEP_API Checkpointer {
   // Collective. Loads the newest checkpoint whose every byte is as it was written, and logs which
   // newer ones were skipped; nothing when there is none at all.
   // Those that were skipped get another name when the next one is saved: their steps may come again.
-  // Errors: corrupt, or system, when there are checkpoints and none can be loaded; misuse, naming them, for parts,
-  // tensors or values that do not fit `state`, which then is as it was.
+  // A folder that this user may only read is resumed from with a warning; programs that save
+  // nothing there call load_checkpoint().
+  // Errors: system when another job has the folder; corrupt, or system, when there are checkpoints
+  // and none can be loaded; misuse, naming them, for parts, tensors or values that do not fit
+  // `state`; mismatch for two unequal tensors that are one in it. `state` then is as it was.
   std::optional<Resumed> resume(const NamedStates& state);
 
  private:

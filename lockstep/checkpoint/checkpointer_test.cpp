@@ -7,6 +7,9 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
 
 #include <array>
 #include <cmath>
@@ -23,8 +26,10 @@
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
 namespace lockstep {
@@ -92,6 +97,12 @@ std::string error_of(const std::function<void()>& body, Fault fault) {
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != text.npos;
+}
+
+int occurrences(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (auto at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
 }
 
 std::set<std::string> names_in(const fs::path& folder) {
@@ -218,6 +229,64 @@ TEST_F(Checkpoints, PutPiecesOfSeveralRanksTogether) {
   }
 }
 
+TEST_F(Checkpoints, KeepComplexNumbers) {
+  const at::Tensor flat = at::randn({12}, at::kComplexFloat);
+  for (const bool async : {false, true}) {
+    const fs::path folder = root() / (async ? "async" : "sync");
+    run_in_process(3, [&](ProcessGroup& world) {
+      StateDict state;
+      state.tensors["whole"] = whole(flat.view({3, 4}));
+      state.tensors["conjugate"] = whole(flat.conj());  // Its memory holds other values.
+      state.tensors["pieces"] = piece(flat, world);
+      Tensors saved(state), loaded;
+      Checkpointer checkpoints(folder, world, {.async = async});
+      checkpoints.save(1, {{"model", &saved}});
+      checkpoints.wait();
+      load_checkpoint(folder, {{"model", &loaded}}, world);
+      EXPECT_TRUE(at::equal(loaded.tensor("whole"), flat.view({3, 4})));
+      EXPECT_TRUE(at::equal(loaded.tensor("conjugate"), flat.conj().resolve_conj()));
+      EXPECT_TRUE(at::equal(loaded.tensor("pieces"), flat.view({3, 4})));
+    });
+  }
+}
+
+TEST_F(Checkpoints, AreLoadedToTensorsThatLibTorchConjugatesLazily) {
+  const at::Tensor value = at::randn({4}, at::kComplexFloat);
+  Tensors saved({.tensors = {{"buffer", whole(value)}}, .values = {}});
+  Checkpointer(root()).save(1, {{"model", &saved}});
+  torch::nn::Module module;
+  module.register_buffer("buffer", at::zeros({4}, at::kComplexFloat).conj());
+  load_checkpoint(root(), {{"model", module_state(module).get()}});
+  EXPECT_TRUE(at::equal(module.named_buffers()["buffer"].resolve_conj(), value));
+}
+
+TEST_F(Checkpoints, OfTwoUnequalTensorsThatAreOneInTheModuleAreRefused) {
+  const auto save = [&](std::int64_t step, const at::Tensor& weight, const at::Tensor& again) {
+    Tensors saved({.tensors = {{"weight", whole(weight)}, {"again", whole(again)}}, .values = {}});
+    Checkpointer(root()).save(step, {{"model", &saved}});
+  };
+  const at::Tensor good = at::randn({3, 3});
+  save(1, good, good.clone());
+  save(2, good, good + 1);
+  run_in_process(2, [&](ProcessGroup& world) {
+    torch::nn::Linear twice(torch::nn::LinearOptions(3, 3).bias(false));
+    twice->register_parameter("again", twice->weight);
+    const at::Tensor before = twice->weight.detach().clone();
+    const auto state = module_state(*twice);
+    Checkpointer checkpoints(root(), world);
+    const std::string message = error_of(
+        [&] {
+          checkpoints.resume({{"model", state.get()}});
+        },
+        Fault::mismatch);
+    EXPECT_TRUE(contains(message, "part 'model': weight and again are one tensor")) << message;
+    EXPECT_TRUE(contains(message, step("002").string())) << message;
+    EXPECT_TRUE(at::equal(twice->weight, before));
+    EXPECT_EQ(load_checkpoint(step("001"), {{"model", state.get()}}, world), 1);
+    EXPECT_TRUE(at::equal(twice->weight, good));
+  });
+}
+
 TEST_F(Checkpoints, GiveARankThePartThatItWants) {
   Tensors saved(some_state(1)), loaded;
   Checkpointer(root()).save(1, {{"model", &saved}});
@@ -264,7 +333,7 @@ TEST_F(Checkpoints, AreNamedByRanksThatDisagree) {
   EXPECT_TRUE(contains(error_with(
                            [](StateDict& s, int rank) {
                              if (rank == 0)
-                               s.tensors["scalar"] = whole(at::zeros({2}, at::kComplexFloat));
+                               s.tensors["scalar"] = whole(at::zeros({2}, at::kComplexDouble));
                            },
                            Fault::unsupported),
                        "rank 0: safetensors: tensor \"scalar\""));
@@ -322,17 +391,80 @@ TEST_F(Checkpoints, ThatFailInTheBackgroundSaySoAtTheNextCall) {
   Checkpointer checkpoints(root(), {.async = true});
   checkpoints.save(1, {{"model", &saved}});
   checkpoints.wait();
-  // A file is where the folder of a step is to be, but for its link: nobody can look there.
-  fs::remove(root() / "latest");
-  fs::create_directory(root() / "latest");
-  std::ofstream(root() / "latest" / "in the way");
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{.rlim_cur = 100, .rlim_max = old.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
   checkpoints.save(2, {{"model", &saved}});
-  EXPECT_TRUE(contains(error_of([&] { checkpoints.wait(); }, Fault::system), "latest"));
+  const std::string message = error_of([&] { checkpoints.wait(); }, Fault::system);
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_TRUE(contains(message, "File too large")) << message;
   EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000001"}));
-  fs::remove_all(root() / "latest");
   checkpoints.save(2, {{"model", &saved}});
   checkpoints.wait();
   EXPECT_EQ(fs::read_symlink(root() / "latest"), "step-0000000002");
+}
+
+// As scp -r and cp -rL leave it: `latest` is a folder, a second copy of what it led to.
+class CopiedCheckpoints : public Checkpoints {
+ protected:
+  CopiedCheckpoints() {
+    for (int i = 1; i <= 2; ++i) {
+      Tensors saved(some_state(i));
+      Checkpointer(root()).save(i, {{"model", &saved}});
+    }
+    fs::copy(root(), copy_, fs::copy_options::recursive);
+  }
+
+  const fs::path copy_ = scratch_.path() / "copy";
+};
+
+TEST_F(CopiedCheckpoints, AreResumedFromAndSavedToAndKeepTheFolderLatest) {
+  ASSERT_TRUE(fs::is_directory(fs::symlink_status(copy_ / "latest")));
+  catch_log();
+  Checkpointer checkpoints(copy_, {.keep_last = 2});
+  Tensors state;
+  EXPECT_EQ(checkpoints.resume({{"model", &state}})->step, 2);
+  EXPECT_EQ(occurrences(log_, "latest will not lead to the newest checkpoint"), 1) << log_;
+  checkpoints.save(3, {{"model", &state}});
+  checkpoints.save(4, {{"model", &state}});
+  EXPECT_EQ(occurrences(log_, "latest will not lead to the newest checkpoint"), 1) << log_;
+  EXPECT_EQ(list_checkpoints(copy_),
+            (std::vector<fs::path>{copy_ / "step-0000000004", copy_ / "step-0000000003"}));
+  EXPECT_EQ(load_checkpoint(copy_, {{"model", &state}}), 4);
+  EXPECT_EQ(load_checkpoint(copy_ / "latest", {{"model", &state}}), 2) << "it is the user's";
+}
+
+TEST_F(CopiedCheckpoints, OfWhichTheNewestIsDamagedAreResumedFromTheOneBefore) {
+  catch_log();
+  flip_last_byte(copy_ / "step-0000000002" / "manifest.json");
+  Checkpointer checkpoints(copy_);
+  Tensors state;
+  const auto resumed = checkpoints.resume({{"model", &state}});
+  EXPECT_EQ(resumed->step, 1);
+  EXPECT_EQ(resumed->skipped.size(), 1u);
+  checkpoints.save(2, {{"model", &state}});
+  EXPECT_TRUE(fs::exists(copy_ / "latest" / "manifest.json"));
+}
+
+TEST_F(CopiedCheckpoints, GetTheirLinkBackOnceTheFolderIsGone) {
+  catch_log();
+  Checkpointer checkpoints(copy_);
+  Tensors state;
+  checkpoints.resume({{"model", &state}});
+  fs::remove_all(copy_ / "latest");
+  checkpoints.save(3, {{"model", &state}});
+  EXPECT_EQ(fs::read_symlink(copy_ / "latest"), "step-0000000003");
+}
+
+TEST_F(Checkpoints, LeaveAFileAloneThatIsCalledLatest) {
+  catch_log();
+  fs::create_directories(root());
+  std::ofstream(root() / "latest") << "step-0000000007";
+  Tensors saved(some_state(1));
+  Checkpointer(root()).save(8, {{"model", &saved}});
+  EXPECT_EQ(fs::file_size(root() / "latest"), 15u);
+  EXPECT_EQ(latest_checkpoint(root()), step("008"));
 }
 
 TEST_F(Checkpoints, AreKeptAsLongAsTheOptionsSay) {
@@ -545,18 +677,53 @@ TEST_F(Checkpoints, OfTwoWritersOneWins) {
   EXPECT_EQ(list_checkpoints(root()), (std::vector<fs::path>{step("002"), step("001")}));
 }
 
+TEST_F(Checkpoints, ThatAnotherJobSavesAreNotResumedFromOnAnyRank) {
+  Tensors saved(some_state(1));
+  Checkpointer first(root());
+  EXPECT_FALSE(first.resume({{"model", &saved}}).has_value());  // From here on it is first's.
+  run_in_process(2, [&](ProcessGroup& world) {
+    Tensors loaded;
+    Checkpointer second(root(), world);
+    const std::string message = error_of(
+        [&] {
+          second.resume({{"model", &loaded}});
+        },
+        Fault::system);
+    EXPECT_TRUE(contains(message, root().string() + ": another job")) << message;
+    EXPECT_TRUE(contains(message, "pid " + std::to_string(::getpid()) + " on \"" + host_name()))
+        << message;
+  });
+  first.save(1, {{"model", &saved}});
+}
+
+TEST_F(Checkpoints, OfAFolderThatWasMadeAnewAreLockedThere) {
+  Tensors saved(some_state(1));
+  Checkpointer first(root()), second(root());
+  first.save(1, {{"model", &saved}});
+  fs::remove_all(root());
+  first.save(2, {{"model", &saved}});
+  const auto refuses_second = [&] {
+    error_of([&] { second.save(3, {{"model", &saved}}); }, Fault::system);
+  };
+  refuses_second();
+  fs::remove(root() / ".lock");
+  first.save(4, {{"model", &saved}});
+  refuses_second();
+}
+
 TEST_F(Checkpoints, RemoveWhatAKilledJobLeft) {
   Tensors saved(some_state(1));
   fs::create_directories(root() / "step-0000000007.tmp-0badcafe");
   std::ofstream(root() / "step-0000000007.tmp-0badcafe" / "model-00001-of-00001.safetensors");
   fs::create_symlink("step-0000000007", root() / "latest.tmp-12345678");
+  fs::create_directories(root() / "latest.tmp-of-somebody");
   fs::create_directories(root() / "step-back.tmp-mine");
   fs::create_directories(root() / "notes");
   Checkpointer checkpoints(root());
   EXPECT_FALSE(checkpoints.resume({{"model", &saved}}).has_value());
   checkpoints.save(8, {{"model", &saved}});
-  EXPECT_EQ(names_in(root()),
-            (std::set<std::string>{"latest", "notes", "step-0000000008", "step-back.tmp-mine"}));
+  EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "latest.tmp-of-somebody", "notes",
+                                                     "step-0000000008", "step-back.tmp-mine"}));
 }
 
 TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {

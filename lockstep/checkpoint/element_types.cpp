@@ -26,6 +26,8 @@ std::optional<SafetensorsType> find_type(at::ScalarType type) {
       return SafetensorsType::I32;
     case at::kFloat:
       return SafetensorsType::F32;
+    case at::kComplexFloat:
+      return SafetensorsType::C64;
     case at::kDouble:
       return SafetensorsType::F64;
     case at::kLong:
@@ -33,6 +35,11 @@ std::optional<SafetensorsType> find_type(at::ScalarType type) {
     default:
       return std::nullopt;
   }
+}
+
+std::string cure_for(const at::Tensor& tensor) {
+  if (tensor.scalar_type() != at::kComplexDouble) return {};
+  return "; it has one for complex64, and for torch::view_as_real() of this one";
 }
 
 }  // namespace
@@ -55,6 +62,8 @@ at::ScalarType scalar_type_of(SafetensorsType type) {
       return at::kInt;
     case SafetensorsType::F32:
       return at::kFloat;
+    case SafetensorsType::C64:
+      return at::kComplexFloat;
     case SafetensorsType::F64:
       return at::kDouble;
     case SafetensorsType::I64:
@@ -68,7 +77,8 @@ SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor) {
   const auto type = find_type(tensor.scalar_type());
   if (!type || tensor.layout() != at::kStrided)
     throw Error(Fault::unsupported, "safetensors: tensor " + shown(name) + " is " +
-                                        tensor.toString() + ", which the format has no place for");
+                                        tensor.toString() + ", which the format has no place for" +
+                                        cure_for(tensor));
   SafetensorsEntry entry;
   entry.name = name;
   entry.type = *type;

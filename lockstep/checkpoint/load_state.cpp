@@ -59,8 +59,8 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
     try {
       requests.push_back(state->wanted(reader.contents(part)));
     } catch (const Error& error) {
-      if (error.fault() != Fault::misuse) throw;
-      throw Error(Fault::misuse,
+      if (error.fault() != Fault::misuse && error.fault() != Fault::mismatch) throw;
+      throw Error(error.fault(),
                   reader.directory().string() + ", part '" + part + "': " + bare_text(error));
     }
   }

@@ -18,7 +18,8 @@ enum class UnknownParts { ignore, refuse };
 
 // Collective; returns the step. `directory` is that of a checkpoint, or of several: then its `latest`.
 // Errors: on all ranks the same; `states` are then as they were, unless a file that was whole could
-// not be read a second time, which the message says. As CheckpointReader's; misuse for what does not fit.
+// not be read a second time, which the message says. As CheckpointReader's; misuse or mismatch for
+// what does not fit.
 std::int64_t load_state(const std::filesystem::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown);
 

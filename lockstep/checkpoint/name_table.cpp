@@ -2,6 +2,7 @@
 #include "lockstep/checkpoint/name_table.h"
 
 #include <regex>
+#include <string_view>
 
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/comm/error.h"
@@ -19,6 +20,17 @@ std::regex compiled(const std::string& pattern) {
     throw Error(Fault::misuse, "NameTable: " + shown(pattern) +
                                    " is no regular expression: " + std::string(error.what()));
   }
+}
+
+// A regular expression that matches `text` alone.
+std::string literally(const std::string& text) {
+  constexpr std::string_view special = "^$\\.*+?()[]{}|";
+  std::string pattern;
+  for (const char c : text) {
+    if (special.find(c) != special.npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
 }
 
 }  // namespace
@@ -46,6 +58,10 @@ std::optional<NameTable::Target> NameTable::find(const std::string& name) const 
       return Target{match.format(each.rule.replacement), each.rule.transpose};
     }
   return Target{name, false};
+}
+
+NameTable without_prefix(const std::string& prefix) {
+  return NameTable{NameRule{.pattern = literally(prefix) + "(.+)", .replacement = "$1"}};
 }
 
 }  // namespace lockstep

@@ -53,4 +53,8 @@ class LOCKSTEP_API NameTable {
   std::shared_ptr<const std::vector<Rule>> rules_;
 };
 
+// For a file whose names have `prefix` before the module's, such as "module." in one that Python's
+// DistributedDataParallel wrote, or "_orig_mod." after torch.compile. Other names stay as they are.
+LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
+
 }  // namespace lockstep

@@ -59,6 +59,16 @@ TEST(NameTable, DoesNotMindNamesOfAnyLength) {
   EXPECT_EQ(found(names, std::string(10'000'000, 'a')).size(), 10'000'000U);
 }
 
+TEST(NameTable, TakesAwayAPrefixThatStandsForItself) {
+  const NameTable names = without_prefix("_orig_mod.");
+  EXPECT_EQ(found(names, "_orig_mod.fc.weight"), "fc.weight");
+  EXPECT_EQ(found(names, "_orig_mod.module._orig_mod.fc"), "module._orig_mod.fc");
+  EXPECT_EQ(found(names, "_orig_modXfc.weight"), "_orig_modXfc.weight");
+  EXPECT_EQ(found(names, "fc._orig_mod.weight"), "fc._orig_mod.weight");
+  EXPECT_EQ(found(names, "_orig_mod."), "_orig_mod.");
+  EXPECT_EQ(found(without_prefix("a[0]($1)\\."), "a[0]($1)\\.b"), "b");
+}
+
 TEST(NameTable, RefusesAPatternThatIsNone) {
   try {
     NameTable{{.pattern = "h.(\\d+"}};

@@ -2,12 +2,15 @@
 #include "lockstep/checkpoint/output_file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/ignore_signals.h"
 
 namespace lockstep {
 namespace {
@@ -28,6 +31,14 @@ int uninterrupted(Call call) {
   return result;
 }
 
+// The limit of `ulimit -f`, for a message; empty when only the file system limits files.
+std::string file_size_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return " (this process may write files of at most " + std::to_string(limit.rlim_cur) +
+         " bytes: ulimit -f, RLIMIT_FSIZE)";
+}
+
 }  // namespace
 
 OutputFile::OutputFile(const std::filesystem::path& path, std::string name)
@@ -40,12 +51,14 @@ OutputFile::OutputFile(const std::filesystem::path& path, std::string name)
 
 void OutputFile::reserve(std::uint64_t size) {
   if (size == 0) return;
+  const IgnoreSignals ignore{SIGXFSZ};
   const int result =
       uninterrupted([&] { return ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)); });
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail();
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
+  const IgnoreSignals ignore{SIGXFSZ};
   while (!bytes.empty()) {
     const ssize_t done = ::write(fd_.get(), bytes.data(), bytes.size());
     if (done >= 0) {
@@ -69,7 +82,12 @@ void OutputFile::start_writing_back() {
   started_ = size_;
 }
 
-void OutputFile::fail() const { throw_errno(name_); }
+void OutputFile::fail() const {
+  const int error = errno;
+  if (error != EFBIG) throw_errno(name_, error);
+  throw Error(Fault::system,
+              name_ + ": " + std::generic_category().message(error) + file_size_limit());
+}
 
 void sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path name = directory.empty() ? "." : directory;

@@ -1,6 +1,7 @@
 // A file that is written from its beginning to its end, and then forced to the disk.
 //
-// Errors: system, naming the file, such as "No space left on device".
+// Errors: system, naming the file, such as "No space left on device", and the limit for a file
+// beyond RLIMIT_FSIZE, whose signal does not end the process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

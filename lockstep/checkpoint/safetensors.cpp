@@ -6,6 +6,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_writer.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/tensor/tied_tensors.h"
 
 namespace lockstep {
 namespace {
@@ -85,23 +88,67 @@ std::vector<std::string> complaints(const Sources& sources,
     if (!problem.empty()) found.push_back(std::move(problem));
   }
   // Of tensors that are one under two names, Python's save_model() writes one.
-  std::set<const void*> loaded;
+  const auto first = first_names({targets.begin(), targets.end()});
+  std::set<std::string> loaded;
+  for (const auto& [name, source] : sources)
+    if (targets.contains(name)) loaded.insert(first.at(name));
   for (const auto& [name, tensor] : targets)
-    if (sources.contains(name)) loaded.insert(tensor.const_data_ptr());
-  for (const auto& [name, tensor] : targets)
-    if (!sources.contains(name) && !loaded.contains(tensor.const_data_ptr()))
-      found.push_back(shown(name) + " is not in the file");
+    if (!loaded.contains(first.at(name))) found.push_back(shown(name) + " is not in the file");
   return found;
 }
 
-void require_fit(const std::filesystem::path& file, const std::vector<std::string>& found) {
+// The prefix that each name of the module has in the file; empty when they have none in common.
+std::string surplus_prefix(const Sources& sources,
+                           const std::map<std::string, at::Tensor>& targets) {
+  if (targets.empty()) return {};
+  const std::string& name = targets.begin()->first;
+  for (const auto& [candidate, source] : sources) {
+    if (!candidate.ends_with("." + name)) continue;
+    const std::string prefix = candidate.substr(0, candidate.size() - name.size());
+    if (std::ranges::all_of(
+            targets, [&](const auto& target) { return sources.contains(prefix + target.first); }))
+      return prefix;
+  }
+  return {};
+}
+
+// Such as that of Python's DistributedDataParallel, which has the module as its member `module`.
+std::string cure_for_prefix(const std::string& prefix) {
+  if (prefix.empty()) return {};
+  return "; in the file each name of the module has " + shown(prefix) +
+         " before it: load_weights(module, file, lockstep::without_prefix(" + shown(prefix) + "))";
+}
+
+bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.contiguous();
+  const at::Tensor y = b.contiguous();
+  return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+// Under two names of one tensor the file may have two values.
+void require_equal_where_tied(const std::filesystem::path& file, const NamedTensors& loaded,
+                              const std::map<std::string, at::Tensor>& targets) {
+  const auto first = first_names({targets.begin(), targets.end()});
+  std::map<std::string, const NamedTensors::value_type*> known;
+  for (const auto& each : loaded) {
+    const auto [other, is_new] = known.try_emplace(first.at(each.first), &each);
+    if (is_new || have_same_bytes(other->second->second, each.second)) continue;
+    throw Error(Fault::mismatch, file.string() + ": " + shown(other->second->first) + " and " +
+                                     shown(each.first) +
+                                     " are one tensor in the module, and have unequal elements "
+                                     "in the file");
+  }
+}
+
+void require_fit(const std::filesystem::path& file, const std::vector<std::string>& found,
+                 const std::string& cure) {
   if (found.empty()) return;
   std::string message = file.string() + " does not fit the module: ";
   for (std::size_t i = 0; i < std::min(found.size(), most_complaints); ++i)
     message += (i == 0 ? "" : "; ") + found[i];
   if (found.size() > most_complaints)
     message += "; and " + std::to_string(found.size() - most_complaints) + " more";
-  throw Error(Fault::misuse, message);
+  throw Error(Fault::misuse, message + cure);
 }
 
 }  // namespace
@@ -132,7 +179,8 @@ void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
   for (auto& [name, tensor] : named_tensors(module)) targets.emplace(name, tensor);
   const SafetensorsFile opened(file);
   const Sources sources = sources_in(file, opened.header(), names);
-  require_fit(file, complaints(sources, targets));
+  require_fit(file, complaints(sources, targets),
+              cure_for_prefix(surplus_prefix(sources, targets)));
 
   // All is read before the first is copied, so that a bad disk does not leave half a model.
   NamedTensors loaded;
@@ -140,6 +188,7 @@ void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
     const at::Tensor tensor = read(opened, *source.entry);
     loaded.emplace_back(name, source.transposed ? tensor.t() : tensor);
   }
+  require_equal_where_tied(file, loaded, targets);
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : loaded) targets.at(name).copy_(tensor);
 }

@@ -27,8 +27,8 @@ struct Safetensors {
 };
 
 // Errors: misuse for a name that occurs twice or is not UTF-8, and for an undefined tensor;
-// unsupported for one that is not dense or whose type is none of F64 F32 F16 BF16 I64 I32 I16 I8
-// U8 BOOL.
+// unsupported for one that is not dense or whose type is none of F64 F32 F16 BF16 C64 I64 I32 I16
+// I8 U8 BOOL; C64 is complex64.
 LOCKSTEP_API void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                                    const std::map<std::string, std::string>& metadata = {});
 
@@ -42,7 +42,8 @@ LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::files
 // Copies into the tensors of `module`, wherever they are. `names` says what those of the file are called
 // there, when it was written by a program that calls them otherwise. Errors: as load_safetensors(),
 // and misuse, naming the tensors, when names, types or shapes are not exactly the module's, or when two
-// of the file have one name in the module. The module is then as it was.
+// of the file have one name in the module; mismatch, naming both, when two that are one tensor in
+// the module have unequal elements in the file. The module is then as it was.
 LOCKSTEP_API void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
                                const NameTable& names = {});
 

@@ -24,7 +24,7 @@ struct TypeFacts {
   std::size_t size;
 };
 
-constexpr std::array<TypeFacts, 10> type_facts{{{"BOOL", 1},
+constexpr std::array<TypeFacts, 11> type_facts{{{"BOOL", 1},
                                                 {"U8", 1},
                                                 {"I8", 1},
                                                 {"I16", 2},
@@ -32,6 +32,7 @@ constexpr std::array<TypeFacts, 10> type_facts{{{"BOOL", 1},
                                                 {"BF16", 2},
                                                 {"I32", 4},
                                                 {"F32", 4},
+                                                {"C64", 8},
                                                 {"F64", 8},
                                                 {"I64", 8}}};
 

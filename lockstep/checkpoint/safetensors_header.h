@@ -19,7 +19,7 @@ namespace lockstep {
 
 // In the order in which the reference writer (safetensors/src/tensor.rs) ranks them: it puts the
 // last of these first, so that each tensor is aligned to its elements.
-enum class SafetensorsType { BOOL, U8, I8, I16, F16, BF16, I32, F32, F64, I64 };
+enum class SafetensorsType { BOOL, U8, I8, I16, F16, BF16, I32, F32, C64, F64, I64 };
 
 std::string_view name(SafetensorsType type);
 std::size_t size_of(SafetensorsType type);

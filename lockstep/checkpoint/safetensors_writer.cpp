@@ -8,6 +8,7 @@
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/tensor/plain_values.h"
 
 namespace lockstep {
 namespace {
@@ -54,7 +55,7 @@ void SafetensorsWriter::write(const at::Tensor& tensor) {
   const SafetensorsEntry& entry = entries[state_->written];
   require(tensor.scalar_type() == scalar_type_of(entry.type) && tensor.sizes() == entry.shape,
           [&] { return "safetensors: tensor " + shown(entry.name) + " is not as announced"; });
-  const at::Tensor values = tensor.detach().cpu().resolve_neg().contiguous();
+  const at::Tensor values = plain_values(tensor);
   state_->file.write({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   ++state_->written;
 }

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/write_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+#include <thread>
+
+#include "lockstep/checkpoint/output_file.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/comm/environment.h"
+#include "lockstep/comm/error.h"
+#include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/host/ignore_signals.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::json;
+
+constexpr std::string_view lock_name = ".lock";
+
+// A process that is killed keeps its lock until its memory is gone: 80 ms for each GB.
+constexpr auto patience = std::chrono::seconds(1);
+constexpr auto patience_with_own_job = std::chrono::seconds(30);
+constexpr auto pause = std::chrono::milliseconds(10);
+
+constexpr std::size_t longest_text = 4096;
+
+// Each that is missing, so that their names outlast a power failure, too.
+void make_directories(const fs::path& path) {
+  struct stat status {};
+  if (path.empty() || ::stat(path.c_str(), &status) == 0) return;
+  make_directories(path.parent_path());
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) throw_errno(path.string());
+  sync_directory(path.parent_path());
+}
+
+// A regular file, as NFS locks no folders.
+FileDescriptor open_lock(const fs::path& file) {
+  for (;;) {
+    FileDescriptor fd(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (fd) return fd;
+    if (errno != EINTR) throw_errno(file.string());
+  }
+}
+
+// False when another one has the lock.
+bool lock(const FileDescriptor& fd, const fs::path& file) {
+  for (;;) {
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno == EWOULDBLOCK) return false;
+    if (errno != EINTR) throw_errno(file.string());
+  }
+}
+
+// Ranks of an earlier attempt end by themselves, or are being killed.
+bool is_of_earlier_attempt(const std::optional<LockHolder>& holder, const LockHolder& self) {
+  return holder && !self.job.empty() && holder->job == self.job && holder->attempt < self.attempt;
+}
+
+std::optional<LockHolder> parse_holder(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  try {
+    return LockHolder{.host = json.at("host"),
+                      .pid = json.at("pid"),
+                      .job = json.at("job"),
+                      .attempt = json.at("attempt")};
+  } catch (const Json::exception&) {  // Empty, as older versions left it, or written to by others.
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+LockHolder this_holder() {
+  LockHolder self{.host = host_name(), .pid = ::getpid(), .job = {}, .attempt = 0};
+  try {
+    const LaunchEnvironment environment = read_environment();
+    self.job = environment.job_id;
+    self.attempt = environment.attempt;
+  } catch (const Error&) {  // No launcher has started it.
+  }
+  return self;
+}
+
+WriteLock::WriteLock(const fs::path& root, const LockHolder& self) : file_(root / lock_name) {
+  make_directories(root);
+  if (!try_lock()) wait_for_holder(self);
+  write_holder(self);
+}
+
+bool WriteLock::is_in_place() const {
+  struct stat ours {};
+  struct stat named {};
+  return ::fstat(fd_.get(), &ours) == 0 && ::stat(file_.c_str(), &named) == 0 &&
+         ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+}
+
+// False, too, when the file was replaced before it was locked: the next try finds the new one.
+bool WriteLock::try_lock() {
+  fd_ = open_lock(file_);
+  return lock(fd_, file_) && is_in_place();
+}
+
+void WriteLock::wait_for_holder(const LockHolder& self) {
+  const auto started = Clock::now();
+  do {
+    const auto holder = read_holder();
+    const auto waited = Clock::now() - started;
+    if (waited > (is_of_earlier_attempt(holder, self) ? patience_with_own_job : patience))
+      refuse(holder);
+    std::this_thread::sleep_for(pause);
+  } while (!try_lock());
+}
+
+std::optional<LockHolder> WriteLock::read_holder() const {
+  std::array<char, longest_text> text{};
+  const ssize_t size = ::pread(fd_.get(), text.data(), text.size(), 0);
+  if (size <= 0) return std::nullopt;
+  return parse_holder({text.data(), static_cast<std::size_t>(size)});
+}
+
+// For messages alone: on a full disk the lock is as good without.
+void WriteLock::write_holder(const LockHolder& self) const {
+  const Json json{
+      {"host", self.host}, {"pid", self.pid}, {"job", self.job}, {"attempt", self.attempt}};
+  const std::string text =
+      json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  const IgnoreSignals ignore{SIGXFSZ};
+  const ssize_t written = ::pwrite(fd_.get(), text.data(), text.size(), 0);
+  const bool whole = written == static_cast<ssize_t>(text.size());
+  [[maybe_unused]] const int result = ::ftruncate(fd_.get(), whole ? written : 0);
+}
+
+void WriteLock::refuse(const std::optional<LockHolder>& holder) const {
+  std::string text =
+      file_.parent_path().string() +
+      ": another job, or another Checkpointer of this one, saves its checkpoints here";
+  if (holder) text += ": pid " + std::to_string(holder->pid) + " on " + shown(holder->host);
+  if (holder && !holder->job.empty()) text += ", job " + shown(holder->job);
+  throw Error(Fault::system, text);
+}
+
+std::optional<std::string> why_not_writable(const fs::path& root) {
+  const fs::path file = root / lock_name;
+  const auto refusal = [](const fs::path& path, int mode) -> std::optional<std::string> {
+    if (::faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0) return std::nullopt;
+    if (errno != EACCES && errno != EROFS && errno != EPERM) return std::nullopt;
+    return path.string() + ": " + std::generic_category().message(errno);
+  };
+  struct stat status {};
+  if (::stat(file.c_str(), &status) == 0) {
+    if (const auto refused = refusal(file, R_OK | W_OK)) return refused;
+    return refusal(root, W_OK | X_OK);
+  }
+  fs::path there = fs::path(root).lexically_normal();
+  while (::stat(there.c_str(), &status) != 0 && errno == ENOENT && there.has_relative_path())
+    there = there.parent_path();
+  return refusal(there.empty() ? "." : there, W_OK | X_OK);
+}
+
+}  // namespace lockstep
