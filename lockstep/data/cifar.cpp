@@ -30,6 +30,11 @@ InputFile open(const std::filesystem::path& path, std::size_t record) {
     throw_corrupt(file.name(), file.size() / record * record,
                   "whole records of " + std::to_string(record) + " bytes",
                   std::to_string(file.size() % record) + " bytes at the end");
+  if (file.size() / record > most_cifar_images)
+    throw_corrupt(file.name(), most_cifar_images * record,
+                  "the end of at most " + std::to_string(most_cifar_images) + " records of " +
+                      std::to_string(record) + " bytes",
+                  "a file of " + std::to_string(file.size()));
   return file;
 }
 
@@ -58,6 +63,7 @@ CifarImages read(const std::vector<std::filesystem::path>& paths, Labels labels)
     records += files.back().size() / record;
   }
 
+  if (!files.empty()) require_memory_for(files.front().name(), records * pixels_each);
   CifarImages images;
   images.pixels.reserve(records * pixels_each);
   for (const Label& label : labels) (images.*label.values).reserve(records);

@@ -1,7 +1,7 @@
 // Reads the binary versions of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html).
 //
 // Errors: corrupt, naming file, byte, expected and found, before anything of a claimed size is
-// allocated; system.
+// allocated; system, also for more images than there is memory for.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,6 +16,9 @@ namespace lockstep {
 
 inline constexpr int cifar_channels = 3;  // Red, green, blue, each 32 rows of 32 values.
 inline constexpr int cifar_side = 32;
+
+// The largest published file has 50,000. A file with more than this is none of theirs.
+inline constexpr std::uint64_t most_cifar_images = 1'000'000;
 
 struct CifarImages {
   std::vector<std::uint8_t> pixels;         // 3 * 32 * 32 for each image.

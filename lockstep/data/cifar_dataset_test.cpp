@@ -91,6 +91,23 @@ TEST_F(Cifar, RefusesLabelsBeyondTheLast) {
             std::string::npos);
 }
 
+// As a download that was cut short of its data leaves it, or `truncate`.
+TEST_F(Cifar, RefusesAFileThatIsLargerThanAnyBeforeItTakesMemory) {
+  const auto file = write("batch.bin", "");
+  std::filesystem::resize_file(file, std::uintmax_t{3073} * 10'000'000);
+  try {
+    read_cifar10({file});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::corrupt);
+    const std::string message = error.what();
+    EXPECT_NE(message.find(file.string()), message.npos) << message;
+    EXPECT_NE(message.find("at most 1000000 records of 3073 bytes, found a file of 30730000000"),
+              message.npos)
+        << message;
+  }
+}
+
 TEST_F(Cifar, SaysWhatIsMissing) {
   write("data_batch_1.bin", record({1}, 1));
   try {

@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/values.h"
 
 namespace lockstep {
 namespace {
@@ -52,6 +53,46 @@ void require_same(const StateDict& saved, const char* name, T ours) {
     return std::string("DistributedSampler: saved with ") + name + " = " + text_of(theirs) +
            ", loaded with " + text_of(ours);
   });
+}
+
+// The settings that must be equal on all ranks, as words without padding between them.
+struct Settings {
+  std::uint64_t size;
+  std::uint64_t seed;
+  std::uint64_t shuffle;
+  std::uint64_t drop_last;
+  std::uint64_t pad;
+};
+
+struct Setting {
+  const char* name;
+  std::uint64_t Settings::*value;
+  bool is_truth;
+
+  std::string text(const Settings& of) const {
+    return std::string(name) + " = " +
+           (is_truth ? text_of(of.*value != 0) : std::to_string(of.*value));
+  }
+};
+
+constexpr Setting settings[]{{"size", &Settings::size, false},
+                             {"seed", &Settings::seed, false},
+                             {"shuffle", &Settings::shuffle, true},
+                             {"drop_last", &Settings::drop_last, true},
+                             {"pad", &Settings::pad, true}};
+
+// Ranks that deal by unequal rules train on some samples twice and on some never. Returns `size`.
+std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
+                        const DistributedSamplerOptions& options) {
+  const Settings mine{size, options.seed, options.shuffle, options.drop_last, options.pad};
+  const auto all = all_gather_value(mine, group, {.label = "settings of a DistributedSampler"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    for (const Setting& setting : settings)
+      if (all[rank].*setting.value != all[0].*setting.value)
+        throw Error(Fault::mismatch, "DistributedSampler: rank 0 has " + setting.text(all[0]) +
+                                         ", rank " + std::to_string(rank) + " has " +
+                                         setting.text(all[rank]));
+  return size;
 }
 
 }  // namespace
@@ -173,7 +214,7 @@ DistributedSampler::DistributedSampler(std::size_t size, int num_replicas, int r
 
 DistributedSampler::DistributedSampler(std::size_t size, const ProcessGroup& group,
                                        DistributedSamplerOptions options)
-    : DistributedSampler(size, group.size(), group.rank(), options) {}
+    : DistributedSampler(same_on_all(size, group, options), group.size(), group.rank(), options) {}
 
 std::size_t DistributedSampler::size() const { return state_->samples(0); }
 

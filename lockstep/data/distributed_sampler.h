@@ -17,6 +17,7 @@
 // any number of ranks: each sample that was not consumed is dealt once.
 //
 // Thread safety: none. A data loader draws on the thread that iterates it, not on its workers.
+// Blocking: the constructor with a group, which is collective; nothing else communicates.
 // Cost: one int64 per sample of the whole dataset while shuffling, nothing without.
 // Errors: misuse.
 
@@ -54,6 +55,9 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
   // `size` is that of the whole dataset.
   DistributedSampler(std::size_t size, int num_replicas, int rank,
                      DistributedSamplerOptions options = {});
+
+  // Collective: all ranks of `group` make their samplers in the same order. Errors: mismatch on all
+  // ranks, naming two of them and what differs, when `size` and `options` are not the same on all.
   DistributedSampler(std::size_t size, const ProcessGroup& group,
                      DistributedSamplerOptions options = {});
 

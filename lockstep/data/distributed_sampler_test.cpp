@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -385,6 +386,38 @@ const test::Ranks take_turns("sampler takes turns", [](const test::Rank& rank) {
 
 TEST(DistributedSampler, TakesItsPlaceFromAProcessGroup) {
   EXPECT_TRUE(test::all_succeeded(take_turns.run(2)));
+}
+
+// The Error of three ranks, of which rank 2 has these settings and the others the usual ones.
+std::string refusal_of_rank_2(std::size_t size, const DistributedSamplerOptions& options) {
+  std::string text;
+  run_in_process(3, [&](ProcessGroup& world) {
+    const bool differs = world.rank() == 2;
+    std::string told;
+    EXPECT_EQ(fault_of(
+                  [&] {
+                    DistributedSampler(differs ? size : 10, world,
+                                       differs ? options : DistributedSamplerOptions{});
+                  },
+                  &told),
+              Fault::mismatch);
+    if (world.rank() == 1) text = told;
+    EXPECT_NO_THROW(DistributedSampler(10, world)) << "the group goes on";
+  });
+  return text;
+}
+
+TEST(DistributedSampler, RefusesRanksThatDealByOtherRulesAndNamesThem) {
+  const auto expect = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), text.npos) << text;
+  };
+  expect(refusal_of_rank_2(11, {}), "rank 0 has size = 10, rank 2 has size = 11");
+  expect(refusal_of_rank_2(10, {.seed = 7}), "rank 0 has seed = 0, rank 2 has seed = 7");
+  expect(refusal_of_rank_2(10, {.shuffle = false}), "rank 2 has shuffle = false");
+  expect(refusal_of_rank_2(10, {.drop_last = true}), "rank 2 has drop_last = true");
+  expect(refusal_of_rank_2(10, {.pad = false}), "rank 2 has pad = false");
+  // As wrong as it is on its own, it is compared first, so that no rank waits for it.
+  expect(refusal_of_rank_2(10, {.drop_last = true, .pad = false}), "rank 2 has drop_last = true");
 }
 
 TEST(DistributedSampler, RefusesWhatCannotBeMeant) {

@@ -94,6 +94,7 @@ IdxArray read_array(File& file) {
   const std::uint64_t total = claimed_size(file, array.shape);
   const std::uint64_t header = magic_size + array.shape.size() * dimension_size;
 
+  require_memory_for(file.name(), total - header);
   auto& values = array.values;
   values.reserve(total - header);
   for (std::uint64_t at = header; at < total; at = header + values.size()) {

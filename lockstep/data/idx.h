@@ -1,7 +1,8 @@
 // Reads IDX files, the format of MNIST and its relatives, plain or packed by gzip.
 //
 // Errors: corrupt, naming file, byte, expected and found, before anything of a claimed size is
-// allocated; unsupported for elements that are not unsigned bytes; system.
+// allocated; unsupported for elements that are not unsigned bytes; system, also for more values
+// than there is memory for.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

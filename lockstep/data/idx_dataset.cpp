@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/idx_dataset.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/data/find_dataset.h"
@@ -22,7 +25,20 @@ IdxArray read(const std::filesystem::path& file, std::size_t dimensions) {
   return array;
 }
 
-ImageDataset read_dataset(const std::filesystem::path& directory, bool train) {
+void require_known(const std::filesystem::path& file, const std::vector<std::uint8_t>& labels,
+                   int classes) {
+  require(classes > 0, "IdxDataset: the number of classes must be positive");
+  const auto unknown =
+      std::ranges::find_if(labels, [&](std::uint8_t label) { return label >= classes; });
+  if (unknown == labels.end()) return;
+  throw Error(Fault::corrupt, file.string() + ": the label of sample " +
+                                  std::to_string(unknown - labels.begin()) + " is " +
+                                  std::to_string(*unknown) + ", and the program has " +
+                                  std::to_string(classes) + " classes, from 0 on");
+}
+
+ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
+                          std::optional<int> classes) {
   const std::string set = train ? "train" : "t10k";
   const auto files = find_dataset(
       directory,
@@ -40,12 +56,14 @@ ImageDataset read_dataset(const std::filesystem::path& directory, bool train) {
                                     ": byte 8: expected images with pixels, found " +
                                     std::to_string(images.shape[1]) + " rows of " +
                                     std::to_string(images.shape[2]));
+  if (classes) require_known(files[1], labels.values, *classes);
   return ImageDataset(std::move(images.values), 1, images.shape[1], images.shape[2], labels.values);
 }
 
 }  // namespace
 
-IdxDataset::IdxDataset(const std::filesystem::path& directory, bool train)
-    : ImageDataset(read_dataset(directory, train)) {}
+IdxDataset::IdxDataset(const std::filesystem::path& directory, bool train,
+                       std::optional<int> classes)
+    : ImageDataset(read_dataset(directory, train, classes)) {}
 
 }  // namespace lockstep

@@ -50,6 +50,24 @@ std::string error_of(const std::filesystem::path& directory, Fault fault) {
   return "";
 }
 
+TEST(IdxDataset, RefusesALabelBeyondTheClassesOfTheProgramAndNamesIt) {
+  const test::ScratchDirectory scratch;
+  write_dataset(scratch.path(), 20, 20);
+  EXPECT_NO_THROW(IdxDataset(scratch.path(), /*train=*/false));
+  EXPECT_NO_THROW(IdxDataset(scratch.path(), /*train=*/false, /*classes=*/10));
+  try {
+    IdxDataset(scratch.path(), /*train=*/false, /*classes=*/9);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::corrupt);
+    const std::string message = error.what();
+    EXPECT_NE(message.find((scratch.path() / "t10k-labels-idx1-ubyte").string() +
+                           ": the label of sample 9 is 9, and the program has 9 classes"),
+              message.npos)
+        << message;
+  }
+}
+
 TEST(IdxDataset, GivesFloatsFromZeroToOneAndLabels) {
   const test::ScratchDirectory scratch;
   write_dataset(scratch.path(), 256, 256);

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <system_error>
 
 #include "lockstep/comm/error.h"
 #include "tests/ranks.h"
@@ -183,6 +184,24 @@ TEST_F(Idx, NamesAFileThatIsNotThereOrIsNoFile) {
   }
   ASSERT_EQ(::mkfifo(file_.c_str(), 0600), 0);
   EXPECT_THROW(read_idx(file_), Error) << "and it does not wait for a writer";
+}
+
+// A sparse file of more bytes than any host has memory for.
+TEST_F(Idx, RefusesMoreValuesThanThereIsMemoryForBeforeItTakesAny) {
+  constexpr std::uintmax_t values = std::uintmax_t{1} << 43;
+  const std::string header{0, 0, 8, 2, '\x80', 0, 0, 0, 0, 0, 0x10, 0};
+  std::ofstream(file_, std::ios::binary) << header;
+  std::error_code too_large;
+  std::filesystem::resize_file(file_, header.size() + values, too_large);
+  if (too_large) GTEST_SKIP() << "no file may have 8 TiB here";
+  try {
+    read_idx(file_);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::system);
+    const std::string expected = file_.string() + ": its data takes " + std::to_string(values);
+    EXPECT_TRUE(contains(error.what(), expected)) << error.what();
+  }
 }
 
 }  // namespace

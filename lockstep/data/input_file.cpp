@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/shared_mapping.h"
 
 namespace lockstep {
 
@@ -18,6 +19,14 @@ void throw_corrupt(std::string_view file, std::uint64_t offset, std::string_view
   message += ": byte " + std::to_string(offset) + ": expected ";
   message.append(expected).append(", found ").append(found);
   throw Error(Fault::corrupt, message, where);
+}
+
+void require_memory_for(std::string_view file, std::uint64_t bytes) {
+  const std::uint64_t available = available_memory();
+  if (bytes <= available) return;
+  throw Error(Fault::system, std::string(file) + ": its data takes " + std::to_string(bytes) +
+                                 " bytes of memory, but this process may take only " +
+                                 std::to_string(available) + " more");
 }
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {

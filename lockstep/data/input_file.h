@@ -20,6 +20,11 @@ namespace lockstep {
                                 std::string_view expected, std::string_view found,
                                 std::source_location where = std::source_location::current());
 
+// A sparse file may have any size, and the kernel promises memory that it does not have.
+// Errors: system, with both numbers, when `bytes` of a dataset are more than this process may still
+// take. `file` is its first file.
+void require_memory_for(std::string_view file, std::uint64_t bytes);
+
 // Errors: system, with the file's name, when it cannot be opened or read.
 class InputFile {
  public:

@@ -57,7 +57,7 @@ std::string line_of(const at::Tensor& parameter, std::size_t group) {
 
 // Every rank sees the same, so that all throw.
 void require_same_on_all_ranks(const std::string& description, const ProcessGroup& group) {
-  const auto all = all_gather_bytes(description, group, {.tag = "parameters of an optimizer"});
+  const auto all = all_gather_bytes(description, group, {.label = "parameters of an optimizer"});
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     const auto [ours, theirs] =
         std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
@@ -172,7 +172,7 @@ double ShardedOptimizer::norm_of(const std::vector<double>& powers, double norm_
 
 double ShardedOptimizer::gradient_norm(double norm_type) {
   return norm_of(
-      all_gather_value(power_of_norm(stepped_, norm_type), group_, {.tag = "norm of gradients"}),
+      all_gather_value(power_of_norm(stepped_, norm_type), group_, {.label = "norm of gradients"}),
       norm_type);
 }
 
@@ -211,7 +211,7 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
   Tensors own;
   for (const at::Tensor& stepped : stepped_)
     for (at::Tensor& tensor : encode(state_of(stepped), width)) own.push_back(std::move(tensor));
-  const auto lists = gather_tensors(own, group_, to, {.tag = "state of an optimizer"});
+  const auto lists = gather_tensors(own, group_, to, {.label = "state of an optimizer"});
   if (group_.rank() != to) return;
 
   const at::NoGradGuard no_grad;

@@ -67,7 +67,8 @@ void WholeParameterOptimizer::after_step() {
   for (std::size_t rank = 0; rank < partition_.size(); ++rank) {
     std::vector<at::Tensor> parameters;
     for (const std::size_t i : partition_[rank]) parameters.push_back(all_parameters()[i]);
-    broadcast_coalesced(parameters, group(), static_cast<int>(rank), {.tag = "stepped parameters"});
+    broadcast_coalesced(parameters, group(), static_cast<int>(rank),
+                        {.label = "stepped parameters"});
   }
 }
 

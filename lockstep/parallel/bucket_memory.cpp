@@ -22,22 +22,27 @@ BucketMemory::BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device 
   if (device.is_cpu())
     registered_ = group.allocate(bytes);
   else
-    on_device_ =
-        at::zeros({elements_in(bytes, dtype)}, at::TensorOptions().dtype(dtype).device(device));
+    on_device_ = at::zeros({elements_in(bytes, dtype)}, at::dtype(dtype).device(device));
 }
 
 // A view of autograd's would share its count of versions with all others, and detach_(), which
 // zero_grad(false) calls, refuses one.
-at::Tensor BucketMemory::tensor(std::size_t begin, at::IntArrayRef sizes,
-                                at::IntArrayRef strides) const {
-  if (registered_) return view_of(*registered_, begin, sizes, strides, dtype_);
-  at::Tensor tensor = at::empty({0}, on_device_.options());
-  tensor.set_(on_device_.storage(), elements_in(begin, dtype_), sizes, strides);
+at::Tensor BucketMemory::view(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              at::ScalarType dtype) const {
+  if (registered_) return view_of(*registered_, begin, sizes, strides, dtype);
+  at::Tensor tensor = at::empty({0}, on_device_.options().dtype(dtype));
+  tensor.set_(on_device_.storage(), elements_in(begin, dtype), sizes, strides);
   return tensor;
 }
 
+at::Tensor BucketMemory::tensor(std::size_t begin, at::IntArrayRef sizes,
+                                at::IntArrayRef strides) const {
+  return view(begin, sizes, strides, dtype_);
+}
+
 at::Tensor BucketMemory::flat(std::size_t begin, std::size_t bytes) const {
-  return tensor(begin, {elements_in(bytes, dtype_)}, {1});
+  const at::ScalarType real = c10::toRealValueType(dtype_);
+  return view(begin, {elements_in(bytes, real)}, {1}, real);
 }
 
 }  // namespace lockstep

@@ -25,9 +25,14 @@ class BucketMemory {
   // A tensor of its own that keeps the memory, from byte `begin` on; none that autograd takes for a view
   // of another. Strides count elements.
   at::Tensor tensor(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides) const;
+
+  // All that lies there. Complex numbers are pairs of reals.
   at::Tensor flat(std::size_t begin, std::size_t bytes) const;
 
  private:
+  at::Tensor view(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides,
+                  at::ScalarType dtype) const;
+
   const at::ScalarType dtype_;
   std::optional<RegisteredMemory> registered_;
   at::Tensor on_device_;

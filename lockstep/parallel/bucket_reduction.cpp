@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/exception_text.h"
 #include "lockstep/comm/host/block_signals.h"
 #include "lockstep/parallel/stopwatch.h"
 
@@ -64,11 +65,23 @@ void BucketReduction::reduce(const GradientBuckets& buckets, std::size_t index) 
   const at::NoGradGuard no_grad;
   if (!hook_) return buckets.average(index);
   const at::Tensor& place = buckets.buckets()[index].buffer;
-  GradientBucket bucket = buckets.buckets()[index];  // A hook may exchange its parts.
-  hook_(bucket);
-  require(bucket.buffer.defined() && bucket.buffer.sizes() == place.sizes(),
-          "a communication hook has exchanged the bucket's buffer for one of another shape");
-  if (!bucket.buffer.is_same(place)) place.copy_(bucket.buffer);
+  call_hook(buckets.buckets()[index], place);
+}
+
+// The others may wait for this rank in the midst of their hooks.
+void BucketReduction::call_hook(GradientBucket bucket, const at::Tensor& place) const {
+  const ProcessGroup group = bucket.group;  // A hook may exchange the bucket's parts.
+  try {
+    hook_(bucket);
+    require(bucket.buffer.defined() && bucket.buffer.sizes() == place.sizes(),
+            "a communication hook has exchanged the bucket's buffer for one of another shape");
+    if (!bucket.buffer.is_same(place)) place.copy_(bucket.buffer);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    if (!comes_of_a_broken_group(error))
+      group.abort("a communication hook ended with " + exception_text(error));
+    throw;
+  }
 }
 
 void BucketReduction::work() {

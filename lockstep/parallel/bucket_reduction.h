@@ -14,8 +14,8 @@
 #include <exception>
 #include <functional>
 #include <mutex>
-#include <thread>
 
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/gradient_buckets.h"
 #include "lockstep/parallel/reduction_stream.h"
@@ -60,6 +60,7 @@ class BucketReduction {
   std::chrono::nanoseconds time() const { return time_; }
 
  private:
+  void call_hook(GradientBucket bucket, const at::Tensor& place) const;
   void work();
   void join_stream() noexcept;
 
@@ -67,7 +68,7 @@ class BucketReduction {
   std::chrono::nanoseconds time_{};  // The thread's between start() and wait().
   ReductionStream stream_;
 
-  std::thread thread_;  // Runs from the first start() on.
+  Thread thread_;  // Runs from the first start() on.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;  // The first one may be under way.

@@ -17,7 +17,7 @@ class Compress {
   void operator()(GradientBucket& bucket) {
     const at::Tensor compressed = buffer_like(bucket);
     compressed.copy_(bucket.buffer).div_(bucket.group.size());
-    all_reduce(compressed, bucket.group, ReduceOp::sum, {.tag = bucket.tag});
+    all_reduce(compressed, bucket.group, ReduceOp::sum, {.label = bucket.label});
     bucket.buffer.copy_(compressed);
   }
 

@@ -3,7 +3,7 @@
 //
 //   ddp.register_comm_hook(lockstep::bf16_compress_hook());
 //   ddp.register_comm_hook([](lockstep::GradientBucket& bucket) {   // What happens without a hook.
-//     all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.tag = bucket.tag});
+//     all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
 //   });
 
 // SPDX-License-Identifier: Apache-2.0
@@ -21,9 +21,9 @@ namespace lockstep {
 // what the hook has put in its place. It may block
 // and communicate through `bucket.group`, but no other group. On a CUDA device it enqueues what it does
 // on its thread's current stream, and need not wait for it. With overlap it runs on a thread of
-// its own, while backward() computes other buckets. What it throws comes out of
-// backward(), on this rank: where it throws on all, all may go on; otherwise the others wait for
-// this one as for any that has fallen behind, until it ends or calls something else.
+// its own, while backward() computes other buckets. What it throws comes out of backward() on this
+// rank. The others may wait for it in their own hook: `bucket.group` is given up, so that they
+// throw Error(aborted) with the exception's text, and so does every later backward().
 using CommunicationHook = std::function<void(GradientBucket& bucket)>;
 
 // Gradients travel as float16 or bfloat16: half the bytes, and a mean of numbers with 11 or 8 bits.

@@ -60,7 +60,7 @@ TEST(CommunicationHook, ReplacesTheAllReduceAndSeesEveryBucketInTurn) {
           EXPECT_EQ(bucket.gradients[i].second.sizes(), bucket.parameters[i].sizes());
           seen.push_back(std::to_string(bucket.index) + bucket.gradients[i].first);
         }
-        all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.tag = bucket.tag});
+        all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
       });
       for (int step = 0; step < 3; ++step) {
         seen.clear();
@@ -101,6 +101,35 @@ TEST(CommunicationHook, WhatItThrowsComesOutOfBackward) {
     DistributedDataParallel ddp(net(), world, given);
     ddp.register_comm_hook([](GradientBucket&) { throw std::runtime_error("the hook's own"); });
     EXPECT_THROW(pass(ddp, world.rank()), std::runtime_error);
+  });
+}
+
+TEST(CommunicationHook, WhatItThrowsOnOneRankReachesTheOthersInTheMidstOfTheirs) {
+  for_both(3, [](ProcessGroup& world, const Options& given) {
+    {
+      DistributedDataParallel ddp(net(), world, given);
+      ddp.register_comm_hook([&](GradientBucket& bucket) {
+        if (world.rank() == 1) throw std::runtime_error("the hook's own");
+        all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
+      });
+      std::string text;
+      const auto begin = Clock::now();
+      if (world.rank() == 1) {
+        EXPECT_THROW(pass(ddp, 1), std::runtime_error);
+      } else {
+        EXPECT_EQ(fault_of([&] { pass(ddp, world.rank()); }, &text), Fault::aborted);
+        EXPECT_NE(
+            text.find("rank 1: a communication hook ended with std::runtime_error: the hook's own"),
+            text.npos)
+            << text;
+      }
+      EXPECT_LT(seconds_since(begin), 10);  // Far less than the calls' time.
+      if (world.rank() == 1)
+        EXPECT_ANY_THROW(pass(ddp, 1));
+      else
+        EXPECT_EQ(fault_of([&] { pass(ddp, world.rank()); }), Fault::aborted);
+    }
+    world.barrier();  // The caller's own group is as it was.
   });
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/deterministic_pass.h"
+#include "lockstep/parallel/gradient_hook.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/on_rank_0.h"
 #include "lockstep/parallel/reducer.h"
@@ -23,12 +24,18 @@
 namespace lockstep {
 namespace {
 
-void require_shareable(const DistributedDataParallelOptions& options) {
+void require_shareable(const torch::nn::Module& module,
+                       const DistributedDataParallelOptions& options) {
   if (options.overlap.value_or(false) || options.bucket_cap_mb || !options.bucket_caps_mb.empty())
     throw Error(
         Fault::unsupported,
         "share_parameters: gradients lie in no buckets, and are averaged by SharedOptimizer and "
         "not during backward()");
+  for (const auto& [name, parameter] : named_parameters(module))
+    if (GradientHook::is_on(parameter))
+      throw Error(
+          Fault::unsupported,
+          "share_parameters: another DistributedDataParallel has parameter " + name + " too");
 }
 
 // After another DistributedDataParallel, which may be gone, has shared them.
@@ -60,7 +67,7 @@ std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Mod
   }
   require_same_tensors(named_tensors(*module), group);
   require_one_device(named_parameters(*module));
-  if (options.share_parameters) require_shareable(options);
+  if (options.share_parameters) require_shareable(*module, options);
   if (!options.share_parameters) {
     require_own_memory(*module);
     broadcast_replica(named_tensors(*module), group);

@@ -71,7 +71,8 @@ class LOCKSTEP_API DataParallelBase {
   // the optimizer's own clip_grad_norm_(). They are summed, then divided: on numbers of ranks that are
   // no powers of two a rounding apart from those of small parameters without this.
   // Errors: misuse after the first backward() that was averaged, and for parameters that the
-  // optimizer does not step; unsupported with a communication hook and on a CUDA device; join() is then unsupported.
+  // optimizer does not step; unsupported with a communication hook, on a CUDA device, and when
+  // another DistributedDataParallel has some of the parameters; join() is then unsupported.
   void shard_gradients(const WholeParameterOptimizer& optimizer);
 
   // Whether each gradient is on one rank alone.

@@ -87,7 +87,7 @@ void require_deterministic(const DistributedDataParallelOptions& options,
       options.deterministic_threads == 1 || at::globalContext().deterministicAlgorithms(),
       "deterministic: with several intra-op threads some of LibTorch's kernels add in any order "
       "unless at::globalContext().setDeterministicAlgorithms(true, false) has been called");
-  const auto threads = all_gather_value(at::get_num_threads(), group, {.tag = "threads"});
+  const auto threads = all_gather_value(at::get_num_threads(), group, {.label = "threads"});
   for (int rank = 0; rank < group.size(); ++rank)
     require_threads(threads[static_cast<std::size_t>(rank)], rank, options.deterministic_threads);
 }
@@ -131,7 +131,10 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
     }
     return outcomes;
   } catch (...) {
-    reducer_.abandon_pass();
+    reducer_.drop_with_the_others(std::current_exception(), [this](std::string_view text) {
+      sum_over_pieces(std::vector<Outcome>(steps_.size()));
+      reducer_.agree(report_, uses_, text);
+    });
     throw;
   }
 }
@@ -198,7 +201,7 @@ DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
   group_.all_gather(
       {.data = const_cast<Outcome*>(own.data()), .count = bytes, .dtype = DType::uint8},
       {.data = all.data(), .count = all.size() * sizeof(Outcome), .dtype = DType::uint8}, {},
-      {.tag = "losses of pieces"});
+      {.label = "losses of pieces"});
   Outcome sum;
   for (std::size_t piece = 0; piece < all.size(); ++piece) {
     const auto ranks = static_cast<std::size_t>(group_.size());
@@ -210,7 +213,7 @@ DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
 }
 
 void DeterministicPass::require_agreement(const State& state, const NamedTensors& watched) const {
-  const auto states = all_gather_value(state, group_, {.tag = "train_pieces"});
+  const auto states = all_gather_value(state, group_, {.label = "train_pieces"});
   for (int rank = 0; rank < group_.size(); ++rank) {
     const State& theirs = states[static_cast<std::size_t>(rank)];
     if (theirs.step != states[0].step)

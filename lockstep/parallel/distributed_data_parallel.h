@@ -19,6 +19,14 @@
 // generator's step. Every parameter that requires a
 // gradient must take part in it, unless the options allow otherwise.
 //
+// Complex parameters are averaged as pairs of reals: a communication hook sees their buckets as such.
+//
+// Two modules may have parameters in common, as two heads on one encoder do, and a
+// DistributedDataParallel each. Their gradients are then averaged once, in one backward() over both
+// losses or in one after the other. All ranks call the two forward()s in the same order. Options of
+// both are without share_parameters, deterministic and GradientMean::over_samples, and
+// shard_gradients() and join() are unsupported: make one of a module that holds both.
+//
 // CUDA: parameters may be in the memory of this rank's CUDA device, local_device(), all of them: then
 // gradients are copied into buckets there and reduced in the order of the thread's current stream, or
 // with overlap, the default with several ranks, on a stream of LibTorch's pool, which that of
@@ -31,6 +39,13 @@
 // for types that cannot be averaged and for gradients on several devices; those of ProcessGroup. backward() throws on all ranks: misuse,
 // with the parameters' names, when some had no part in the loss; corrupt for gradients that are not
 // finite, see NonFinite. All gradients are undefined then.
+//
+// Exceptions of others in backward(), a gradient hook's say: on the rank that throws, it leaves
+// backward() once the other ranks have come to the end of theirs. These throw Error(aborted) with
+// its text. All ranks have dropped the pass, and may go on. Ranks that do not come within 5 s may
+// wait elsewhere for this one: the group is then given up, with that text. An exception before
+// backward() has reached an output of forward(), and one on a CUDA device, becomes known when its
+// rank ends.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

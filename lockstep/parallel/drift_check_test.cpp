@@ -237,7 +237,7 @@ const Ranks out_of_step("drift: out of step", [](const Rank& rank) {
   };
   std::string text;
   EXPECT_EQ(fault_of(steps, &text), Fault::mismatch);
-  EXPECT_NE(text.find("tag"), text.npos) << text;
+  EXPECT_NE(text.find("label"), text.npos) << text;
   EXPECT_EQ(text.find("drifted apart"), text.npos) << text;
 });
 

@@ -9,6 +9,8 @@
 
 #include <limits>
 
+#include "lockstep/parallel/real_view.h"
+
 namespace lockstep {
 
 void FiniteCheck::enqueue(const std::vector<std::size_t>& indices,
@@ -16,9 +18,9 @@ void FiniteCheck::enqueue(const std::vector<std::size_t>& indices,
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   for (const std::size_t i : indices) {
-    at::Tensor gradient = gradient_of(i);
+    const at::Tensor gradient = gradient_of(i);
     if (!gradient.defined() || gradient.numel() == 0) continue;
-    gradients.push_back(std::move(gradient));
+    gradients.push_back(reals_of(gradient));
     indices_.push_back(i);
   }
   if (gradients.empty()) return;

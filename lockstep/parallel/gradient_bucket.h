@@ -17,12 +17,13 @@ namespace lockstep {
 struct GradientBucket {
   std::size_t index;  // Of this bucket; they are reduced in this order,
   std::size_t count;  // of so many.
-  at::Tensor buffer =
-      {};  // All gradients side by side, [elements]. A few zeros may lie between them.
-  NamedTensors gradients =
-      {};  // Views of `buffer`, in the parameters' shapes and under their names.
+  // All gradients side by side, [elements], complex ones as pairs of reals. A few zeros may lie
+  // between them.
+  at::Tensor buffer = {};
+  // Views of `buffer`, in the parameters' shapes and types and under their names.
+  NamedTensors gradients = {};
   std::vector<at::Tensor> parameters = {};
-  std::string tag = {};  // For CallOptions: ranks that reduce different buckets get a mismatch.
+  std::string label = {};  // For CallOptions: ranks that reduce different buckets get a mismatch.
   ProcessGroup group;
 };
 

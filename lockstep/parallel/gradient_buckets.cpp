@@ -12,6 +12,7 @@
 #include "lockstep/parallel/gradient_layout.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/padded.h"
+#include "lockstep/parallel/real_view.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/strides.h"
@@ -31,7 +32,7 @@ void require_reducible_gradient(const std::string& name, const at::Tensor& param
                 "gradients are averaged in CPU and CUDA memory only, and parameter " + name +
                     " is on " + parameter.device().str());
   try {
-    reducible_dtype(parameter.scalar_type());
+    reducible_dtype(c10::toRealValueType(parameter.scalar_type()));
   } catch (const Error& error) {
     throw Error(error.fault(), "the gradient of parameter " + name + ": " + error.what());
   }
@@ -90,7 +91,7 @@ void GradientBuckets::fill_region(at::ScalarType dtype, const BucketAssignment& 
   for (const std::size_t b : members) {
     fill_bucket(b, memory, begin, assignment[b]);
     begin += copied_bytes(assignment[b]);
-    region.tag += ' ' + buckets_[b].tag;
+    region.label += ' ' + buckets_[b].label;
   }
   regions_.push_back(std::move(region));
 }
@@ -100,12 +101,12 @@ void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std
   GradientBucket& bucket = buckets_[b];
   const at::ScalarType dtype = type_of(parameters_, indices);
   bucket.buffer = memory.flat(begin, copied_bytes(indices));
-  bucket.tag = "bucket " + std::to_string(b) + " of " + std::to_string(bucket.count) + " (" +
-               c10::toString(dtype) + "):";
+  bucket.label = "bucket " + std::to_string(b) + " of " + std::to_string(bucket.count) + " (" +
+                 c10::toString(dtype) + "):";
   for (const std::size_t i : indices) {
     const auto& [name, parameter] = parameters_[i];
     bucket_of_[i] = b;
-    bucket.tag += ' ' + name;
+    bucket.label += ' ' + name;
     if (!is_copied(i)) {
       in_place_[b].push_back(i);
       continue;
@@ -122,8 +123,8 @@ void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std
 // Returns false if it was seen that `gradient` is not finite.
 bool GradientBuckets::copy(const at::Tensor& gradient, const at::Tensor& place) const {
   if (device_.is_cpu()) return scaled_copy(place, gradient, scale_);
-  at::Tensor out = place;
-  at::mul_out(out, gradient, at::scalar_tensor(scale_, at::kDouble));
+  at::Tensor out = reals_of(place);
+  at::mul_out(out, reals_of(gradient), at::scalar_tensor(scale_, at::kDouble));
   return true;
 }
 
@@ -172,14 +173,14 @@ void GradientBuckets::release() {
 void GradientBuckets::average(std::size_t b) const {
   const GradientBucket& bucket = buckets_[b];
   if (bucket.buffer.numel() > 0)
-    all_reduce(bucket.buffer, group_, ReduceOp::sum, {.tag = bucket.tag});
+    all_reduce(bucket.buffer, group_, ReduceOp::sum, {.label = bucket.label});
   for (const std::size_t i : in_place_[b]) average_in_place(i);
 }
 
 void GradientBuckets::average_all() const {
   for (const Region& region : regions_)
     if (region.flat.numel() > 0)
-      all_reduce(region.flat, group_, ReduceOp::sum, {.tag = region.tag});
+      all_reduce(region.flat, group_, ReduceOp::sum, {.label = region.label});
   for (const auto& indices : in_place_)
     for (const std::size_t i : indices) average_in_place(i);
 }
@@ -187,7 +188,7 @@ void GradientBuckets::average_all() const {
 void GradientBuckets::average_in_place(std::size_t index) const {
   // Dense, and laid out alike on all ranks: the order of its elements does not matter.
   const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
-  all_reduce(flat, group_, ReduceOp::average, {.tag = parameters_[index].first});
+  all_reduce(flat, group_, ReduceOp::average, {.label = parameters_[index].first});
 }
 
 void GradientBuckets::multiply(double factor) const {

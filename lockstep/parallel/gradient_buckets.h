@@ -76,7 +76,7 @@ class GradientBuckets {
   // All buckets of one type.
   struct Region {
     at::Tensor flat;
-    std::string tag;
+    std::string label;
   };
 
   bool is_copied(std::size_t index) const;

@@ -3,6 +3,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -11,7 +12,13 @@
 namespace lockstep {
 namespace {
 
-thread_local std::shared_ptr<GradientPool> armed;
+thread_local std::vector<std::shared_ptr<GradientPool>> armed;
+
+void* take_armed(std::size_t bytes) {
+  for (const auto& pool : armed)
+    if (void* const room = pool->take(bytes)) return room;
+  return nullptr;
+}
 
 // Rooms that are in use, by address: whoever frees memory may have no more than that.
 class TakenRooms {
@@ -60,9 +67,8 @@ void free_memory(void* data) {
 class PoolAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (armed != nullptr)
-      if (void* const room = armed->take(bytes))
-        return {room, room, &free_memory, c10::Device(c10::DeviceType::CPU)};
+    if (void* const room = take_armed(bytes))
+      return {room, room, &free_memory, c10::Device(c10::DeviceType::CPU)};
     return next_allocator->allocate(bytes);
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
@@ -97,11 +103,14 @@ std::shared_ptr<GradientPool> GradientPool::make(const std::vector<std::size_t>&
   return pool;
 }
 
-GradientPool::Arming::Arming(std::shared_ptr<GradientPool> pool)
-    : before_(std::exchange(armed, std::move(pool))) {}
+GradientPool::Arming::Arming(const std::shared_ptr<GradientPool>& pool) : pool_(pool.get()) {
+  if (pool != nullptr) armed.push_back(pool);
+}
 
 GradientPool::Arming::~Arming() {
-  if (thread_ == std::this_thread::get_id()) armed = before_;
+  if (pool_ == nullptr || thread_ != std::this_thread::get_id()) return;
+  armed.erase(std::find_if(armed.begin(), armed.end(),
+                           [&](const auto& pool) { return pool.get() == pool_; }));
 }
 
 void* GradientPool::take(std::size_t bytes) {

@@ -28,16 +28,17 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
   static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
                                             const ProcessGroup& group);
 
-  // While one lives its pool is armed on the thread that made it, then the one before again.
+  // While one lives its pool is armed on the thread that made it, beside those of others: two passes
+  // of one backward() end in any order. Null is no pool.
   class Arming {
    public:
-    explicit Arming(std::shared_ptr<GradientPool> pool);
+    explicit Arming(const std::shared_ptr<GradientPool>& pool);
     ~Arming();
     Arming(const Arming&) = delete;
     Arming& operator=(const Arming&) = delete;
 
    private:
-    const std::shared_ptr<GradientPool> before_;
+    const GradientPool* const pool_;
     const std::thread::id thread_ = std::this_thread::get_id();
   };
 

@@ -45,6 +45,26 @@ TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
   });
 }
 
+TEST(GradientPool, OfSeveralEachIsArmedUntilItsOwnEnd) {
+  run_in_process(1, [](ProcessGroup& world) {
+    const auto first = GradientPool::make({room}, world);
+    const auto second = GradientPool::make({2 * room}, world);
+    std::optional<GradientPool::Arming> begun_first(first);
+    std::optional<GradientPool::Arming> begun_second(second);
+    const auto lies_in = [](const GradientPool& pool, const torch::Tensor& tensor) {
+      return tensor.data_ptr() == pool.memory().data();
+    };
+    const auto twice = [] { return torch::ones({2 * rows, 1024}); };
+    EXPECT_TRUE(lies_in(*first, large()));
+    EXPECT_TRUE(lies_in(*second, twice()));
+    begun_first.reset();
+    EXPECT_FALSE(lies_in(*first, large()));
+    EXPECT_TRUE(lies_in(*second, twice()));
+    begun_second.reset();
+    EXPECT_FALSE(lies_in(*second, twice()));
+  });
+}
+
 TEST(GradientPool, RawMemoryIsFreedByItsAddressWhoeverGaveIt) {
   run_in_process(1, [](ProcessGroup& world) {
     void* const before = c10::GetCPUAllocator()->raw_allocate(room);

@@ -10,6 +10,7 @@
 #include "lockstep/parallel/gradient_layout.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/padded.h"
+#include "lockstep/parallel/real_view.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/strides.h"
@@ -43,7 +44,7 @@ at::Tensor laid_out(const at::Tensor& parameter, bool written) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined()) return like_gradient(parameter).zero_();
   const bool usable = !written || gradient.storage().use_count() == 1;
-  return usable && has_strides(gradient, parameter.strides())
+  return usable && holds_values(gradient) && has_strides(gradient, parameter.strides())
              ? gradient
              : like_gradient(parameter).copy_(gradient);
 }
@@ -66,11 +67,11 @@ GradientSlices::GradientSlices(std::vector<at::Tensor> parameters, const Process
 void GradientSlices::add_region(std::vector<std::size_t> parameters) {
   const at::Tensor& first = parameters_[parameters.front()];
   Region region;
-  region.tag = "mean of gradients";
+  region.label = "mean of gradients";
   std::int64_t elements = 0;
   for (const std::size_t i : parameters) {
     homes_[i] = {regions_.size(), elements};
-    region.tag += ' ' + std::to_string(i);
+    region.label += ' ' + std::to_string(i);
     elements += padded_elements(parameters_[i]);
   }
   if (is_large_gradient(first.nbytes())) {
@@ -79,8 +80,10 @@ void GradientSlices::add_region(std::vector<std::size_t> parameters) {
     region.flat = registered_zeros({elements}, first.scalar_type(), group_);
   }
   region.bounds = bounds_of(elements, elements_of_line(first.scalar_type()), group_.size());
+  const std::size_t reals = first.is_complex() ? 2 : 1;
   for (std::size_t r = 0; r + 1 < region.bounds.size(); ++r)
-    region.counts.push_back(static_cast<std::size_t>(region.bounds[r + 1] - region.bounds[r]));
+    region.counts.push_back(reals *
+                            static_cast<std::size_t>(region.bounds[r + 1] - region.bounds[r]));
   region.parameters = std::move(parameters);
   regions_.push_back(std::move(region));
 }
@@ -110,7 +113,7 @@ std::vector<bool> GradientSlices::used() const {
   std::vector<std::uint8_t> all(mine.size() * static_cast<std::size_t>(group_.size()));
   group_.all_gather({.data = mine.data(), .count = mine.size(), .dtype = DType::uint8},
                     {.data = all.data(), .count = all.size(), .dtype = DType::uint8}, {},
-                    {.tag = "gradients of a step"});
+                    {.label = "gradients of a step"});
   std::vector<bool> used(mine.size());
   for (std::size_t i = 0; i < all.size(); ++i)
     if (all[i] != 0) used[i % mine.size()] = true;
@@ -149,7 +152,7 @@ void GradientSlices::average(const Region& region, const at::Tensor& flat) const
   const at::Tensor mine = flat.slice(0, region.bounds[rank], region.bounds[rank + 1]);
   constexpr ReduceOp op = ReduceOp::average;
   group_.reduce_scatter(reducible(flat, op), reducible(mine, op), op, region.counts,
-                        {.tag = region.tag});
+                        {.label = region.label});
 }
 
 std::vector<at::Tensor> GradientSlices::average(const std::vector<bool>& used) const {

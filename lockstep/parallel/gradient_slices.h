@@ -50,9 +50,9 @@ class GradientSlices {
   struct Region {
     std::vector<std::size_t> parameters;
     std::vector<std::int64_t> bounds;  // Where each rank's slice begins, and the last one ends;
-    Counts counts;                     // elements of each.
+    Counts counts;                     // elements of each, of a complex type pairs of reals.
     at::Tensor flat;
-    std::string tag;
+    std::string label;
   };
 
   // Where a parameter's gradient lies in its region.

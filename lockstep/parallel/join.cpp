@@ -35,14 +35,14 @@ void require_same_step(const std::vector<Step>& steps, const std::vector<std::si
 Join::Join(const ProcessGroup& group, JoinOptions options)
     : group_(group),
       options_(options),
-      tag_(std::string("join: divide_by_initial_world_size ") +
-           (options.divide_by_initial_world_size ? "1" : "0") + ", throw_on_early_termination " +
-           (options.throw_on_early_termination ? "1" : "0")),
+      label_(std::string("join: divide_by_initial_world_size ") +
+             (options.divide_by_initial_world_size ? "1" : "0") + ", throw_on_early_termination " +
+             (options.throw_on_early_termination ? "1" : "0")),
       active_ranks_(group.size()),
       largest_active_rank_(group.size() - 1) {}
 
 std::optional<Step> Join::exchange(Step own) {
-  const std::vector<Step> steps = all_gather_value(own, group_, {.tag = tag_});
+  const std::vector<Step> steps = all_gather_value(own, group_, {.label = label_});
   const std::vector<std::size_t> active = active_in(steps);
   if (active.empty()) return {};
   require_same_step(steps, active);

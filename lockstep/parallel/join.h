@@ -38,7 +38,7 @@ class Join {
  private:
   const ProcessGroup group_;
   const JoinOptions options_;
-  const std::string tag_;  // Ranks whose options differ get a mismatch.
+  const std::string label_;  // Ranks whose options differ get a mismatch.
   int active_ranks_;
   int largest_active_rank_;
 };

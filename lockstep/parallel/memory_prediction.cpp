@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -15,17 +16,13 @@
 #include "lockstep/parallel/padded.h"
 #include "lockstep/parallel/piece_sums.h"
 #include "lockstep/parallel/piece_tree.h"
+#include "lockstep/parallel/trained_parameters.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-NamedTensors trained(NamedTensors parameters) {
-  std::erase_if(parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
-  return parameters;
-}
 
 std::size_t bytes_of_storages(const NamedTensors& parameters) {
   std::set<const void*> seen;
@@ -42,17 +39,18 @@ std::size_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
+bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
+
 // Of a rank, as GradientBuckets, GradientSlices and GradientPool lay them out. One rank alone has no
 // pool, and buckets for SharedOptimizer only. Stage 2 of ZeRO has none.
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
-  const bool has_pool = plan.ranks > 1 && plan.deterministic == 0;
   const bool one_copy = plan.sharing == MemorySharing::one_copy;
   std::size_t bytes = 0;
   if (plan.deterministic > 0)
     bytes += PieceSums::bytes_for(trained, PieceTree(plan.deterministic, plan.ranks), plan.ranks);
-  if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool && !one_copy)) return bytes;
+  if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool(plan) && !one_copy)) return bytes;
   for (const auto& [name, tensor] : trained)
-    if (has_pool || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
+    if (has_pool(plan) || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
   return bytes;
 }
 
@@ -60,6 +58,21 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
 std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
   if (plan.sharing == MemorySharing::one_copy || plan.deterministic > 0) return 0;
   return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;
+}
+
+// Autograd adds the gradients of a parameter with several names, such as the weights of a tied
+// embedding. While it does, the pool has no room for a large sum.
+std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& plan) {
+  const bool keeps_gradients =
+      plan.sharing == MemorySharing::none || plan.sharing == MemorySharing::zero_stage_1;
+  if (!has_pool(plan) || !keeps_gradients) return 0;
+  std::map<const void*, int> names;
+  std::size_t bytes = 0;
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.requires_grad() && is_large_gradient(parameter.nbytes()) &&
+        ++names[parameter.unsafeGetTensorImpl()] == 2)
+      bytes += parameter.nbytes();
+  return bytes;
 }
 
 // What each rank steps, and so has the state of, in bytes of parameters.
@@ -89,7 +102,7 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   const NamedTensors parameters = named_parameters(module);
   require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
           "predict_memory: the ranks do not divide the pieces");
-  const NamedTensors stepped_ones = trained(parameters);
+  const NamedTensors stepped_ones = trained_parameters(parameters);
   Tensors tensors;
   for (const auto& [name, tensor] : stepped_ones) tensors.push_back(tensor);
 
@@ -97,7 +110,7 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   MemoryParts each{.parameters = bytes_of_storages(parameters),
                    .buckets = bytes_of_buckets(stepped_ones, plan)};
   for (const std::size_t stepped : stepped_bytes(tensors, plan.sharing, ranks)) {
-    each.gradients = bytes_of_gradients(stepped, plan);
+    each.gradients = bytes_of_gradients(stepped, plan) + bytes_beside_pool(parameters, plan);
     each.optimizer_state = stepped * static_cast<std::size_t>(plan.state_tensors);
     table.ranks.push_back(each);
     table.host.gradients += each.gradients;

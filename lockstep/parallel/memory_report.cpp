@@ -191,7 +191,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
     if (!parameter.is_cpu())
       throw Error(Fault::unsupported, "memory_report: it is of CPU memory, and parameter " + name +
                                           " is on " + parameter.device().str());
-  group.barrier({.tag = "memory_report"});  // Until it ends, nobody touches more memory.
+  group.barrier({.label = "memory_report"});  // Until it ends, nobody touches more memory.
   const Found mine = Finder(ddp, optimizer).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, group);
 

@@ -77,9 +77,10 @@ struct MemoryPlan {
 };
 
 // The table as it will be between the optimizer's step() and zero_grad(), if every parameter that
-// requires a gradient has one and all are in one param group. Exact but for some cache lines, and for
-// gradients that found no room in the pool: of a parameter that is used twice, say, which autograd
-// makes from two.
+// requires a gradient has one and all are in one param group. A parameter with several names, such as
+// the weights of a tied embedding, counts once. Exact but for some cache lines, and for large gradients
+// that autograd adds up from several, as it does for a parameter that is used twice: the pool has no
+// room for the sum. That is told by a parameter's several names only.
 // Errors: misuse when there are no ranks, or a negative number of state tensors.
 LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan);
 

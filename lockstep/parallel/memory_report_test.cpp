@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
@@ -207,6 +208,68 @@ TEST(MemoryReport, StateThatItDoesNotKnowIsRefused) {
     });
     EXPECT_EQ(fault_of([&] { memory_report(ddp, lbfgs); }), Fault::unsupported);
   });
+}
+
+// A language model's: the output layer has the embedding's weights.
+struct Tied : torch::nn::Module {
+  Tied() {
+    register_module("embedding", embedding);
+    register_module("hidden", hidden);
+    weight = register_parameter("weight", embedding->weight);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return hidden(embedding(x)).tanh().matmul(weight.t());
+  }
+
+  torch::nn::Embedding embedding{3000, 50};  // 600 KB: a gradient of the pool.
+  torch::nn::Linear hidden{50, 50};
+  torch::Tensor weight;
+};
+
+constexpr std::size_t tied_bytes = (3000 * 50 + 50 * 50 + 50) * sizeof(float);
+
+struct TiedCase {
+  DistributedDataParallelOptions options = {};
+  bool zero = false;
+  bool zero_2 = false;
+};
+
+std::unique_ptr<torch::optim::Optimizer> adam_of(DistributedDataParallel<Tied>& ddp,
+                                                 const TiedCase& given, const ProcessGroup& world) {
+  const std::vector<torch::Tensor> parameters{ddp.module()->weight, ddp.module()->hidden->weight,
+                                              ddp.module()->hidden->bias};
+  if (given.options.share_parameters)
+    return std::make_unique<SharedOptimizer<Adam>>(ddp, parameters, adam_options);
+  if (!given.zero) return std::make_unique<Adam>(parameters, adam_options);
+  auto adam = std::make_unique<ZeroRedundancyOptimizer<Adam>>(parameters, world, adam_options);
+  if (given.zero_2) ddp.shard_gradients(*adam);
+  return adam;
+}
+
+TEST(MemoryReport, AParameterWithTwoNamesCountsOnce) {
+  torch::set_num_threads(1);
+  for (const TiedCase& given :
+       {TiedCase{}, TiedCase{.options = {.share_parameters = true}}, TiedCase{.zero = true},
+        TiedCase{.zero = true, .zero_2 = true}, TiedCase{.options = {.deterministic = 2}}})
+    for (const int ranks : {1, 2})
+      run_in_process(ranks, [&](ProcessGroup& world) {
+        SCOPED_TRACE(std::to_string(ranks) + " ranks");
+        DistributedDataParallel ddp(std::make_shared<Tied>(), world, given.options);
+        const auto adam = adam_of(ddp, given, world);
+        const torch::Tensor x = torch::arange(8).view({4, 2});
+        for (int i = 0; i < 3; ++i) {
+          adam->zero_grad();
+          const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
+          if (ddp.is_deterministic())
+            ddp.train_pieces(i, [&](const Piece& piece) { return loss_of(piece.of(x)); });
+          else
+            loss_of(x).backward();
+          adam->step();
+        }
+        const MemoryReport report = memory_report(ddp, *adam);
+        expect_near(report);
+        expect_near(report.predicted.ranks[0].parameters, tied_bytes);
+      });
 }
 
 TEST(MemoryReport, OneCopyHasNoMoreOnTheHostThanOneRank) {

@@ -34,7 +34,7 @@ std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view
       reason = std::string(what) + " failed on rank 0: " + text_of(error);
     }
   }
-  reason = broadcast_bytes(reason, group, 0, {.tag = what});
+  reason = broadcast_bytes(reason, group, 0, {.label = what});
   if (!error && !reason.empty()) error = std::make_exception_ptr(Error(Fault::aborted, reason));
   return error;
 }

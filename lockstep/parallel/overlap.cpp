@@ -41,7 +41,7 @@ bool suffice(const std::vector<Cores>& all) {
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device) {
   if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
-  const auto all = all_gather_value(own_cores(), group, {.tag = "cores"});
+  const auto all = all_gather_value(own_cores(), group, {.label = "cores"});
   // A network works beside the cores, also where none of them is free.
   const bool spans_hosts = group.local_size() < group.size();
   return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));

@@ -64,7 +64,7 @@ void OwnedGradients::reduce(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   for (int owner = 0; owner < group_.size(); ++owner) {
     std::vector<at::Tensor> small;
-    std::string tag = "bucket " + std::to_string(bucket) + ":";
+    std::string label = "bucket " + std::to_string(bucket) + ":";
     for (const std::size_t i : assignment_[bucket]) {
       if (owners_[i] != owner) continue;
       const auto& [name, parameter] = parameters_[i];
@@ -73,10 +73,10 @@ void OwnedGradients::reduce(std::size_t bucket) {
         continue;
       }
       small.push_back(places_[i]);
-      tag += ' ' + name;
+      label += ' ' + name;
       if (!is_owned(i)) places_[i].reset();
     }
-    reduce_coalesced(small, group_, owner, ReduceOp::average, {.tag = tag});
+    reduce_coalesced(small, group_, owner, ReduceOp::average, {.label = label});
   }
 }
 
@@ -84,7 +84,7 @@ void OwnedGradients::reduce_in_place(std::size_t index) {
   // Dense, and laid out alike on all ranks: the order of its elements does not matter.
   const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
   lockstep::reduce(flat, group_, owners_[index], ReduceOp::average,
-                   {.tag = parameters_[index].first});
+                   {.label = parameters_[index].first});
   if (!is_owned(index)) places_[index].reset();
 }
 

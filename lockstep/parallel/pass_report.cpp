@@ -7,19 +7,52 @@
 #include "lockstep/comm/error.h"
 
 namespace lockstep {
+namespace {
 
-PassReports::PassReports(const PassReport& report, const std::vector<ParameterUse>& uses,
-                         const ProcessGroup& group)
+constexpr std::size_t most_text = 1024;  // Of an exception.
+
+}  // namespace
+
+PassReports::PassReports(PassReport report, const std::vector<ParameterUse>& uses,
+                         const ProcessGroup& group, std::string_view exception)
     : ranks_(group.size()),
       row_bytes_(sizeof(PassReport) + uses.size()),
       rows_(static_cast<std::size_t>(ranks_) * row_bytes_) {
+  report.threw = static_cast<std::int64_t>(std::min(exception.size(), most_text));
   std::uint8_t* own = rows_.data() + static_cast<std::size_t>(group.rank()) * row_bytes_;
   std::memcpy(own, &report, sizeof report);
   std::memcpy(own + sizeof report, uses.data(), uses.size());
   if (ranks_ == 1) return;
   group.all_gather({.data = own, .count = row_bytes_, .dtype = DType::uint8},
                    {.data = rows_.data(), .count = rows_.size(), .dtype = DType::uint8}, {},
-                   {.tag = "reports of a backward pass"});
+                   {.label = "reports of a backward pass"});
+  exchange_texts(exception, group);
+}
+
+// A second exchange only where there is something to say: all ranks know that.
+void PassReports::exchange_texts(std::string_view own, const ProcessGroup& group) {
+  bool any = false;
+  for (int rank = 0; rank < ranks_; ++rank) any = any || report_of(rank).threw > 0;
+  if (!any) return;
+  texts_.resize(static_cast<std::size_t>(ranks_) * most_text);
+  char* place = texts_.data() + static_cast<std::size_t>(group.rank()) * most_text;
+  own.copy(place, most_text);
+  group.all_gather({.data = place, .count = most_text, .dtype = DType::uint8},
+                   {.data = texts_.data(), .count = texts_.size(), .dtype = DType::uint8}, {},
+                   {.label = "exceptions of a backward pass"});
+}
+
+void PassReports::require_no_exception() const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const auto bytes = static_cast<std::size_t>(report_of(rank).threw);
+    if (bytes == 0) continue;
+    const std::string text =
+        texts_.empty() ? ""
+                       : std::string(&texts_[static_cast<std::size_t>(rank) * most_text], bytes);
+    throw Error(Fault::aborted, "rank " + std::to_string(rank) +
+                                    ": backward() ended with an exception: " + text +
+                                    ": all ranks have dropped this pass");
+  }
 }
 
 double PassReports::samples() const {
@@ -93,9 +126,11 @@ void PassReports::require_complete(const NamedTensors& parameters) const {
 
 std::string PassReports::missing_on(int rank, const NamedTensors& parameters) const {
   std::string names;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    if (use(rank, i) == ParameterUse::missing)
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ParameterUse use = this->use(rank, i);
+    if (use == ParameterUse::missing || (use == ParameterUse::elsewhere && used_by_any(i)))
       names += (names.empty() ? "" : ", ") + parameters[i].first;
+  }
   return names;
 }
 

@@ -65,7 +65,7 @@ void PieceSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters
   const std::size_t bytes = slice * static_cast<std::size_t>(group_.size());
   const auto own = static_cast<std::size_t>(tree_.own());
   const RegisteredMemory memory = group_.allocate(bytes * own);
-  Region region{.tag = std::string("sums over pieces (") + c10::toString(dtype) + ")",
+  Region region{.label = std::string("sums over pieces (") + c10::toString(dtype) + ")",
                 .slots = {},
                 .received = {}};
   for (std::size_t slot = 0; slot < tree_.slots(); ++slot) {
@@ -120,7 +120,7 @@ void PieceSums::finish(const Region& region, double factor) const {
   for (const auto& [to, from] : merges_) node(region, to).add_(node(region, from));
   const at::Tensor sum = node(region, 0);
   scaled_copy(sum, sum, factor);
-  group_.all_gather(movable(sum), movable(region.slots[0]), {}, {.tag = region.tag});
+  group_.all_gather(movable(sum), movable(region.slots[0]), {}, {.label = region.label});
 }
 
 // Node j of rank r is the class of r + j * ranks: those of one j lie beside each other.
@@ -128,7 +128,7 @@ void PieceSums::exchange(const Region& region) const {
   for (std::int64_t j = 0; j < tree_.own(); ++j) {
     const at::Tensor received = region.received.narrow(0, j * group_.size(), group_.size());
     group_.all_to_all(movable(region.slots[static_cast<std::size_t>(j)]), movable(received), {}, {},
-                      {.tag = region.tag});
+                      {.label = region.label});
   }
 }
 

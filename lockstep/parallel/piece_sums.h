@@ -49,7 +49,7 @@ class PieceSums {
  private:
   // All gradients of one type.
   struct Region {
-    std::string tag;
+    std::string label;
     std::vector<at::Tensor> slots;  // Flat.
     at::Tensor received;            // [exchanged, elements of a slice]: my slice of all nodes.
   };

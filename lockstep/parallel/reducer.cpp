@@ -2,30 +2,22 @@
 #include "lockstep/parallel/reducer.h"
 
 #include <torch/csrc/autograd/node.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/overlap.h"
+#include "lockstep/parallel/trained_parameters.h"
 
 namespace lockstep {
 namespace {
 
-using torch::autograd::variable_list;
-
-// A parameter that two modules share has two names, but one gradient.
-NamedTensors only_trained(NamedTensors parameters) {
-  std::set<const void*> seen;
-  std::erase_if(parameters, [&](const auto& entry) {
-    const at::Tensor& parameter = entry.second;
-    return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
-  });
+NamedTensors only_trained(NamedTensors all) {
+  NamedTensors parameters = trained_parameters(std::move(all));
   require(!parameters.empty(), "the module has no parameter that requires a gradient");
   for (const auto& [name, parameter] : parameters) require_reducible_gradient(name, parameter);
   return parameters;
@@ -70,6 +62,7 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
       limits_(limits_of(options)),
       overlapped_(averages_in_backward(options) && agree_on_overlap(options, group, device_)),
       group_(overlapped_ ? group_of_its_own(group) : group),
+      given_(group),
       reduction_(device_),
       touched_(parameters_.size(), false),
       recording_(options.static_graph),
@@ -82,12 +75,13 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
   if (options.share_parameters && options.deterministic == 0 && group.size() > 1)
     pool_ = pool_for(parameters_, group);
   for (std::size_t i = 0; i < parameters_.size(); ++i) hooks_.push_back(hook_on(i));
+  require_allowed();
 }
 
 // Gives a group of our own up where a collective would otherwise keep the thread: the one case in
 // which a destructor tells the other ranks something.
 Reducer::~Reducer() {
-  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+  hooks_.clear();
   if (!reduction_.busy()) return;
   try {
     if (owned_)
@@ -99,26 +93,41 @@ Reducer::~Reducer() {
   }
 }
 
-Reducer::Hook Reducer::hook_on(std::size_t index) {
-  auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[index].second);
-  auto hook = std::make_unique<torch::autograd::utils::LambdaPostHook>(
-      [this, index](const variable_list& outputs, const variable_list& incoming) {
-        on_gradient(index, incoming[0]);
-        return outputs;
-      });
-  const std::uintptr_t key = accumulator->add_post_hook(std::move(hook));
-  return {std::move(accumulator), key};
+std::unique_ptr<GradientHook> Reducer::hook_on(std::size_t index) {
+  return std::make_unique<GradientHook>(parameters_[index].second, *this, index);
 }
 
-// torch::load() gives a parameter another accumulator.
+// torch::load() gives a parameter another accumulator. One that is frozen has none.
 void Reducer::renew_hooks() {
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
-    Hook& hook = hooks_[i];
     const auto current = torch::autograd::impl::grad_accumulator(parameters_[i].second);
-    if (current == nullptr || current == hook.accumulator) continue;  // Frozen, or the same.
-    hook.accumulator->del_post_hook(hook.key);
-    hook = hook_on(i);
+    if (current != nullptr && current.get() != hooks_[i]->accumulator()) hooks_[i] = hook_on(i);
   }
+}
+
+bool Reducer::allows_others() const {
+  return averages_in_backward(options_) && options_.mean == GradientMean::over_ranks && !owned_ &&
+         join_ == nullptr;
+}
+
+bool Reducer::has_others() const {
+  return std::any_of(hooks_.begin(), hooks_.end(),
+                     [](const auto& hook) { return hook->has_others(); });
+}
+
+void Reducer::require_allowed() const {
+  std::string names;
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    const GradientHook& hook = *hooks_[i];
+    if (!hook.has_others() || (allows_others() && hook.is_allowed())) continue;
+    names += (names.empty() ? "" : ", ") + parameters_[i].first;
+  }
+  if (!names.empty())
+    throw Error(Fault::unsupported,
+                "another DistributedDataParallel has these parameters too: " + names +
+                    ". Two average their gradients together only without share_parameters, "
+                    "deterministic, GradientMean::over_samples, shard_gradients() and join(): make "
+                    "one DistributedDataParallel of a module that holds both modules");
 }
 
 void Reducer::set_hook(CommunicationHook hook) {
@@ -129,6 +138,8 @@ void Reducer::set_hook(CommunicationHook hook) {
         Fault::unsupported,
         "register_comm_hook: gradients that are shared, sharded or of pieces lie in no bucket");
   require(!has_passed_, "register_comm_hook: a backward pass has been averaged already");
+  // What it throws ends the group in which it communicates; the caller's is not for that.
+  if (!overlapped_) group_ = group_of_its_own(group_);
   reduction_.set_hook(std::move(hook));
   make_buckets(assignment_);  // Laid out for it.
 }
@@ -146,6 +157,9 @@ void Reducer::set_owners(std::vector<int> owners) {
   if (is_on_device())
     throw Error(Fault::unsupported, "shard_gradients: only in CPU memory, and parameter " +
                                         parameters_.front().first + " is on " + device_.str());
+  if (has_others())
+    throw Error(Fault::unsupported,
+                "shard_gradients: another DistributedDataParallel has some of the parameters too");
   if (group_.size() == 1) return;  // This rank owns all.
   buckets_.reset();
   owned_ =
@@ -159,6 +173,11 @@ void Reducer::set_join(Join* join) {
         Fault::unsupported,
         "join(): with shard_gradients() a rank that is done would have to go on stepping the "
         "parameters that it owns");
+  if (join != nullptr && has_others())
+    throw Error(
+        Fault::unsupported,
+        "join(): another DistributedDataParallel has some of the parameters too, and a rank "
+        "that is done cannot tell which of the two averages them");
   join_ = join;
 }
 
@@ -182,7 +201,7 @@ void Reducer::rebuild_buckets() {
   for (std::size_t i = 0; i < parameters_.size(); ++i)  // Of a static graph, those without any.
     if (std::find(arrival_.begin(), arrival_.end(), i) == arrival_.end()) arrival_.push_back(i);
   group_.broadcast({.data = arrival_.data(), .count = arrival_.size(), .dtype = DType::int64}, 0,
-                   {.tag = "order of gradients"});
+                   {.label = "order of gradients"});
   std::vector<at::Tensor> in_order;
   for (const std::size_t i : arrival_) in_order.push_back(parameters_[i].second);
   auto assignment = compute_bucket_assignment_by_size(in_order, limits_.rebuilt, arrival_);
@@ -194,6 +213,9 @@ void Reducer::prepare(bool synchronize) {
   renew_hooks();
   if (rebuild_due_ && join_ == nullptr) rebuild_buckets();
   synchronize_ = synchronize;
+  caller_ = std::this_thread::get_id();
+  if (synchronize)
+    for (const auto& hook : hooks_) hook->take_charge();
 }
 
 BackwardTimes Reducer::times() const {

@@ -14,19 +14,25 @@
 // Gradients of shared parameters stay this rank's own here: SharedOptimizer averages them, each rank
 // what it steps. All else holds for them too.
 //
+// Gradients that several reducers have are averaged by one of them, which GradientHook tells. The
+// others leave them out.
+//
 // Thread safety: as backward() itself: one call at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -35,19 +41,17 @@
 #include "lockstep/parallel/distributed_data_parallel_options.h"
 #include "lockstep/parallel/finite_check.h"
 #include "lockstep/parallel/gradient_buckets.h"
+#include "lockstep/parallel/gradient_hook.h"
 #include "lockstep/parallel/gradient_pool.h"
+#include "lockstep/parallel/graph_task.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/owned_gradients.h"
 #include "lockstep/parallel/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace torch::autograd {
-struct Node;
-}
-
 namespace lockstep {
 
-class Reducer {
+class Reducer final : public GradientOwner {
  public:
   // Collective. Of `parameters`, those that require gradients are reduced; they are on one device.
   Reducer(NamedTensors parameters, const ProcessGroup& group,
@@ -59,7 +63,8 @@ class Reducer {
   // Before a forward() whose gradients matter. Says whether the backward() passes from now on are
   // averaged; otherwise gradients accumulate on this rank alone. Collective once, after the first
   // pass: buckets are made anew, in the order in which rank 0's gradients came.
-  // backward() throws what a collective throws, and what DistributedDataParallel says.
+  // backward() throws what a collective throws, and what DistributedDataParallel says. Any other
+  // exception in the midst of it reaches all ranks, which drop the pass and may go on.
   void prepare(bool synchronize);
 
   // A backward pass begins when it comes to this tensor: one that nests others is then one pass.
@@ -82,10 +87,18 @@ class Reducer {
   // Of a pass whose gradients were kept apart, with the option `deterministic`: tells all ranks of it
   // and returns what they said, or nothing when all of them skip it. Then, and with an Error, which
   // is as backward()'s, all gradients are undefined.
-  std::optional<PassReports> agree(PassReport report, const std::vector<ParameterUse>& uses);
+  // `exception` is the text of what has ended the pass here, if anything has.
+  std::optional<PassReports> agree(PassReport report, const std::vector<ParameterUse>& uses,
+                                   std::string_view exception = {});
 
-  // Such a pass has ended in an exception here, and its gradients are dropped.
-  void abandon_pass();
+  // A pass has ended in `error` here, which is null for an unknown one. `take_part`, which gets
+  // its text, does what the others wait for, so that they learn of it; all gradients are dropped.
+  // Blocking: until the others have come to the end of the pass. After 5 s the groups are given up,
+  // with that text.
+  using TakePart = std::function<void(std::string_view text)>;
+  void drop_with_the_others(const std::exception_ptr& error, const TakePart& take_part) noexcept;
+  void drop();
+  void require_takeable(const std::string& name, at::Tensor& gradient) const;
 
   // Takes part in the others' pass with no gradient at all: `.grad` is undefined afterwards.
   void shadow_pass();
@@ -113,11 +126,6 @@ class Reducer {
   bool shards_gradients() const { return owned_ != nullptr; }
 
  private:
-  struct Hook {
-    c10::intrusive_ptr<torch::autograd::Node> accumulator;  // Lives only as long as we hold it.
-    std::uintptr_t key;
-  };
-
   // Lives as long as LibTorch's graph task: until the pass is complete or an exception ends it.
   class Pass {
    public:
@@ -130,14 +138,21 @@ class Reducer {
 
    private:
     const GradientPool::Arming arming_;
+    const GraphTaskResult result_;
     Reducer& reducer_;
     const std::weak_ptr<const bool> alive_;
+    const bool is_of_caller_;  // And not of a thread that autograd has for a device.
   };
 
-  Hook hook_on(std::size_t index);
+  std::unique_ptr<GradientHook> hook_on(std::size_t index);
   void renew_hooks();
+  void require_allowed() const;
+  bool has_others() const;
+  bool is_ours(std::size_t index) const { return hooks_[index]->is_in_charge(); }
   bool reaches_parameters() const;
-  void on_gradient(std::size_t index, const at::Tensor& incoming);
+  bool is_anothers_pass() const;
+  void on_gradient(std::size_t index, const at::Tensor& incoming) override;
+  bool allows_others() const override;
   void begin_pass(bool watched);
   void finish_pass();
   void reset_pass();
@@ -149,7 +164,8 @@ class Reducer {
   void note_mean(std::size_t index);
   void finish_bucket();
   bool take_left_out(std::size_t index);
-  PassReports exchange_reports();
+  void finish_buckets();
+  PassReports exchange_reports(std::string_view exception = {});
   bool may_go_on(const PassReports& reports);
   bool may_average(const PassReports& reports);
   void drop_gradients();
@@ -178,18 +194,20 @@ class Reducer {
   const BucketLimits limits_;
   const bool overlapped_;
   ProcessGroup group_;  // With overlap one of its own: its calls come from two threads.
+  const ProcessGroup given_;
 
   BucketAssignment assignment_;
   std::unique_ptr<GradientBuckets> buckets_;  // None where there is nothing to sum in backward().
   std::shared_ptr<GradientPool> pool_;        // For large gradients that lie in no bucket's pool.
   std::unique_ptr<OwnedGradients> owned_;     // In place of the buckets.
   BucketReduction reduction_;
-  std::vector<Hook> hooks_;
+  std::vector<std::unique_ptr<GradientHook>> hooks_;
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
   Join* join_ = nullptr;
 
   // Since the last synchronised pass.
   bool synchronize_ = true;
+  std::thread::id caller_;  // Of the last forward().
   double samples_ = 0;
   std::vector<bool> touched_;  // Which gradients have come.
 

@@ -8,16 +8,39 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/exception_text.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/steps.h"
+#include "lockstep/parallel/give_up_later.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/scaled_copy.h"
 #include "lockstep/parallel/stopwatch.h"
 
 namespace lockstep {
+
+// Thrown on all ranks alike, as all read the same reports.
+class AgreedError : public Error {
+ public:
+  explicit AgreedError(const Error& error) : Error(error) {}
+};
+
+namespace {
+
+bool is_agreed(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const AgreedError&) {
+    return true;
+  } catch (...) {
+  }
+  return false;
+}
+
+}  // namespace
 
 void Reducer::watch(const at::Tensor& output) {
   if (!synchronize_ || !output.requires_grad()) return;
@@ -29,24 +52,81 @@ void Reducer::watch(const at::Tensor& output) {
 // Not so where all are frozen for the time being, and for autograd::grad() with respect to other
 // tensors: a GAN's discriminator in its generator's step, and a gradient penalty.
 bool Reducer::reaches_parameters() const {
-  if (std::none_of(parameters_.begin(), parameters_.end(),
-                   [](const auto& entry) { return entry.second.requires_grad(); }))
-    return false;
   const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
-  if (wanted == nullptr || wanted->empty()) return true;  // backward(): everything.
-  return std::any_of(hooks_.begin(), hooks_.end(), [&](const Hook& hook) {
-    const auto found = wanted->find(hook.accumulator.get());
-    return found != wanted->end() && found->second.should_execute();
-  });
+  const bool everything = wanted == nullptr || wanted->empty();  // backward()
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (!is_ours(i) || !parameters_[i].second.requires_grad()) continue;
+    if (everything) return true;
+    const auto found = wanted->find(hooks_[i]->accumulator());
+    if (found != wanted->end() && found->second.should_execute()) return true;
+  }
+  return false;
+}
+
+// One of another reducer: no gradient has come but of parameters that both have.
+bool Reducer::is_anothers_pass() const {
+  bool has_common = false;
+  bool has_own = false;
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (hooks_[i]->has_others()) {
+      has_common = true;
+    } else if (touched_[i]) {
+      return false;
+    } else if (parameters_[i].second.requires_grad()) {
+      has_own = true;
+    }
+  }
+  return has_common && has_own;
 }
 
 Reducer::Pass::Pass(Reducer& reducer)
-    : arming_(reducer.pool()), reducer_(reducer), alive_(reducer.alive_) {}
+    : arming_(reducer.pool()),
+      result_(GraphTaskResult::of_this_thread()),
+      reducer_(reducer),
+      alive_(reducer.alive_),
+      is_of_caller_(std::this_thread::get_id() == reducer.caller_) {}
 
 Reducer::Pass::~Pass() {
   if (is_complete || alive_.expired()) return;
-  reducer_.forget_window();
-  ++reducer_.passes_;  // Other ranks may have gone on with theirs.
+  if (!is_of_caller_) {  // Which may be in another collective by now.
+    reducer_.forget_window();
+    ++reducer_.passes_;  // Other ranks may have gone on with theirs.
+    return;
+  }
+  const std::exception_ptr error = result_.exception();
+  const bool is_told = is_agreed(error);  // Of another reducer's pass, by all ranks.
+  reducer_.drop_with_the_others(error, [this, is_told](std::string_view text) {
+    if (is_told) return reducer_.finish_buckets();
+    if (reducer_.join_ != nullptr) reducer_.join_->exchange(Join::Step::average_gradients);
+    reducer_.finish_buckets();
+    reducer_.exchange_reports(text);
+  });
+}
+
+// The others may wait for this rank in a group that we know nothing of; then it is the end of all
+// groups that they hear of, and this rank's exception must not wait for them.
+void Reducer::drop_with_the_others(const std::exception_ptr& error,
+                                   const TakePart& take_part) noexcept {
+  constexpr std::chrono::seconds patience{5};
+  try {
+    const std::string text =
+        error ? exception_text(error) : "an exception that is not derived from std::exception";
+    const std::string reason = "a pass of DistributedDataParallel ended with " + text;
+    const GiveUpLater unless_they_come({group_, given_}, reason, patience);
+    try {
+      take_part(text);
+    } catch (...) {
+      if (!comes_of_a_broken_group(std::current_exception())) group_.abort(reason);
+    }
+  } catch (...) {  // No memory or no thread for it: they learn when this rank ends.
+  }
+  drop();
+}
+
+void Reducer::drop() {
+  reduction_.drain();  // Its thread reads the buckets.
+  forget_window();
+  drop_gradients();
 }
 
 void Reducer::forget_window() {
@@ -83,15 +163,17 @@ void Reducer::reset_pass() {
   next_bucket_ = 0;
   pending_.clear();
   for (const auto& indices : assignment_)
-    pending_.push_back(static_cast<std::size_t>(std::count_if(
-        indices.begin(), indices.end(), [&](std::size_t i) { return expected_[i] > 0; })));
+    pending_.push_back(
+        static_cast<std::size_t>(std::count_if(indices.begin(), indices.end(), [&](std::size_t i) {
+          return expected_[i] > 0 && is_ours(i);
+        })));
 }
 
 // Runs on the thread that called backward(), or on autograd's own of the device, once `.grad` of the
 // parameter is complete: `incoming`, or the sum of it and what there was before.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
-  touched_[index] = true;
-  if (!synchronize_) return;
+  touched_[index] = is_ours(index) || !synchronize_;  // Otherwise another reducer averages it.
+  if (!synchronize_ || !is_ours(index)) return;
   begin_pass(/*watched=*/false);
   if (recording_) {
     ++expected_[index];
@@ -113,12 +195,7 @@ void Reducer::take(std::size_t index, const at::Tensor& incoming) {
   const auto& [name, parameter] = parameters_[index];
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.defined() && gradient.layout() != at::kStrided)
-    throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
-  if (gradient.defined() && gradient.device() != device_)
-    throw Error(Fault::unsupported, "parameter " + name + " was moved to " +
-                                        gradient.device().str() +
-                                        " after DistributedDataParallel was made");
+  if (gradient.defined()) require_takeable(name, gradient);
   if (owned_) {
     take_owned(index, incoming);
   } else if (buckets_ != nullptr) {
@@ -129,6 +206,19 @@ void Reducer::take(std::size_t index, const at::Tensor& incoming) {
     note_finite(index, all_finite(gradient));
   }
   taken_[index] = true;
+}
+
+// One that is refused goes at once: what is left of the pass could not read it.
+void Reducer::require_takeable(const std::string& name, at::Tensor& gradient) const {
+  std::string problem;
+  if (gradient.layout() != at::kStrided)
+    problem = "the gradient of parameter " + name + " is sparse";
+  else if (gradient.device() != device_)
+    problem = "parameter " + name + " was moved to " + gradient.device().str() +
+              " after DistributedDataParallel was made";
+  if (problem.empty()) return;
+  gradient.reset();
+  throw Error(Fault::unsupported, problem);
 }
 
 void Reducer::take_owned(std::size_t index, const at::Tensor& incoming) {
@@ -175,7 +265,8 @@ void Reducer::enqueue_check(std::size_t bucket) {
 }
 
 bool Reducer::take_left_out(std::size_t index) {
-  at::Tensor& gradient = parameters_[index].second.mutable_grad();
+  at::Tensor none;  // While another reducer averages it, it is not ours to read.
+  at::Tensor& gradient = is_ours(index) ? parameters_[index].second.mutable_grad() : none;
   if (!owned_) return buckets_->take_left_out(index, gradient, checks_finite());
   note_mean(index);
   return owned_->take_left_out(index, gradient, checks_finite());
@@ -184,13 +275,7 @@ bool Reducer::take_left_out(std::size_t index) {
 void Reducer::finish_pass() {
   const at::NoGradGuard no_grad;
   if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
-  while ((buckets_ || owned_) && next_bucket_ < assignment_.size()) finish_bucket();
-  if (!buckets_ && !owned_) check_kept();
-  if (overlaps() || owned_) {
-    const Stopwatch watch(wait_time_);
-    reduction_.wait();
-  }
-  note_device_check();
+  finish_buckets();
   const PassReports reports = exchange_reports();
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_);
@@ -198,6 +283,17 @@ void Reducer::finish_pass() {
   adopt_left_out(reports);
   learn();
   count_step(group_);
+}
+
+// Those that the gradients have not completed; then waits for all that are reduced already.
+void Reducer::finish_buckets() {
+  while ((buckets_ || owned_) && next_bucket_ < assignment_.size()) finish_bucket();
+  if (!buckets_ && !owned_) check_kept();
+  if (overlaps() || owned_) {
+    const Stopwatch watch(wait_time_);
+    reduction_.wait();
+  }
+  note_device_check();
 }
 
 // The one time in a pass that this thread waits for the device.
@@ -212,7 +308,7 @@ void Reducer::check_kept() {
   const auto gradient_of = [this](std::size_t i) { return parameters_[i].second.grad(); };
   std::vector<std::size_t> came;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (recording_ ? expected_[i] > 0 : taken_[i]) came.push_back(i);
+    if ((recording_ ? expected_[i] > 0 : taken_[i]) && gradient_of(i).defined()) came.push_back(i);
   if (is_on_device()) return finite_check_.enqueue(came, gradient_of);
   for (const std::size_t i : came) note_finite(i, all_finite(gradient_of(i)));
 }
@@ -231,31 +327,29 @@ void Reducer::shadow_pass() {
   learn();
 }
 
-std::optional<PassReports> Reducer::agree(PassReport report,
-                                          const std::vector<ParameterUse>& uses) {
+std::optional<PassReports> Reducer::agree(PassReport report, const std::vector<ParameterUse>& uses,
+                                          std::string_view exception) {
   report.pass = ++passes_;
-  const PassReports reports(report, uses, group_);
+  const PassReports reports(report, uses, group_, exception);
   if (!may_go_on(reports)) return {};
   return reports;
 }
 
-void Reducer::abandon_pass() {
-  drop_gradients();
-  ++passes_;  // Other ranks may have gone on with theirs.
-}
-
-PassReports Reducer::exchange_reports() {
+PassReports Reducer::exchange_reports(std::string_view exception) {
   const Stopwatch watch(wait_time_);
   std::vector<ParameterUse> uses(parameters_.size());
   for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = use_of(i);
+  if (is_anothers_pass())
+    std::replace(uses.begin(), uses.end(), ParameterUse::missing, ParameterUse::elsewhere);
   report_.pass = ++passes_;
   report_.samples = samples_;
   forget_window();
   pass_.reset();
-  return PassReports(report_, uses, group_);
+  return {report_, uses, group_, exception};
 }
 
 ParameterUse Reducer::use_of(std::size_t index) const {
+  if (!is_ours(index)) return ParameterUse::elsewhere;
   if (options_.static_graph && !recording_) {
     if (remaining_[index] > 0) return ParameterUse::missing;
     return expected_[index] > 0 ? ParameterUse::used : ParameterUse::unused;
@@ -269,9 +363,9 @@ ParameterUse Reducer::use_of(std::size_t index) const {
 bool Reducer::may_go_on(const PassReports& reports) {
   try {
     if (may_average(reports)) return true;
-  } catch (...) {
+  } catch (const Error& error) {
     drop_gradients();
-    throw;
+    throw AgreedError(error);
   }
   drop_gradients();
   return false;
@@ -285,6 +379,7 @@ void Reducer::drop_gradients() {
 
 bool Reducer::may_average(const PassReports& reports) {
   passes_ = reports.last_pass();
+  reports.require_no_exception();
   reports.require_same_pass();
   reports.require_complete(parameters_);
   require(options_.mean == GradientMean::over_ranks || reports.samples() > 0,

@@ -19,6 +19,7 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/give_up_later.h"
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
@@ -431,26 +432,95 @@ TEST(Reducer, AFrozenDiscriminatorLetsGradientsThroughToItsGenerator) {
   });
 }
 
-TEST(Reducer, APassThatAnExceptionCutShortOnOneRankIsNotAveragedWithTheNext) {
-  run_in_process(2, [](ProcessGroup& world) {
-    auto net = std::make_shared<Choice>();
-    DistributedDataParallel ddp(net, world, {.overlap = false});
-    const auto pass = [&] { ddp(std::vector<int>{0, 1, 2, 3}).backward(); };
-    pass();
-    if (world.rank() == 1) {
-      const auto armed = std::make_shared<bool>(true);
-      net->weights[1].register_hook([armed](const torch::Tensor& gradient) {
-        if (std::exchange(*armed, false)) throw std::runtime_error("the user's own");
-        return gradient;
-      });
-      EXPECT_THROW(pass(), std::runtime_error);
-    }
-    std::string text;
-    EXPECT_EQ(fault_of(pass, &text), Fault::mismatch);
-    EXPECT_NE(text.find("rank 0 is in backward pass 2 and rank 1 in pass 3"), text.npos) << text;
-    pass();  // All at one again.
-    EXPECT_DOUBLE_EQ(gradient(*net, 3), 4);
+// What ends a pass on one rank, the first time.
+void throw_in_a_hook(Choice& net) {
+  const auto armed = std::make_shared<bool>(true);
+  net.weights[1].register_hook([armed](const torch::Tensor& gradient) {
+    if (std::exchange(*armed, false)) throw std::runtime_error("the user's own");
+    return gradient;
   });
+}
+
+// Rank 1's next pass ends in its own exception, and that of all others in an Error that quotes it.
+template <class Pass>
+void expect_dropped_by_all(const ProcessGroup& world, Pass pass) {
+  const auto begin = Clock::now();
+  std::string text;
+  if (world.rank() == 1) {
+    EXPECT_THROW(pass(), std::runtime_error);
+  } else {
+    EXPECT_EQ(fault_of(pass, &text), Fault::aborted);
+    EXPECT_NE(
+        text.find("rank 1: backward() ended with an exception: std::runtime_error: the user's own"),
+        text.npos)
+        << text;
+  }
+  EXPECT_LT(seconds_since(begin), 4) << "not at once";  // After 5 s the group would be given up.
+}
+
+TEST(Reducer, AnExceptionOnOneRankEndsThePassOfAllAtOnceWhoThenGoOn) {
+  for (const bool overlap : {false, true})
+    run_in_process(3, [&](ProcessGroup& world) {
+      auto net = std::make_shared<Choice>();
+      DistributedDataParallel ddp(net, world, {.bucket_cap_mb = 0.00001, .overlap = overlap});
+      const auto pass = [&] { ddp(std::vector<int>{0, 1, 2, 3}).backward(); };
+      pass();
+      if (world.rank() == 1) throw_in_a_hook(*net);
+      expect_dropped_by_all(world, pass);
+      for (const auto& weight : net->weights) EXPECT_FALSE(weight.grad().defined());
+      pass();
+      EXPECT_DOUBLE_EQ(gradient(*net, 3), 4);
+    });
+}
+
+// An operation of the user's that cannot be differentiated.
+struct Refusing : torch::autograd::Function<Refusing> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x * 1;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list) {
+    throw std::runtime_error("the user's own");
+  }
+};
+
+struct Refuser : torch::nn::Module {
+  Refuser() : weight(register_parameter("weight", torch::ones(3))) {}
+  torch::Tensor forward(bool refuses) {
+    const torch::Tensor out = weight * 2;
+    return (refuses ? Refusing::apply(out) : out).sum();
+  }
+  torch::Tensor weight;
+};
+
+TEST(Reducer, AnExceptionBeforeTheFirstGradientCountsLikeAnyOther) {
+  run_in_process(2, [](ProcessGroup& world) {
+    auto net = std::make_shared<Refuser>();
+    DistributedDataParallel ddp(net, world);
+    expect_dropped_by_all(world, [&] { ddp(world.rank() == 1).backward(); });
+    ddp(false).backward();
+    EXPECT_DOUBLE_EQ(net->weight.grad()[0].item<double>(), 2);
+  });
+}
+
+TEST(Reducer, GroupsAreGivenUpUnlessWhatIsWaitedForHappensInTime) {
+  EXPECT_EQ(fault_of([] {
+              run_in_process(2, [](ProcessGroup& world) {
+                { const GiveUpLater in_time({world}, "too late", std::chrono::hours(1)); }
+                world.barrier();
+                std::string text;
+                float value = 0;
+                if (world.rank() == 1) {
+                  const GiveUpLater late({world}, "too late", std::chrono::milliseconds(20));
+                  EXPECT_EQ(fault_of([&] { world.recv({.data = &value, .count = 1}, 0); }),
+                            Fault::aborted);
+                } else {
+                  EXPECT_EQ(fault_of([&] { world.barrier(); }, &text), Fault::aborted);
+                  EXPECT_NE(text.find("too late"), text.npos) << text;
+                }
+              });
+            }),
+            Fault::aborted);
 }
 
 TEST(Reducer, OutputsOfAnyShapeAreWatched) {

@@ -44,7 +44,7 @@ std::uint64_t hash_of(const ReplicaState& state) {
 
 std::vector<Facts> gather(const Facts& facts, const ProcessGroup& group, std::string_view call) {
   std::vector<Facts> all;
-  for (const std::string& text : all_gather_bytes(encode(facts), group, {.tag = call}))
+  for (const std::string& text : all_gather_bytes(encode(facts), group, {.label = call}))
     all.push_back(decode_facts(text));
   return all;
 }
@@ -75,7 +75,8 @@ ReplicaState state_of(const NamedTensors& tensors, const torch::optim::Optimizer
 }
 
 void require_equal(const ReplicaState& state, const ProcessGroup& group, std::string_view call) {
-  const std::vector<std::uint64_t> hashes = all_gather_value(hash_of(state), group, {.tag = call});
+  const std::vector<std::uint64_t> hashes =
+      all_gather_value(hash_of(state), group, {.label = call});
   if (std::adjacent_find(hashes.begin(), hashes.end(), std::not_equal_to<>()) == hashes.end())
     return;
   const std::vector<Facts> settings = gather(state.settings, group, call);

@@ -81,7 +81,7 @@ std::string text_of(const DistributedDataParallelOptions& options) {
 
 void require_same_lines(const std::string& lines, const std::string& of_what,
                         const ProcessGroup& group) {
-  const auto all = all_gather_bytes(lines, group, {.tag = of_what});
+  const auto all = all_gather_bytes(lines, group, {.label = of_what});
   for (int rank = 1; rank < group.size(); ++rank) {
     const std::string& theirs = all[static_cast<std::size_t>(rank)];
     if (theirs != all[0])
@@ -114,13 +114,13 @@ void require_same_options(const DistributedDataParallelOptions& options,
 }
 
 void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group, int root) {
-  std::string tag = "broadcast_replica";
+  std::string label = "broadcast_replica";
   std::vector<at::Tensor> values;
   for (const auto& [name, tensor] : tensors) {
-    tag += ' ' + name;
+    label += ' ' + name;
     values.push_back(tensor);
   }
-  broadcast_coalesced(values, group, root, {.tag = tag});
+  broadcast_coalesced(values, group, root, {.label = label});
 }
 
 }  // namespace lockstep

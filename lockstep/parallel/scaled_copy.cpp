@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include "lockstep/parallel/real_view.h"
 #include "lockstep/tensor/strides.h"
 
 namespace lockstep {
@@ -66,6 +67,7 @@ bool elements_are_finite(const at::Tensor& tensor) {
 }  // namespace
 
 bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale) {
+  if (!is_in_reals(from)) return scaled_copy(reals_of(to), reals_of(from), scale);
   if (has_strides(from, to.strides()) && to.is_non_overlapping_and_dense()) {
     if (from.scalar_type() == at::kFloat) return copy_elements<float>(to, from, scale);
     if (from.scalar_type() == at::kDouble) return copy_elements<double>(to, from, scale);
@@ -77,6 +79,7 @@ bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale) {
 }
 
 bool checked_add(const at::Tensor& to, const at::Tensor& from) {
+  if (!is_in_reals(from)) return checked_add(reals_of(to), reals_of(from));
   if (has_strides(from, to.strides()) && to.is_non_overlapping_and_dense()) {
     if (from.scalar_type() == at::kFloat) return add_elements<float>(to, from);
     if (from.scalar_type() == at::kDouble) return add_elements<double>(to, from);
@@ -86,6 +89,7 @@ bool checked_add(const at::Tensor& to, const at::Tensor& from) {
 }
 
 bool all_finite(const at::Tensor& tensor) {
+  if (!is_in_reals(tensor)) return all_finite(reals_of(tensor));
   if (tensor.is_non_overlapping_and_dense()) {
     if (tensor.scalar_type() == at::kFloat) return elements_are_finite<float>(tensor);
     if (tensor.scalar_type() == at::kDouble) return elements_are_finite<double>(tensor);

@@ -30,7 +30,7 @@ void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
                                   const ProcessGroup& group) {
   std::string mine;
   for (const auto& [name, value] : hyperparameters_of(optimizer)) mine += name + ' ' + value + '\n';
-  const auto all = all_gather_bytes(mine, group, {.tag = "options of SharedOptimizer"});
+  const auto all = all_gather_bytes(mine, group, {.label = "options of SharedOptimizer"});
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
       throw Error(Fault::mismatch, "the options of SharedOptimizer on rank " +
@@ -72,7 +72,7 @@ void SharedOptimizerBase::average() {
   parameters_->require_intact();
   if (is_averaged()) {
     const Stopwatch watch(times_.wait);
-    group().barrier({.tag = "step of shared parameters"});  // Others may still read them.
+    group().barrier({.label = "step of shared parameters"});  // Others may still read them.
     return;
   }
   forget();
@@ -97,7 +97,7 @@ void SharedOptimizerBase::after_step() {
   parameters_->end_step();
   forget();
   const Stopwatch watch(times_.wait);
-  group().barrier({.tag = "shared parameters are stepped"});
+  group().barrier({.label = "shared parameters are stepped"});
   for (std::size_t i = 0; i < used_.size(); ++i)
     if (used_[i]) parameters_->note_written(all_parameters()[i]);
 }

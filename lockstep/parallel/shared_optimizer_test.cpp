@@ -541,9 +541,15 @@ struct Derived : SGD {
 const Ranks refusals("refusals", [](const Rank&) {
   ProcessGroup world = init_process_group();
   const auto net = std::make_shared<Net>();
-  DistributedDataParallel plain(net, world);
-  EXPECT_EQ(fault_of([&] { SharedOptimizer<SGD>(plain, net->parameters(), SGDOptions(1)); }),
-            Fault::misuse);
+  const auto share = [&] {
+    return DistributedDataParallel(net, world, {.share_parameters = true});
+  };
+  {
+    DistributedDataParallel plain(net, world);
+    EXPECT_EQ(fault_of([&] { SharedOptimizer<SGD>(plain, net->parameters(), SGDOptions(1)); }),
+              Fault::misuse);
+    EXPECT_EQ(fault_of(share), Fault::unsupported) << "another one has the parameters";
+  }
   DistributedDataParallel ddp(net, world, {.share_parameters = true});
   using torch::optim::LBFGS;
   using torch::optim::LBFGSOptions;

@@ -127,8 +127,8 @@ void SharedParameters::require_intact() const {
 }
 
 std::exception_ptr SharedParameters::edit(const std::function<void()>& change) {
-  group_.barrier({.tag = "edit_parameters"});  // Nobody reads what is written now.
-  if (group_.rank() == 0) count();             // Torn until it has ended.
+  group_.barrier({.label = "edit_parameters"});  // Nobody reads what is written now.
+  if (group_.rank() == 0) count();               // Torn until it has ended.
   const std::exception_ptr error =
       attempt_on_rank_0(group_, "edit_parameters()", [&] { change_here(change); });
   count();

@@ -67,7 +67,7 @@ std::vector<Moments> moments_of_all_ranks(const at::Tensor& input, const Call& c
   values[2 * channels] = moments.empty() ? 0 : moments[0].count;
 
   const at::Tensor all =
-      naming_mismatch(call, [&] { return all_gather(mine, call.group, {.tag = call.name}); });
+      naming_mismatch(call, [&] { return all_gather(mine, call.group, {.label = call.name}); });
   moments.assign(channels, {});
   for (int rank = 0; rank < call.group.size(); ++rank) {
     const auto* theirs = all.const_data_ptr<double>() + rank * mine.numel();
@@ -122,8 +122,8 @@ at::Tensor global_input_gradient(const at::Tensor& gradient, const at::Tensor& i
                                  const at::Tensor& invstd, const at::Tensor& local,
                                  const Call& call) {
   const at::Tensor sums = local.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
-  const std::string tag = call.name + " backward";
-  naming_mismatch(call, [&] { all_reduce(sums, call.group, ReduceOp::sum, {.tag = tag}); });
+  const std::string label = call.name + " backward";
+  naming_mismatch(call, [&] { all_reduce(sums, call.group, ReduceOp::sum, {.label = label}); });
   if (input.numel() == 0) return at::empty_like(input);
   const at::Tensor means = (sums / call.count).to(mean.scalar_type());
   const at::Tensor scale = weight.defined() ? of_channels(weight, input) * invstd : invstd;

@@ -133,10 +133,11 @@ std::string shape_text(const at::Tensor& tensor) {
   return shape_text(tensor.scalar_type(), tensor.sizes());
 }
 
-Tagged::Tagged(const CallOptions& options, std::string_view text, std::vector<at::Tensor> tensors)
-    : tag_(options.tag), options_(options) {
-  tag_ += text;
-  options_.tag = tag_;
+Labelled::Labelled(const CallOptions& options, std::string_view text,
+                   std::vector<at::Tensor> tensors)
+    : label_(options.label), options_(options) {
+  label_ += text;
+  options_.label = label_;
   if (!tensors.empty())
     options_.keep_alive =
         std::make_shared<const Kept>(Kept{std::move(tensors), options.keep_alive});

@@ -1,4 +1,4 @@
-// How a tensor's elements become a Buffer of comm, and a shape a tag that all ranks compare.
+// How a tensor's elements become a Buffer of comm, and a shape a label that all ranks compare.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,18 +44,18 @@ std::size_t elements_of_row(const at::Tensor& tensor, DType dtype);
 std::string shape_text(at::ScalarType type, at::IntArrayRef sizes);
 std::string shape_text(const at::Tensor& tensor);
 
-// The caller's options with `text` after the caller's own tag: ranks that differ in the types and
+// The caller's options with `text` after the caller's own label: ranks that differ in the types and
 // shapes that it names get a mismatch, even with as many elements. Keeps `tensors` alive.
-class Tagged {
+class Labelled {
  public:
-  Tagged(const CallOptions& options, std::string_view text, std::vector<at::Tensor> tensors = {});
-  Tagged(const Tagged&) = delete;
-  Tagged& operator=(const Tagged&) = delete;
+  Labelled(const CallOptions& options, std::string_view text, std::vector<at::Tensor> tensors = {});
+  Labelled(const Labelled&) = delete;
+  Labelled& operator=(const Labelled&) = delete;
 
   operator const CallOptions&() const { return options_; }
 
  private:
-  std::string tag_;
+  std::string label_;
   CallOptions options_;
 };
 

@@ -3,6 +3,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>
@@ -66,6 +68,27 @@ void together(const Piece& piece, bool read, bool written, Collective collective
              [](const at::Tensor& tensor, const at::Tensor& place) { tensor.copy_(place); });
 }
 
+// A part that lies in two tensors would be combined twice. Those whose memory has gaps, such as
+// columns of a matrix, may lie between each other and are not looked at.
+void require_apart(at::TensorList tensors, const char* what) {
+  std::vector<at::Tensor> dense;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.numel() > 0 && tensor.is_non_overlapping_and_dense()) dense.push_back(tensor);
+  const auto begin = [](const at::Tensor& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  };
+  std::sort(dense.begin(), dense.end(),
+            [&](const at::Tensor& a, const at::Tensor& b) { return begin(a) < begin(b); });
+  for (std::size_t i = 1; i < dense.size(); ++i) {
+    const std::uintptr_t end = begin(dense[i - 1]) + dense[i - 1].nbytes();
+    require(end <= begin(dense[i]), [&] {
+      const auto bytes = std::min(end, begin(dense[i]) + dense[i].nbytes()) - begin(dense[i]);
+      return std::string(what) + ": two of the tensors, of" + shape_text(dense[i - 1]) + " and" +
+             shape_text(dense[i]) + ", overlap by " + std::to_string(bytes) + " bytes";
+    });
+  }
+}
+
 std::string shapes_text(at::TensorList tensors) {
   std::string text;
   for (const at::Tensor& tensor : tensors) text += shape_text(tensor) + ',';
@@ -80,10 +103,11 @@ void all_reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, Red
     require_writable(tensor, "all_reduce_coalesced");
     require_reducible(tensor.scalar_type(), op, "all_reduce_coalesced");
   }
-  const Tagged tagged(options, shapes_text(tensors));
+  require_apart(tensors, "all_reduce_coalesced");
+  const Labelled labelled(options, shapes_text(tensors));
   for (const Piece& piece : pieces_of(tensors))
     together(piece, true, true,
-             [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, tagged); });
+             [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, labelled); });
 }
 
 void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int root, ReduceOp op,
@@ -94,10 +118,12 @@ void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int roo
              : require_dense(tensor, "reduce_coalesced");
     require_reducible(tensor.scalar_type(), op, "reduce_coalesced");
   }
-  const Tagged tagged(options, shapes_text(tensors));
+  require_apart(tensors, "reduce_coalesced");
+  const Labelled labelled(options, shapes_text(tensors));
   for (const Piece& piece : pieces_of(tensors))
-    together(piece, true, receives,
-             [&](const at::Tensor& data) { group.reduce(reducible(data, op), root, op, tagged); });
+    together(piece, true, receives, [&](const at::Tensor& data) {
+      group.reduce(reducible(data, op), root, op, labelled);
+    });
 }
 
 void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group, int root,
@@ -106,10 +132,10 @@ void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group, int 
   for (const at::Tensor& tensor : tensors)
     sends ? require_dense(tensor, "broadcast_coalesced")
           : require_writable(tensor, "broadcast_coalesced");
-  const Tagged tagged(options, shapes_text(tensors));
+  const Labelled labelled(options, shapes_text(tensors));
   for (const Piece& piece : pieces_of(tensors))
     together(piece, sends, !sends,
-             [&](const at::Tensor& data) { group.broadcast(movable(data), root, tagged); });
+             [&](const at::Tensor& data) { group.broadcast(movable(data), root, labelled); });
 }
 
 }  // namespace lockstep

@@ -103,7 +103,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, at::IntArrayRef split
   return parts;
 }
 
-// A tag for tensors that may differ in dim 0.
+// A label for tensors that may differ in dim 0.
 std::string text_of_rows(const at::Tensor& tensor) {
   return " rows of" + shape_text(tensor.scalar_type(), tensor.sizes().slice(1));
 }
@@ -113,9 +113,9 @@ std::vector<std::int64_t> exchange_rows(const at::Tensor& tensor, const ProcessG
                                         const CallOptions& options) {
   std::int64_t rows = tensor.size(0);
   std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
-  const Tagged tagged(options, text_of_rows(tensor));
+  const Labelled labelled(options, text_of_rows(tensor));
   group.all_gather({.data = &rows, .count = 1, .dtype = DType::int64},
-                   {.data = all.data(), .count = all.size(), .dtype = DType::int64}, {}, tagged);
+                   {.data = all.data(), .count = all.size(), .dtype = DType::int64}, {}, labelled);
   return all;
 }
 
@@ -135,48 +135,48 @@ std::vector<std::int64_t> exchange_splits(std::vector<std::int64_t> send_splits,
 void all_reduce(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                 const CallOptions& options) {
   require_writable(tensor, "all_reduce");
-  const Tagged tagged(options, shape_text(tensor));
+  const Labelled labelled(options, shape_text(tensor));
   in_place(tensor, true,
-           [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, tagged); });
+           [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, labelled); });
 }
 
 Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                       const CallOptions& options) {
   require_contiguous(tensor, "all_reduce_async");
-  const Tagged tagged(options, shape_text(tensor), {tensor});
-  return group.all_reduce_async(reducible(tensor, op), op, tagged);
+  const Labelled labelled(options, shape_text(tensor), {tensor});
+  return group.all_reduce_async(reducible(tensor, op), op, labelled);
 }
 
 void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root,
                const CallOptions& options) {
   const bool receives = group.rank() != root;
   receives ? require_writable(tensor, "broadcast") : require_dense(tensor, "broadcast");
-  const Tagged tagged(options, shape_text(tensor));
+  const Labelled labelled(options, shape_text(tensor));
   in_place(tensor, receives,
-           [&](const at::Tensor& data) { group.broadcast(movable(data), root, tagged); });
+           [&](const at::Tensor& data) { group.broadcast(movable(data), root, labelled); });
 }
 
 Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root,
                      const CallOptions& options) {
   require_contiguous(tensor, "broadcast_async");
-  const Tagged tagged(options, shape_text(tensor), {tensor});
-  return group.broadcast_async(movable(tensor), root, tagged);
+  const Labelled labelled(options, shape_text(tensor), {tensor});
+  return group.broadcast_async(movable(tensor), root, labelled);
 }
 
 void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root, ReduceOp op,
             const CallOptions& options) {
   const bool receives = group.rank() == root;
   receives ? require_writable(tensor, "reduce") : require_dense(tensor, "reduce");
-  const Tagged tagged(options, shape_text(tensor));
+  const Labelled labelled(options, shape_text(tensor));
   in_place(tensor, receives,
-           [&](const at::Tensor& data) { group.reduce(reducible(data, op), root, op, tagged); });
+           [&](const at::Tensor& data) { group.reduce(reducible(data, op), root, op, labelled); });
 }
 
 Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root, ReduceOp op,
                   const CallOptions& options) {
   require_contiguous(tensor, "reduce_async");
-  const Tagged tagged(options, shape_text(tensor), {tensor});
-  return group.reduce_async(reducible(tensor, op), root, op, tagged);
+  const Labelled labelled(options, shape_text(tensor), {tensor});
+  return group.reduce_async(reducible(tensor, op), root, op, labelled);
 }
 
 // --- Gathering ---------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
   require_dense(tensor, "all_gather");
   const at::Tensor input = values_of(tensor.detach());
   at::Tensor output = at::empty(gathered_shape(tensor, group), input.options());
-  const Tagged tagged(options, shape_text(tensor));
-  group.all_gather(movable(input), movable(output), {}, tagged);
+  const Labelled labelled(options, shape_text(tensor));
+  group.all_gather(movable(input), movable(output), {}, labelled);
   return output;
 }
 
@@ -197,8 +197,8 @@ Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor, const 
   require_contiguous(output, "all_gather_async");
   require_shape(output, gathered_shape(tensor, group), tensor.scalar_type(), "all_gather_async");
   const at::Tensor input = values_of(tensor.detach());
-  const Tagged tagged(options, shape_text(tensor), {input, output});
-  return group.all_gather_async(movable(input), movable(output), {}, tagged);
+  const Labelled labelled(options, shape_text(tensor), {input, output});
+  return group.all_gather_async(movable(input), movable(output), {}, labelled);
 }
 
 std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor, const ProcessGroup& group,
@@ -208,8 +208,8 @@ std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor, const Proces
   const auto splits = exchange_rows(tensor, group, options);
   const at::Tensor output = at::empty(with_rows(tensor, total(splits)), input.options());
   const Buffer source = movable(input);
-  const Tagged tagged(options, text_of_rows(tensor));
-  group.all_gather(source, movable(output), counts_of(splits, tensor, source.dtype), tagged);
+  const Labelled labelled(options, text_of_rows(tensor));
+  group.all_gather(source, movable(output), counts_of(splits, tensor, source.dtype), labelled);
   return parts_of(output, splits);
 }
 
@@ -224,9 +224,9 @@ Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
   require_shape(tensor, with_rows(tensor, mine(splits, group)), tensor.scalar_type(), what);
   const at::Tensor input = values_of(tensor.detach());
   const Buffer source = movable(input);
-  const Tagged tagged(options, text_of_rows(tensor), {input, output});
+  const Labelled labelled(options, text_of_rows(tensor), {input, output});
   return group.all_gather_async(source, movable(output), counts_of(splits, tensor, source.dtype),
-                                tagged);
+                                labelled);
 }
 
 at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root,
@@ -235,8 +235,8 @@ at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root,
   const at::Tensor input = values_of(tensor.detach());
   at::Tensor output;
   if (group.rank() == root) output = at::empty(gathered_shape(tensor, group), input.options());
-  const Tagged tagged(options, shape_text(tensor));
-  group.gather(movable(input), output.defined() ? movable(output) : Buffer{}, root, {}, tagged);
+  const Labelled labelled(options, shape_text(tensor));
+  group.gather(movable(input), output.defined() ? movable(output) : Buffer{}, root, {}, labelled);
   return output;
 }
 
@@ -250,8 +250,8 @@ Work gather_async(const at::Tensor& output, const at::Tensor& tensor, const Proc
     require_shape(output, gathered_shape(tensor, group), tensor.scalar_type(), "gather_async");
     target = movable(output);
   }
-  const Tagged tagged(options, shape_text(tensor), {input, output});
-  return group.gather_async(movable(input), target, root, {}, tagged);
+  const Labelled labelled(options, shape_text(tensor), {input, output});
+  return group.gather_async(movable(input), target, root, {}, labelled);
 }
 
 std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor, const ProcessGroup& group, int root,
@@ -262,9 +262,9 @@ std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor, const ProcessGro
   at::Tensor output;
   if (group.rank() == root) output = at::empty(with_rows(tensor, total(splits)), input.options());
   const Buffer source = movable(input);
-  const Tagged tagged(options, text_of_rows(tensor));
+  const Labelled labelled(options, text_of_rows(tensor));
   group.gather(source, output.defined() ? movable(output) : Buffer{}, root,
-               counts_of(splits, tensor, source.dtype), tagged);
+               counts_of(splits, tensor, source.dtype), labelled);
   return output.defined() ? parts_of(output, splits) : std::vector<at::Tensor>{};
 }
 
@@ -277,9 +277,9 @@ at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group, R
   const at::Tensor input = values_of(tensor.detach());
   at::Tensor output = at::empty(with_rows(tensor, mine(parts, group)), input.options());
   const Buffer source = reducible(input, op);
-  const Tagged tagged(options, shape_text(tensor));
+  const Labelled labelled(options, shape_text(tensor));
   group.reduce_scatter(source, reducible(output, op), op, counts_of(parts, tensor, source.dtype),
-                       tagged);
+                       labelled);
   return output;
 }
 
@@ -293,9 +293,9 @@ Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& tensor,
                 "reduce_scatter_async");
   const at::Tensor input = values_of(tensor.detach());
   const Buffer source = reducible(input, op);
-  const Tagged tagged(options, shape_text(tensor), {input, output});
+  const Labelled labelled(options, shape_text(tensor), {input, output});
   return group.reduce_scatter_async(source, reducible(output, op), op,
-                                    counts_of(parts, tensor, source.dtype), tagged);
+                                    counts_of(parts, tensor, source.dtype), labelled);
 }
 
 namespace {
@@ -326,10 +326,10 @@ void scatter(const at::Tensor& output, const at::Tensor& input, const ProcessGro
              at::IntArrayRef splits, const CallOptions& options) {
   require_writable(output, "scatter");
   const at::Tensor values = values_to_scatter(output, input, group, root, splits);
-  const Tagged tagged(options, splits.empty() ? shape_text(output) : text_of_rows(output));
+  const Labelled labelled(options, splits.empty() ? shape_text(output) : text_of_rows(output));
   in_place(output, true, [&](const at::Tensor& data) {
     group.scatter(values.defined() ? movable(values) : Buffer{}, movable(data), root,
-                  counts_to_scatter(output, splits), tagged);
+                  counts_to_scatter(output, splits), labelled);
   });
 }
 
@@ -337,10 +337,10 @@ Work scatter_async(const at::Tensor& output, const at::Tensor& input, const Proc
                    int root, at::IntArrayRef splits, const CallOptions& options) {
   require_contiguous(output, "scatter_async");
   const at::Tensor values = values_to_scatter(output, input, group, root, splits);
-  const Tagged tagged(options, splits.empty() ? shape_text(output) : text_of_rows(output),
-                      {values, output});
+  const Labelled labelled(options, splits.empty() ? shape_text(output) : text_of_rows(output),
+                          {values, output});
   return group.scatter_async(values.defined() ? movable(values) : Buffer{}, movable(output), root,
-                             counts_to_scatter(output, splits), tagged);
+                             counts_to_scatter(output, splits), labelled);
 }
 
 // --- All to all --------------------------------------------------------------------------------------
@@ -355,14 +355,14 @@ at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
   if (!receive_splits.empty()) require_splits(receive_splits, group, "all_to_all");
   const at::Tensor input = values_of(tensor.detach());
   const Buffer source = movable(input);
-  const Tagged tagged(options, text_of_rows(tensor));
+  const Labelled labelled(options, text_of_rows(tensor));
   if (even)
     received = sent;
   else if (received.empty())
-    received = exchange_splits(sent, group, tagged);
+    received = exchange_splits(sent, group, labelled);
   at::Tensor output = at::empty(with_rows(tensor, total(received)), input.options());
   group.all_to_all(source, movable(output), even ? Counts{} : counts_of(sent, tensor, source.dtype),
-                   even ? Counts{} : counts_of(received, tensor, source.dtype), tagged);
+                   even ? Counts{} : counts_of(received, tensor, source.dtype), labelled);
   return output;
 }
 
@@ -381,10 +381,10 @@ Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor, const 
                 tensor.scalar_type(), what);
   const at::Tensor input = values_of(tensor.detach());
   const Buffer source = movable(input);
-  const Tagged tagged(options, text_of_rows(tensor), {input, output});
+  const Labelled labelled(options, text_of_rows(tensor), {input, output});
   return group.all_to_all_async(
       source, movable(output), even ? Counts{} : counts_of(sent, tensor, source.dtype),
-      even ? Counts{} : counts_of(receive_splits, tensor, source.dtype), tagged);
+      even ? Counts{} : counts_of(receive_splits, tensor, source.dtype), labelled);
 }
 
 // --- Messages ----------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ Work send_async(const at::Tensor& tensor, const ProcessGroup& group, int peer, s
                 const CallOptions& options) {
   require_dense(tensor, "send_async");
   const at::Tensor input = values_of(tensor.detach());
-  const Tagged kept(options, {}, {input});
+  const Labelled kept(options, {}, {input});
   return group.send_async(movable(input), peer, tag, kept);
 }
 
@@ -415,7 +415,7 @@ Source recv(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::
 Work recv_async(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
                 const CallOptions& options) {
   require_contiguous(tensor, "recv_async");
-  const Tagged kept(options, {}, {tensor});
+  const Labelled kept(options, {}, {tensor});
   return group.recv_async(movable(tensor), peer, tag, kept);
 }
 

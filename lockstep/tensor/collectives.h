@@ -113,7 +113,7 @@ LOCKSTEP_API Work all_to_all_async(const at::Tensor& output, const at::Tensor& t
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// Messages, as ProcessGroup's; `tag` is theirs, options.tag is not used. Shapes are not compared,
+// Messages, as ProcessGroup's; `tag` is theirs, options.label is not used. Shapes are not compared,
 // only types and numbers of elements. `tensor` becomes what is received.
 LOCKSTEP_API void send(const at::Tensor& tensor, const ProcessGroup& group, int peer,
                        std::int64_t tag = 0, const CallOptions& options = {});

@@ -322,6 +322,45 @@ TEST(CoalescedTensors, AreAllExaminedBeforeAnyIsSent) {
   });
 }
 
+TEST(CoalescedTensors, ThatAreReducedAndShareMemoryAreMisuse) {
+  run_in_process(2, [](const ProcessGroup& group) {
+    const at::Tensor whole = at::ones({10});
+    const at::Tensor columns = at::ones({4, 2});
+    std::string text;
+    EXPECT_EQ(
+        fault_of(
+            [&] {
+              all_reduce_coalesced({at::ones({3}), whole.slice(0, 0, 6), whole.slice(0, 4)}, group);
+            },
+            &text),
+        Fault::misuse);
+    EXPECT_NE(text.find("overlap by 8 bytes"), text.npos) << text;
+    EXPECT_EQ(fault_of([&] { reduce_coalesced({whole, whole}, group); }), Fault::misuse);
+    broadcast_coalesced({whole, whole}, group);
+    all_reduce_coalesced(
+        {whole.slice(0, 0, 5), whole.slice(0, 5), columns.select(1, 0), columns.select(1, 1)},
+        group);
+    EXPECT_TRUE(whole.equal(at::ones({10}).mul(2))) << whole;
+    EXPECT_TRUE(columns.equal(at::ones({4, 2}).mul(2))) << columns;
+  });
+}
+
+TEST(TensorCollectives, AnOutputThatOverlapsItsInputIsMisuse) {
+  run_in_process(2, [](const ProcessGroup& group) {
+    const at::Tensor whole = at::ones({8});
+    std::string text;
+    EXPECT_EQ(fault_of(
+                  [&] {
+                    all_gather_async(whole.view({2, 4}), whole.slice(0, 2, 6), group);
+                  },
+                  &text),
+              Fault::misuse);
+    EXPECT_NE(text.find("of 16 and 32 bytes, overlap by 16"), text.npos) << text;
+    EXPECT_EQ(fault_of([&] { all_to_all_async(whole, whole, group); }), Fault::misuse);
+    group.barrier();
+  });
+}
+
 TEST(CoalescedTensors, AreOfTheSameShapesOnAllRanks) {
   const auto body = [](ProcessGroup& group) {
     const at::Tensor other = group.rank() == 0 ? at::ones({3, 2}) : at::ones({2, 3});
@@ -434,7 +473,7 @@ TEST(TensorCollectives, ShapesAndTypesThatDifferAreAMismatchOfEverySize) {
                   at::ones({4}, at::kFloat8_e5m2), at::ones({4}, at::kFloat8_e4m3fn));
   expect_mismatch(
       [](auto& group, auto tensor) {
-        all_reduce(tensor, group, ReduceOp::sum, {.tag = group.rank() == 0 ? "a" : "b"});
+        all_reduce(tensor, group, ReduceOp::sum, {.label = group.rank() == 0 ? "a" : "b"});
       },
       a, a);
 }

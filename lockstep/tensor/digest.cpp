@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/error.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/plain_values.h"
 
 namespace lockstep {
 namespace {
@@ -62,7 +63,7 @@ std::string sha256(at::TensorList tensors) {
             "sha256: a tensor is undefined or not dense");
     const std::string line = heading(tensor);
     digest.add(line.data(), line.size());
-    const at::Tensor values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+    const at::Tensor values = plain_values(tensor);
     digest.add(values.const_data_ptr(), values.nbytes());
   }
   return digest.hex();

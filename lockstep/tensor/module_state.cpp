@@ -10,10 +10,25 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/tensor/misfits.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/plain_values.h"
 #include "lockstep/tensor/shared_blocks.h"
+#include "lockstep/tensor/tied_tensors.h"
 
 namespace lockstep {
 namespace {
+
+// A tensor of the module that was saved under two names can take one of two values.
+void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
+  for (const auto& [name, first] : first_names(named_tensors(module))) {
+    const auto& digest = saved.tensors.at(name).digest;
+    const auto& other = saved.tensors.at(first).digest;
+    if (digest && other && *digest != *other)
+      throw Error(Fault::mismatch, first + " and " + name +
+                                       " are one tensor in the module, and were saved with unequal "
+                                       "elements, as two tensors or by replicas that had drifted "
+                                       "apart");
+  }
+}
 
 class ModuleState final : public Stateful {
  public:
@@ -63,12 +78,13 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved) {
   for (const auto& [name, tensor] : saved.tensors)
     if (!known.contains(name)) misfits.add(name + " was saved and is not in the module");
   misfits.require_none("the saved state is not that of this module");
+  require_equal_where_tied(module, saved);
 }
 
 StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved) {
   StateRequest request = everything(saved);
   for (const auto& [name, tensor] : named_tensors(module))
-    if (tensor.is_cpu() && tensor.is_contiguous()) request.at(name).into = tensor.detach();
+    if (has_plain_values(tensor)) request.at(name).into = tensor.detach();
   return request;
 }
 

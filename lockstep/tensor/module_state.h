@@ -4,7 +4,7 @@
 // two names is saved under both.
 //
 // Errors: misuse, naming what does not fit, for tensors that the module lacks, that were not saved, or
-// that have another type or shape.
+// that have another type or shape; mismatch, naming both, for unequal ones that are one in it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

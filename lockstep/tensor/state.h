@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,9 @@ struct StateTensor {
   // Ranks may have unequal ones, such as the running mean of a BatchNorm: rank 0's counts. Otherwise
   // all ranks that have a whole tensor have the same one, and any of them may be saved.
   bool of_rank_0 = false;
+
+  // Only for a saved tensor on the meta device: equal where type, shape and all elements are.
+  std::optional<std::uint32_t> digest = {};
 
   bool is_whole() const { return data.sizes() == at::IntArrayRef(shape); }
 };

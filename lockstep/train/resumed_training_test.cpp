@@ -50,7 +50,7 @@ class ErrorFeedback final : public Stateful {
       gradient.copy_(wanted.to(at::kBFloat16));
       lost = wanted - gradient;
     }
-    all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.tag = bucket.tag});
+    all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
   }
 
   StateDict state_dict() override {
