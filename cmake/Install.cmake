@@ -7,9 +7,13 @@ set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
 get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
 
-# CMake leaves out what lies below the source folder, where ./dev puts LibTorch.
+# An installed copy looks last for LibTorch where it was at build time: a program's own link line
+# and LD_LIBRARY_PATH come first. CMake leaves out of run paths what lies below the source folder,
+# where ./dev puts LibTorch.
 if(LOCKSTEP_WITH_TORCH)
-  set_property(TARGET lockstep lockstep-checkpoint APPEND PROPERTY INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib)
+  set(built_with_torch_in ${TORCH_INSTALL_PREFIX}/share/cmake/Torch)
+  set_property(TARGET lockstep lockstep_checkpoint APPEND PROPERTY INSTALL_RPATH
+               ${TORCH_INSTALL_PREFIX}/lib)
 endif()
 
 # One export a library, so that a program that wants comm alone need not have LibTorch.

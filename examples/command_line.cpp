@@ -14,29 +14,46 @@
 
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::int64_t most_steps = 1'000'000'000;
 constexpr std::int64_t most_samples = 1'000'000;
+
+// The status of what is at `path`. Throws CLI::ValidationError when it cannot be looked at.
+fs::file_status status_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::status_known(status)) return status;
+  throw CLI::ValidationError(path.string() + ": " + error.message());
+}
+
+fs::path absolute(const std::string& path) {
+  std::error_code error;
+  fs::path whole = fs::absolute(path, error);
+  if (error) throw CLI::ValidationError(path + ": " + error.message());
+  return whole;
+}
 
 // Found out before an hour of training, not after it.
 std::string unless_writable(const std::string& file) {
   if (file.empty()) return "a file name is needed";
-  const auto folder = std::filesystem::absolute(file).parent_path();
+  const fs::path folder = absolute(file).parent_path();
   if (::access(folder.c_str(), W_OK | X_OK) != 0) return "cannot write in " + folder.string();
-  if (std::filesystem::is_directory(file)) return file + " is a directory";
+  if (fs::is_directory(status_of(file))) return file + " is a directory";
   return {};
 }
 
 // Of a folder that may not be there yet.
 std::string unless_writable_folder(const std::string& folder) {
   if (folder.empty()) return "a folder is needed";
-  auto there = std::filesystem::absolute(folder);
-  while (!std::filesystem::exists(there) && there.has_relative_path()) there = there.parent_path();
-  const bool ok = std::filesystem::is_directory(there) && ::access(there.c_str(), W_OK | X_OK) == 0;
+  fs::path there = absolute(folder);
+  while (!fs::exists(status_of(there)) && there.has_relative_path()) there = there.parent_path();
+  const bool ok = fs::is_directory(status_of(there)) && ::access(there.c_str(), W_OK | X_OK) == 0;
   return ok ? std::string() : "cannot write in " + there.string();
 }
 
 std::string unless_checkpoint(const std::string& folder) {
-  if (folder == "auto" || std::filesystem::is_directory(folder)) return {};
+  if (folder == "auto" || fs::is_directory(status_of(folder))) return {};
   return folder + " is no folder, nor is it 'auto'";
 }
 
@@ -100,7 +117,7 @@ Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data, const std::vector<std::string>& devices) {
   Options options{.data = data};
   CLI::App app(description);
-  const auto name = std::filesystem::path(argv[0]).filename().string();
+  const auto name = fs::path(argv[0]).filename().string();
   app.footer("Examples:\n  lockstep run -n 2 " + name + "\n  lockstep run -n 4 " + name +
              " --epochs 5 --lr 5e-4 --save weights.safetensors");
   add_options(app, options, devices);
@@ -124,8 +141,8 @@ void write_json(const Report& report, const std::string& file) {
   out << json.dump(2) << '\n';
   out.close();
   std::error_code problem;
-  if (out) std::filesystem::rename(aside, file, problem);
+  if (out) fs::rename(aside, file, problem);
   if (out && !problem) return;
-  std::filesystem::remove(aside, problem);
+  fs::remove(aside, problem);
   throw std::runtime_error("could not write " + file);
 }

@@ -20,9 +20,10 @@ namespace F = torch::nn::functional;
 using Stack = torch::data::transforms::Stack<>;
 
 constexpr int pieces = 8;
+constexpr int classes = 10;
 
 struct Net : Cnn {
-  Net() : Cnn(/*channels=*/1, /*size=*/28, /*classes=*/10) {}
+  Net() : Cnn(/*channels=*/1, /*size=*/28, classes) {}
 
   torch::Tensor forward(const torch::Tensor& images) {
     return Cnn::forward(torch::dropout(images, 0.1, is_training()));
@@ -42,7 +43,7 @@ int run(const Options& options) {
                                         {.deterministic = pieces,
                                          .deterministic_threads = torch::get_num_threads(),
                                          .deterministic_seed = options.seed});
-  auto data = lockstep::IdxDataset(options.data, /*train=*/true).map(Stack());
+  auto data = lockstep::IdxDataset(options.data, /*train=*/true, classes).map(Stack());
   lockstep::DistributedSampler sampler(*data.size(), world,
                                        {.seed = options.seed, .drop_last = true});
 

@@ -17,11 +17,13 @@ namespace {
 namespace F = torch::nn::functional;
 using Stack = torch::data::transforms::Stack<>;
 
+constexpr int classes = 10;
+
 // The share of all test images that are classified rightly. No image is counted twice: each rank
 // takes its own, without padding, and the counts are summed.
 double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup& world,
                 torch::Device device) {
-  auto test = lockstep::IdxDataset(data, /*train=*/false).map(Stack());
+  auto test = lockstep::IdxDataset(data, /*train=*/false, classes).map(Stack());
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
   auto loader = torch::data::make_data_loader(test, sampler, 500);
   const torch::NoGradGuard no_grad;
@@ -40,7 +42,7 @@ std::optional<Report> train(Cnn& net, const Options& options, const lockstep::Pr
                                         world);
   lockstep::Adam adam(net.parameters(), options.lr);
 
-  auto data = lockstep::IdxDataset(options.data, /*train=*/true).map(Stack());
+  auto data = lockstep::IdxDataset(options.data, /*train=*/true, classes).map(Stack());
   lockstep::DistributedSampler sampler(*data.size(), world, {.seed = options.seed});
 
   const auto wanted =
@@ -100,7 +102,7 @@ int run(const Options& options) {
   const torch::Device device =
       options.device == "cuda" ? lockstep::local_device(world) : torch::Device(torch::kCPU);
   torch::manual_seed(options.seed);
-  auto net = std::make_shared<Cnn>(/*channels=*/1, /*size=*/28, /*classes=*/10);
+  auto net = std::make_shared<Cnn>(/*channels=*/1, /*size=*/28, classes);
   if (!options.load.empty()) lockstep::load_weights(*net, options.load);
   net->to(device);
 

@@ -80,7 +80,7 @@ double milliseconds_since(Clock::time_point begin) { return lockstep::seconds_si
 
 void measure(int hosts, int ranks) {
   const auto options = options_of(hosts, ranks, lockstep::ReservedPort().number());
-  const std::string token = lockstep::make_job_token().text();
+  const std::string token(lockstep::make_job_token().text());
   const long long bytes = bytes_on_loopback();
   auto begin = Clock::now();
   std::vector<std::unique_ptr<lockstep::Rendezvous>> all;

@@ -152,18 +152,40 @@ TEST_F(DistributedDataParallelOnCuda, NamesAGradientThatIsNotFinite) {
         });
 }
 
+void skip_a_pass(Place place, ProcessGroup& group, const std::shared_ptr<Net>& net,
+                 const Options& options) {
+  Ddp ddp(net, group, options);
+  auto optimizer = sgd(*net);
+  for (int i = 0; i < 3; ++i) {
+    torch::Tensor x = inputs(group.rank(), i, device_of(place, group));
+    if (i == 1 && group.rank() == 1) x[0][0] = std::numeric_limits<float>::infinity();
+    net->norm->eval();  // Its statistics would not be finite either.
+    step(ddp, optimizer, x);
+    EXPECT_EQ(ddp.non_finite().has_value(), i == 1);
+  }
+}
+
 TEST_F(DistributedDataParallelOnCuda, SkipsAPassThatIsNotFiniteOnAllRanks) {
-  expect_same_on_both(2, [](Place place, ProcessGroup& group, auto net) {
-    Ddp ddp(net, group, {.overlap = true, .non_finite = NonFinite::skip});
-    auto optimizer = sgd(*net);
-    for (int i = 0; i < 3; ++i) {
-      torch::Tensor x = inputs(group.rank(), i, device_of(place, group));
-      if (i == 1 && group.rank() == 1) x[0][0] = std::numeric_limits<float>::infinity();
-      net->norm->eval();  // Its statistics would not be finite either.
-      step(ddp, optimizer, x);
-      EXPECT_EQ(ddp.non_finite().has_value(), i == 1);
-    }
+  expect_same_on_both(2, [](Place place, ProcessGroup& group, const auto& net) {
+    skip_a_pass(place, group, net, {.overlap = true, .non_finite = NonFinite::skip});
   });
+}
+
+TEST_F(DistributedDataParallelOnCuda, GivesTheSameBitsWhateverTimeThreadsAndStreamsTake) {
+  const Chaos chaos;
+  for (int i = 0; i < 10; ++i) {
+    expect_same_on_both(2, [](Place place, ProcessGroup& group, const auto& net) {
+      skip_a_pass(place, group, net, {.overlap = true, .non_finite = NonFinite::skip});
+    });
+    expect_same_on_both(2, [](Place place, ProcessGroup& group, const auto& net) {
+      Ddp ddp(net, group,
+              {.find_unused_parameters = true, .bucket_cap_mb = small_bucket, .overlap = true});
+      auto optimizer = sgd(*net);
+      for (int step_number = 0; step_number < 3; ++step_number)
+        step(ddp, optimizer, inputs(group.rank(), step_number, device_of(place, group)),
+             /*with_extra=*/step_number != 1 || group.rank() == 1);
+    });
+  }
 }
 
 TEST_F(DistributedDataParallelOnCuda, WaitsForTheDeviceOnceAPassOrNever) {
@@ -210,10 +232,7 @@ bool is_write(const StreamEntry& entry) { return entry.kind == StreamEntry::Kind
 std::vector<StreamEntry> entries_of_passes(const Options& options, int passes) {
   std::vector<StreamEntry> entries;
   StandInDevices devices;
-  devices.on_call = [](int, const Buffer& data) {
-    note_call(static_cast<c10::DeviceIndex>(data.device_index), data.stream,
-              {static_cast<const std::byte*>(data.data), data.bytes()});
-  };
+  note_calls(devices);
   trained(
       Place::cuda, 2,
       [&](ProcessGroup& group, auto net) {

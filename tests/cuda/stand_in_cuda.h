@@ -1,6 +1,9 @@
 // CUDA tensors where LibTorch has no CUDA: their memory is the host's, the CPU's kernels compute on
 // them, and what is enqueued on a stream is done at once. Streams and events are told apart all the
-// same, and what waits for what is written down.
+// same: what waits for what is written down, and what should wait and does not is found.
+//
+// With LOCKSTEP_CUDA_CHAOS in the environment, or while a Chaos lives, whoever enqueues something is
+// held up for a random time: threads then come in orders that are rare otherwise.
 //
 // Autograd has a thread for each device, on which hooks and the end of backward() run: ranks that are
 // threads need a device each, as local_device() gives them.
@@ -13,6 +16,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace lockstep::test {
@@ -42,8 +46,19 @@ std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device);
 // it, of a stream or of an event, since the last call, which forgets them.
 int take_host_waits(c10::DeviceIndex device);
 
-// `native_handle` is that of one of its streams.
+// Uses of the device's memory since the last call that its streams do not keep in order (stream_order.h).
+std::vector<std::string> take_order_faults(c10::DeviceIndex device);
+
+// A call that writes to `memory`. `native_handle` is that of one of its streams.
 void note_call(c10::DeviceIndex device, void* native_handle,
                std::span<const std::byte> memory = {});
+
+class Chaos {
+ public:
+  Chaos();
+  ~Chaos();
+  Chaos(const Chaos&) = delete;
+  Chaos& operator=(const Chaos&) = delete;
+};
 
 }  // namespace lockstep::test

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_copy_from.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -33,6 +34,7 @@ class StandInCuda : public testing::Test {
     if (!stand_in_for_cuda()) GTEST_SKIP() << "LibTorch has CUDA itself";
     take_stream_entries(device.index());
     take_host_waits(device.index());
+    take_order_faults(device.index());
   }
 };
 
@@ -73,6 +75,38 @@ TEST_F(StandInCuda, NotesWhatKernelsWriteTo) {
   EXPECT_EQ(entries[0].stream, on_other.current_stream().id());
   EXPECT_EQ(static_cast<const void*>(entries[0].memory.data()), half.const_data_ptr());
   EXPECT_EQ(entries[0].memory.size(), 2 * sizeof(float));
+}
+
+TEST_F(StandInCuda, FindsStreamsThatDoNotWaitForEachOther) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream other = guard.getStreamFromGlobalPool(device);
+  const auto on_other = [&](const auto& call) {
+    const c10::StreamGuard here(other);
+    call();
+  };
+  const auto is_in_order = [] { return take_order_faults(device.index()).empty(); };
+  torch::Tensor tensor = torch::ones({4}, device);
+  on_other([&] { tensor.sum(); });
+  EXPECT_FALSE(is_in_order()) << "it reads what was written";
+
+  c10::Event written(device.type());
+  written.record(guard.getStream(device));
+  written.block(other);
+  on_other([&] { tensor.mul_(2); });
+  EXPECT_TRUE(is_in_order());
+  tensor.add_(1);
+  EXPECT_FALSE(is_in_order()) << "the other stream may still write it";
+  on_other([&] { at::_foreach_norm({tensor}, 2); });
+  EXPECT_FALSE(is_in_order()) << "it reads one of a list";
+  tensor.reset();
+  EXPECT_FALSE(is_in_order()) << "the other stream may still read it";
+
+  tensor = torch::ones({4}, device);
+  tensor.cpu();
+  on_other([&] { tensor.add_(1); });
+  tensor.record_stream(other);
+  tensor.reset();
+  EXPECT_TRUE(is_in_order());
 }
 
 class StandInEngine : public testing::Test {

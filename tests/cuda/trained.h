@@ -8,8 +8,11 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -56,13 +59,31 @@ inline torch::Tensor inputs(int rank, int step, at::Device device) {
   return torch::arange(30, torch::kFloat).view({5, 6}).add(7 * rank + 31 * step).sin().to(device);
 }
 
-// Where tests need the stand-in, and LibTorch has CUDA itself.
+inline std::vector<std::string> take_all_order_faults() {
+  std::vector<std::string> all;
+  for (c10::DeviceIndex device = 0; device < stand_in_devices; ++device)
+    for (std::string& fault : take_order_faults(device)) all.push_back(std::move(fault));
+  return all;
+}
+
+// Not where LibTorch has CUDA itself. Streams must keep the order of what a test does.
 class OnStandIn : public testing::Test {
  protected:
   void SetUp() override {
     if (!stand_in_for_cuda()) GTEST_SKIP() << "LibTorch has CUDA itself: examples.cuda tests that";
+    take_all_order_faults();
+  }
+  void TearDown() override {
+    for (const std::string& fault : take_all_order_faults()) ADD_FAILURE() << fault;
   }
 };
+
+inline void note_calls(StandInDevices& devices) {
+  devices.on_call = [](int, const Buffer& data) {
+    note_call(static_cast<c10::DeviceIndex>(data.device_index), data.stream,
+              {static_cast<const std::byte*>(data.data), data.bytes()});
+  };
+}
 
 // Calls `train` on each rank and returns what its model's parameters, buffers and gradients are then, in
 // CPU memory; those that are undefined are left out.
@@ -70,6 +91,7 @@ inline std::vector<std::vector<torch::Tensor>> trained(
     Place place, int ranks, const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& train,
     StandInDevices* devices = nullptr) {
   StandInDevices own;
+  note_calls(own);
   std::vector<std::vector<torch::Tensor>> all(static_cast<std::size_t>(ranks));
   run_on(ranks, devices != nullptr ? *devices : own, [&](ProcessGroup& group) {
     auto net = std::make_shared<Net>();

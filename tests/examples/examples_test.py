@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -232,6 +233,55 @@ class Examples(unittest.TestCase):
         images = self.data / "train-images-idx3-ubyte"
         images.write_bytes(images.read_bytes()[:-1])
         self.refuses(program, "--data", self.data, code=65, text="train-images-idx3-ubyte")
+
+    def test_a_folder_that_cannot_be_looked_into_is_refused_in_one_line(self):
+        program = PROGRAMS.fashion_mnist
+        loop = self.folder / "loop"
+        loop.symlink_to(loop)
+        closed = self.folder / "closed"
+        closed.mkdir()
+        self.folder.chmod(0o755)
+        places = [(loop / "run", "Too many levels of symbolic links"),
+                  (self.folder / ("long" * 100), "File name too long")]
+        if os.geteuid() != 0 or shutil.which("setpriv"):
+            places.append((closed / "run", "Permission denied"))
+        for option in ("--checkpoint", "--resume", "--save"):
+            for place, reason in places:
+                if option == "--save" and reason == "File name too long":
+                    place = place / "weights"
+                done = self.as_nobody(program, option, place, closed=closed)
+                self.assertEqual(done.returncode, 64, done.stderr)
+                self.assertEqual(len(done.stderr.strip().splitlines()), 2, done.stderr)
+                if option != "--save":
+                    self.assertIn(reason, done.stderr)
+
+    def as_nobody(self, program, *options, closed):
+        """Runs it where `closed` may not be looked into: root may look everywhere."""
+        as_root = os.geteuid() == 0 and shutil.which("setpriv")
+        nobody = ("setpriv", "--reuid=65534", "--clear-groups") if as_root else ()
+        closed.chmod(0)
+        try:
+            return subprocess.run([*nobody, program, *map(str, options)], text=True, timeout=60,
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        finally:
+            closed.chmod(0o700)
+
+    def test_a_label_beyond_the_classes_is_named(self):
+        write_fashion_mnist(self.data)
+        labels = self.data / "t10k-labels-idx1-ubyte"
+        content = bytearray(labels.read_bytes())
+        content[8 + 5] = 10
+        labels.write_bytes(content)
+        self.refuses(PROGRAMS.fashion_mnist, "--data", self.data, "--epochs", 0, code=65,
+                     text="the label of sample 5 is 10, and the program has 10 classes")
+        pictures = self.folder / "pictures"
+        write_cifar10(pictures)
+        batch = pictures / "test_batch.bin"
+        content = bytearray(batch.read_bytes())
+        content[0] = 10
+        batch.write_bytes(content)
+        self.refuses(PROGRAMS.cifar10, "--data", pictures, "--epochs", 0, code=65,
+                     text="expected a label of 0 to 9, found 10")
 
     def test_cuda_is_refused_where_there_is_none(self):
         write_fashion_mnist(self.data)

@@ -11,12 +11,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <string>
 
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/host/host_name.h"
+#include "lockstep/comm/log.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/faults/forked_ranks.h"
@@ -107,6 +110,11 @@ class Saver {
   ProcessGroup world_ = init_process_group();
   Checkpointer checkpoints_;
 };
+
+std::string text_in(const fs::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 struct Operation {
   int rank;
@@ -385,12 +393,13 @@ TEST_P(CheckpointFaults, AFileThatMayNotBeSoLargeHarmsNothing) {
     rlimit old{};
     ::getrlimit(RLIMIT_FSIZE, &old);
     const rlimit small{.rlim_cur = 1000, .rlim_max = old.rlim_max};
-    ::signal(SIGXFSZ, SIG_IGN);
     if (rank.rank == 1) ::setrlimit(RLIMIT_FSIZE, &small);
     const std::string message = saver.error_of_save(2, "");
     ::setrlimit(RLIMIT_FSIZE, &old);
     EXPECT_NE(message.find("File too large"), message.npos) << message;
+    EXPECT_NE(message.find("at most 1000 bytes: ulimit -f"), message.npos) << message;
     EXPECT_NE(message.find(".safetensors"), message.npos) << message;
+    Saver::expect_whole(base_, 1, "a limit");
     saver.save_despite(2, "", true);
     saver.end();
   })));
@@ -433,7 +442,7 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
   const fs::path saved = scratch_.path() / "saved";
   const fs::path refused = scratch_.path() / "refused";
   const auto wait_for = [](const fs::path& mark) {
-    while (!fs::exists(mark)) ::usleep(1000);
+    while (!fs::exists(mark) || fs::is_empty(mark)) ::usleep(1000);
   };
   // Each rank is a job of its own.
   const auto exits = fork_ranks(2, [&](const Rank& rank) {
@@ -445,17 +454,19 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
     };
     if (rank.rank == 0) {
       save(2);
-      std::ofstream(saved).flush();
+      std::ofstream(saved) << ::getpid();
       wait_for(refused);
       save(3);
       ::raise(SIGKILL);
     }
     wait_for(saved);
     std::string message;
-    EXPECT_EQ(fault_of([&] { save(4); }, &message), Fault::system);
+    EXPECT_EQ(fault_of([&] { checkpoints.resume({{"model", &state}}); }, &message), Fault::system);
     EXPECT_NE(message.find(base_.string() + ": another job"), message.npos) << message;
+    EXPECT_NE(message.find("pid " + text_in(saved) + " on \"" + host_name()), message.npos)
+        << message;
     EXPECT_EQ(names_in(base_).size(), 3U);
-    std::ofstream(refused).flush();
+    std::ofstream(refused) << "refused";
     for (int tries = 0; tries < 1000; ++tries) {  // Until the kernel has cleared the other up.
       try {
         return save(4);
@@ -468,6 +479,47 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
   EXPECT_EQ(exits[0].signal, SIGKILL) << exits[0].output;
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
   EXPECT_EQ(fs::read_symlink(base_ / "latest"), step_folder(base_, 4).filename());
+}
+
+// As vfat answers, and what file systems that lie on a network may.
+TEST_P(CheckpointFaults, AFileSystemWithoutLinksKeepsCheckpointsAndIsNamedOnce) {
+  for (const std::string refusal : {"eperm", "enosys", "eopnotsupp"}) {
+    const fs::path folder = root_ / refusal;
+    EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+      int warnings = 0;
+      set_log_sink([&](LogLevel, std::string_view text) {
+        if (text.find("latest will not lead to the newest") != text.npos) ++warnings;
+      });
+      Saver saver(rank, folder, GetParam());
+      for (const std::int64_t step : {1, 2})
+        EXPECT_EQ(saver.error_of_save(step, "at=0 only=symlink do=" + refusal), "");
+      EXPECT_EQ(warnings, rank.rank == 0 ? 1 : 0);
+      Saver::expect_whole(folder, 2, refusal);
+      EXPECT_EQ(names_in(folder), (std::set<std::string>{step_folder(folder, 1).filename(),
+                                                         step_folder(folder, 2).filename()}));
+      saver.end();
+      set_log_sink({});
+    })));
+  }
+}
+
+// From a disk that is mounted to be read, say. Root may write wherever others may not.
+TEST_P(CheckpointFaults, AFolderThatMayOnlyBeReadIsResumedFrom) {
+  fs::permissions(scratch_.path(), fs::perms(0755));
+  fs::permissions(base_, fs::perms(0555));
+  EXPECT_TRUE(all_succeeded(fork_ranks(1, [&](const Rank&) {
+    constexpr uid_t nobody = 65534;
+    if (::geteuid() == 0 && ::setresuid(nobody, nobody, nobody) != 0) ::_exit(1);
+    Checkpointer checkpoints(base_, {.async = GetParam()});
+    SavedState state;
+    const auto resumed = checkpoints.resume({{"model", &state}});
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_EQ(resumed->step, 1);
+    std::string message;
+    EXPECT_EQ(fault_of([&] { checkpoints.save(2, {{"model", &state}}); }, &message), Fault::system);
+    EXPECT_NE(message.find("Permission denied"), message.npos) << message;
+  })));
+  fs::permissions(base_, fs::perms(0755));
 }
 
 INSTANTIATE_TEST_SUITE_P(Save, CheckpointFaults, testing::Bool(), [](const auto& each) {

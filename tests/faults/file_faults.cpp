@@ -10,10 +10,12 @@
 //      kill-after    SIGKILL after it
 //      kill-all      SIGKILL before it, to the whole process group
 //      half          SIGKILL after half of a write
-//      eio, enospc   fails with it; a close is done all the same
+//      eio, enospc, eperm, enosys, eopnotsupp
+//                    fails with it; a close is done all the same
 //      eintr         fails with it where that may happen, and every second time at most
 //      short         writes half, and says so
 //      full          fails with ENOSPC from the first byte after after=K, and has no fallocate
+//   only=NAME  counts operations of this name alone, such as symlink
 //   log=FILE   appends a line for each: RANK N NAME PATH
 //
 // The variable is looked at in every operation: to set it anew is to count anew. Without it nothing
@@ -46,6 +48,7 @@ struct Plan {
   std::string action;
   std::string log;
   std::string rank;
+  std::string only;
   long at = -1;
   bool and_on = false;  // From `at` on.
   long room = 0;        // Bytes until the disk is full.
@@ -78,7 +81,8 @@ bool read_plan() {
             .folder = field(text, "in"),
             .action = field(text, "do"),
             .log = field(text, "log"),
-            .rank = field(text, "rank")};
+            .rank = field(text, "rank"),
+            .only = field(text, "only")};
     plan.at = std::atol(field(text, "at").c_str());
     if (field(text, "at").empty()) plan.at = -1;
     plan.and_on = field(text, "at").ends_with('+');
@@ -128,6 +132,7 @@ void end_process(bool all = false) {
 std::string next(const char* name, const std::string& path, const std::string& other = "") {
   const std::lock_guard lock(mutex);
   if (!read_plan() || !(is_watched(path) || is_watched(other))) return "";
+  if (!plan.only.empty() && plan.only != name) return "";
   ++plan.count;
   write_log(name, path);
   const bool now = plan.at == 0 || plan.at == plan.count || (plan.and_on && plan.count > plan.at) ||
@@ -148,16 +153,25 @@ long fail(int error) {
   return -1;
 }
 
+// The error that an action is named after; 0 for any other action.
+int error_of(const std::string& action) {
+  if (action == "eio") return EIO;
+  if (action == "enospc") return ENOSPC;
+  if (action == "eperm") return EPERM;
+  if (action == "enosys") return ENOSYS;
+  if (action == "eopnotsupp") return EOPNOTSUPP;
+  return action == "eintr" ? EINTR : 0;
+}
+
 // An operation that is done as a whole or not at all.
 template <class... Arguments>
 long operate(const std::string& action, bool interruptible, long number, Arguments... arguments) {
   const bool is_close = number == SYS_close;
-  const bool fails = action == "eio" || action == "enospc" || (action == "eintr" && interruptible);
-  if (fails && !is_close) return fail(action == "eio" ? EIO : action == "enospc" ? ENOSPC : EINTR);
+  const int error = action == "eintr" && !interruptible ? 0 : error_of(action);
+  if (error != 0 && !is_close) return fail(error);
   const long result = call(number, arguments...);
   if (action == "kill-after") end_process();
-  if (fails) return fail(action == "eio" ? EIO : action == "enospc" ? ENOSPC : EINTR);
-  return result;
+  return error != 0 ? fail(error) : result;
 }
 
 // How many of `size` bytes there is room for.
@@ -172,9 +186,7 @@ std::size_t take_room(std::size_t size) {
 template <class Perform>
 ssize_t operate_write(const char* name, int fd, std::size_t size, Perform perform) {
   const std::string action = next(name, path_of(fd));
-  if (action == "eio") return fail(EIO);
-  if (action == "enospc") return fail(ENOSPC);
-  if (action == "eintr") return fail(EINTR);
+  if (const int error = error_of(action)) return fail(error);
   if (action == "short") return perform((size + 1) / 2);
   if (action == "full" && size > 0) {
     const std::size_t room = take_room(size);

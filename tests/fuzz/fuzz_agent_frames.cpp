@@ -1,12 +1,61 @@
-// F6: the frames between launchers, against whatever one sends. Nothing but an Error comes out, and
-// what is understood is understood in the same way when it is said again.
+// F6: the frames between launchers, against whatever one sends. Nothing but an Error comes out, no
+// text that people are shown can move a cursor, and what is understood is understood in the same
+// way when it is said again.
 
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/launch/agent_frames.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
+namespace {
+
+JoinFrame join(const std::optional<JobCommand>& command) {
+  JoinFrame frame;
+  frame.newcomer = {.host = "node1", .nproc = 8, .node_rank = 1, .least = 2, .most = 4};
+  frame.command = command;
+  return frame;
+}
+
+void expect_clean(const std::string& text) { expect(clean_text(text, 1024) == text); }
+
+// The texts of a frame that are shown as they are.
+struct ExpectClean {
+  void operator()(const AliveFrame&) const {}
+  void operator()(const AllGoneFrame&) const {}
+  void operator()(const ReportFrame& frame) const { check(frame.failure); }
+  void operator()(const JoinFrame& frame) const {
+    expect_clean(frame.newcomer.host);
+    if (!frame.command) return;
+    expect_clean(frame.command->program);
+    expect(frame.command->arguments.size() <= JobCommand::most_arguments);
+    for (const std::string& argument : frame.command->arguments)
+      expect(clean_text(argument, JobCommand::longest_argument) == argument);
+  }
+  void operator()(const StateFrame& frame) const {
+    expect_clean(frame.coordinator);
+    expect_clean(frame.text);
+  }
+  void operator()(const StartRanks& frame) const { expect_clean(frame.round.job_id); }
+  void operator()(const EndRanks& frame) const {
+    expect_clean(frame.why);
+    check(frame.failure);
+  }
+  void operator()(const EndJob& frame) const {
+    expect_clean(frame.why);
+    check(frame.failure);
+  }
+
+  static void check(const std::optional<Failure>& failure) {
+    if (!failure) return;
+    for (const std::string& text :
+         {failure->host, failure->operation, failure->group, failure->what})
+      expect_clean(text);
+  }
+};
+
+}  // namespace
 
 std::vector<std::string> seeds() {
   const Failure failure{.rank = 3,
@@ -18,7 +67,10 @@ std::vector<std::string> seeds() {
                         .sequence = 812,
                         .what = "bad \xff text"};
   return {encode(AliveFrame{}),
-          encode(JoinFrame{{.host = "node1", .nproc = 8, .node_rank = 1, .least = 2, .most = 4}}),
+          encode(join(std::nullopt)),
+          encode(join(JobCommand{.program = "train",
+                                 .arguments = {"--seed", "1", "\xC3\xB6"},
+                                 .digest = "0123456789abcdef"})),
           encode(ReportFrame{0, Outcome::failed, 137, failure}),
           encode(AllGoneFrame{1}),
           encode(StateFrame{"node0", "host 1 of 2"}),
@@ -40,7 +92,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const auto body = first_agent_frame(bytes);
     if (!body) return 0;
-    const std::string again = encode(decode_agent_frame(*body));
+    const AgentFrame frame = decode_agent_frame(*body);
+    std::visit(fuzz::ExpectClean(), frame);
+    const std::string again = encode(frame);
     fuzz::expect(encode(decode_agent_frame(*first_agent_frame(again))) == again);
   } catch (const Error& error) {
     fuzz::expect(error.fault() == Fault::corrupt);

@@ -73,6 +73,8 @@ Words words_of(const tools::RunCommandLine& line) {
                  seconds(hosts.last_call),
                  "--max-restarts",
                  std::to_string(options.max_restarts),
+                 "--max-restart-delay",
+                 seconds(options.max_restart_delay),
                  "--bind",
                  bindings[static_cast<int>(options.bind)],
                  "--log-format",
@@ -86,7 +88,12 @@ Words words_of(const tools::RunCommandLine& line) {
   for (const int signal : options.signals_to_handle) signals.emplace_back(::sigabbrev_np(signal));
   for (const int local_rank : log.local_ranks) local_ranks.push_back(std::to_string(local_rank));
   add("--node-rank", hosts.node_rank ? std::to_string(*hosts.node_rank) : "");
-  add("--rdzv-endpoint", hosts.endpoint);
+  if (hosts.master_port != 0) {
+    add("--master-addr", hosts.endpoint.substr(0, hosts.endpoint.rfind(':')));
+    add("--master-port", std::to_string(hosts.master_port));
+  } else {
+    add("--rdzv-endpoint", hosts.endpoint);
+  }
   add("--rdzv-id", hosts.id);
   add("--signals-to-handle", list(signals));
   add("--local-ranks-filter", list(local_ranks));
@@ -195,6 +202,7 @@ std::vector<std::string> seeds() {
       joined({"--nproc_per_node=2", "--nnodes=2:4", "--rdzv-endpoint", "[::1]:29400", "--rdzv-id",
               "job 7", "--max-restarts", "3", "--join-timeout", "2.5", "program"}),
       joined({"--nnodes=2", "--node-rank=1", "--master-addr=a", "--master-port=1", "program"}),
+      joined({"--master-port=1", "--max-restart-delay", "0.5", "program"}),
       joined({"-n8", "--log-dir", "d", "-r", "0:1,1:2", "-t3", "--local-ranks-filter", "0,7",
               "--log-format", "json", "--bind", "numa", "program"}),
       joined({"--signals-to-handle", "SIGTERM,USR1", "--shutdown-timeout", "1e2", "--last-call",

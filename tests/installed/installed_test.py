@@ -3,8 +3,10 @@
 """Installs Lockstep, builds a program against the copy with find_package(), and runs it.
 
   readme         the program and the CMakeLists.txt of README.md, on a small data set, with two ranks
-  comm           a program that needs no LibTorch, against the same copy
-  without_torch  the same, against a copy that was built without LibTorch
+  guide          the programs of docs/guide, each with its ranks
+  comm           a program that needs no LibTorch, against the same copy, and the guide's
+  moved_torch    programs against a copy whose LibTorch is no longer where it was built with it
+  without_torch  the same as comm, against a copy that was built without LibTorch
 """
 
 import argparse
@@ -27,11 +29,11 @@ def environment(**added):
     return {k: v for k, v in os.environ.items() if k not in hidden} | added
 
 
-def run(*command, fails=False, **added):
+def run(*command, fails=False, folder=None, **added):
     """Runs a command, which must succeed or, if asked, fail; returns what it wrote."""
     print("+", *command, flush=True)
-    done = subprocess.run([str(word) for word in command], env=environment(**added), text=True,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([str(word) for word in command], env=environment(**added), cwd=folder,
+                          text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     print(done.stdout, flush=True)
     if fails == (done.returncode == 0):
         sys.exit(f"exit code {done.returncode}")
@@ -47,43 +49,90 @@ def install(build, prefix):
                 sys.exit(f"{header} includes {name}, which is not installed")
 
 
-def compile_program(folder, prefix, build):
+def compile_program(folder, prefix, build, *definitions):
     ccache = shutil.which("ccache") or ""
     run("cmake", "-G", "Ninja", "-S", folder, "-B", build, "-DCMAKE_BUILD_TYPE=Release",
-        f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}")
+        f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}", *definitions)
     run("cmake", "--build", build)
     return build / "my_program"
 
 
+def blocks(page, language):
+    """The texts between ```LANGUAGE and ``` of a document."""
+    return re.findall(f"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def only(texts, page):
+    if len(texts) != 1:
+        sys.exit(f"{page} has {len(texts)} programs where this test knows of one")
+    return texts[0]
+
+
+def without_comment(program):
+    """An example's text without the comment with its licence."""
+    return program[program.index("#include"):]
+
+
+class Copy:
+    """An installed copy, and a project that is built with it again and again."""
+
+    def __init__(self, args, cmake):
+        self.lockstep = args.scratch / "prefix" / "bin" / "lockstep"
+        self.project, self.build = args.scratch / "project", args.scratch / "build"
+        install(args.build, self.lockstep.parents[1])
+        self.project.mkdir()
+        (self.project / "CMakeLists.txt").write_text(cmake)
+        self.data = args.scratch / "data"
+        write_fashion_mnist(self.data / "fashion-mnist")
+
+    def compile(self, program):
+        (self.project / "my_program.cpp").write_text(program)
+        self.binary = compile_program(self.project, self.lockstep.parents[1], self.build)
+
+    def start(self, ranks):
+        """In a folder of its own, where programs leave what they write."""
+        return run(self.lockstep, "run", "-n", ranks, self.binary, folder=self.data,
+                   LOCKSTEP_DATA=str(self.data), OMP_NUM_THREADS="1")
+
+
+def refused_configuration(folder, prefix, *definitions):
+    """What CMake writes when it cannot configure `folder`, in one line."""
+    return " ".join(run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "refused",
+                        f"-DCMAKE_PREFIX_PATH={prefix}", *definitions, fails=True).split())
+
+
+def expect(part, text):
+    if part not in text:
+        sys.exit(f"'{part}' is not in what was written")
+
+
 def readme(args):
-    text = (args.source / "README.md").read_text()
-    project = args.scratch / "project"
-    project.mkdir()
-    for language, name in (("cpp", "my_program.cpp"), ("cmake", "CMakeLists.txt")):
-        (project / name).write_text(re.search(f"```{language}\n(.*?)```", text, re.DOTALL)[1])
+    page = args.source / "README.md"
+    program = only(blocks(page, "cpp"), page)
+    if program != without_comment((args.source / "examples" / "minimal.cpp").read_text()):
+        sys.exit("README.md and examples/minimal.cpp have different programs")
+    copy = Copy(args, only(blocks(page, "cmake"), page))
+    copy.compile(program)
+    copy.start(2)
 
-    prefix = args.scratch / "prefix"
-    install(args.build, prefix)
-    binary = compile_program(project, prefix, args.scratch / "build")
 
-    images = args.scratch / "data" / "fashion-mnist"
-    write_fashion_mnist(images)
-    run(prefix / "bin" / "lockstep", "run", "-n", "2", binary, LOCKSTEP_DATA=str(images.parent),
-        OMP_NUM_THREADS="1")
+def guide(args):
+    pages = args.source / "docs" / "guide"
+    copy = Copy(args, only(blocks(args.source / "README.md", "cmake"), "README.md"))
 
-    # Its second program for LibTorch, on ranks with unequal inputs.
-    programs = re.findall(r"```cpp\n(.*?)```", text, re.DOTALL)
-    (project / "my_program.cpp").write_text(next(p for p in programs if "ddp.join" in p))
-    binary = compile_program(project, prefix, args.scratch / "build")
-    run(prefix / "bin" / "lockstep", "run", "-n", "3", binary, OMP_NUM_THREADS="1")
+    copy.compile(only(blocks(pages / "data-parallel.md", "cpp"), "data-parallel.md"))
+    copy.start(3)  # Ranks with unequal inputs.
 
-    # Its third, whose last line is the hash of weights that are the same on any number of ranks.
-    (project / "my_program.cpp").write_text(next(p for p in programs if "share_parameters" in p))
-    binary = compile_program(project, prefix, args.scratch / "build")
-    hashes = {run(prefix / "bin" / "lockstep", "run", "-n", ranks, binary).split()[-1]
-              for ranks in (1, 2, 4)}
+    # Its last line is the hash of weights that are the same on any number of ranks.
+    copy.compile(only(blocks(pages / "one-copy.md", "cpp"), "one-copy.md"))
+    hashes = {copy.start(ranks).split()[-1] for ranks in (1, 2, 4)}
     if len(hashes) != 1:
         sys.exit(f"the weights of 1, 2 and 4 ranks differ: {hashes}")
+
+    program = only(blocks(pages / "checkpoints.md", "cpp"), "checkpoints.md")
+    copy.compile(program.replace("++step % 200", "++step % 2"))  # The data set is small.
+    if "resumed" in copy.start(2) or 'resumed "checkpoints/' not in copy.start(2):
+        sys.exit("the second start did not go on from the first one's checkpoint")
 
 
 def comm(args):
@@ -92,13 +141,90 @@ def comm(args):
     binary = compile_program(HERE / "comm", prefix, args.scratch / "build")
     run(prefix / "bin" / "lockstep", "run", "-n", "2", binary)
 
-    # And the README's program for it.
+    page = args.source / "docs" / "guide" / "communication.md"
     project = args.scratch / "project"
-    shutil.copytree(HERE / "comm", project)
-    programs = re.findall(r"```cpp\n(.*?)```", (args.source / "README.md").read_text(), re.DOTALL)
-    (project / "main.cpp").write_text(next(p for p in programs if "lockstep/comm/comm.h" in p))
-    binary = compile_program(project, prefix, args.scratch / "readme")
+    project.mkdir()
+    (project / "my_program.cpp").write_text(only(blocks(page, "cpp"), page))
+    (project / "CMakeLists.txt").write_text(only(blocks(page, "cmake"), page))
+    binary = compile_program(project, prefix, args.scratch / "guide")
     run(prefix / "bin" / "lockstep", "run", "-n", "4", binary)
+
+
+def torch_of(prefix):
+    """The folder of the LibTorch with which the copy was built."""
+    config = next(prefix.rglob("LockstepConfig.cmake")).read_text()
+    return pathlib.Path(re.search(r'PATHS "(.*)/share/cmake/Torch"', config)[1])
+
+
+def forget(prefix, folder):
+    """Makes the copy look for `folder` where there is nothing, as if it had been moved away."""
+    gone = folder.with_name("-" * len(folder.name))
+    for file in prefix.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            content = file.read_bytes()
+            if str(folder).encode() in content:
+                file.write_bytes(content.replace(str(folder).encode(), str(gone).encode()))
+
+
+TORCH_PROJECT = """cmake_minimum_required(VERSION 3.23)
+project(my_program CXX)
+find_package(Lockstep 0.1 REQUIRED)
+add_executable(my_program my_program.cpp)
+target_link_libraries(my_program PRIVATE Lockstep::lockstep)
+"""
+
+SAVES = """#include <ATen/ops/ones.h>
+#include <lockstep/checkpoint/safetensors.h>
+int main(int, char** argv) { lockstep::save_safetensors(argv[1], {{"a", at::ones({3})}}); }
+"""
+
+# It calls nothing of LibTorch itself, whose libraries a linker leaves out where it can.
+LISTS = """#include <lockstep/checkpoint/checkpointer.h>
+int main(int, char** argv) { return lockstep::list_checkpoints(argv[1]).empty() ? 0 : 1; }
+"""
+
+
+def moved_torch(args):
+    prefix, project = args.scratch / "prefix", args.scratch / "project"
+    install(args.build, prefix)
+    before = torch_of(prefix)
+    forget(prefix, before)
+    torch = args.scratch / "torch"
+    torch.mkdir()
+    for entry in before.iterdir():
+        (torch / entry.name).symlink_to(entry)
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(TORCH_PROJECT)
+
+    refusal = refused_configuration(project, prefix)
+    expect("Lockstep needs LibTorch 2.13", refusal)
+    expect("pass -DTorch_DIR=DIR", refusal)
+    other = args.scratch / "other"
+    other.mkdir()
+    (other / "TorchConfig.cmake").write_text("set(Torch_FOUND TRUE)\n")
+    (other / "TorchConfigVersion.cmake").write_text(
+        "set(PACKAGE_VERSION 1.0.0)\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n")
+    expect(f"{other} holds LibTorch 1.0.0: pass -DTorch_DIR=DIR",
+           refused_configuration(project, prefix, f"-DTorch_DIR={other}"))
+
+    lockstep, weights = prefix / "bin" / "lockstep", args.scratch / "weights.safetensors"
+    for name, program in (("saves", SAVES), ("lists", LISTS)):
+        (project / "my_program.cpp").write_text(program)
+        binary = compile_program(project, prefix, args.scratch / name,
+                                 f"-DTorch_DIR={torch}/share/cmake/Torch")
+        libraries = run("ldd", binary)
+        for library in ("libtorch_cpu.so", "libc10.so"):
+            expect(f"{library} => {torch}/lib/", libraries)
+        run(binary, weights if program == SAVES else project)
+
+    # The copy's own program finds none, says so, and takes the one that it is told of.
+    show = (lockstep, "checkpoint", "show", weights)
+    refusal = run(*show, fails=True)
+    expect("cannot open shared object file", refusal)
+    expect("name the folder of LibTorch 2.13's libraries in LD_LIBRARY_PATH", refusal)
+    expect("float32 [3]", run(*show, LD_LIBRARY_PATH=str(torch / "lib")))
+    expect("name the folder of LibTorch 2.13's libraries in LD_LIBRARY_PATH",
+           run(lockstep, "doctor", fails=True))
 
 
 def without_torch(args):
@@ -115,15 +241,13 @@ def without_torch(args):
     (asker / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.23)\nproject(asker LANGUAGES CXX)\n"
         "find_package(Lockstep 0.1 REQUIRED COMPONENTS lockstep)\n")
-    refusal = run("cmake", "-G", "Ninja", "-S", asker, "-B", asker / "build",
-                  f"-DCMAKE_PREFIX_PATH={prefix}", fails=True)
-    if "has no component 'lockstep'" not in " ".join(refusal.split()):  # CMake breaks lines.
-        sys.exit("the refusal of Lockstep::lockstep does not say why")
+    expect("has no component 'lockstep'", refused_configuration(asker, prefix))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("test", choices=["readme", "comm", "without_torch"])
+    parser.add_argument("test",
+                        choices=["readme", "guide", "comm", "moved_torch", "without_torch"])
     for folder in ("source", "build", "scratch"):
         parser.add_argument(f"--{folder}", type=pathlib.Path, required=True)
     args = parser.parse_args()

@@ -2,6 +2,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -71,12 +73,43 @@ int agree_on(ProcessGroup& world, const std::string& word) {
   return 0;
 }
 
+// The last rank stays away from a collective, asleep, busy or stopped; or it calls another one.
+int stay_away(ProcessGroup& world, const std::string& how) {
+  reduce_once(world);
+  say_ready(world);
+  const bool stays_away = world.rank() == world.size() - 1;
+  if (stays_away && how == "asleep") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (stays_away && how == "stopped") ::raise(SIGSTOP);
+  volatile bool busy = stays_away && how == "busy";
+  while (busy) continue;
+  if (stays_away && how == "elsewhere") world.barrier();
+  std::vector<float> values(1000);
+  world.all_reduce(lockstep::buffer_of(values), lockstep::ReduceOp::sum,
+                   {.timeout = std::chrono::seconds(1)});
+  return 0;
+}
+
+// Says what init_process_group() threw and lives on for a while: nobody learns from its end.
+int fail_to_join() {
+  try {
+    lockstep::init_process_group();
+  } catch (const lockstep::Error& error) {
+    std::printf("%s\n", error.what());
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    return lockstep::exit_code_of(error.fault());
+  }
+  return 0;
+}
+
 int run(const std::string& what, const std::string& argument) {
+  if (what == "fail-to-join") return fail_to_join();
   auto world = lockstep::init_process_group();
   if (what == "reduce-for") return reduce_for(world, std::stod(argument));
   if (what == "throw") return throw_in_main(world, argument);
   if (what == "throw-in-thread") return throw_in_thread(world, argument);
   if (what == "agree-on") return agree_on(world, argument);
+  if (what == "stay-away") return stay_away(world, argument);
   throw std::invalid_argument("unknown: " + what);
 }
 

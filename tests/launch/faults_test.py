@@ -22,6 +22,7 @@ from processes import descendants, is_running, kill_all, ranks_of  # noqa: E402
 
 OPTIONS = None  # What main() was told.
 UNAVAILABLE = 69
+MISMATCH = 76
 # Machines differ, and other tests run beside this one: limits that are no promise are wide.
 PATIENCE = 30
 
@@ -172,6 +173,72 @@ class Faults(unittest.TestCase):
                 for rank in (0, 2):
                     self.assertRegex(errors, rf"\[{rank}\] .*the loss is not finite")
 
+    def assert_blamed(self, errors, rank, others):
+        """The last rank stayed away from the all_reduce after `ready`."""
+        headline = re.search(r"lockstep run: (rank.*)", errors)[1]
+        waited = "|".join(map(str, others))
+        self.assertRegex(
+            headline,
+            rf"^rank {rank} did not come to all_reduce #3 of group world within 1 s; "
+            rf"rank ({waited}) waited; last seen: rank {rank} \(pid \d+ on ")
+        for line in re.findall(r"lockstep-fail (job=.*)", errors):
+            record = dict(field.split("=", 1) for field in line.split())
+            self.assertEqual((record["rank"], record["cause"], record["waits_for"]),
+                             (str(rank), "timeout", str(rank)), errors)
+
+    def test_the_rank_that_did_not_come_is_blamed_and_not_those_that_waited(self):
+        for how in ("asleep", "busy", "stopped"):
+            for variables in ({}, {"FAULT_RANK_WITHOUT_RECORD": "1"}):
+                job = self.start("-n", 3, "--shutdown-timeout", 1, OPTIONS.rank, "stay-away", how,
+                                 **variables)
+                code = 128 + signal.SIGABRT if variables else UNAVAILABLE
+                self.assertEqual(job.wait(), code, job.errors())
+                self.assert_blamed(job.errors(), 2, (0, 1))
+                self.assertEqual("STOPPED" in job.errors(), how == "stopped", job.errors())
+
+    def test_on_several_hosts_too_the_rank_that_did_not_come_is_blamed(self):
+        layouts = [("", "")]
+        if os.path.exists(os.path.join(OPTIONS.engines, "liblockstep-engine-gloo.so")):
+            layouts.append(("a", "b"))  # Else they are two launchers of one host.
+        for names in layouts:
+            endpoint = f"127.0.0.1:{free_port()}"
+            hosts = ("--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "away")
+            jobs = [self.start("-n", 2, "--shutdown-timeout", 1, *hosts, OPTIONS.rank, "stay-away",
+                               "asleep", LOCKSTEP_ENGINE_PATH=OPTIONS.engines,
+                               **({"LOCKSTEP_HOST_ID": name} if name else {})) for name in names]
+            for job in jobs:
+                self.assertEqual(job.wait(), UNAVAILABLE, job.errors())
+            for job in jobs:
+                self.assert_blamed(job.errors(), 3, (0, 1, 2))
+
+    def test_ranks_that_call_different_things_are_named_with_what_each_called(self):
+        job = self.start("-n", 3, OPTIONS.rank, "stay-away", "elsewhere")
+        self.assertEqual(job.wait(), MISMATCH, job.errors())
+        headline = re.search(r"lockstep run: (rank.*)", job.errors())[1]
+        self.assertRegex(headline, r"^ranks disagree in \S+ #3 of group world: rank 0 called "
+                                   r"all_reduce\(sum\) of 1000 float32, rank 2 called barrier; "
+                                   r"rank 1 called what rank 0 did$")
+        for line in re.findall(r"lockstep-fail (job=.*)", job.errors()):
+            record = dict(field.split("=", 1) for field in line.split())
+            self.assertEqual((record["rank"], record["cause"], record["differ"]),
+                             ("2", "mismatch", "2"))
+            self.assertIn("rank%202%20called%20barrier", record["called"])
+
+    def test_a_world_size_that_contradicts_the_launchers_is_an_error_on_all_ranks_at_once(self):
+        script = 'test "$RANK" != 1 || export WORLD_SIZE=5; exec "$0" fail-to-join -'
+        endpoint = f"127.0.0.1:{free_port()}"
+        several = ("--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "sizes")
+        for hosts, ranks in (((), 2), (several, 4)):
+            jobs = [self.start("-n", 2, *hosts, "/bin/sh", "-c", script, OPTIONS.rank)
+                    for _ in range(2 if hosts else 1)]
+            for job in jobs:
+                self.assertEqual(job.wait(), MISMATCH, job.errors())
+                lines = [line for line in job.output().splitlines() if "mismatch" in line]
+                self.assertEqual(len(lines), 2, job.output() + job.errors())
+                for line in lines:
+                    self.assertIn("rank 1 was told of 5 ranks, ", line)
+                    self.assertIn(f"the launcher has started {ranks} (WORLD_SIZE)", line)
+
     def test_a_python_rank_that_records_its_exception_is_quoted(self):
         if not OPTIONS.python:
             self.skipTest("no Python with torch")
@@ -290,6 +357,7 @@ def main():
     parser.add_argument("--lockstep", required=True)
     parser.add_argument("--rank", required=True)
     parser.add_argument("--python", default="")
+    parser.add_argument("--engines", default="", help="a folder of plugins")
     parser.add_argument("--kills", type=int, default=200)
     OPTIONS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

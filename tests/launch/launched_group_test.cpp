@@ -27,6 +27,19 @@ Finished launch(const Ranks& ranks, int world_size) {
   return test::run_command(arguments);
 }
 
+// The same under a limit that `limit`, words for a shell's ulimit, sets.
+Finished launch_under(const std::string& limit, const Ranks& ranks, int world_size) {
+  std::vector<std::string> arguments{"/bin/sh",
+                                     "-c",
+                                     "ulimit " + limit + " && exec \"$@\"",
+                                     "sh",
+                                     LOCKSTEP_RUN,
+                                     "-n",
+                                     std::to_string(world_size)};
+  for (const std::string& word : ranks.command()) arguments.push_back(word);
+  return test::run_command(arguments);
+}
+
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != text.npos;
 }
@@ -51,6 +64,39 @@ TEST(LaunchedGroup, FormsThroughTheAgentAndReduces) {
     const Finished done = launch(works, world_size);
     EXPECT_EQ(done.code, 0) << done.out << done.err;
   }
+}
+
+// On the caller's thread, on the progress thread and on that of messages.
+const Ranks works_on_every_thread("works on every thread", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  std::vector<float> values(10'000, 1);
+  group.all_reduce({.data = values.data(), .count = values.size()});
+  group.all_reduce_async({.data = values.data(), .count = values.size()}).wait();
+  EXPECT_EQ(values.back(), static_cast<float>(rank.world_size * rank.world_size));
+  const int next = (rank.rank + 1) % rank.world_size;
+  const int last = (rank.rank + rank.world_size - 1) % rank.world_size;
+  std::vector<float> received(values.size());
+  Work sent = group.send_async({.data = values.data(), .count = values.size()}, next);
+  group.recv({.data = received.data(), .count = received.size()}, last);
+  sent.wait();
+  EXPECT_EQ(received, values);
+  destroy_process_group(group);
+});
+
+TEST(LaunchedGroup, WorksUnderASmallLimitOfStacks) {
+  const Finished done = launch_under("-s 64", works_on_every_thread, 2);
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+}
+
+TEST(LaunchedGroup, ALimitOfFileSizesThatIsTooLowForItsMemoryIsAnErrorThatNamesIt) {
+  const Finished done = launch_under("-f 100", works_on_every_thread, 2);
+  EXPECT_EQ(done.code, 10 + static_cast<int>(Fault::system)) << done.out << done.err;
+  EXPECT_TRUE(contains(done.err, "raise `ulimit -f`")) << done.err;
+}
+
+TEST(LaunchedGroup, WorksUnderALimitOfFileSizesThatSuffices) {
+  const Finished done = launch_under("-f 100000", works_on_every_thread, 2);
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

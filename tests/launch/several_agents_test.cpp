@@ -48,7 +48,9 @@ struct Job {
 class Agent {
  public:
   Agent(Job job, int first_rank)
-      : job_(std::move(job)), first_rank_(first_rank), page_(JobPage::create(each, job_.id)) {}
+      : job_(std::move(job)),
+        first_rank_(first_rank),
+        page_(JobPage::create(each, job_.id, job_.world_size)) {}
 
   ~Agent() {
     over_ = true;

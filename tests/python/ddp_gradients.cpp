@@ -99,6 +99,34 @@ void mixed_types(Rig& rig) {
   train_with_sgd(rig, rig.load("Mixed", std::make_shared<Mixed>()), rig.options());
 }
 
+void complex_parameter(Rig& rig) {
+  train_with_sgd(rig, std::make_shared<Complex>(0.3 / (1 + rig.world().rank())), rig.options());
+}
+
+// Two models with one first layer, each with a DistributedDataParallel.
+void train_with_common_layer(Rig& rig, bool together) {
+  const auto a = mlp(rig);
+  const auto b = mlp(rig);
+  b->linear1 = b->replace_module("linear1", a->linear1);
+  DistributedDataParallel ddp_a(a, rig.world(), rig.options());
+  DistributedDataParallel ddp_b(b, rig.world(), rig.options());
+  auto optimizer = sgd(torch::nn::ModuleListImpl(a, b));
+  for (std::size_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    auto first = rig.loss(ddp_a(rig.x(step)), step);
+    if (!together) first.backward();
+    const auto second = rig.loss(ddp_b(rig.x(steps - 1 - step)), steps - 1 - step);
+    (together ? first + second : second).backward();
+    optimizer.step();
+  }
+  rig.record_tensors(*a, "a.");
+  rig.record_tensors(*b, "b.");
+  rig.record_losses();
+}
+
+void common_layer(Rig& rig) { train_with_common_layer(rig, /*together=*/true); }
+void common_layer_in_turns(Rig& rig) { train_with_common_layer(rig, /*together=*/false); }
+
 void frozen(Rig& rig) {
   const auto net = mlp(rig);
   net->linear1->bias.requires_grad_(false);
@@ -146,6 +174,9 @@ Scenarios gradient_scenarios() {
           {"adam", adam},
           {"tied", tied},
           {"mixed_types", mixed_types},
+          {"complex_parameter", complex_parameter},
+          {"common_layer", common_layer},
+          {"common_layer_in_turns", common_layer_in_turns},
           {"frozen", frozen},
           {"several_forwards", several_forwards},
           {"fp16_hook", fp16_hook},

@@ -2,7 +2,7 @@
 """The other side of ddp_gradients.cpp: the same names, the same steps."""
 
 import torch
-from ddp_models import Mlp
+from ddp_models import Complex, Mlp
 from ddp_rig import STEPS, fused_adam, sgd, train, train_with_sgd
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -84,6 +84,36 @@ def mixed_types(rig):
     train_with_sgd(rig, rig.load("Mixed"))
 
 
+def complex_parameter(rig):
+    train_with_sgd(rig, Complex(0.3 / (1 + rig.rank)))
+
+
+def train_with_common_layer(rig, together):
+    a, b = rig.load("Mlp"), rig.load("Mlp")
+    b.linear1 = a.linear1
+    ddp_a, ddp_b = rig.wrap(a), rig.wrap(b)
+    optimizer = sgd(torch.nn.ModuleList((a, b)))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        first = rig.loss(ddp_a(rig.x(step)), step)
+        if not together:
+            first.backward()
+        second = rig.loss(ddp_b(rig.x(STEPS - 1 - step)), STEPS - 1 - step)
+        (first + second if together else second).backward()
+        optimizer.step()
+    rig.record_tensors(a, "a.")
+    rig.record_tensors(b, "b.")
+    rig.record_losses()
+
+
+def common_layer(rig):
+    train_with_common_layer(rig, True)
+
+
+def common_layer_in_turns(rig):
+    train_with_common_layer(rig, False)
+
+
 def frozen(rig):
     net = rig.load("Mlp")
     net.linear1.bias.requires_grad_(False)
@@ -123,6 +153,6 @@ def bf16_hook(rig):
 
 SCENARIOS = (
     small_buckets, default_buckets, bucket_list, in_double, sampled_cnn, large_mlp, accumulation,
-    accumulation_onto_zeros, adam, tied, mixed_types, frozen, several_forwards, fp16_hook,
-    bf16_hook,
+    accumulation_onto_zeros, adam, tied, mixed_types, complex_parameter, common_layer,
+    common_layer_in_turns, frozen, several_forwards, fp16_hook, bf16_hook,
 )

@@ -78,6 +78,35 @@ struct Mixed : torch::nn::Module {
   torch::nn::Linear linear1, linear2, linear3, linear4;
 };
 
+// A layer of complex weights, and a complex buffer, between real ones. Its values follow from `factor`.
+struct Complex : torch::nn::Module {
+  explicit Complex(double factor)
+      : linear1(12, 16),
+        weight(torch::empty({8, 8}, torch::kComplexFloat)),
+        phase(torch::empty({8}, torch::kComplexFloat)),
+        linear2(16, 4) {
+    register_module("linear1", linear1);
+    register_parameter("weight", weight);
+    register_buffer("phase", phase);
+    register_module("linear2", linear2);
+    const torch::NoGradGuard no_grad;
+    for (const torch::Tensor& tensor :
+         {linear1->weight, linear1->bias, weight, phase, linear2->weight, linear2->bias}) {
+      torch::Tensor reals = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+      reals.copy_(torch::arange(reals.numel()).sin().mul(factor).view(reals.sizes()));
+    }
+  }
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto z = torch::view_as_complex(linear1(x).tanh().view({-1, 8, 2}));
+    return linear2(torch::view_as_real(z.matmul(weight) * phase).flatten(1));
+  }
+
+  torch::nn::Linear linear1;
+  torch::Tensor weight, phase;
+  torch::nn::Linear linear2;
+};
+
 struct Norm : torch::nn::Module {
   Norm() : linear1(12, 16), norm(16), linear2(16, 4) {
     register_module("linear1", linear1);

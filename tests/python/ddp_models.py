@@ -57,6 +57,24 @@ class Mixed(nn.Module):
         return self.linear4(torch.relu(self.linear3(x.float())).double())
 
 
+class Complex(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.linear1 = nn.Linear(12, 16)
+        self.weight = nn.Parameter(torch.empty(8, 8, dtype=torch.complex64))
+        self.register_buffer("phase", torch.empty(8, dtype=torch.complex64))
+        self.linear2 = nn.Linear(16, 4)
+        with torch.no_grad():
+            for tensor in (self.linear1.weight, self.linear1.bias, self.weight, self.phase,
+                           self.linear2.weight, self.linear2.bias):
+                reals = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+                reals.copy_(torch.arange(reals.numel()).sin().mul(factor).view(reals.shape))
+
+    def forward(self, x):
+        z = torch.view_as_complex(torch.tanh(self.linear1(x)).view(-1, 8, 2))
+        return self.linear2(torch.view_as_real(z.matmul(self.weight) * self.phase).flatten(1))
+
+
 class Norm(nn.Module):
     def __init__(self):
         super().__init__()

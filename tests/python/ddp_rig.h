@@ -52,8 +52,10 @@ class Rig {
     return loss(output, y(step));
   }
 
+  // Complex numbers as pairs of reals.
   void record(const std::string& name, const torch::Tensor& tensor) {
-    result_.emplace_back(name, tensor.detach().clone());
+    const torch::Tensor reals = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+    result_.emplace_back(name, reals.detach().clone());
   }
 
   // The buckets' indices, each bucket ended by -1.
@@ -66,13 +68,17 @@ class Rig {
     record("buckets", torch::tensor(flat, torch::kLong));
   }
 
+  void record_tensors(const torch::nn::Module& net, const std::string& prefix = "") {
+    for (const auto& [name, tensor] : lockstep::named_tensors(net)) {
+      record(prefix + name, tensor);
+      if (tensor.grad().defined()) record("grad." + prefix + name, tensor.grad());
+    }
+  }
+
   template <class Net>
   void record_all(const lockstep::DistributedDataParallel<Net>& ddp) {
     record_buckets(ddp);
-    for (const auto& [name, tensor] : lockstep::named_tensors(*ddp.module())) {
-      record(name, tensor);
-      if (tensor.grad().defined()) record("grad." + name, tensor.grad());
-    }
+    record_tensors(*ddp.module());
     record_losses();
   }
 

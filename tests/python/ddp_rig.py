@@ -38,18 +38,22 @@ class Rig:
         return loss
 
     def record(self, name, tensor):
-        self.result[name] = tensor.detach().clone()
+        reals = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        self.result[name] = reals.detach().clone()
 
     def record_buckets(self, ddp):
         flat = [i for bucket in buckets_of(ddp) for i in (*bucket, -1)]
         self.record("buckets", torch.tensor(flat))
 
+    def record_tensors(self, net, prefix=""):
+        for name, tensor in net.state_dict(keep_vars=True).items():
+            self.record(prefix + name, tensor)
+            if tensor.grad is not None:
+                self.record(f"grad.{prefix}{name}", tensor.grad)
+
     def record_all(self, ddp):
         self.record_buckets(ddp)
-        for name, tensor in ddp.module.state_dict(keep_vars=True).items():
-            self.record(name, tensor)
-            if tensor.grad is not None:
-                self.record(f"grad.{name}", tensor.grad)
+        self.record_tensors(ddp.module)
         self.record_losses()
 
     def record_losses(self):

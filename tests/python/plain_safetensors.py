@@ -17,6 +17,7 @@ TYPES = {
     "BF16": torch.bfloat16,
     "I32": torch.int32,
     "F32": torch.float32,
+    "C64": torch.complex64,
     "F64": torch.float64,
     "I64": torch.int64,
 }
