@@ -77,9 +77,7 @@ void BucketReduction::call_hook(GradientBucket bucket, const at::Tensor& place) 
             "a communication hook has exchanged the bucket's buffer for one of another shape");
     if (!bucket.buffer.is_same(place)) place.copy_(bucket.buffer);
   } catch (...) {
-    const std::exception_ptr error = std::current_exception();
-    if (!comes_of_a_broken_group(error))
-      group.abort("a communication hook ended with " + exception_text(error));
+    group.abort("a communication hook ended with " + exception_text(std::current_exception()));
     throw;
   }
 }

@@ -133,6 +133,21 @@ TEST(CommunicationHook, WhatItThrowsOnOneRankReachesTheOthersInTheMidstOfTheirs)
   });
 }
 
+TEST(CommunicationHook, AnErrorOfItsOwnReachesTheOthersToo) {
+  for (const Fault own : {Fault::system, Fault::timeout, Fault::mismatch})
+    for_both(2, [own](ProcessGroup& world, const Options& given) {
+      DistributedDataParallel ddp(net(), world, given);
+      ddp.register_comm_hook([&](GradientBucket& bucket) {
+        if (world.rank() == 1) throw Error(own, "the hook's own");
+        all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
+      });
+      std::string text;
+      EXPECT_EQ(fault_of([&] { pass(ddp, world.rank()); }, &text),
+                world.rank() == 1 ? own : Fault::aborted);
+      EXPECT_NE(text.find("the hook's own"), text.npos) << text;
+    });
+}
+
 TEST(CommunicationHook, IsRegisteredOnceAndBeforeTheFirstPass) {
   run_in_process(2, [](ProcessGroup& world) {
     DistributedDataParallel ddp(net(), world);

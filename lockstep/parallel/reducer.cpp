@@ -78,8 +78,8 @@ Reducer::Reducer(NamedTensors parameters, const ProcessGroup& group,
   require_allowed();
 }
 
-// Gives a group of our own up where a collective would otherwise keep the thread: the one case in
-// which a destructor tells the other ranks something.
+// Gives a group of our own up where a collective would otherwise keep the thread, and the other
+// ranks' threads.
 Reducer::~Reducer() {
   hooks_.clear();
   if (!reduction_.busy()) return;
@@ -213,7 +213,6 @@ void Reducer::prepare(bool synchronize) {
   renew_hooks();
   if (rebuild_due_ && join_ == nullptr) rebuild_buckets();
   synchronize_ = synchronize;
-  caller_ = std::this_thread::get_id();
   if (synchronize)
     for (const auto& hook : hooks_) hook->take_charge();
 }

@@ -32,10 +32,10 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/time.h"
 #include "lockstep/parallel/backward_report.h"
 #include "lockstep/parallel/bucket_reduction.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
@@ -93,8 +93,8 @@ class Reducer final : public GradientOwner {
 
   // A pass has ended in `error` here, which is null for an unknown one. `take_part`, which gets
   // its text, does what the others wait for, so that they learn of it; all gradients are dropped.
-  // Blocking: until the others have come to the end of the pass. After 5 s the groups are given up,
-  // with that text.
+  // Blocking: until the others have come to the end of the pass. The groups are given up, with that
+  // text, after three times the longest pass so far, and not before 5 s.
   using TakePart = std::function<void(std::string_view text)>;
   void drop_with_the_others(const std::exception_ptr& error, const TakePart& take_part) noexcept;
   void drop();
@@ -134,14 +134,15 @@ class Reducer final : public GradientOwner {
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
-    bool is_complete = false;  // Otherwise its gradients and samples are forgotten.
+    bool has_announced = false;  // To ranks without input left.
+    bool has_reported = false;   // Otherwise the others wait, to whom an exception is reported.
 
    private:
     const GradientPool::Arming arming_;
     const GraphTaskResult result_;
     Reducer& reducer_;
     const std::weak_ptr<const bool> alive_;
-    const bool is_of_caller_;  // And not of a thread that autograd has for a device.
+    const Clock::time_point begin_ = Clock::now();
   };
 
   std::unique_ptr<GradientHook> hook_on(std::size_t index);
@@ -154,7 +155,8 @@ class Reducer final : public GradientOwner {
   void on_gradient(std::size_t index, const at::Tensor& incoming) override;
   bool allows_others() const override;
   void begin_pass(bool watched);
-  void finish_pass();
+  void finish_pass(Pass& pass);
+  void announce();
   void reset_pass();
 
   void take(std::size_t index, const at::Tensor& incoming);
@@ -207,7 +209,6 @@ class Reducer final : public GradientOwner {
 
   // Since the last synchronised pass.
   bool synchronize_ = true;
-  std::thread::id caller_;  // Of the last forward().
   double samples_ = 0;
   std::vector<bool> touched_;  // Which gradients have come.
 
@@ -236,6 +237,7 @@ class Reducer final : public GradientOwner {
   bool rebuilt_;                      // and has been made use of, or never will.
   bool has_passed_ = false;
 
+  std::chrono::nanoseconds longest_pass_{};
   std::chrono::nanoseconds copy_time_{};
   std::chrono::nanoseconds wait_time_{};
 };

@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/exception_text.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/steps.h"
+#include "lockstep/comm/time.h"
 #include "lockstep/parallel/give_up_later.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/parallel/scaled_copy.h"
@@ -83,12 +83,14 @@ Reducer::Pass::Pass(Reducer& reducer)
     : arming_(reducer.pool()),
       result_(GraphTaskResult::of_this_thread()),
       reducer_(reducer),
-      alive_(reducer.alive_),
-      is_of_caller_(std::this_thread::get_id() == reducer.caller_) {}
+      alive_(reducer.alive_) {}
 
 Reducer::Pass::~Pass() {
-  if (is_complete || alive_.expired()) return;
-  if (!is_of_caller_) {  // Which may be in another collective by now.
+  if (alive_.expired()) return;
+  reducer_.longest_pass_ =
+      std::max<std::chrono::nanoseconds>(reducer_.longest_pass_, Clock::now() - begin_);
+  if (has_reported) return;
+  if (reducer_.is_on_device()) {  // This is autograd's thread; the caller may be in a collective.
     reducer_.forget_window();
     ++reducer_.passes_;  // Other ranks may have gone on with theirs.
     return;
@@ -97,7 +99,7 @@ Reducer::Pass::~Pass() {
   const bool is_told = is_agreed(error);  // Of another reducer's pass, by all ranks.
   reducer_.drop_with_the_others(error, [this, is_told](std::string_view text) {
     if (is_told) return reducer_.finish_buckets();
-    if (reducer_.join_ != nullptr) reducer_.join_->exchange(Join::Step::average_gradients);
+    if (!has_announced) reducer_.announce();
     reducer_.finish_buckets();
     reducer_.exchange_reports(text);
   });
@@ -107,7 +109,8 @@ Reducer::Pass::~Pass() {
 // groups that they hear of, and this rank's exception must not wait for them.
 void Reducer::drop_with_the_others(const std::exception_ptr& error,
                                    const TakePart& take_part) noexcept {
-  constexpr std::chrono::seconds patience{5};
+  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::max<std::chrono::nanoseconds>(std::chrono::seconds(5), 3 * longest_pass_));
   try {
     const std::string text =
         error ? exception_text(error) : "an exception that is not derived from std::exception";
@@ -116,7 +119,7 @@ void Reducer::drop_with_the_others(const std::exception_ptr& error,
     try {
       take_part(text);
     } catch (...) {
-      if (!comes_of_a_broken_group(std::current_exception())) group_.abort(reason);
+      group_.abort(reason);
     }
   } catch (...) {  // No memory or no thread for it: they learn when this rank ends.
   }
@@ -146,10 +149,8 @@ void Reducer::begin_pass(bool watched) {
   watched_ = watched;
   auto pass = std::make_shared<Pass>(*this);
   pass_ = pass;
-  torch::autograd::Engine::get_default_engine().queue_callback([this, pass = std::move(pass)] {
-    pass->is_complete = true;
-    finish_pass();
-  });
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [this, pass = std::move(pass)] { finish_pass(*pass); });
 }
 
 void Reducer::reset_pass() {
@@ -272,10 +273,12 @@ bool Reducer::take_left_out(std::size_t index) {
   return owned_->take_left_out(index, gradient, checks_finite());
 }
 
-void Reducer::finish_pass() {
+void Reducer::finish_pass(Pass& pass) {
   const at::NoGradGuard no_grad;
-  if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
+  pass.has_announced = true;
+  announce();
   finish_buckets();
+  pass.has_reported = true;
   const PassReports reports = exchange_reports();
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_);
@@ -283,6 +286,11 @@ void Reducer::finish_pass() {
   adopt_left_out(reports);
   learn();
   count_step(group_);
+}
+
+// Ranks without input left learn that a pass is about to be averaged.
+void Reducer::announce() {
+  if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
 }
 
 // Those that the gradients have not completed; then waits for all that are reduced already.

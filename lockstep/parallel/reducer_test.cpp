@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <future>
 #include <limits>
 #include <map>
 #include <optional>
@@ -500,6 +501,37 @@ TEST(Reducer, AnExceptionBeforeTheFirstGradientCountsLikeAnyOther) {
     expect_dropped_by_all(world, [&] { ddp(world.rank() == 1).backward(); });
     ddp(false).backward();
     EXPECT_DOUBLE_EQ(net->weight.grad()[0].item<double>(), 2);
+  });
+}
+
+// One of another shape cannot be copied into its bucket, which is found after all gradients came.
+TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
+  for_ranks(2, {.find_unused_parameters = true}, [](ProcessGroup& world, const Options& options) {
+    auto net = std::make_shared<Choice>();
+    DistributedDataParallel ddp(net, world, options);
+    const auto pass = [&] { ddp(std::vector<int>{0, 1}).backward(); };
+    pass();
+    if (world.rank() == 1) net->weights[3].mutable_grad() = torch::zeros({7}, torch::kDouble);
+    std::string text;
+    if (world.rank() == 1) {
+      EXPECT_THROW(pass(), c10::Error);
+    } else {
+      EXPECT_EQ(fault_of(pass, &text), Fault::aborted);
+      EXPECT_NE(text.find("rank 1: a pass of DistributedDataParallel ended with c10::Error"),
+                text.npos)
+          << text;
+    }
+  });
+}
+
+TEST(Reducer, ABackwardOnAnotherThreadThanItsForwardTellsOfItsExceptionToo) {
+  run_in_process(2, [](ProcessGroup& world) {
+    auto net = std::make_shared<Refuser>();
+    DistributedDataParallel ddp(net, world);
+    expect_dropped_by_all(world, [&] {
+      const torch::Tensor loss = ddp(world.rank() == 1);
+      std::async(std::launch::async, [&] { loss.backward(); }).get();
+    });
   });
 }
 
