@@ -41,6 +41,8 @@ std::string exception_text(const std::exception_ptr& error) {
   std::string text;
   try {
     std::rethrow_exception(error);
+  } catch (const Error& known) {  // Also of a type of our own that is derived from it.
+    text = demangled(typeid(Error).name()) + ": " + known.what();
   } catch (const std::exception& known) {
     text = demangled(typeid(known).name()) + ": " + known.what();
   } catch (...) {
@@ -69,12 +71,6 @@ std::optional<Fault> fault_in(const std::exception_ptr& error) {
   } catch (...) {
     return std::nullopt;
   }
-}
-
-bool comes_of_a_broken_group(const std::exception_ptr& error) {
-  const auto fault = fault_in(error);
-  return fault == Fault::mismatch || fault == Fault::peer_lost || fault == Fault::timeout ||
-         fault == Fault::aborted || fault == Fault::system;
 }
 
 std::string call_stack(int skip) {

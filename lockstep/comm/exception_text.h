@@ -23,9 +23,6 @@ bool is_consequence(const std::exception_ptr& error);
 // The fault of an Error of ours; empty for any other exception.
 std::optional<Fault> fault_in(const std::exception_ptr& error);
 
-// Whether only a broken group throws it: the other ranks know of it then, or will learn.
-LOCKSTEP_API bool comes_of_a_broken_group(const std::exception_ptr& error);
-
 // The calls that led to whoever asks, one a line, the innermost first, but for `skip` of them.
 std::string call_stack(int skip);
 

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <sstream>
-#include <stdexcept>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>

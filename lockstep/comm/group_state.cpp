@@ -35,8 +35,12 @@ std::uint64_t hash_of_label(std::string_view label) {
 
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
   return {new State(std::move(parts)), [](State* state) {
-            static auto& parents = *new std::vector<State*>;  // So that no one calls them leaked.
-            state->pid_ == this_process() ? delete state : parents.push_back(state);
+            if (state->pid_ == this_process()) return delete state;
+            // The parent's, which a fork()ed child must not touch. Kept, so that no leak is reported.
+            static std::mutex mutex;
+            static auto& parents = *new std::vector<State*>;
+            const std::lock_guard lock(mutex);
+            parents.push_back(state);
           }};
 }
 
@@ -287,7 +291,9 @@ void ProcessGroup::State::all_to_all_of_uneven_parts(const Collective& collectiv
                     fmt::format("{}: rank {} sends {} elements to rank {}, which receives {} from "
                                 "it",
                                 context(collective), s, sent, d, received),
-                    {static_cast<int>(std::min(s, d)), static_cast<int>(std::max(s, d))});
+                    s == d ? std::vector{static_cast<int>(s)}
+                           : std::vector{static_cast<int>(std::min(s, d)),
+                                         static_cast<int>(std::max(s, d))});
       pairs[s * n + d] = static_cast<std::size_t>(sent);
     }
   Collective inner = collective;
@@ -304,11 +310,14 @@ std::unique_lock<Turn> ProcessGroup::State::take_turn(Collective& collective) {
     const Deadline deadline = in(collective.timeout);
     const bool came =
         (turn || turn.try_lock_until(deadline)) && progress_.wait_until_idle(deadline);
-    if (!came)
+    if (!came) {
+      throw_if_broken();
+      require_usable();
       std::rethrow_exception(end_with(
           Fault::timeout, fmt::format("{} waited {:.1f} s for earlier calls of this group",
                                       lockstep::name(collective.signature.operation),
                                       static_cast<double>(collective.timeout.count()) / 1000)));
+    }
     collective.timeout = until(deadline);
   }
   require_usable();
@@ -538,6 +547,7 @@ void ProcessGroup::State::retire() {
 
 void ProcessGroup::State::abort(std::string_view reason) {
   require_own_process();
+  if (is_broken_) return;  // All ranks know why, or learn it.
   end_with(Fault::aborted, reason);
 }
 

@@ -165,7 +165,9 @@ ProcessGroup init_process_group(const InitOptions& options) {
   static int tries = 0;    // One that failed may have left its traces in a store.
 
   LaunchEnvironment who = identify(options);
-  const std::lock_guard lock(mutex);
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  require(lock.owns_lock(),
+          "init_process_group: another thread is in it, or was when this process was fork()ed");
   require(current.expired() || owner == this_process(), [&] {
     return fmt::format("init_process_group: process {} is in a group and fork()ed this one: exec()",
                        owner);

@@ -34,12 +34,14 @@ Place& place() {
   return ours;
 }
 
-// Whether this is a fork()ed child of a rank, in whose name it says nothing.
+// A fork()ed child of a rank says nothing in the rank's name. A mutex that a thread of the rank held
+// at the fork() is never free here.
 bool is_child_of_rank() {
   Place& ours = place();
   const pid_t rank = ours.pid;
   if (rank == 0 || rank == this_process()) return false;
-  const std::lock_guard lock(ours.mutex);
+  const std::unique_lock lock(ours.mutex, std::try_to_lock);
+  if (!lock) return true;
   return ours.page->pid(ours.slot) == rank && ours.page->phase(ours.slot) == JobPage::Phase::alive;
 }
 

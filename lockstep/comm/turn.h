@@ -18,7 +18,7 @@ namespace lockstep {
 class Turn {
  public:
   bool try_lock() { return !taken_.exchange(true); }
-  void lock() { try_lock_until(no_deadline); }
+  void lock() { try_lock_until(no_deadline); }  // Blocks for as long as others have it.
 
   // Blocks until it is free. False when it was not by the deadline.
   bool try_lock_until(Deadline deadline) {

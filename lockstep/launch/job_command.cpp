@@ -2,16 +2,14 @@
 #include "lockstep/launch/job_command.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
 
 #include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/store/bytes.h"
+#include "lockstep/comm/store/sha256.h"
 
 namespace lockstep {
 namespace {
@@ -26,15 +24,7 @@ std::string shown(const std::string& word) {
 std::string digest_of(const Words& words) {
   std::string bytes;
   for (const std::string& word : words) bytes += ByteWriter(4 + word.size()).prefixed(word).take();
-  std::array<unsigned char, 32> digest{};
-  std::size_t length = 0;
-  check(EVP_Q_digest(nullptr, "SHA256", nullptr, bytes.data(), bytes.size(), digest.data(),
-                     &length) == 1 &&
-            length == digest.size(),
-        "OpenSSL cannot do SHA-256");
-  std::string text;
-  for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
-  return text;
+  return sha256_hex(bytes);
 }
 
 Words words_of(const JobCommand& command) {

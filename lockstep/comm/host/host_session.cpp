@@ -88,6 +88,11 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
   sentinel_ = std::make_unique<Sentinel>(*page_, rank_, switchboard_.get(), [this] { look(); });
 }
 
+HostSession::~HostSession() {
+  sentinel_.reset();
+  if (speaker_.joinable()) speaker_.join();
+}
+
 void HostSession::open_switchboard(const HostMeeting& meeting) {
   page_ = std::make_shared<JobPage>(JobPage::create(meeting.size, meeting.job_id));
   switchboard_ = std::make_unique<Switchboard>(page_->descriptor());
@@ -120,13 +125,26 @@ std::optional<Failure> HostSession::find_failure() const {
 }
 
 // A process that has lost its group is no survivor.
-void HostSession::look() const noexcept {
-  if (page_->phase(rank_) != JobPage::Phase::alive) return;
+void HostSession::look() noexcept {
+  if (page_->phase(rank_) != JobPage::Phase::alive || is_speaking_) return;
   try {
     const auto failure = find_failure();
-    if (failure && (failure->rank != rank_ || failure->fault)) log_once(*failure);
-  } catch (...) {  // No memory for it. A call that waits says it.
+    const bool is_news = failure && (failure->rank != rank_ || failure->fault);
+    if (!is_news || is_logged(*failure)) return;
+    if (speaker_.joinable()) speaker_.join();  // It has spoken.
+    is_speaking_ = true;
+    speaker_ = start_thread([this, failure = *failure] {
+      log_once(failure);
+      is_speaking_ = false;
+    });
+  } catch (...) {  // No memory or thread for it. A call that waits says it.
+    is_speaking_ = false;
   }
+}
+
+bool HostSession::is_logged(const Failure& failure) const {
+  const std::lock_guard lock(logged_mutex_);
+  return logged_.contains(key_of(failure));
 }
 
 void HostSession::log_once(const Failure& failure) const {

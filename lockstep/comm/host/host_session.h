@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "lockstep/comm/host/job_page.h"
 #include "lockstep/comm/host/sentinel.h"
 #include "lockstep/comm/host/switchboard.h"
+#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
@@ -51,7 +53,7 @@ class HostSession {
   HostSession(const HostMeeting& meeting, Deadline deadline);
 
   // Leaves the job page: in order after finish(), as one who abandons the job without it.
-  ~HostSession() = default;
+  ~HostSession();
 
   int rank() const { return rank_; }
   int meeting() const { return meeting_; }  // HostMeeting::told's.
@@ -82,7 +84,8 @@ class HostSession {
 
  private:
   std::optional<Failure> find_failure() const;
-  void look() const noexcept;
+  void look() noexcept;
+  bool is_logged(const Failure& failure) const;
   void log_once(const Failure& failure) const;
   Failure examine(int peer) const;
   std::optional<Failure> recorded_failure() const;
@@ -95,7 +98,9 @@ class HostSession {
   std::unique_ptr<HostLink> link_;
   mutable std::mutex logged_mutex_;
   mutable std::set<std::string> logged_;  // Of which failures the record has been.
-  std::unique_ptr<Sentinel> sentinel_;    // Last, so that its thread ends before what it uses.
+  std::atomic<bool> is_speaking_{false};
+  Thread speaker_;                      // Logs for the sentinel, which must not wait for a sink.
+  std::unique_ptr<Sentinel> sentinel_;  // Last, so that its thread ends before what it uses.
 };
 
 }  // namespace lockstep

@@ -37,7 +37,8 @@ struct LastWords {
 struct FailureRecord {
   enum class Cause : std::int32_t { unknown, exit_code, signal, left };
 
-  std::atomic<std::uint32_t> state;  // 0 empty, 1 being written, 2 complete.
+  // 0 empty; odd while it is written; even when complete, and another number for each value.
+  std::atomic<std::uint32_t> state;
   std::int32_t rank;
   std::int32_t pid;
   Cause cause;
@@ -124,9 +125,9 @@ void write(FailureRecord& record, const Failure& failure) {
   copy_text(record.what, cut_text(failure.what, most_words));
 }
 
-std::optional<Failure> read(const FailureRecord& record) {
+// May be torn by a writer. Each text ends within its array at any time.
+Failure value_of(const FailureRecord& record) {
   using Cause = FailureRecord::Cause;
-  if (record.state != 2) return std::nullopt;
   Failure failure{.rank = record.rank, .host = record.host, .pid = record.pid};
   if (record.cause == Cause::signal) failure.signal = record.value;
   if (record.cause == Cause::exit_code) failure.exit_code = record.value;
@@ -138,9 +139,22 @@ std::optional<Failure> read(const FailureRecord& record) {
   failure.detected_by = record.detected_by;
   failure.what = record.what;
   if (record.fault >= 0) failure.fault = static_cast<Fault>(record.fault);
-  failure.ranks.assign(record.ranks, record.ranks + record.blamed);
+  const auto blamed = std::clamp<std::int32_t>(record.blamed, 0, most_blamed);
+  failure.ranks.assign(record.ranks, record.ranks + blamed);
   failure.call = record.call;
   return failure;
+}
+
+bool is_complete(std::uint32_t state) { return state != 0 && state % 2 == 0; }
+
+std::optional<Failure> read(const FailureRecord& record) {
+  while (true) {
+    const std::uint32_t before = record.state;
+    if (!is_complete(before)) return std::nullopt;
+    Failure failure = value_of(record);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (record.state == before) return failure;
+  }
 }
 
 }  // namespace
@@ -208,7 +222,7 @@ void JobPage::enter(int slot) {
   const auto process = process_stat(mine.pid);
   mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = 0;
-  mine.broke.state = 0;
+  mine.broke.state = 0;  // From a predecessor that was killed while it wrote, too.
   mine.phase = Phase::alive;
 }
 
@@ -250,7 +264,10 @@ void JobPage::announce(int slot, const Told& told) const {
 std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
   const Announcement& theirs = layout().slot[slot].announcement;
   if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
-  return Told{meeting, theirs.world_size, theirs.backend};
+  Told told{meeting, theirs.world_size, theirs.backend};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (theirs.meeting != meeting) return std::nullopt;  // Overwritten meanwhile.
+  return told;
 }
 
 void JobPage::expect_preemption(int slot) const {
@@ -307,20 +324,27 @@ Failure JobPage::examine(int slot) const {
 
 void JobPage::note_break(int slot, const Failure& failure) const {
   Slot& mine = layout().slot[slot];
-  if (mine.broke.state.exchange(1) == 1) return;  // Another thread of ours is at it.
+  std::uint32_t state = mine.broke.state;
+  if (state % 2 == 1 || !mine.broke.state.compare_exchange_strong(state, state + 1))
+    return;  // Another thread of ours is at it.
+  std::atomic_thread_fence(std::memory_order_release);
   write(mine.broke, failure);
   mine.idle_since = mine.activity.since.load(std::memory_order_relaxed);
-  mine.broke.state = 2;
+  mine.broke.state = state + 2;
 }
 
 std::optional<Failure> JobPage::latest_break(Fault fault) const {
-  const FailureRecord* latest = nullptr;
+  std::optional<Failure> latest;
+  Clock::rep when = 0;
   for (int slot = 0; slot < slots(); ++slot) {
-    const FailureRecord& one = layout().slot[slot].broke;
-    if (one.state != 2 || one.fault != number_of(fault) || one.blamed == 0) continue;
-    if (latest == nullptr || one.reported > latest->reported) latest = &one;
+    const FailureRecord& record = layout().slot[slot].broke;
+    const Clock::rep reported = record.reported;
+    auto one = read(record);
+    if (!one || one->fault != fault || one->ranks.empty() || (latest && reported <= when)) continue;
+    latest = std::move(one);
+    when = reported;
   }
-  return latest == nullptr ? std::nullopt : read(*latest);
+  return latest;
 }
 
 Failure JobPage::cause_of(int slot, const Failure& end) const {
@@ -352,7 +376,7 @@ std::optional<Failure> JobPage::failure() const {
 
 std::chrono::milliseconds JobPage::since_failure() const {
   const FailureRecord& record = layout().failure;
-  if (record.state != 2) return {};
+  if (!is_complete(record.state)) return {};
   const Clock::time_point then{Clock::duration(record.reported)};
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - then);
 }

@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <string>
 #include <thread>
 
 #include "lockstep/comm/time.h"
@@ -170,6 +172,25 @@ TEST(JobPage, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {
   ASSERT_TRUE(page.latest_break(Fault::timeout));
   EXPECT_TRUE(is_that_break(*page.latest_break(Fault::timeout)));
   EXPECT_FALSE(page.latest_break(Fault::mismatch));
+}
+
+TEST(JobPage, ABreakIsReadWholeWhileAnotherIsNoted) {
+  const JobPage page = JobPage::create(1, "job");
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (int i = 0; i < 20000; ++i) {
+      const std::string text(i % 2 == 0 ? 20 : 200, i % 2 == 0 ? 'a' : 'b');
+      page.note_break(0, {.what = text, .fault = Fault::timeout, .ranks = {0}, .call = text});
+    }
+    done = true;
+  });
+  int torn = 0;
+  while (!done) {
+    const auto seen = page.latest_break(Fault::timeout);
+    if (seen && seen->what != seen->call) ++torn;
+  }
+  writer.join();
+  EXPECT_EQ(torn, 0);
 }
 
 TEST(JobPage, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {

@@ -41,6 +41,9 @@ class LOCKSTEP_API Thread {
   void join();
   void detach();
 
+  // For a fork()ed child, in which the thread does not exist: nothing can be asked of it there.
+  void forget() { id_.reset(); }
+
  private:
   template <class Body>
   static void* run(void* body) noexcept {

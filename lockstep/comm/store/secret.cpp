@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/store/secret.h"
 
-#include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstddef>
 
 #include "lockstep/comm/error.h"
+#include "lockstep/comm/store/sha256.h"
 
 namespace lockstep {
 
@@ -49,15 +47,6 @@ Secret::Secret(std::string_view text) : pages_(std::make_shared<const Pages>(tex
 
 std::string_view Secret::text() const { return pages_->text(); }
 
-std::string fingerprint(const Secret& secret) {
-  std::array<unsigned char, 32> hash{};
-  std::size_t length = 0;
-  const std::string_view text = secret.text();
-  if (EVP_Q_digest(nullptr, "SHA256", nullptr, text.data(), text.size(), hash.data(), &length) != 1)
-    throw Error(Fault::system, "OpenSSL cannot do SHA-256");
-  std::string digits;
-  for (const unsigned char byte : hash) digits += fmt::format("{:02x}", byte);
-  return digits;
-}
+std::string fingerprint(const Secret& secret) { return sha256_hex(secret.text()); }
 
 }  // namespace lockstep

@@ -141,7 +141,7 @@ TcpStoreServer::Loop::Loop(const TcpStoreServerOptions& options) : options_(opti
 
 TcpStoreServer::Loop::~Loop() {
   if (pid_ != this_process()) {  // fork() copied us without our thread.
-    thread_.detach();
+    thread_.forget();
     return;
   }
   stopping_ = true;
