@@ -24,17 +24,52 @@ function(lockstep_link target)
   target_link_libraries(${target}_objects ${ARGN})
 endfunction()
 
+# lockstep_united(<result> <name> <cpp>...)
+# With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to eight of the given
+# ones each, so that LibTorch's headers are read once for all of them; otherwise to the given ones. It is
+# not CMake's UNITY_BUILD, whose absolute paths keep ccache from finding anything for another checkout.
+function(lockstep_united result name)
+  if(NOT LOCKSTEP_UNITY)
+    set(${result} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  set(units "")
+  set(sources ${ARGN})
+  while(sources)
+    list(SUBLIST sources 0 8 batch)
+    list(REMOVE_ITEM sources ${batch})
+    set(includes "")
+    foreach(source IN LISTS batch)
+      cmake_path(ABSOLUTE_PATH source NORMALIZE)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      string(APPEND includes "#include \"${source}\"\n")
+    endforeach()
+    list(LENGTH units number)
+    set(unit ${CMAKE_CURRENT_BINARY_DIR}/${name}_${number}.cpp)
+    file(CONFIGURE OUTPUT ${unit} CONTENT "${includes}")
+    list(APPEND units ${unit})
+  endwhile()
+  # GCC takes the included sources for headers, whose classes would differ between units.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -Wno-subobject-linkage)
+  endif()
+  set(${result} ${units} PARENT_SCOPE)
+endfunction()
+
 # lockstep_room(<library> [HEADERS h...] [SOURCES cpp...] [TESTS cpp...])
 # Adds the files of the calling folder. HEADERS are installed; other headers need not be named.
 # TESTS go into the program <room>_test, one GoogleTest suite for the room.
 function(lockstep_room library)
   cmake_parse_arguments(room "" "" "HEADERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(library STREQUAL lockstep)
+    lockstep_united(room_SOURCES ${name} ${room_SOURCES})
+  endif()
   target_sources(${library}_objects PRIVATE ${room_SOURCES})
   target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
                                    FILES ${room_HEADERS})
   if(room_TESTS AND LOCKSTEP_BUILD_TESTS)
-    get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
     lockstep_test(${name}_test ${library} ${room_TESTS})
   endif()
 endfunction()
@@ -43,7 +78,11 @@ endfunction()
 # It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
 # are looked for beside lockstep_comm, of which the program has the objects in itself.
 function(lockstep_test program library)
-  add_executable(${program} ${ARGN} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
+  set(sources ${ARGN})
+  if(library STREQUAL lockstep)
+    lockstep_united(sources ${program} ${sources})
+  endif()
+  add_executable(${program} ${sources} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
                             ${PROJECT_SOURCE_DIR}/tests/ranks_main.cpp)
   target_link_libraries(${program} PRIVATE ${library}_objects GTest::gtest lockstep_settings)
   set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

@@ -32,7 +32,7 @@
 #include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::checkpointer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -755,4 +755,4 @@ TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::checkpointer_test

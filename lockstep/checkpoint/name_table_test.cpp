@@ -10,7 +10,7 @@
 #include "lockstep/comm/error.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::name_table_test {
 namespace {
 
 std::string found(const NameTable& names, const std::string& name) {
@@ -110,4 +110,4 @@ TEST_F(LoadedByTable, WhatDoesNotFitIsNamedAsInTheModuleAndAsInTheFile) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::name_table_test

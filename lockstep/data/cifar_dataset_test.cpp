@@ -12,7 +12,7 @@
 #include "lockstep/data/cifar.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::cifar_dataset_test {
 namespace {
 
 constexpr std::size_t plane = 32 * 32;
@@ -122,4 +122,4 @@ TEST_F(Cifar, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cifar_dataset_test

@@ -14,7 +14,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::distributed_sampler_test {
 namespace {
 
 using test::fault_of;
@@ -433,4 +433,4 @@ TEST(DistributedSampler, RefusesWhatCannotBeMeant) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::distributed_sampler_test

@@ -23,7 +23,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep {
+namespace lockstep::optimizer_stateful_test {
 namespace {
 
 using test::catalogue_of;
@@ -393,4 +393,4 @@ TEST(OptimizerStateful, RefusesAnAdagradWithoutStateWhichItMakesNeverAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::optimizer_stateful_test

@@ -20,7 +20,7 @@
 #include "lockstep/optim/sgd.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::zero_redundancy_optimizer_test {
 namespace {
 
 using test::fault_of;
@@ -308,4 +308,4 @@ TEST(ZeroRedundancyOptimizer, StepsWithAnOptimizerOfOnesOwnButCannotConsolidateI
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::zero_redundancy_optimizer_test

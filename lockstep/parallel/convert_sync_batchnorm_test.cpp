@@ -20,7 +20,7 @@
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::convert_sync_batchnorm_test {
 namespace {
 
 using test::fault_of;
@@ -184,4 +184,4 @@ TEST(ConvertSyncBatchnorm, ABatchNormItselfAndClassesDerivedFromOneAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::convert_sync_batchnorm_test

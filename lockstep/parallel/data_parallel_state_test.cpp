@@ -23,7 +23,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep {
+namespace lockstep::data_parallel_state_test {
 namespace {
 
 using test::catalogue_of;
@@ -206,4 +206,4 @@ TEST(DataParallelState, EveryRankRefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::data_parallel_state_test

@@ -30,7 +30,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::deterministic_pass_test {
 namespace {
 
 using test::fault_of;
@@ -392,4 +392,4 @@ TEST(DeterministicPass, RandomNumbersFollowFromSeedStepAndPieceAndDoNotDisturbOt
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::deterministic_pass_test

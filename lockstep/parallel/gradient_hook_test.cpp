@@ -20,7 +20,7 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::gradient_hook_test {
 namespace {
 
 using test::fault_of;
@@ -250,4 +250,4 @@ TEST(GradientsOfTwoModules, AreRefusedWhereOnlyOneCanAverageThem) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::gradient_hook_test

@@ -17,7 +17,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::hyperparameters_test {
 namespace {
 
 using test::fault_of;
@@ -119,4 +119,4 @@ TEST(Hyperparameters, OptionsThatTellNothingAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::hyperparameters_test

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace lockstep {
+namespace lockstep::memory_extents_test {
 namespace {
 
 TEST(MemoryExtents, WhatOverlapsCountsOnce) {
@@ -31,4 +31,4 @@ TEST(MemoryExtents, SharedMemoryIsKnownByItsPlaceInItsFile) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::memory_extents_test

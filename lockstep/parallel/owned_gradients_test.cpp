@@ -20,7 +20,7 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::owned_gradients_test {
 namespace {
 
 using test::fault_of;
@@ -193,4 +193,4 @@ TEST(OwnedGradients, AreChosenOnceBeforeTheFirstPassAndNotWithHooksOrJoin) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::owned_gradients_test

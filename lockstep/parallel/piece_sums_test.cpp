@@ -11,7 +11,7 @@
 #include "lockstep/parallel/piece.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::piece_sums_test {
 namespace {
 
 NamedTensors parameters() {
@@ -111,4 +111,4 @@ TEST(Piece, RowsThatCannotBeCutAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::piece_sums_test

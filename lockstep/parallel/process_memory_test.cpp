@@ -8,7 +8,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::process_memory_test {
 namespace {
 
 constexpr const char* text =
@@ -75,4 +75,4 @@ TEST(ProcessMemory, PagesThatWereTouchedCount) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::process_memory_test

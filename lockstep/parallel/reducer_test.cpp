@@ -24,7 +24,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::reducer_test {
 namespace {
 
 using test::fault_of;
@@ -594,4 +594,4 @@ TEST(Reducer, TimesAddUp) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::reducer_test

@@ -16,17 +16,17 @@ namespace {
 
 // Elements that are looked at together, so that the compiler can vectorise.
 template <class T>
-constexpr std::size_t lanes = 64 / sizeof(T);
+constexpr std::size_t lanes_of = 64 / sizeof(T);
 
 // Calls visit(i) for every i below `count` and returns whether all that it returns are finite:
 // zero times a number is zero, but times an infinity or a NaN it is a NaN, which no sum loses.
 template <class T, class Visit>
 bool all_finite_in(std::size_t count, Visit visit) {
-  T sums[lanes<T>] = {};
-  const std::size_t whole = count - count % lanes<T>;
-  for (std::size_t i = 0; i < whole; i += lanes<T>) {
+  T sums[lanes_of<T>] = {};
+  const std::size_t whole = count - count % lanes_of<T>;
+  for (std::size_t i = 0; i < whole; i += lanes_of<T>) {
 #pragma GCC ivdep
-    for (std::size_t lane = 0; lane < lanes<T>; ++lane) sums[lane] += visit(i + lane) * 0;
+    for (std::size_t lane = 0; lane < lanes_of<T>; ++lane) sums[lane] += visit(i + lane) * 0;
   }
   T sum = 0;
   for (std::size_t i = whole; i < count; ++i) sum += visit(i) * 0;

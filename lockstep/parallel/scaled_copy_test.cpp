@@ -6,7 +6,7 @@
 
 #include <limits>
 
-namespace lockstep {
+namespace lockstep::scaled_copy_test {
 namespace {
 
 torch::Tensor numbers(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -58,4 +58,4 @@ TEST(ScaledCopy, FindsOneElementThatIsNotFiniteWhereverItIs) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::scaled_copy_test

@@ -32,7 +32,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::shared_optimizer_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -610,13 +610,17 @@ class ThrowsLate : public SGD {
   }
 };
 
-template <>
-inline constexpr bool is_elementwise<LosesRank1> = true;
-template <>
-inline constexpr bool is_elementwise<ThrowsOnRank1> = true;
-template <>
-inline constexpr bool is_elementwise<ThrowsLate> = true;
+}  // namespace lockstep::shared_optimizer_test
 
+template <>
+inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::LosesRank1> = true;
+template <>
+inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::ThrowsOnRank1> =
+    true;
+template <>
+inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::ThrowsLate> = true;
+
+namespace lockstep::shared_optimizer_test {
 namespace {
 
 const Ranks lost("lost", [](const Rank&) {
@@ -677,4 +681,4 @@ TEST(SharedOptimizer, AStepThatAllRanksHaveLeftUndoneLeavesTornWeights) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::shared_optimizer_test

@@ -24,7 +24,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::collectives_test {
 namespace {
 
 using test::fault_of;
@@ -533,4 +533,4 @@ TEST(TensorCollectives, WorkBetweenProcesses) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::collectives_test

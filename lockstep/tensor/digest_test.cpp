@@ -11,7 +11,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::digest_test {
 namespace {
 
 TEST(Digest, EqualsTheOneThatPythonComputes) {
@@ -57,4 +57,4 @@ TEST(Digest, OfAModuleCoversParametersAndBuffers) {
 TEST(Digest, RefusesATensorWithoutValues) { EXPECT_THROW(sha256({at::Tensor()}), Error); }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::digest_test

@@ -12,7 +12,7 @@
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::random_generators_test {
 namespace {
 
 using test::fault_of;
@@ -125,4 +125,4 @@ TEST(RandomGenerators, RefuseWhatIsNoStateOfAGenerator) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::random_generators_test

@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/error.h"
 
-namespace lockstep {
+namespace lockstep::progress_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -136,4 +136,4 @@ TEST(Progress, DoesNotMindWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::progress_test

@@ -30,7 +30,7 @@
 #include "lockstep/train/training_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::resumed_training_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -249,4 +249,4 @@ TEST(ResumedTraining, WithStateSpreadOverTheRanksIsTheSame) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::resumed_training_test

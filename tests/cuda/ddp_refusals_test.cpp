@@ -12,7 +12,7 @@
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::ddp_refusals_test {
 namespace {
 
 using namespace test;
@@ -125,4 +125,4 @@ TEST_F(RefusalsOnCuda, AnEngineIsNeeded) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ddp_refusals_test

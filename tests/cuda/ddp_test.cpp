@@ -14,7 +14,7 @@
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::ddp_test {
 namespace {
 
 using namespace test;
@@ -305,4 +305,4 @@ TEST_F(DistributedDataParallelOnCuda, ReducesBesideBackwardInAnOrderThatStreamsK
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ddp_test

@@ -9,7 +9,7 @@
 
 #include "tests/cuda/stand_in_cuda.h"
 
-namespace lockstep {
+namespace lockstep::reduction_stream_test {
 namespace {
 
 using namespace test;
@@ -89,4 +89,4 @@ TEST_F(ReductionStreamOnCuda, LeavesJobsInCpuMemoryAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::reduction_stream_test

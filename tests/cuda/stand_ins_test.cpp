@@ -19,7 +19,7 @@
 #include "tests/fault_of.h"
 #include "tests/stand_in_engine.h"
 
-namespace lockstep {
+namespace lockstep::stand_ins_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -148,4 +148,4 @@ TEST_F(StandInEngine, WaitsNotForEverForARankThatDoesNotCome) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::stand_ins_test

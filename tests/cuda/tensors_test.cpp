@@ -13,7 +13,7 @@
 #include "lockstep/tensor/tensor_lists.h"
 #include "tests/cuda/trained.h"
 
-namespace lockstep {
+namespace lockstep::tensors_test {
 namespace {
 
 using namespace test;
@@ -129,4 +129,4 @@ TEST_F(TensorsOnCuda, FiniteCheckFindsTheFirstThatIsNot) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::tensors_test
