@@ -7,8 +7,9 @@ function(lockstep_library target)
   add_library(${target}_objects OBJECT)
   add_library(${target} SHARED $<TARGET_OBJECTS:${target}_objects>)
   add_library(Lockstep::${name} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
-                                             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   foreach(part ${target} ${target}_objects)
     target_compile_features(${part} PUBLIC cxx_std_20)
     target_include_directories(${part} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
@@ -40,8 +41,8 @@ function(lockstep_room library)
 endfunction()
 
 # lockstep_test(<program> <library> <cpp>...): a GoogleTest program, each of whose tests is a ctest.
-# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
-# are looked for beside lockstep_comm, of which the program has the objects in itself.
+# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp.
+# Engines are looked for beside lockstep_comm, of which the program has the objects in itself.
 function(lockstep_test program library)
   add_executable(${program} ${ARGN} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
                             ${PROJECT_SOURCE_DIR}/tests/ranks_main.cpp)

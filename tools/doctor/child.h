@@ -15,8 +15,8 @@ struct Answer {
                          // (Segmentation fault)"; empty for exit code 0.
 };
 
-// `arguments` begin with the program's path. What it writes to stderr is dropped. Blocking: until it
-// has ended, or it is killed at the limit. Errors: system.
+// `arguments` begin with the program's path. What it writes to stderr is dropped. Blocking: until
+// it has ended, or it is killed at the limit. Errors: system.
 Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds limit);
 
 }  // namespace lockstep::doctor
