@@ -71,7 +71,7 @@ class Bench:
             print("  ".join(str(cell).rjust(width) for cell, width in zip(row, widths)))
 
     def compare(self, title, cases):
-        """Each case: its name, a function of our side and one of theirs or None, in milliseconds."""
+        """Each case: its name, a function of our side and one of theirs or None, in ms.."""
         seen = {name: {"Lockstep": [], "PyTorch": []} for name, *_ in cases}
         for number in range(self.options.rounds):
             for name, ours, theirs in cases:

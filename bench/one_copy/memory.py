@@ -14,10 +14,10 @@ RANKS = (1, 2, 4, 8)
 PARTS = ("parameters", "gradients", "optimizer_state", "buckets")
 GOAL = 1.1
 
-LEGEND = """Memory in MiB: predicted, the bytes of the tensors that are there, and what of it is resident
-(PSS), where it lies in memory of its own. Gradients that lie in buckets are in these alone. Of a rank: the most
-that any has of each. Of the host: what ranks share counts once. Processes: all that all of them
-have resident.
+LEGEND = """Memory in MiB: predicted, the bytes of the tensors that are there, and the
+resident part of them (PSS), where it lies in memory of its own. Gradients that lie in buckets are
+in these alone. Of a rank: the most that any has of each. Of the host: what ranks share counts once.
+Processes: all that all of them have resident.
 """
 
 # How wide what goes before the figures is.

@@ -66,7 +66,7 @@ class OverAHarmedWire(AcrossHosts):
         self.cut_it(2)
 
     def flip_until_it_shows(self, job, position):
-        """The receiver may have the first copy of a packet that TCP repeats: then another's turn."""
+        """The receiver may have the first copy of a packet that TCP repeats: another's turn."""
         for _ in range(5):
             self.wire.do("flip", "line", position)
             patience = time.monotonic() + 5  # Longer than the job's own.
