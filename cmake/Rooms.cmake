@@ -7,8 +7,9 @@ function(lockstep_library target)
   add_library(${target}_objects OBJECT)
   add_library(${target} SHARED $<TARGET_OBJECTS:${target}_objects>)
   add_library(Lockstep::${name} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
-                                             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   foreach(part ${target} ${target}_objects)
     target_compile_features(${part} PUBLIC cxx_std_20)
     target_include_directories(${part} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
@@ -25,9 +26,10 @@ function(lockstep_link target)
 endfunction()
 
 # lockstep_united(<result> <name> <cpp>...)
-# With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to eight of the given
-# ones each, so that LibTorch's headers are read once for all of them; otherwise to the given ones. It is
-# not CMake's UNITY_BUILD, whose absolute paths keep ccache from finding anything for another checkout.
+# With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to eight of the
+# given ones each, so that LibTorch's headers are read once for all of them; otherwise to the given
+# ones. CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing for
+# another checkout.
 function(lockstep_united result name)
   if(NOT LOCKSTEP_UNITY)
     set(${result} ${ARGN} PARENT_SCOPE)
@@ -75,8 +77,8 @@ function(lockstep_room library)
 endfunction()
 
 # lockstep_test(<program> <library> <cpp>...): a GoogleTest program, each of whose tests is a ctest.
-# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
-# are looked for beside lockstep_comm, of which the program has the objects in itself.
+# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp.
+# Engines are looked for beside lockstep_comm, of which the program has the objects in itself.
 function(lockstep_test program library)
   set(sources ${ARGN})
   if(library STREQUAL lockstep)

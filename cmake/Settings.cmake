@@ -14,7 +14,8 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths below the source folder are stored relative to it, so that one clone's cache serves the next.
+  # Paths below the source folder are stored relative to it, so that one clone's cache serves the
+  # next.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
                                   CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
 endif()

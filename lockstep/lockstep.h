@@ -1,5 +1,6 @@
-// All of Lockstep, and LibTorch's own umbrella, which a training program needs too. Programs without
-// LibTorch include lockstep/comm/comm.h instead; one that should compile faster includes what it uses.
+// All of Lockstep, and LibTorch's own umbrella, which a training program needs too. Programs
+// without LibTorch include lockstep/comm/comm.h instead; one that should compile faster includes
+// what it uses.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

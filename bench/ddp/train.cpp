@@ -1,5 +1,5 @@
-// One side of the comparison in bench.py: training steps under Lockstep, on random data that is there
-// already. train_pytorch.py is the other side, step for step.
+// One side of the comparison in bench.py: training steps under Lockstep, on random data that is
+// there already. train_pytorch.py is the other side, step for step.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>

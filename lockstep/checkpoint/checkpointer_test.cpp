@@ -195,7 +195,8 @@ TEST_F(Checkpoints, OfSeveralRanksHoldEveryTensorOnce) {
   EXPECT_LT(most - least, 600u) << "ranks write about as many bytes";
 }
 
-// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor of which a view with `strides` is whole.
+// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor of which a view with `strides` is
+// whole.
 StateTensor piece(const at::Tensor& flat, const ProcessGroup& world,
                   std::vector<std::int64_t> strides = {}) {
   const std::int64_t begin = flat.numel() * world.rank() / world.size();

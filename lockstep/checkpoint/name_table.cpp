@@ -10,7 +10,8 @@
 namespace lockstep {
 namespace {
 
-// The regular expressions of libstdc++ take stack for every byte of a name, which comes from a file.
+// The regular expressions of libstdc++ take stack for every byte of a name, which comes from a
+// file.
 constexpr std::size_t longest_name = 1000;
 
 std::regex compiled(const std::string& pattern) {

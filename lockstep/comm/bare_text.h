@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-// Without the fault before it and the place in our sources behind it, which a second Error adds anew.
+// Without the fault before it and the place in our sources behind it, which a second Error adds
+// anew.
 LOCKSTEP_API std::string bare_text(const Error& error);
 
 }  // namespace lockstep

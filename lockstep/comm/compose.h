@@ -1,5 +1,5 @@
-// Collectives that a backend or an engine does not do itself, made of all_gather and all_to_all, which
-// each has. docs/algorithms.md counts their steps and bytes.
+// Collectives that a backend or an engine does not do itself, made of all_gather and all_to_all,
+// which each has. docs/algorithms.md counts their steps and bytes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -29,7 +29,7 @@ std::vector<DType> all_dtypes() {
   return all;
 }
 
-// --- Values that every type has -------------------------------------------------------------------
+// --- Values that every type has ------------------------------------------------------------------
 
 template <class T>
 void store(std::byte* to, T value) {
@@ -113,7 +113,7 @@ void append(Elements& all, const Elements& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-// --- Memory of every kind -------------------------------------------------------------------------
+// --- Memory of every kind ------------------------------------------------------------------------
 
 enum class Kind { plain, registered, mixed, inputs_only, outputs_only };
 constexpr Kind kinds[] = {Kind::plain, Kind::registered, Kind::mixed, Kind::inputs_only,
@@ -200,7 +200,7 @@ std::vector<Division> divisions(int ranks) {
   return all;
 }
 
-// --- The suite ------------------------------------------------------------------------------------
+// --- The suite -----------------------------------------------------------------------------------
 
 void all_reduce_of_every_type(const ProcessGroup& group) {
   for (const Kind kind : kinds)

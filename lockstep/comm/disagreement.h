@@ -19,7 +19,8 @@ struct Disagreement {
   std::string text;
 };
 
-// `calls`, by rank, are not all equal. `labels` are the texts of their labels, where these are known.
+// `calls`, by rank, are not all equal. `labels` are the texts of their labels, where these are
+// known.
 Disagreement disagreement_of(const std::vector<Signature>& calls,
                              const std::vector<std::string>& labels = {});
 

@@ -69,7 +69,8 @@ bool speaks(const Dialect& dialect, const Variables& variables) {
 bool is_bare(const Dialect& dialect) { return dialect.launcher == "environment"; }
 bool is_slurm(const Dialect& dialect) { return dialect.launcher == "SLURM"; }
 
-// Whether RANK and WORLD_SIZE are from an agent, which may well run inside of another launcher's job.
+// Whether RANK and WORLD_SIZE are from an agent, which may well run inside of another launcher's
+// job.
 bool is_of_agent(const Variables& variables) {
   return variables.has("TORCHELASTIC_RUN_ID") || variables.has("LOCKSTEP_JOB_ID") ||
          variables.has("LOCKSTEP_AGENT_FD");
@@ -81,8 +82,8 @@ void require_below(int value, const char* key, int bound, const char* bound_key)
           fmt::format("{}={} is not in 0..{} ({}={})", key, value, bound - 1, bound_key, bound));
 }
 
-// The launcher around variables that were set by hand. One task of SLURM is none: it is the shell of
-// `srun --pty`; nor is what sbatch sets for its script, which is not a step.
+// The launcher around variables that were set by hand. One task of SLURM is none: it is the shell
+// of `srun --pty`; nor is what sbatch sets for its script, which is not a step.
 const Dialect* outer_launcher(const Variables& variables) {
   for (const Dialect& dialect : dialects()) {
     if (is_bare(dialect) || !speaks(dialect, variables)) continue;
@@ -116,8 +117,8 @@ bool ranks_are_slurms(const Dialect& dialect, const LaunchEnvironment& found,
          variables.number("SLURM_NTASKS") == found.world_size;
 }
 
-// Kubernetes' operators tell a pod its rank and where rank 0 is, and no more. Which ranks do share a
-// host is seen when they meet.
+// Kubernetes' operators tell a pod its rank and where rank 0 is, and no more. Which ranks do share
+// a host is seen when they meet.
 bool may_be_alone(const Dialect& dialect, const Variables& variables) {
   const auto master = variables.text("MASTER_ADDR");
   if (!is_bare(dialect) || variables.has(dialect.local_rank) || !master) return false;

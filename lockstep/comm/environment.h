@@ -25,10 +25,10 @@ struct LaunchEnvironment {
   // started all of them, or none did.
   std::string store = {};
 
-  // HOST:PORT where rank 0 opens the job's store when its ranks are on several hosts: MASTER_ADDR and
-  // MASTER_PORT, or for SLURM's tasks without them, on the step's first node, at the first port that
-  // SLURM reserved for it, else at one of 20000 to 27992 that job and step choose. Empty when nothing
-  // says it.
+  // HOST:PORT where rank 0 opens the job's store when its ranks are on several hosts: MASTER_ADDR
+  // and MASTER_PORT, or for SLURM's tasks without them, on the step's first node, at the first port
+  // that SLURM reserved for it, else at one of 20000 to 27992 that job and step choose. Empty when
+  // nothing says it.
   std::string master = {};
   bool master_is_taken = false;  // torchrun keeps a store of its own there.
 };
@@ -37,9 +37,9 @@ struct LaunchEnvironment {
 // Open MPI's, PMI's (MPICH, Intel MPI) and SLURM's variables; the first set that is there counts.
 // `lookup` is getenv() unless a test gives another.
 // Errors: misuse when none is there (the message lists what was looked for), when a value is not
-// a number or out of range, when one set contradicts itself, when of MASTER_ADDR and MASTER_PORT one
-// is missing though ranks are on several hosts, or when RANK and WORLD_SIZE, set by hand inside of
-// another launcher's job, contradict that launcher: the message shows both. The single task of
+// a number or out of range, when one set contradicts itself, when of MASTER_ADDR and MASTER_PORT
+// one is missing though ranks are on several hosts, or when RANK and WORLD_SIZE, set by hand inside
+// of another launcher's job, contradict that launcher: the message shows both. The single task of
 // `srun --pty` and the script of sbatch contradict nothing.
 // docs/guide/clusters.md has the order and the rules.
 LOCKSTEP_API LaunchEnvironment

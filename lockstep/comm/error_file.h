@@ -17,9 +17,9 @@ struct ErrorReport {
   bool is_consequence = false;
 };
 
-// Into the file that TORCHELASTIC_ERROR_FILE names, mode 0600, in place of what is there; not through
-// a symbolic link, but for /proc/self/fd/N. A file is written whole or not at all. Nothing when
-// there is no such variable, or it cannot be written: whoever calls has worse news already.
+// Into the file that TORCHELASTIC_ERROR_FILE names, mode 0600, in place of what is there; not
+// through a symbolic link, but for /proc/self/fd/N. A file is written whole or not at all. Nothing
+// when there is no such variable, or it cannot be written: whoever calls has worse news already.
 void write_error_file(const ErrorReport& report) noexcept;
 
 }  // namespace lockstep

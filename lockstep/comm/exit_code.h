@@ -1,5 +1,5 @@
-// The exit codes of our programs, those of sysexits.h where it has one. A rank's own code, and 128 +
-// the signal that killed it, are passed on by `lockstep run` as they are.
+// The exit codes of our programs, those of sysexits.h where it has one. A rank's own code, and 128
+// + the signal that killed it, are passed on by `lockstep run` as they are.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -161,7 +161,7 @@ TEST(Describe, ARanksTextCannotMoveTheReadersCursor) {
   EXPECT_NE(text.find("a b [2J \xc2\xbf"), text.npos) << text;
 }
 
-// --- What survivors write -------------------------------------------------------------------------
+// --- What survivors write ------------------------------------------------------------------------
 
 struct End {
   const char* name;

@@ -36,7 +36,8 @@ std::uint64_t hash_of_label(std::string_view label) {
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
   return {new State(std::move(parts)), [](State* state) {
             if (state->pid_ == this_process()) return delete state;
-            // The parent's, which a fork()ed child must not touch. Kept, so that no leak is reported.
+            // The parent's, which a fork()ed child must not touch. Kept, so that no leak is
+            // reported.
             static std::mutex mutex;
             static auto& parents = *new std::vector<State*>;
             const std::lock_guard lock(mutex);

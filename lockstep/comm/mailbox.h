@@ -70,7 +70,8 @@ class Mailbox {
   Pipes& pipes_;
   const std::string group_;
   const int rank_;
-  // By peer. Few are ever used, so an idle one must be small: lists, as an empty deque takes 576 bytes.
+  // By peer. Few are ever used, so an idle one must be small: lists, as an empty deque takes 576
+  // bytes.
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::deque<std::shared_ptr<Message>> receives_;  // Posted and not matched, in order.

@@ -32,7 +32,8 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  // Blocks until `message` is complete. Errors: its own; timeout, which names what `describe` gives.
+  // Blocks until `message` is complete. Errors: its own; timeout, which names what `describe`
+  // gives.
   void run(const std::shared_ptr<Message>& message, const std::function<std::string()>& describe,
            Deadline deadline);
 

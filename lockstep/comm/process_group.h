@@ -15,8 +15,9 @@
 // each other.
 // Blocking: until this rank's part is complete and its memory may be used. The _async forms return
 // at once; collectives then run in order on the group's one progress thread. Buffers must stay
-// valid until the Work is complete. On CUDA buffers a call returns, and a Work is complete, once it is
-// enqueued on the buffers' stream, which finds the result; the host does not wait for the device.
+// valid until the Work is complete. On CUDA buffers a call returns, and a Work is complete, once it
+// is enqueued on the buffers' stream, which finds the result; the host does not wait for the
+// device.
 // Errors: misuse for wrong arguments, after destroy_process_group(), and in a fork()ed child for
 // every call, with nothing sent; mismatch, on all ranks, when they call different things, with no
 // memory touched; peer_lost; timeout, naming all ranks that did not come, or saying that earlier
@@ -154,8 +155,8 @@ class LOCKSTEP_API ProcessGroup {
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks,
                                         const CallOptions& options = {}) const;
 
-  // Collective: a group of all ranks that give the same `color`, any number, in the order of their `key` and,
-  // where these are equal, of their rank here.
+  // Collective: a group of all ranks that give the same `color`, any number, in the order of their
+  // `key` and, where these are equal, of their rank here.
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 
   // Collective: `bytes`, the same on all ranks, of memory on which collectives copy nothing.
@@ -180,12 +181,14 @@ class LOCKSTEP_API ProcessGroup {
   // again. Errors: misuse before on_preemption().
   bool preempted(const CallOptions& options = {}) const;
 
-  // Says which step of its training this rank is at, for `lockstep status`. Costs a store to memory.
-  // Without it, that counts the backward passes in which DistributedDataParallel averaged gradients.
+  // Says which step of its training this rank is at, for `lockstep status`. Costs a store to
+  // memory. Without it, that counts the backward passes in which DistributedDataParallel averaged
+  // gradients.
   void set_step(std::uint64_t step) const;
 
   // Ends the group from any thread: calls that are under way or still to come throw
-  // Error(aborted) with `reason`, on all ranks, within some 20 ms.
+  // Error(aborted) with `reason`, on all ranks, within some 20 ms. Does nothing after an Error that
+  // has broken the group.
   void abort(std::string_view reason = "abort() was called") const;
 
   // The last 256 collectives and messages of this rank as JSON: what, when, and how far they came.
@@ -213,10 +216,10 @@ struct InitOptions {
   std::optional<LaunchEnvironment> environment = {};
 
   // Through which the ranks agree on a name for the job that no other has, and see that they are on
-  // one host, or on which hosts: any store that all of them share, with nothing left in it by an earlier
-  // run of the same job. Without one the launcher's variables name the job, and lead to its store when the
-  // ranks are on several hosts. Ranks on several hosts that were told nothing but RANK and WORLD_SIZE
-  // say LOCAL_WORLD_SIZE too.
+  // one host, or on which hosts: any store that all of them share, with nothing left in it by an
+  // earlier run of the same job. Without one the launcher's variables name the job, and lead to its
+  // store when the ranks are on several hosts. Ranks on several hosts that were told nothing but
+  // RANK and WORLD_SIZE say LOCAL_WORLD_SIZE too.
   std::shared_ptr<Store> store = {};
 
   // How bytes move. When empty, LOCKSTEP_BACKEND; when that is empty too, "auto".
@@ -243,10 +246,10 @@ struct InitOptions {
 // Makes the group of all ranks of the job. Collective. Once per process at a time: after
 // destroy_process_group() it may be called again.
 // Errors: misuse when no launcher says who we are, when called twice, and on several hosts
-// without a token for what listens on the network: docs/guide/clusters.md; mismatch, on all ranks, when
-// they ask for different backends or WORLD_SIZE is not the launcher's; unsupported for a backend
-// that not all ranks have, saying who lacks what; timeout when a rank does not come (MPI's own
-// start and its first exchange have no deadline).
+// without a token for what listens on the network: docs/guide/clusters.md; mismatch, on all ranks,
+// when they ask for different backends or WORLD_SIZE is not the launcher's; unsupported for a
+// backend that not all ranks have, saying who lacks what; timeout when a rank does not come (MPI's
+// own start and its first exchange have no deadline).
 LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
 // Ends the group on all ranks. Collective. Its handles are unusable afterwards; registered memory

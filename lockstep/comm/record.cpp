@@ -34,8 +34,8 @@ Place& place() {
   return ours;
 }
 
-// A fork()ed child of a rank says nothing in the rank's name. A mutex that a thread of the rank held
-// at the fork() is never free here.
+// A fork()ed child of a rank says nothing in the rank's name. A mutex that a thread of the rank
+// held at the fork() is never free here.
 bool is_child_of_rank() {
   Place& ours = place();
   const pid_t rank = ours.pid;

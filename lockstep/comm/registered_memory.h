@@ -1,8 +1,8 @@
 // Memory that all ranks of a host have mapped: collectives on it copy nothing.
 //
 // Made by ProcessGroup::allocate() or, as one block for all ranks, by allocate_shared(). A copyable
-// handle; the memory stays mapped until its last handle is gone, also after the group was destroyed,
-// and is zero at first.
+// handle; the memory stays mapped until its last handle is gone, also after the group was
+// destroyed, and is zero at first.
 //
 // Thread safety: as a shared_ptr's.
 

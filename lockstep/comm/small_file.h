@@ -10,8 +10,9 @@
 namespace lockstep {
 
 // Puts `text` into `path`, which only this user may read, in place of what is there. A process that
-// is killed meanwhile leaves PATH.XXXXXX. Where this user may write the file but make none beside it,
-// the file is overwritten in place. Errors: system, naming the file; nothing is left beside it then.
+// is killed meanwhile leaves PATH.XXXXXX. Where this user may write the file but make none beside
+// it, the file is overwritten in place. Errors: system, naming the file; nothing is left beside it
+// then.
 void write_small_file(const std::string& path, std::string_view text);
 
 // All of `text`, to a file, a pipe or a device. Errors: system.

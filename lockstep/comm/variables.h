@@ -20,7 +20,8 @@ class Variables {
   bool has(const char* key) const { return text(key).has_value(); }
   std::optional<std::string> text(const char* key) const;
 
-  // Errors: misuse, naming the variable, when it is there and no whole number, or beyond the type's.
+  // Errors: misuse, naming the variable, when it is there and no whole number, or beyond the
+  // type's.
   std::optional<int> number(const char* key) const;
   std::optional<std::uint64_t> id(const char* key) const;
 

@@ -136,7 +136,8 @@ void save_and_load(const DistributedSampler& from, DistributedSampler& to) {
   to.load(in);
 }
 
-// Draws a batch of all that is needed and more, as a loader with workers does, and consumes `samples`.
+// Draws a batch of all that is needed and more, as a loader with workers does, and consumes
+// `samples`.
 Indices prefetch_and_consume(DistributedSampler& sampler, std::size_t samples) {
   if (samples > 0) sampler.next(samples + 5);
   return sampler.consume(samples);

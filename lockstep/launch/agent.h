@@ -1,7 +1,7 @@
 // The agent of one host: the process that the ranks are children of.
 //
-// It does what the rendezvous of the hosts orders: starts the ranks, ends them, starts them anew; and
-// tells it how they ended. It puts their output in order, passes signals on, and answers
+// It does what the rendezvous of the hosts orders: starts the ranks, ends them, starts them anew;
+// and tells it how they ended. It puts their output in order, passes signals on, and answers
 // `lockstep status`.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -29,7 +29,8 @@ namespace lockstep {
 
 class Agent {
  public:
-  // `options` and `binding` outlive it; `signals` are blocked already. Of `lifeline`, a pipe, the guardian has the other end.
+  // `options` and `binding` outlive it; `signals` are blocked already. Of `lifeline`, a pipe, the
+  // guardian has the other end.
   Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
         int lifeline);
 

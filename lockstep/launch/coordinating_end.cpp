@@ -150,8 +150,8 @@ std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   return std::exchange(orders_, {});
 }
 
-// Whoever was told the end closes once it has read that. Were we first, what it has sent since might
-// reset the connection, and the news be lost.
+// Whoever was told the end closes once it has read that. Were we first, what it has sent since
+// might reset the connection, and the news be lost.
 bool CoordinatingEnd::flushed() const {
   return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.dismissed || entry.second.link.pending();
@@ -253,8 +253,8 @@ void CoordinatingEnd::dispatch() {
   }
 }
 
-// Says where the ranks of an attempt meet. Each has a place of its own, so that ranks that an earlier
-// one left behind meet nobody.
+// Says where the ranks of an attempt meet. Each has a place of its own, so that ranks that an
+// earlier one left behind meet nobody.
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;

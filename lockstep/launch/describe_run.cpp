@@ -46,8 +46,8 @@ std::string quoted(const std::string& word) {
 
 bool several_hosts(const RunOptions& options) { return options.hosts.most > 1; }
 
-// What a rank gets when all that is decided at the start of a job is as `seed` makes it: what differs
-// between two seeds is not known yet.
+// What a rank gets when all that is decided at the start of a job is as `seed` makes it: what
+// differs between two seeds is not known yet.
 Variables variables_of(const RunOptions& options, const RankBinding& binding, int local_rank,
                        int seed) {
   RankPlace place;

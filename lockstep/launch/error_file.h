@@ -1,5 +1,5 @@
-// Where one rank leaves the exception that ends it, as torchrun's error.json: a file among its logs,
-// or, without logs, a memfd that only that rank and its agent know.
+// Where one rank leaves the exception that ends it, as torchrun's error.json: a file among its
+// logs, or, without logs, a memfd that only that rank and its agent know.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -76,8 +76,8 @@ class LocalRanks {
 
   bool is_local(int number) const;  // A rank of the job.
 
-  // Ends the ranks because one failed, here or on another host: they get the chance to throw an Error
-  // that names it.
+  // Ends the ranks because one failed, here or on another host: they get the chance to throw an
+  // Error that names it.
   void end_after(const Failure& failure);
 
   // Sends `signal`, and SIGKILL to those that are left after `patience`.

@@ -62,7 +62,8 @@ sigset_t take_signals(const RunOptions& options) {
   if (hangup.sa_handler == SIG_IGN) ::sigdelset(&signals, SIGHUP);  // nohup(1) ignores it.
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 
-  // Neither a reader who is gone, nor a limit of files, nor writing from the background may stop us.
+  // Neither a reader who is gone, nor a limit of files, nor writing from the background may stop
+  // us.
   sigset_t nuisances;
   ::sigemptyset(&nuisances);
   for (const int signal : {SIGPIPE, SIGTTOU, SIGXFSZ}) ::sigaddset(&nuisances, signal);

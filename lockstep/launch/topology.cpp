@@ -18,8 +18,8 @@ namespace {
 
 using Machine = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
 
-// hwloc's plugins look at devices. Their libraries (OpenCL's, X11's) take some 20 ms to load, and may
-// start threads, of which a process that is about to fork must have none.
+// hwloc's plugins look at devices. Their libraries (OpenCL's, X11's) take some 20 ms to load, and
+// may start threads, of which a process that is about to fork must have none.
 class WithoutPlugins {
  public:
   WithoutPlugins() {

@@ -61,8 +61,8 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& parameters, std::size_t b
   return tensors;
 }
 
-// Gradients depend on the weights, so that a difference would grow; one parameter never has one, one
-// in every third step.
+// Gradients depend on the weights, so that a difference would grow; one parameter never has one,
+// one in every third step.
 void train(Optimizer& optimizer, const NamedTensors& parameters, int first, int last) {
   for (int step = first; step < last; ++step) {
     optimizer.zero_grad();

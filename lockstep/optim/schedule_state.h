@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// How many steps it has made, "step_count", is all that LibTorch's have; what a type of your own has
-// besides is not here.
+// How many steps it has made, "step_count", is all that LibTorch's have; what a type of your own
+// has besides is not here.
 // Lifetime: `schedule` outlives it.
 LOCKSTEP_API std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule);
 

@@ -1,4 +1,5 @@
-// Stage 1 of ZeRO: each rank keeps the optimizer's state of some parameters, instead of every rank all.
+// Stage 1 of ZeRO: each rank keeps the optimizer's state of some parameters, instead of every rank
+// all.
 //
 //   lockstep::ZeroRedundancyOptimizer<torch::optim::Adam> adam(net->parameters(), world,
 //                                                              torch::optim::AdamOptions(1e-3));
@@ -24,9 +25,10 @@
 
 namespace lockstep {
 
-// Of each rank, the indices of its parameters, counted over all groups, in the order in which it got
-// them: PyTorch's (zero_redundancy_optimizer.py, _partition_parameters). In each group, the largest
-// first, each goes to the rank that has the fewest elements so far, the first of these on ties.
+// Of each rank, the indices of its parameters, counted over all groups, in the order in which it
+// got them: PyTorch's (zero_redundancy_optimizer.py, _partition_parameters). In each group, the
+// largest first, each goes to the rank that has the fewest elements so far, the first of these on
+// ties.
 LOCKSTEP_API std::vector<std::vector<std::size_t>> partition_parameters(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, int ranks);
 

@@ -56,8 +56,8 @@ Weights copies(const Weights& weights) {
   return result;
 }
 
-// Gradients depend on the weights, so that a difference would grow; the last parameter never has one,
-// the first but one in every third step.
+// Gradients depend on the weights, so that a difference would grow; the last parameter never has
+// one, the first but one in every third step.
 void set_gradients(const Weights& weights, int step) {
   for (std::size_t i = 0; i + 1 < weights.size(); ++i)
     if (i != 1 || step % 3 == 0) (weights[i].sin() * (step + 1)).sum().backward();

@@ -40,7 +40,8 @@ std::int64_t blocks_of(const Layout& layout) {
 }
 
 // Calls body(0) to body(count - 1) on ATen's threads. at::parallel_for() is a template that runs
-// serially when compiled without LibTorch's own OpenMP; an iterator's loop is split inside LibTorch.
+// serially when compiled without LibTorch's own OpenMP; an iterator's loop is split inside
+// LibTorch.
 template <class Body>
 void parallel(std::int64_t count, const Body& body) {
   if (count == 0) return;
@@ -55,7 +56,7 @@ void parallel(std::int64_t count, const Body& body) {
   config.build().for_each(loop, /*grain_size=*/1);
 }
 
-// --- Moments -----------------------------------------------------------------------------------------
+// --- Moments -------------------------------------------------------------------------------------
 
 // Sums in this many places side by side, which the compiler makes vectors of.
 constexpr std::int64_t lanes = 16;
@@ -125,7 +126,7 @@ std::vector<Moments> moments_of_rows(const at::Tensor& input, const Layout& layo
   return moments;
 }
 
-// --- The gradient of the input -----------------------------------------------------------------------
+// --- The gradient of the input -------------------------------------------------------------------
 
 // What of_run() and of_row() read and write; nothing overlaps.
 template <class T>

@@ -22,8 +22,8 @@ class BucketMemory {
   // None on a device.
   const std::optional<RegisteredMemory>& registered() const { return registered_; }
 
-  // A tensor of its own that keeps the memory, from byte `begin` on; none that autograd takes for a view
-  // of another. Strides count elements.
+  // A tensor of its own that keeps the memory, from byte `begin` on; none that autograd takes for a
+  // view of another. Strides count elements.
   at::Tensor tensor(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides) const;
 
   // All that lies there. Complex numbers are pairs of reals.

@@ -1,6 +1,6 @@
 // When and on which thread buckets of gradients are summed: all at once by the caller, or one after
-// the other on a thread of its own while the caller computes the next ones. In a CUDA device's memory
-// the caller enqueues them on its current stream, and the thread on one of its own.
+// the other on a thread of its own while the caller computes the next ones. In a CUDA device's
+// memory the caller enqueues them on its current stream, and the thread on one of its own.
 //
 // Thread safety: none; the caller's thread uses it.
 
@@ -40,10 +40,12 @@ class BucketReduction {
   // The caller has enqueued a gradient on its current stream: what is started later comes after it.
   void follow() { stream_.follow(); }
 
-  // Runs `job` on the thread, after those started before. What it uses lives until wait() has returned.
+  // Runs `job` on the thread, after those started before. What it uses lives until wait() has
+  // returned.
   void start(std::function<void()> job);
 
-  // Returns once all that was started is done; on a device once the caller's current stream waits for it.
+  // Returns once all that was started is done; on a device once the caller's current stream waits
+  // for it.
   // Errors: the first that one of them threw.
   void wait();
 

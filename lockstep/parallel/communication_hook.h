@@ -17,12 +17,12 @@
 namespace lockstep {
 
 // Called for each bucket, in the same order on all ranks. The bucket holds this rank's gradients,
-// not divided by anything; when the hook returns, it holds their mean over all ranks, in `buffer` or in
-// what the hook has put in its place. It may block
-// and communicate through `bucket.group`, but no other group. On a CUDA device it enqueues what it does
-// on its thread's current stream, and need not wait for it. With overlap it runs on a thread of
-// its own, while backward() computes other buckets. What it throws comes out of backward() on this
-// rank. The others may wait for it in their own hook: `bucket.group` is given up, so that they
+// not divided by anything; when the hook returns, it holds their mean over all ranks, in `buffer`
+// or in what the hook has put in its place. It may block
+// and communicate through `bucket.group`, but no other group. On a CUDA device it enqueues what it
+// does on its thread's current stream, and need not wait for it. With overlap it runs on a thread
+// of its own, while backward() computes other buckets. What it throws comes out of backward() on
+// this rank. The others may wait for it in their own hook: `bucket.group` is given up, so that they
 // throw Error(aborted) with the exception's text, and so does every later backward().
 using CommunicationHook = std::function<void(GradientBucket& bucket)>;
 

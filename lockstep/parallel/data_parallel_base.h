@@ -58,18 +58,18 @@ class LOCKSTEP_API DataParallelBase {
     return {synchronize_, active};
   }
 
-  // Replaces the all_reduce of gradients. Collective. Errors: misuse after the first backward() that
-  // was averaged, or when there is a hook already.
+  // Replaces the all_reduce of gradients. Collective. Errors: misuse after the first backward()
+  // that was averaged, or when there is a hook already.
   void register_comm_hook(CommunicationHook hook);
 
-  // Stage 2 of ZeRO: from the first backward() on, a gradient is averaged on the rank alone that steps
-  // its parameter, as `optimizer` has it, and freed on the others, where `.grad` is undefined after
-  // backward(). Buckets are reduced during backward(), on a thread of their own. Collective; the
-  // optimizer was made with the same ranks.
-  // Gradients must be undefined, zero_grad()'s default, before each pass that is averaged, but for what
-  // passes under no_sync() left there. What looks at all gradients sees its rank's: they are clipped by
-  // the optimizer's own clip_grad_norm_(). They are summed, then divided: on numbers of ranks that are
-  // no powers of two a rounding apart from those of small parameters without this.
+  // Stage 2 of ZeRO: from the first backward() on, a gradient is averaged on the rank alone that
+  // steps its parameter, as `optimizer` has it, and freed on the others, where `.grad` is undefined
+  // after backward(). Buckets are reduced during backward(), on a thread of their own. Collective;
+  // the optimizer was made with the same ranks.
+  // Gradients must be undefined, zero_grad()'s default, before each pass that is averaged, but for
+  // what passes under no_sync() left there. What looks at all gradients sees its rank's: they are
+  // clipped by the optimizer's own clip_grad_norm_(). They are summed, then divided: on numbers of
+  // ranks that are no powers of two a rounding apart from those of small parameters without this.
   // Errors: misuse after the first backward() that was averaged, and for parameters that the
   // optimizer does not step; unsupported with a communication hook, on a CUDA device, and when
   // another DistributedDataParallel has some of the parameters; join() is then unsupported.
@@ -78,8 +78,9 @@ class LOCKSTEP_API DataParallelBase {
   // Whether each gradient is on one rank alone.
   bool shards_gradients() const;
 
-  // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. Zero is
-  // fine as long as another rank has some. What was counted for a backward() that threw is forgotten.
+  // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. Zero
+  // is fine as long as another rank has some. What was counted for a backward() that threw is
+  // forgotten.
   void count_samples(double samples);
 
   // Runs `train`, in which ranks may make different numbers of passes, because they have different
@@ -96,11 +97,12 @@ class LOCKSTEP_API DataParallelBase {
     follow_others();
   }
 
-  // Runs `change` on rank 0, without gradients, which may write to the module's parameters and buffers or load them,
-  // while the others wait; all ranks have its values afterwards. The one way to change shared
-  // parameters. Collective: the others wait no longer than for any collective of the group.
-  // Errors: what `change` throws, on rank 0; aborted on the others then. What it had changed by then
-  // is changed on all.
+  // Runs `change` on rank 0, without gradients, which may write to the module's parameters and
+  // buffers or load them, while the others wait; all ranks have its values afterwards. The one way
+  // to change shared parameters. Collective: the others wait no longer than for any collective of
+  // the group.
+  // Errors: what `change` throws, on rank 0; aborted on the others then. What it had changed by
+  // then is changed on all.
   void edit_parameters(const std::function<void()>& change);
 
   // Whether all ranks have one copy of the parameters, the option share_parameters.
@@ -110,23 +112,25 @@ class LOCKSTEP_API DataParallelBase {
   // others then, and every forward() throws Error(corrupt). Load a checkpoint.
   bool has_torn_parameters() const;
 
-  // One step's forward and backward passes, with the option `deterministic`: calls `loss_of` for each
-  // piece of the global batch that is this rank's, runs backward() on what it returns, and makes
-  // every `.grad` the mean over all pieces of all ranks; what `.grad` was before is dropped. Returns
-  // the mean of all losses. Both are the same bits on all ranks, and on every number of ranks.
+  // One step's forward and backward passes, with the option `deterministic`: calls `loss_of` for
+  // each piece of the global batch that is this rank's, runs backward() on what it returns, and
+  // makes every `.grad` the mean over all pieces of all ranks; what `.grad` was before is dropped.
+  // Returns the mean of all losses. Both are the same bits on all ranks, and on every number of
+  // ranks.
   //   const double loss = ddp.train_pieces(step, [&](const lockstep::Piece& piece) {
   //     return torch::nll_loss(ddp(piece.of(batch.data)), piece.of(batch.target));
   //   });
-  // `step` is the number of the step in the whole training, which goes on where it was resumed: random
-  // numbers follow from it. With GradientMean::over_samples losses are sums, and `loss_of` calls
-  // count_samples(). Collective.
+  // `step` is the number of the step in the whole training, which goes on where it was resumed:
+  // random numbers follow from it. With GradientMean::over_samples losses are sums, and `loss_of`
+  // calls count_samples(). Collective.
   // Errors: unsupported, naming it, for a BatchNorm that would update running statistics, for
   // SyncBatchNorm in training mode, and for any buffer that `loss_of` changes; misuse when
   // the number of intra-op threads is not the promised one; mismatch when ranks are in different
   // steps; as backward(). All gradients are undefined then.
   double train_pieces(std::int64_t step, const PieceLoss& loss_of);
 
-  // Whether train_pieces() is how it trains. Buffers are not broadcast then: nothing may change them.
+  // Whether train_pieces() is how it trains. Buffers are not broadcast then: nothing may change
+  // them.
   bool is_deterministic() const { return options_.deterministic > 0; }
 
   // Of the last backward pass that was averaged, unless NonFinite::ignore. The same on all ranks.

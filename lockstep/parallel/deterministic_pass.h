@@ -24,8 +24,9 @@ namespace lockstep {
 class PieceRandom;
 class Reducer;
 
-// Collective. Errors: misuse when ranks do not divide the pieces, or one computes with another number
-// of intra-op threads than the promised one; unsupported for options that have no meaning then.
+// Collective. Errors: misuse when ranks do not divide the pieces, or one computes with another
+// number of intra-op threads than the promised one; unsupported for options that have no meaning
+// then.
 void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group);
 

@@ -23,7 +23,8 @@ Facts decode_facts(std::string_view text);
 // which the last then says how many more there would be.
 std::vector<std::string> differing_values(const std::vector<Facts>& facts);
 
-// One line for all names whose values divide the ranks alike, the largest part of these last, such as
+// One line for all names whose values divide the ranks alike, the largest part of these last, such
+// as
 //   rank 1 differs from ranks 0, 2 in 7 tensors: a.weight, a.bias, b.weight and 4 more
 std::vector<std::string> differing_tensors(const std::vector<Facts>& facts);
 

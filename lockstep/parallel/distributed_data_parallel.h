@@ -9,9 +9,10 @@
 // are broadcast from rank 0 when it is made, buffers again before forward(), gradients become their
 // mean over the ranks, and buckets are PyTorch's. Parameter names gain
 // no prefix: the module stays the user's own, and may be called directly when nothing is to be
-// synchronised, in an evaluation say. After backward() `.grad` may lie in memory of this class, which
-// lives as long as the tensor does; large gradients are made there by an allocator that stands
-// before LibTorch's own in the whole process (lockstep/parallel/gradient_pool.h in the sources).
+// synchronised, in an evaluation say. After backward() `.grad` may lie in memory of this class,
+// which lives as long as the tensor does; large gradients are made there by an allocator that
+// stands before LibTorch's own in the whole process (lockstep/parallel/gradient_pool.h in the
+// sources).
 //
 // Every backward() that reaches the module's parameters, after a forward() that was not under
 // no_sync(), is averaged: on all ranks the same number of times. autograd::grad() with respect to
@@ -19,7 +20,8 @@
 // generator's step. Every parameter that requires a
 // gradient must take part in it, unless the options allow otherwise.
 //
-// Complex parameters are averaged as pairs of reals: a communication hook sees their buckets as such.
+// Complex parameters are averaged as pairs of reals: a communication hook sees their buckets as
+// such.
 //
 // Two modules may have parameters in common, as two heads on one encoder do, and a
 // DistributedDataParallel each. Their gradients are then averaged once, in one backward() over both
@@ -27,18 +29,18 @@
 // both are without share_parameters, deterministic and GradientMean::over_samples, and
 // shard_gradients() and join() are unsupported: make one of a module that holds both.
 //
-// CUDA: parameters may be in the memory of this rank's CUDA device, local_device(), all of them: then
-// gradients are copied into buckets there and reduced in the order of the thread's current stream, or
-// with overlap, the default with several ranks, on a stream of LibTorch's pool, which that of
-// backward() waits for. backward() waits for the device once, to learn whether gradients are finite;
-// not at all with NonFinite::ignore. Not done there: share_parameters, deterministic, shard_gradients(),
-// SyncBatchNorm. Tested with a stand-in for the device, and not run on one yet.
+// CUDA: parameters may be in the memory of this rank's CUDA device, local_device(), all of them:
+// then gradients are copied into buckets there and reduced in the order of the thread's current
+// stream, or with overlap, the default with several ranks, on a stream of LibTorch's pool, which
+// that of backward() waits for. backward() waits for the device once, to learn whether gradients
+// are finite; not at all with NonFinite::ignore. Not done there: share_parameters, deterministic,
+// shard_gradients(), SyncBatchNorm. Tested with a stand-in for the device, and not run on one yet.
 //
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch when the ranks' modules or options differ; unsupported for sparse gradients,
-// for types that cannot be averaged and for gradients on several devices; those of ProcessGroup. backward() throws on all ranks: misuse,
-// with the parameters' names, when some had no part in the loss; corrupt for gradients that are not
-// finite, see NonFinite. All gradients are undefined then.
+// for types that cannot be averaged and for gradients on several devices; those of ProcessGroup.
+// backward() throws on all ranks: misuse, with the parameters' names, when some had no part in the
+// loss; corrupt for gradients that are not finite, see NonFinite. All gradients are undefined then.
 //
 // Exceptions of others in backward(), a gradient hook's say: on the rank that throws, it leaves
 // backward() once the other ranks have come to the end of theirs. These throw Error(aborted) with

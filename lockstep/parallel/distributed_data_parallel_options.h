@@ -20,9 +20,9 @@ enum class GradientMean {
   over_samples,
 };
 
-// What happens when a rank's gradient is infinite or NaN. Every rank does the same. What is looked at
-// are the gradients before they are summed: not what overflows in the sum, or in the type in which a
-// communication hook compresses them.
+// What happens when a rank's gradient is infinite or NaN. Every rank does the same. What is looked
+// at are the gradients before they are summed: not what overflows in the sum, or in the type in
+// which a communication hook compresses them.
 enum class NonFinite {
   // backward() throws Error(corrupt), which names parameter and rank.
   fail,
@@ -47,33 +47,34 @@ struct DistributedDataParallelOptions {
   // recomputation of activations does. The first pass is the model for all others.
   bool static_graph = false;
 
-  // MiB of a bucket of gradients; 25, and 1 for the first, when not given. Matters where buckets are
-  // reduced during backward(): small ones start early, large ones have less overhead.
+  // MiB of a bucket of gradients; 25, and 1 for the first, when not given. Matters where buckets
+  // are reduced during backward(): small ones start early, large ones have less overhead.
   std::optional<double> bucket_cap_mb = {};
   std::vector<double> bucket_caps_mb = {};  // Of each bucket in turn; PyTorch's bucket_cap_mb_list.
 
   // Whether buckets are reduced on a thread of their own while backward() goes on. When not given:
-  // on CUDA devices, across hosts, and on one where each rank has a core that no intra-op thread needs. Without one the
-  // thread takes from backward() what it saves; then everything is reduced at once at the end.
+  // on CUDA devices, across hosts, and on one where each rank has a core that no intra-op thread
+  // needs. Without one the thread takes from backward() what it saves; then everything is reduced
+  // at once at the end.
   std::optional<bool> overlap = {};
 
   // Whether the parameters lie once in the memory of the host, for all its ranks, instead of once
   // for each rank. SharedOptimizer (shared_optimizer.h) steps them: each rank sums and steps its
   // slice, and nothing is gathered afterwards. What else writes to them, loading weights say, is
-  // for DistributedDataParallel::edit_parameters(); to() and set_data() are an Error. All ranks must
-  // be on one host, and parameters in CPU memory; there is no hook, overlap or join() then.
+  // for DistributedDataParallel::edit_parameters(); to() and set_data() are an Error. All ranks
+  // must be on one host, and parameters in CPU memory; there is no hook, overlap or join() then.
   bool share_parameters = false;
 
   GradientMean mean = GradientMean::over_ranks;
   NonFinite non_finite = NonFinite::fail;
 
-  // Into how many pieces the global batch of a step is cut, for train_pieces(), which gives the same
-  // bits on every number of ranks that divides it; 0 for none of that. More pieces allow more ranks
-  // and are smaller, so each step takes longer. In CPU memory only.
+  // Into how many pieces the global batch of a step is cut, for train_pieces(), which gives the
+  // same bits on every number of ranks that divides it; 0 for none of that. More pieces allow more
+  // ranks and are smaller, so each step takes longer. In CPU memory only.
   int deterministic = 0;
 
-  // The intra-op threads that every rank computes with, by torch::set_num_threads(): the bits depend
-  // on their number, so it is part of what is promised.
+  // The intra-op threads that every rank computes with, by torch::set_num_threads(): the bits
+  // depend on their number, so it is part of what is promised.
   int deterministic_threads = 1;
 
   // Of the random numbers that are drawn in train_pieces(), by dropout say.

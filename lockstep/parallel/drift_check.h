@@ -10,9 +10,9 @@
 // Replicas that receive the same gradients stay equal bit for bit; a learning rate that one rank
 // alone changes, a weight that one rank alone writes or a fault in memory ends that without a sign.
 // Compared are names, types, shapes and bits of the tensors (-0.0 is not 0.0, one NaN equals the
-// same NaN) and, of the optimizer, its class, its param groups and all that their options serialise:
-// learning rate, betas, momentum, weight decay. Its state is not: what differs there shows in the
-// weights a step later. Strides are not compared.
+// same NaN) and, of the optimizer, its class, its param groups and all that their options
+// serialise: learning rate, betas, momentum, weight decay. Its state is not: what differs there
+// shows in the weights a step later. Strides are not compared.
 //
 // The Error tells everything at once:
 //   drift check after step 300: the replicas have drifted apart:
@@ -49,13 +49,14 @@ namespace lockstep {
 struct DriftCheckOptions {
   // Calls of step() from one comparison to the next; the same on all ranks. What drifts is found so
   // many steps later at most. A comparison reads all weights once and sends eight bytes: 0.3 ms for
-  // 8.7 MB, and 0.1 ms for the options of an optimizer (measured, 27 GB/s). Calls in between cost 3 ns.
+  // 8.7 MB, and 0.1 ms for the options of an optimizer (measured, 27 GB/s). Calls in between cost 3
+  // ns.
   int every = 100;
 
-  // Whether buffers are compared too. The running statistics of a plain BatchNorm are each rank's own
-  // after every training forward, with DistributedDataParallel's broadcast_buffers until the next
-  // one: with them, `true` finds a drift that is meant. Set it where the module's buffers change
-  // alike on all ranks or not at all: tables, masks, step counters.
+  // Whether buffers are compared too. The running statistics of a plain BatchNorm are each rank's
+  // own after every training forward, with DistributedDataParallel's broadcast_buffers until the
+  // next one: with them, `true` finds a drift that is meant. Set it where the module's buffers
+  // change alike on all ranks or not at all: tables, masks, step counters.
   bool buffers = false;
 };
 

@@ -19,8 +19,8 @@ namespace lockstep {
 
 class FiniteCheck {
  public:
-  // On this thread's current stream: looks at gradient_of(i) for each of `indices`. Undefined and empty
-  // ones are finite.
+  // On this thread's current stream: looks at gradient_of(i) for each of `indices`. Undefined and
+  // empty ones are finite.
   void enqueue(const std::vector<std::size_t>& indices,
                const std::function<at::Tensor(std::size_t)>& gradient_of);
 

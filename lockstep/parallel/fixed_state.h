@@ -15,12 +15,12 @@ class Module;
 
 namespace lockstep {
 
-// Errors: unsupported, with its name, for a BatchNorm or InstanceNorm in training mode that has running
-// statistics, and for a SyncBatchNorm in training mode.
+// Errors: unsupported, with its name, for a BatchNorm or InstanceNorm in training mode that has
+// running statistics, and for a SyncBatchNorm in training mode.
 void require_fixed_statistics(const torch::nn::Module& module);
 
-// Of each of named_tensors(): a parameter's version counter, which an Embedding with max_norm moves in
-// forward(), and a hash of each buffer's elements, since kernels of BatchNorm move no counter.
+// Of each of named_tensors(): a parameter's version counter, which an Embedding with max_norm moves
+// in forward(), and a hash of each buffer's elements, since kernels of BatchNorm move no counter.
 std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
 }  // namespace lockstep

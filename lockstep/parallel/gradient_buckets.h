@@ -5,7 +5,8 @@
 // are summed at once, one all_reduce does it. A large gradient is averaged where autograd has made
 // it, and is never in memory or cache twice: half of it goes through the ranks' rooms
 // (docs/algorithms.md), where a copy into registered memory would be of all of it.
-// In a CUDA device's memory all are copied, side by side: there is no registered memory, and no room.
+// In a CUDA device's memory all are copied, side by side: there is no registered memory, and no
+// room.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -46,9 +47,10 @@ class GradientBuckets {
   // All registered memory that gradients may lie in: of the buckets, and the pool's.
   const std::vector<RegisteredMemory>& memory() const { return memory_; }
 
-  // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient` the
-  // tensor that will be the mean. `incoming` is what autograd has made, in whose memory it may lie.
-  // Returns false if `check_finite` found that it is not finite; on a device it is not looked at.
+  // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient`
+  // the tensor that will be the mean. `incoming` is what autograd has made, in whose memory it may
+  // lie. Returns false if `check_finite` found that it is not finite; on a device it is not looked
+  // at.
   bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
 
   // The same for a rank whose pass has left the parameter out: `gradient` keeps its value until

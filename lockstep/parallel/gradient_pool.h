@@ -28,8 +28,8 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
   static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
                                             const ProcessGroup& group);
 
-  // While one lives its pool is armed on the thread that made it, beside those of others: two passes
-  // of one backward() end in any order. Null is no pool.
+  // While one lives its pool is armed on the thread that made it, beside those of others: two
+  // passes of one backward() end in any order. Null is no pool.
   class Arming {
    public:
     explicit Arming(const std::shared_ptr<GradientPool>& pool);

@@ -41,8 +41,8 @@ std::size_t bytes_of(const Tensors& tensors) {
 
 bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
 
-// Of a rank, as GradientBuckets, GradientSlices and GradientPool lay them out. One rank alone has no
-// pool, and buckets for SharedOptimizer only. Stage 2 of ZeRO has none.
+// Of a rank, as GradientBuckets, GradientSlices and GradientPool lay them out. One rank alone has
+// no pool, and buckets for SharedOptimizer only. Stage 2 of ZeRO has none.
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
   const bool one_copy = plan.sharing == MemorySharing::one_copy;
   std::size_t bytes = 0;
@@ -54,7 +54,8 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
   return bytes;
 }
 
-// Beside the buckets, of a rank that steps `stepped` bytes of parameters. SharedOptimizer leaves none.
+// Beside the buckets, of a rank that steps `stepped` bytes of parameters. SharedOptimizer leaves
+// none.
 std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
   if (plan.sharing == MemorySharing::one_copy || plan.deterministic > 0) return 0;
   return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;

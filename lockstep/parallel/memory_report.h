@@ -7,7 +7,8 @@
 //   if (world.rank() == 0) std::cout << to_string(report);
 //
 //   // And for a machine that is not there yet:
-//   std::cout << to_string(lockstep::predict_memory(*net, {.ranks = 8, .sharing = MemorySharing::one_copy}));
+//   std::cout << to_string(lockstep::predict_memory(
+//       *net, {.ranks = 8, .sharing = MemorySharing::one_copy}));
 //
 // Bytes are those of storages: what several tensors share counts once, and so does on the host what
 // several ranks have mapped. Activations, the module's buffers (running means, say) and LibTorch
@@ -46,7 +47,8 @@ struct MemoryParts {
   std::size_t optimizer_state = 0;
 
   // Memory for gradients: the buckets of small ones and the pool of large ones, a rank's
-  // own part of it; with `deterministic` the sums over pieces. Gradients lie there after backward(), and it stays when they are undefined.
+  // own part of it; with `deterministic` the sums over pieces. Gradients lie there after
+  // backward(), and it stays when they are undefined.
   std::size_t buckets = 0;
 
   std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
@@ -77,20 +79,21 @@ struct MemoryPlan {
 };
 
 // The table as it will be between the optimizer's step() and zero_grad(), if every parameter that
-// requires a gradient has one and all are in one param group. A parameter with several names, such as
-// the weights of a tied embedding, counts once. Exact but for some cache lines, and for large gradients
-// that autograd adds up from several, as it does for a parameter that is used twice: the pool has no
-// room for the sum. That is told by a parameter's several names only.
+// requires a gradient has one and all are in one param group. A parameter with several names, such
+// as the weights of a tied embedding, counts once. Exact but for some cache lines, and for large
+// gradients that autograd adds up from several, as it does for a parameter that is used twice: the
+// pool has no room for the sum. That is told by a parameter's several names only.
 // Errors: misuse when there are no ranks, or a negative number of state tensors.
 LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan);
 
-// Proportional set size, in bytes: pages that are in memory, each divided by the number of processes
-// that have touched it. On the host the sum over its processes, so what they share counts once.
+// Proportional set size, in bytes: pages that are in memory, each divided by the number of
+// processes that have touched it. On the host the sum over its processes, so what they share counts
+// once.
 struct ResidentMemory {
   std::size_t process = 0;  // All of it.
 
-  // Of the mappings in which these parts lie, where these are the parts' own; nothing where they lie
-  // among other things, in memory from malloc() say.
+  // Of the mappings in which these parts lie, where these are the parts' own; nothing where they
+  // lie among other things, in memory from malloc() say.
   std::optional<std::size_t> parameters = {};
   std::optional<std::size_t> buckets = {};
 };
@@ -104,8 +107,9 @@ struct MemoryReport {
 
 // Of `ddp`'s module and `optimizer`, as they are now, on all ranks of its group: the same on each.
 // Collective; reads /proc/self/smaps, which takes some ms.
-// Errors: unsupported for ranks on several hosts, for parameters on a device, and for an optimizer whose state is none of
-// LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad; system when /proc cannot be read; those of ProcessGroup.
+// Errors: unsupported for ranks on several hosts, for parameters on a device, and for an optimizer
+// whose state is none of LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad; system when /proc cannot
+// be read; those of ProcessGroup.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer);
 

@@ -10,8 +10,8 @@ struct Moments {
   double mean = 0;
   double m2 = 0;  // The sum of the squares of the values' distances from their mean.
 
-  // Joins in those of another set: equation 2.1 of Chan, Golub and LeVeque, "Updating formulae and a
-  // pairwise algorithm for computing sample variances" (1979), in the form for any two counts.
+  // Joins in those of another set: equation 2.1 of Chan, Golub and LeVeque, "Updating formulae and
+  // a pairwise algorithm for computing sample variances" (1979), in the form for any two counts.
   void join(const Moments& other) {
     if (other.count == 0) return;
     const double both = count + other.count;

@@ -11,8 +11,8 @@
 namespace lockstep {
 
 // Collective: the same on all ranks. What `options` say or, where they say nothing: with several
-// ranks, whether the gradients are on a `device`, whether the ranks are on several hosts, or whether
-// together they may run on as many cores as they have intra-op threads and one more each.
+// ranks, whether the gradients are on a `device`, whether the ranks are on several hosts, or
+// whether together they may run on as many cores as they have intra-op threads and one more each.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);
 

@@ -5,7 +5,8 @@
 // copies beside each other.
 // Nothing of a gradient that somebody else owns remains in `.grad` once it was taken.
 //
-// Thread safety: reduce() may run on another thread while the caller takes gradients of other buckets.
+// Thread safety: reduce() may run on another thread while the caller takes gradients of other
+// buckets.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,11 +34,13 @@ class OwnedGradients {
 
   std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
 
-  // Takes the gradient of parameter `index`, as GradientBuckets does, and leaves it in `gradient` on its
-  // owner alone, as what will be the mean. Returns false if `check_finite` found that it is not finite.
+  // Takes the gradient of parameter `index`, as GradientBuckets does, and leaves it in `gradient`
+  // on its owner alone, as what will be the mean. Returns false if `check_finite` found that it is
+  // not finite.
   bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
 
-  // The same for a rank whose pass has left the parameter out: `gradient` keeps its value until adopt().
+  // The same for a rank whose pass has left the parameter out: `gradient` keeps its value until
+  // adopt().
   bool take_left_out(std::size_t index, const at::Tensor& gradient, bool check_finite);
   void adopt(std::size_t index, at::Tensor& gradient) const;
 

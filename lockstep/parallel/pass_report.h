@@ -55,8 +55,8 @@ class PassReports {
   // Errors: mismatch when ranks average different passes with each other.
   void require_same_pass() const;
 
-  // Errors: misuse, with the parameters' names, when a rank misses a gradient, had one repeated or added
-  // one to a mean that it alone has.
+  // Errors: misuse, with the parameters' names, when a rank misses a gradient, had one repeated or
+  // added one to a mean that it alone has.
   void require_complete(const NamedTensors& parameters) const;
 
  private:

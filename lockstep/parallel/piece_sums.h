@@ -1,5 +1,5 @@
-// Gradients of the pieces on their way to their mean: partial sums, kept apart and added in the order
-// of a PieceTree.
+// Gradients of the pieces on their way to their mean: partial sums, kept apart and added in the
+// order of a PieceTree.
 //
 // Every slot is the gradients of all parameters, side by side, for each element type; those of this
 // rank's nodes lie in registered memory. When all pieces are there, each rank gets its slice of all

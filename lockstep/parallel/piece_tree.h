@@ -3,8 +3,8 @@
 // Its leaves are the pieces 0 to k - 1. A node is all pieces that are congruent modulo some s; with
 // the smallest prime factor q of k / s, its children are the q classes modulo s q in it, added from
 // the left: for k = 8, ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of R has the pieces p with p mod R = r.
-// Where R and k are powers of two, these are one node. In general they are a few: the classes modulo
-// `exchanged()`, the first multiple of R among these s.
+// Where R and k are powers of two, these are one node. In general they are a few: the classes
+// modulo `exchanged()`, the first multiple of R among these s.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,8 +31,8 @@ class PieceTree {
   // `ranks` divides `pieces`; both are positive.
   PieceTree(int pieces, int ranks);
 
-  // The pieces of rank `rank`, in the order in which it computes them. Its nodes are then in slots 0
-  // to own() - 1: in slot j the class of rank + j * ranks.
+  // The pieces of rank `rank`, in the order in which it computes them. Its nodes are then in slots
+  // 0 to own() - 1: in slot j the class of rank + j * ranks.
   std::vector<Step> steps(int rank) const;
 
   int exchanged() const { return exchanged_; }     // Nodes of all ranks together.

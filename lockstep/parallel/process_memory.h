@@ -1,4 +1,5 @@
-// What the kernel says of this process's memory: /proc/self/smaps and smaps_rollup. Without LibTorch.
+// What the kernel says of this process's memory: /proc/self/smaps and smaps_rollup. Without
+// LibTorch.
 //
 // PSS, the proportional set size, counts each page that is in memory divided by the number of
 // processes that have touched it: over all processes it adds up to what they take together.

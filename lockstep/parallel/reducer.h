@@ -1,9 +1,9 @@
 // Averages gradients over all ranks by the end of backward(): what DistributedDataParallel is
 // made of beside its forward().
 //
-// A hook on each parameter's gradient accumulator hands the gradient to its bucket. Buckets are then
-// averaged: one after the other on another thread while backward() goes on, where there is a core
-// for it, or all at once by the last act of backward(), which is faster where there is none.
+// A hook on each parameter's gradient accumulator hands the gradient to its bucket. Buckets are
+// then averaged: one after the other on another thread while backward() goes on, where there is a
+// core for it, or all at once by the last act of backward(), which is faster where there is none.
 //
 // Which parameters a pass has left out is known at its end, without a search of the graph: what
 // forward() returned does not matter, and neither does how many forward() calls there were.
@@ -11,8 +11,8 @@
 // On a CUDA device all of it is enqueued: a pass waits for the device once, to learn whether its
 // gradients are finite.
 //
-// Gradients of shared parameters stay this rank's own here: SharedOptimizer averages them, each rank
-// what it steps. All else holds for them too.
+// Gradients of shared parameters stay this rank's own here: SharedOptimizer averages them, each
+// rank what it steps. All else holds for them too.
 //
 // Gradients that several reducers have are averaged by one of them, which GradientHook tells. The
 // others leave them out.
@@ -73,8 +73,8 @@ class Reducer final : public GradientOwner {
   // Errors: misuse after the first pass, or when there is one already.
   void set_hook(CommunicationHook hook);
 
-  // From now on gradients are averaged on one rank each, `owners` by parameter, and undefined on the
-  // others. Collective. Errors: as set_hook(); unsupported when there is a hook.
+  // From now on gradients are averaged on one rank each, `owners` by parameter, and undefined on
+  // the others. Collective. Errors: as set_hook(); unsupported when there is a hook.
   void set_owners(std::vector<int> owners);
 
   // Adds to what gradients are divided by, with GradientMean::over_samples.
@@ -84,9 +84,9 @@ class Reducer final : public GradientOwner {
   // Errors: unsupported with set_owners().
   void set_join(Join* join);
 
-  // Of a pass whose gradients were kept apart, with the option `deterministic`: tells all ranks of it
-  // and returns what they said, or nothing when all of them skip it. Then, and with an Error, which
-  // is as backward()'s, all gradients are undefined.
+  // Of a pass whose gradients were kept apart, with the option `deterministic`: tells all ranks of
+  // it and returns what they said, or nothing when all of them skip it. Then, and with an Error,
+  // which is as backward()'s, all gradients are undefined.
   // `exception` is the text of what has ended the pass here, if anything has.
   std::optional<PassReports> agree(PassReport report, const std::vector<ParameterUse>& uses,
                                    std::string_view exception = {});

@@ -1,5 +1,5 @@
-// How Reducer averages the gradients of a backward pass, from the first one that comes to what all ranks
-// have said of theirs.
+// How Reducer averages the gradients of a backward pass, from the first one that comes to what all
+// ranks have said of theirs.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/grad_mode.h>
@@ -170,8 +170,8 @@ void Reducer::reset_pass() {
         })));
 }
 
-// Runs on the thread that called backward(), or on autograd's own of the device, once `.grad` of the
-// parameter is complete: `incoming`, or the sum of it and what there was before.
+// Runs on the thread that called backward(), or on autograd's own of the device, once `.grad` of
+// the parameter is complete: `incoming`, or the sum of it and what there was before.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   touched_[index] = is_ours(index) || !synchronize_;  // Otherwise another reducer averages it.
   if (!synchronize_ || !is_ours(index)) return;

@@ -26,8 +26,8 @@ std::string kind_of_device(const at::Tensor& tensor) {
   return tensor.is_cpu() ? "" : " on " + c10::DeviceTypeName(tensor.device().type(), true);
 }
 
-// A line for each tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3, 1]":
-// gradients are laid out by strides, so these must be the same as well.
+// A line for each tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3,
+// 1]": gradients are laid out by strides, so these must be the same as well.
 std::string layout_of(const NamedTensors& tensors) {
   std::ostringstream text;
   for (const auto& [name, tensor] : tensors)

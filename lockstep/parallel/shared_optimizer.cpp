@@ -112,8 +112,8 @@ void SharedOptimizerBase::zero_grad(bool set_to_none) {
   ShardedOptimizer::zero_grad(set_to_none);
 }
 
-// Where every rank has all means, each takes the norm of all: of slices its bits would depend on the
-// number of ranks.
+// Where every rank has all means, each takes the norm of all: of slices its bits would depend on
+// the number of ranks.
 double SharedOptimizerBase::gradient_norm(double norm_type) {
   if (!are_means_) {
     average();

@@ -10,20 +10,21 @@
 //   adam.step();
 //
 // Each rank owns a slice of the parameters, 1 / world.size() of them. step() sums the slice of all
-// ranks' gradients and steps the user's optimizer on it; the optimizer's state lies once on the host,
-// too, and nothing is gathered afterwards. Weights are the plain optimizer's, bit for bit, where the
-// number of ranks is a power of two; but after clipping, whose norm is summed in another order.
+// ranks' gradients and steps the user's optimizer on it; the optimizer's state lies once on the
+// host, too, and nothing is gathered afterwards. Weights are the plain optimizer's, bit for bit,
+// where the number of ranks is a power of two; but after clipping, whose norm is summed in another
+// order.
 //
-// After backward() `.grad` is this rank's own gradient, or the sum of those since zero_grad(); after
-// step() and clip_grad_norm_() it is undefined. What is averaged is what is in `.grad` when step()
-// is called: parameters that have none on any rank are not stepped.
+// After backward() `.grad` is this rank's own gradient, or the sum of those since zero_grad();
+// after step() and clip_grad_norm_() it is undefined. What is averaged is what is in `.grad` when
+// step() is called: parameters that have none on any rank are not stepped.
 // Param groups, options, schedulers and archives are as ShardedOptimizer's.
 //
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's; unsupported for an optimizer that is not elementwise
 // (is_elementwise, optimizer_state.h); misuse without share_parameters, and when a shared parameter
-// was written to by something else or given other memory; mismatch when options differ between ranks
-// when it is made. A rank that is lost in step() leaves the weights torn: see
+// was written to by something else or given other memory; mismatch when options differ between
+// ranks when it is made. A rank that is lost in step() leaves the weights torn: see
 // DistributedDataParallel::has_torn_parameters().
 
 // SPDX-License-Identifier: Apache-2.0

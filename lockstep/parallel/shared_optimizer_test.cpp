@@ -270,7 +270,8 @@ const Ranks clipping("clipping", [](const Rank& rank) {
     for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
       EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
                                   1e-5, 1e-7));
-    // A step that is given up after clipping, with zero_grad() by whatever way: its gradients are gone.
+    // A step that is given up after clipping, with zero_grad() by whatever way: its gradients are
+    // gone.
     torch::optim::Optimizer& as_any = shared;
     loss_of(pair.shared(inputs(1))).backward();
     shared.clip_grad_norm_(1, norm_type);

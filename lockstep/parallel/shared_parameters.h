@@ -3,12 +3,12 @@
 //
 // Each rank's optimizer writes to its own fragments in step(). All else that writes, writes once:
 // in edit(). What ATen's operations have written past these two is found by the parameters' version
-// counters, and a parameter that was given other memory, by to() or set_data(), by its address. Writes
-// through data() and data_ptr() move no counter, and are not found.
+// counters, and a parameter that was given other memory, by to() or set_data(), by its address.
+// Writes through data() and data_ptr() move no counter, and are not found.
 //
-// The block begins with a counter for each rank, of how often it has begun and ended to write. They are
-// equal and even whenever no step is under way, unless one was cut short, because a rank was lost
-// say: then some fragments have been stepped and others not, and the weights are torn.
+// The block begins with a counter for each rank, of how often it has begun and ended to write. They
+// are equal and even whenever no step is under way, unless one was cut short, because a rank was
+// lost say: then some fragments have been stepped and others not, and the weights are torn.
 //
 // Lifetime: parameters stay views of the block after this is gone, as long as they live.
 //

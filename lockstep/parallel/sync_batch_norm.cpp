@@ -27,7 +27,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// --- Statistics --------------------------------------------------------------------------------------
+// --- Statistics ----------------------------------------------------------------------------------
 
 // One forward() over all ranks; kept for its backward().
 struct Call : torch::CustomClassHolder {
@@ -52,8 +52,8 @@ auto naming_mismatch(const Call& call, const Collective& collective) {
   }
 }
 
-// Collective. What is exchanged is of double precision: a count beyond 2^24 is exact then, and so, to
-// a float, is whatever is joined. Every rank joins all in the order of the ranks: the same bits.
+// Collective. What is exchanged is of double precision: a count beyond 2^24 is exact then, and so,
+// to a float, is whatever is joined. Every rank joins all in the order of the ranks: the same bits.
 std::vector<Moments> moments_of_all_ranks(const at::Tensor& input, const Call& call) {
   std::vector<Moments> moments = channel_moments(input);
   const std::size_t channels = moments.size();
@@ -99,7 +99,7 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
   if (running.defined()) running.mul_(1 - momentum).add_(value, momentum);
 }
 
-// --- Autograd ----------------------------------------------------------------------------------------
+// --- Autograd ------------------------------------------------------------------------------------
 
 // What a channel has, in the type in which ATen wants it beside the input. May be undefined.
 at::Tensor of_channels(const at::Tensor& values, const at::Tensor& input) {
@@ -174,7 +174,7 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 
 }  // namespace
 
-// --- The module --------------------------------------------------------------------------------------
+// --- The module ----------------------------------------------------------------------------------
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& batch_norm,
                                      std::optional<ProcessGroup> group)

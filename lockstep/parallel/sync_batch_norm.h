@@ -7,21 +7,21 @@
 // Semantics are those of torch.nn.SyncBatchNorm 2.13, which has no CPU form: with N ranks, outputs,
 // running statistics and the gradient of the input are what torch::nn::BatchNorm computes on the
 // whole batch; gradients of weight and bias are this rank's part of the sum, which
-// DistributedDataParallel averages. Without a group, with one rank and in evaluation it is plain batch
-// norm. State names are BatchNorm's, so checkpoints fit either.
+// DistributedDataParallel averages. Without a group, with one rank and in evaluation it is plain
+// batch norm. State names are BatchNorm's, so checkpoints fit either.
 //
 // Input: [N, C] to [N, C, D, H, W], as BatchNorm1d, 2d and 3d take, in CPU memory. Ranks' N and the
 // rest may differ, N may be 0: such a rank takes part in forward() and backward() all the same. The
 // type is the weights', or float16 or bfloat16 beside float32 weights.
 //
-// Every rank must call the same layers in the same order, in training mode, and run backward() through
-// each as often as the others. A rank that has run out of data must go on with empty batches: no
-// other means of joining uneven inputs knows of these collectives.
+// Every rank must call the same layers in the same order, in training mode, and run backward()
+// through each as often as the others. A rank that has run out of data must go on with empty
+// batches: no other means of joining uneven inputs knows of these collectives.
 //
 // Blocking: forward() in training until all ranks are in it, an all_gather of 2 C + 1 numbers;
 // backward() likewise, an all_reduce of 2 C, unless the input needs no gradient.
-// Errors: misuse when all ranks together have one value per channel; unsupported for backward() with
-// create_graph; those of ProcessGroup, such as mismatch when ranks call different layers.
+// Errors: misuse when all ranks together have one value per channel; unsupported for backward()
+// with create_graph; those of ProcessGroup, such as mismatch when ranks call different layers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,8 +55,8 @@ class LOCKSTEP_API SyncBatchNormImpl
   // other layers': it goes into their tags, and into messages.
   void synchronize(const ProcessGroup& group, std::string name);
 
-  // Takes the place of a BatchNorm that was made with the same options: the same parameters, so that
-  // an optimizer that has them stays valid, and buffers in the same memory.
+  // Takes the place of a BatchNorm that was made with the same options: the same parameters, so
+  // that an optimizer that has them stays valid, and buffers in the same memory.
   struct State {
     torch::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
   };

@@ -30,7 +30,7 @@ using test::Rank;
 using test::Ranks;
 using torch::nn::BatchNormOptions;
 
-// --- Against BatchNorm on the whole batch --------------------------------------------------------------
+// --- Against BatchNorm on the whole batch --------------------------------------------------------
 
 struct Case {
   std::vector<std::int64_t> shape;  // Of one row: [C, ...].
@@ -235,7 +235,7 @@ TEST(SyncBatchNorm, UsesAllOfATensThreads) {
   at::set_num_threads(before);
 }
 
-// --- What it does not synchronise ------------------------------------------------------------------------
+// --- What it does not synchronise ----------------------------------------------------------------
 
 TEST(SyncBatchNorm, WithoutAGroupIsPlainAndInEvaluationCommunicatesNothing) {
   run_in_process(2, [](ProcessGroup& group) {
@@ -319,7 +319,7 @@ TEST(SyncBatchNorm, AClonePrintsAndSynchronisesAsItsOriginal) {
   });
 }
 
-// --- In a network ------------------------------------------------------------------------------------------
+// --- In a network --------------------------------------------------------------------------------
 
 template <class Norm>
 torch::nn::Sequential network() {

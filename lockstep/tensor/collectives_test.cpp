@@ -427,7 +427,7 @@ TEST(TensorCollectives, KeepWhatTheCallerWantsKept) {
   EXPECT_TRUE(watched.expired());
 }
 
-// --- Registered memory -----------------------------------------------------------------------------
+// --- Registered memory ---------------------------------------------------------------------------
 
 const Ranks registered("registered tensors", [](const Rank& rank) {
   at::Tensor outlives;
@@ -449,7 +449,7 @@ TEST(TensorCollectives, RegisteredTensorsOutliveTheirGroup) {
   EXPECT_TRUE(all_succeeded(registered.run(2)));
 }
 
-// --- Errors ----------------------------------------------------------------------------------------
+// --- Errors --------------------------------------------------------------------------------------
 
 TEST(TensorCollectives, ShapesAndTypesThatDifferAreAMismatchOfEverySize) {
   const auto expect_mismatch = [](const std::function<void(const ProcessGroup&, at::Tensor)>& call,

@@ -23,8 +23,9 @@ namespace lockstep {
 // Errors: unsupported when LibTorch has no CUDA, or there is no device here.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
-// Makes `buffer`, the elements of `tensor`, one of its device, in the order of this thread's current
-// stream. The memory is not used for another tensor before what that stream has by then is done.
+// Makes `buffer`, the elements of `tensor`, one of its device, in the order of this thread's
+// current stream. The memory is not used for another tensor before what that stream has by then is
+// done.
 void set_device(Buffer& buffer, const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -54,7 +54,8 @@ TEST(RandomGenerators, KeepTheStateThatTheyHadWhenItWasSaved) {
   EXPECT_TRUE(saved.tensors.at("rank.0").data.equal(before));
 }
 
-// What each of `world_size` ranks draws after `saved` was loaded, one after the other in this process.
+// What each of `world_size` ranks draws after `saved` was loaded, one after the other in this
+// process.
 std::vector<std::vector<double>> drawn_by_ranks(int world_size, const StateDict& saved) {
   std::vector<std::vector<double>> numbers(static_cast<std::size_t>(world_size));
   run_in_process(world_size, [&](const ProcessGroup& group) {

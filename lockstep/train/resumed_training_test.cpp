@@ -37,8 +37,8 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t all_steps = 12;
 
-// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones. Kept by name,
-// as parameters change places when buckets are rebuilt.
+// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones. Kept by
+// name, as parameters change places when buckets are rebuilt.
 class ErrorFeedback final : public Stateful {
  public:
   explicit ErrorFeedback(int rank) : prefix_("rank." + std::to_string(rank) + ".") {}
@@ -184,7 +184,8 @@ std::vector<at::Tensor> weights_of(const Training& training) {
   return weights;
 }
 
-// Four ranks train on whole batches, without random numbers; two go on from step 5 to step 8, and three from there to the end.
+// Four ranks train on whole batches, without random numbers; two go on from step 5 to step 8, and
+// three from there to the end.
 void change_ranks(const test::Rank& rank) {
   ProcessGroup world = init_process_group();
   torch::manual_seed(1);

@@ -223,7 +223,7 @@ TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {
   });
 }
 
-// --- Streams --------------------------------------------------------------------------------------
+// --- Streams -------------------------------------------------------------------------------------
 
 bool is_write(const StreamEntry& entry) { return entry.kind == StreamEntry::Kind::write; }
 

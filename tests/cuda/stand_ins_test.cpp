@@ -1,4 +1,5 @@
-// The stand-ins themselves: what would hold a thread up is counted, and nothing holds one up for good.
+// The stand-ins themselves: what would hold a thread up is counted, and nothing holds one up for
+// good.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/detail/CUDAHooksInterface.h>

@@ -29,7 +29,8 @@ Tensors some(int rank, at::Device device) {
           torch::full({5}, rank + 2, torch::TensorOptions(device).dtype(torch::kLong))};
 }
 
-// Calls `collective` on both and expects equal tensors on every rank, on the device that they were on.
+// Calls `collective` on both and expects equal tensors on every rank, on the device that they were
+// on.
 void expect_same_on_both(
     const std::function<void(const Tensors&, const ProcessGroup&)>& collective) {
   StandInDevices devices;

@@ -85,8 +85,8 @@ inline void note_calls(StandInDevices& devices) {
   };
 }
 
-// Calls `train` on each rank and returns what its model's parameters, buffers and gradients are then, in
-// CPU memory; those that are undefined are left out.
+// Calls `train` on each rank and returns what its model's parameters, buffers and gradients are
+// then, in CPU memory; those that are undefined are left out.
 inline std::vector<std::vector<torch::Tensor>> trained(
     Place place, int ranks, const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& train,
     StandInDevices* devices = nullptr) {

@@ -1,4 +1,5 @@
-// What a disk, or a kill, in the midst of a save does to checkpoints: nothing to those that there are.
+// What a disk, or a kill, in the midst of a save does to checkpoints: nothing to those that there
+// are.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// F8: what a user, a script or a batch system says to `lockstep run`. The first byte chooses: streams of
-// ranks alone, or a whole command line, its words separated by zeros. There, a word NAME=VALUE is a
-// variable of the environment instead, where NAME is LOCKSTEP_ and capitals.
+// F8: what a user, a script or a batch system says to `lockstep run`. The first byte chooses:
+// streams of ranks alone, or a whole command line, its words separated by zeros. There, a word
+// NAME=VALUE is a variable of the environment instead, where NAME is LOCKSTEP_ and capitals.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>

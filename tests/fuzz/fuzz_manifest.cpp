@@ -1,5 +1,5 @@
-// F5: the manifest of a checkpoint. The first byte chooses whether the rest is read as it is, or with
-// the end and the CRC-32C that belong to it, so that broken ones reach the parser.
+// F5: the manifest of a checkpoint. The first byte chooses whether the rest is read as it is, or
+// with the end and the CRC-32C that belong to it, so that broken ones reach the parser.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>

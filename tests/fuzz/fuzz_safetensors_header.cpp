@@ -1,6 +1,6 @@
-// F4: the header of a safetensors file. The first byte chooses whether the rest is read, as the JSON of
-// a file with so many bytes of data as the next two say, or is made into a header, which is written
-// and read again.
+// F4: the header of a safetensors file. The first byte chooses whether the rest is read, as the
+// JSON of a file with so many bytes of data as the next two say, or is made into a header, which is
+// written and read again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

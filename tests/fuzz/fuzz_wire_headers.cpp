@@ -1,5 +1,5 @@
-// F3: what one rank writes for another: the header of a message, and the packets of the switchboard.
-// The first byte chooses which.
+// F3: what one rank writes for another: the header of a message, and the packets of the
+// switchboard. The first byte chooses which.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>

@@ -16,8 +16,8 @@ struct Answer {
 };
 
 // `arguments` begin with the program's path; `variables`, such as "NAME=value", are added to our
-// environment. The program's stderr is dropped. Blocking: until it has ended, or it is killed at the
-// limit. Errors: system.
+// environment. The program's stderr is dropped. Blocking: until it has ended, or it is killed at
+// the limit. Errors: system.
 Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds limit,
            const std::vector<std::string>& variables = {});
 

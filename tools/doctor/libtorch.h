@@ -16,7 +16,8 @@ namespace lockstep::doctor {
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library);
 
 // The loader's list of libraries that `library` needs, a line "NAME => PATH (ADDRESS)" or
-// "NAME => not found" for each, as ldd(1) prints it. Its --list would stop at one that is not found.
+// "NAME => not found" for each, as ldd(1) prints it. Its --list would stop at one that is not
+// found.
 Answer list_needed(const std::filesystem::path& library);
 
 // What such a list says of LibTorch.

@@ -138,7 +138,7 @@ void DeviceBackend::cancel() {
   if (communicator_) communicator_->cancel();
 }
 
-// --- On the device ----------------------------------------------------------------------------------
+// --- On the device -------------------------------------------------------------------------------
 
 // Of all ranks: each comes here first with the same collective.
 DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {

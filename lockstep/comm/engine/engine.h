@@ -1,7 +1,8 @@
 // An engine's plugin, found and opened.
 //
 // Looked for, in this order: in the folders of LOCKSTEP_ENGINE_PATH (separated by ':'), and in the
-// folder of this library and its lockstep-engines/. Opened at most once, for the life of the process.
+// folder of this library and its lockstep-engines/. Opened at most once, for the life of the
+// process.
 //
 // Thread safety: every function may be called from any thread.
 

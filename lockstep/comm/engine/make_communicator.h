@@ -1,5 +1,5 @@
-// Makes an engine's communicator for some ranks of a job, which exchange their addresses through the
-// job's store.
+// Makes an engine's communicator for some ranks of a job, which exchange their addresses through
+// the job's store.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

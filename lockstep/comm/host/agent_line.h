@@ -37,7 +37,8 @@ class AgentLine {
   HostLink link_;
 };
 
-// A descriptor of our own for an inherited one, which no child of ours gets. Errors: as AgentLine's.
+// A descriptor of our own for an inherited one, which no child of ours gets. Errors: as
+// AgentLine's.
 FileDescriptor duplicate_agent_fd(int agent_fd);
 
 // What an agent publishes under job_token_key: sealed memory with the token's text and a zero.

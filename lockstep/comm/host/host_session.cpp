@@ -166,8 +166,8 @@ void HostSession::note_break(Failure failure) {
   log_once(failure);
 }
 
-// A rank that loses its group to an exception which it catches says which one only when the stack is
-// unwound, a moment later.
+// A rank that loses its group to an exception which it catches says which one only when the stack
+// is unwound, a moment later.
 Failure HostSession::examine(int peer) const {
   const Deadline patience = in(time_for_last_words);
   Failure seen = page_->examine(peer);

@@ -76,7 +76,7 @@ TEST(OomKills, AreUnknownWhereNobodyCounts) {
 
 TEST(OomKills, AreKnownOnThisHost) { EXPECT_TRUE(oom_kills()); }
 
-// --- A real one -----------------------------------------------------------------------------------
+// --- A real one ----------------------------------------------------------------------------------
 
 constexpr std::size_t limit = 64 << 20;
 

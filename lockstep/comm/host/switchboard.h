@@ -31,7 +31,8 @@ constexpr std::string_view job_page_key = "job page";
 constexpr std::string_view job_token_key = "job token";
 
 // Under which ranks of several agents offer each their own agent the job page of the session that
-// they have formed: its slots are the ranks of all these agents. Every rank does, for every session.
+// they have formed: its slots are the ranks of all these agents. Every rank does, for every
+// session.
 constexpr std::string_view session_page_key = "session page";
 
 class LOCKSTEP_API Switchboard {

@@ -10,8 +10,8 @@
 namespace lockstep {
 
 // As getpid(), at the cost of a load: a system call is half as long as the rest of a collective.
-// Right in every child that has memory of its own, by fork(), _Fork() or clone(). A child of vfork()
-// shares its parent's memory, and gets its parent's pid.
+// Right in every child that has memory of its own, by fork(), _Fork() or clone(). A child of
+// vfork() shares its parent's memory, and gets its parent's pid.
 // Thread safety: any thread.
 LOCKSTEP_API pid_t this_process();
 

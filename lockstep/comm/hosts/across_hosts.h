@@ -56,7 +56,8 @@ inline bool was_built(const std::string& engine) {
                                                       ("liblockstep-engine-" + engine + ".so"));
 }
 
-// Skips the current test, with the reason, where that engine was not built. One that was has to run.
+// Skips the current test, with the reason, where that engine was not built. One that was has to
+// run.
 #define LOCKSTEP_NEEDS_ENGINE(name)                                 \
   do {                                                              \
     const std::string reason = ::lockstep::why_no_engine(name);     \

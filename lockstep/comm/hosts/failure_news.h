@@ -1,4 +1,5 @@
-// Tells the ranks of other hosts when a rank of this one is lost, also while nobody here waits for it.
+// Tells the ranks of other hosts when a rank of this one is lost, also while nobody here waits for
+// it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

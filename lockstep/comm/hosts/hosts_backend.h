@@ -162,8 +162,8 @@ class HostsBackend final : public Backend {
   HostsPipes pipes_;
   Mailbox mailbox_;
   std::vector<Signature> said_;  // By rank, of what all have entered last.
-  // Which of kept_'s scratch a step uses: the first four for what it computes, and these, one for each
-  // slot, for copies of a user's memory.
+  // Which of kept_'s scratch a step uses: the first four for what it computes, and these, one for
+  // each slot, for copies of a user's memory.
   static constexpr std::size_t staged_input = 4;
   static constexpr std::size_t staged_output = staged_input + slots;
   KeptMemory kept_;

@@ -1,4 +1,5 @@
-// Every engine over the whole conformance suite: alone, and between hosts with shared memory inside.
+// Every engine over the whole conformance suite: alone, and between hosts with shared memory
+// inside.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

@@ -9,7 +9,8 @@
 namespace lockstep {
 
 struct ServedStore {
-  // It listens at the address and port that `options` is to connect to; with port 0 at any free one.
+  // It listens at the address and port that `options` is to connect to; with port 0 at any free
+  // one.
   explicit ServedStore(TcpStoreOptions options)
       : server({.address = options.host,
                 .port = options.port,

@@ -30,7 +30,8 @@ class Lines::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all lines, after peers have read what was sent, for which finished ones wait up to a second.
+  // Ends all lines, after peers have read what was sent, for which finished ones wait up to a
+  // second.
   void stop();
 
   // Who the remote ranks are.

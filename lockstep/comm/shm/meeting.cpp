@@ -169,8 +169,8 @@ std::vector<int> Meeting::numbers_of(const std::vector<int>& ranks) const {
   return numbers;
 }
 
-// Another host gave the group up for want of ranks: who is absent here is known here best. A rank of
-// this host that gave up has said whom it waited for, and may be absent itself by now.
+// Another host gave the group up for want of ranks: who is absent here is known here best. A rank
+// of this host that gave up has said whom it waited for, and may be absent itself by now.
 void Meeting::throw_if_given_up_without(const std::vector<int>& absent,
                                         const std::string& context) const {
   const auto& common = segment_.common();

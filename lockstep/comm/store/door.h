@@ -1,5 +1,5 @@
-// Where a job's processes on other hosts come in, launchers or ranks: listens, and lets in who proves
-// the token.
+// Where a job's processes on other hosts come in, launchers or ranks: listens, and lets in who
+// proves the token.
 //
 // Strangers are limited in number and time, and cost no more than that.
 // Thread safety: none. Blocking: never.

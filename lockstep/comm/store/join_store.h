@@ -14,13 +14,13 @@
 
 namespace lockstep {
 
-// A socket to the server, which has taken us. Tries again when the server is not there yet, and when
-// it dropped us because it is crowded by strangers. `server` is for messages.
+// A socket to the server, which has taken us. Tries again when the server is not there yet, and
+// when it dropped us because it is crowded by strangers. `server` is for messages.
 // Errors: as TcpStore's constructor.
 FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server);
 
-// One attempt at one address, of some 6 s at most. Empty when a later one may succeed, for the reason
-// that is then in `why`. Errors: as ClientHandshake's.
+// One attempt at one address, of some 6 s at most. Empty when a later one may succeed, for the
+// reason that is then in `why`. Errors: as ClientHandshake's.
 FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
                            const std::optional<JobToken>& token, Channel channel, Deadline deadline,
                            std::string& why);

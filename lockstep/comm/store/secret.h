@@ -1,7 +1,7 @@
 // Text that no core dump of this process shows.
 //
-// It lies in pages of its own, which the kernel leaves out of dumps and, as far as this user may lock
-// memory, does not swap out. Copies share them; they are overwritten when the last one goes.
+// It lies in pages of its own, which the kernel leaves out of dumps and, as far as this user may
+// lock memory, does not swap out. Copies share them; they are overwritten when the last one goes.
 // Thread safety: a value.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -29,15 +29,15 @@ struct LOCKSTEP_API SocketAddress {
 LOCKSTEP_API std::string to_text(const SocketAddress& address);
 LOCKSTEP_API std::string to_text(const std::string& host, int port);
 
-// Of HOST:PORT or [IPV6]:PORT, without the brackets; empty when `text` is neither, or the port is not
-// in 1 to 65535.
+// Of HOST:PORT or [IPV6]:PORT, without the brackets; empty when `text` is neither, or the port is
+// not in 1 to 65535.
 LOCKSTEP_API std::optional<std::pair<std::string, int>> host_and_port(std::string_view text);
 
 // Errors: misuse when `host` is no numeric IPv4 or IPv6 address.
 LOCKSTEP_API SocketAddress numeric_address(const std::string& host, int port);
 
-// Numeric addresses and localhost at once; asks the resolver, which has a time limit of its own, for
-// anything else. Errors: misuse when there is no such host.
+// Numeric addresses and localhost at once; asks the resolver, which has a time limit of its own,
+// for anything else. Errors: misuse when there is no such host.
 LOCKSTEP_API std::vector<SocketAddress> resolve(const std::string& host, int port);
 
 LOCKSTEP_API SocketAddress local_address(int socket);

@@ -2,8 +2,8 @@
 //
 // No I/O and no state here. Decoding views into the bytes it was given and allocates nothing, so
 // that no length a peer claims costs memory.
-// Errors: corrupt for bytes that encoding never makes: decode(encode(x)) is x, and encode(decode(b))
-// is b.
+// Errors: corrupt for bytes that encoding never makes: decode(encode(x)) is x, and
+// encode(decode(b)) is b.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -13,16 +13,16 @@
 namespace lockstep {
 
 // Errors: misuse when `address` is beyond loopback and there is no job token, unless
-// LOCKSTEP_TRUST_NETWORK=1 is in the environment. `what`, such as "the store", will not listen then;
-// `host` is the address as it was given.
+// LOCKSTEP_TRUST_NETWORK=1 is in the environment. `what`, such as "the store", will not listen
+// then; `host` is the address as it was given.
 LOCKSTEP_API void require_protection(const SocketAddress& address, const std::string& host,
                                      bool has_token, std::string_view what);
 
 // A non-blocking socket that listens; or none, with errno set.
 LOCKSTEP_API FileDescriptor try_to_listen(const SocketAddress& address);
 
-// Why that, or the errno that it left, is an Error: misuse for a port in use, whose holder is named;
-// else system.
+// Why that, or the errno that it left, is an Error: misuse for a port in use, whose holder is
+// named; else system.
 [[noreturn]] LOCKSTEP_API void throw_not_listening(const SocketAddress& address, int error);
 
 // A non-blocking socket on its way to `address`, or none with errno set. Once it is writable,

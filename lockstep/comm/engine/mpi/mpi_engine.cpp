@@ -1,8 +1,8 @@
 // The engine "mpi": what the ABI asks for, in terms of MPI.
 //
 // Which networks MPI uses is decided by whoever starts the ranks, and config.interface_name has no
-// say in it: with Open MPI's TCP by `mpirun --mca btl_tcp_if_include eth0`, with libfabric's (MPICH,
-// Intel MPI) by FI_TCP_IFACE=eth0, with UCX by UCX_NET_DEVICES=eth0.
+// say in it: with Open MPI's TCP by `mpirun --mca btl_tcp_if_include eth0`, with libfabric's
+// (MPICH, Intel MPI) by FI_TCP_IFACE=eth0, with UCX by UCX_NET_DEVICES=eth0.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <array>

@@ -13,8 +13,8 @@ namespace lockstep::mpi {
 MPI_Datatype type_of(DType dtype);
 
 // How elements of type_of(dtype) are combined. MPI_OP_NULL where MPI cannot or need not do as
-// Lockstep does: averages; types that it does not know; min and max of floating-point numbers, which
-// may lose a NaN; sums of integers of 8 and 16 bits, which may not wrap.
+// Lockstep does: averages; types that it does not know; min and max of floating-point numbers,
+// which may lose a NaN; sums of integers of 8 and 16 bits, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
 }  // namespace lockstep::mpi
