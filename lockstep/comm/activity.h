@@ -52,7 +52,7 @@ struct Activity {
 };
 
 // The name of the group whose operation it is; empty before the first.
-std::string group_of(const Activity& activity);
+LOCKSTEP_API std::string group_of(const Activity& activity);
 
 // Such as "in all_reduce #812 of group world for 3.2 s", "outside of collectives for 34.0 s, after
 // all_reduce #811 of group world" or "yet to call its first collective".

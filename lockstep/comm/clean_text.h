@@ -14,7 +14,7 @@ namespace lockstep {
 constexpr std::size_t longest_character = 4;  // Bytes, in UTF-8.
 
 // The beginning of `text`, which does not end within a character of UTF-8.
-std::string_view cut_text(std::string_view text, std::size_t most);
+LOCKSTEP_API std::string_view cut_text(std::string_view text, std::size_t most);
 
 // `text` as UTF-8 without control characters, cut to `most` bytes between two characters. An ASCII
 // control, such as a newline or ESC, becomes a space, a C1 control an inverted question mark, and

@@ -18,15 +18,15 @@ LOCKSTEP_API std::string exception_text(const std::exception_ptr& error);
 
 // Whether it only says that another rank has failed, or has given its group up: that rank's own
 // exception is the one to be shown.
-bool is_consequence(const std::exception_ptr& error);
+LOCKSTEP_API bool is_consequence(const std::exception_ptr& error);
 
 // The fault of an Error of ours; empty for any other exception.
-std::optional<Fault> fault_in(const std::exception_ptr& error);
+LOCKSTEP_API std::optional<Fault> fault_in(const std::exception_ptr& error);
 
 // Whether only a broken group throws it: the other ranks know of it then, or will learn.
 LOCKSTEP_API bool comes_of_a_broken_group(const std::exception_ptr& error);
 
 // The calls that led to whoever asks, one a line, the innermost first, but for `skip` of them.
-std::string call_stack(int skip);
+LOCKSTEP_API std::string call_stack(int skip);
 
 }  // namespace lockstep

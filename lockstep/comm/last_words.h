@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/host/job_page.h"
 
 namespace lockstep {
@@ -12,6 +13,6 @@ namespace lockstep {
 // From now on record_exception() says this process's last words in `slot` of `page`, of which this
 // process is. Stays so when its group has gone, since an exception that is caught has often ended
 // the group first. The first call installs the terminate handler of record.h.
-void send_last_words_to(std::shared_ptr<const JobPage> page, int slot);
+LOCKSTEP_API void send_last_words_to(std::shared_ptr<const JobPage> page, int slot);
 
 }  // namespace lockstep

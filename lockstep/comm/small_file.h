@@ -7,13 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // Puts `text` into `path`, which only this user may read, in place of what is there. A process that
 // is killed meanwhile leaves PATH.XXXXXX. Errors: system, naming the file; nothing is left then.
-void write_small_file(const std::string& path, std::string_view text);
+LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 
 // All of `text`, to a file, a pipe or a device. Errors: system.
-void write_all(int descriptor, std::string_view text);
+LOCKSTEP_API void write_all(int descriptor, std::string_view text);
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
@@ -22,6 +23,6 @@ inline Ticks ticks_now() {
 }
 
 // The time of the steady clock at `ticks`, of this process or another one of this host.
-Clock::time_point time_of(Ticks ticks);
+LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
 
 }  // namespace lockstep

@@ -11,9 +11,11 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
-class Variables {
+class LOCKSTEP_API Variables {
  public:
   explicit Variables(std::function<const char*(const char*)> lookup) : lookup_(std::move(lookup)) {}
 

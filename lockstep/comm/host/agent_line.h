@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-class AgentLine {
+class LOCKSTEP_API AgentLine {
  public:
   // `agent_fd` is the inherited end of the socket pair, and stays open. Errors: misuse when it is
   // not.

@@ -7,14 +7,16 @@
 #include <chrono>
 #include <cstdint>
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // Sleeps while `word` is `seen`, for `limit` at the most. May also return early for no reason.
 // The word may be shared between processes.
-void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
-                std::chrono::nanoseconds limit);
+LOCKSTEP_API void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                             std::chrono::nanoseconds limit);
 
 // Wakes all who sleep on `word`.
-void futex_wake_all(const std::atomic<std::uint32_t>& word);
+LOCKSTEP_API void futex_wake_all(const std::atomic<std::uint32_t>& word);
 
 }  // namespace lockstep

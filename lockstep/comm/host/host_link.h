@@ -13,13 +13,14 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/host/packet.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {
 
-class HostLink {
+class LOCKSTEP_API HostLink {
  public:
   explicit HostLink(FileDescriptor socket) : socket_(std::move(socket)) {}
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/host/host_link.h"
 #include "lockstep/comm/host/job_page.h"
@@ -24,7 +25,7 @@ namespace lockstep {
 
 // Who the processes of a session are and how they find each other: through the agent that started
 // all of them, or on the abstract Unix socket named by `identity`, which one of them opens.
-struct HostMeeting {
+struct LOCKSTEP_API HostMeeting {
   int rank = 0;  // This process's slot in the job page.
   int size = 1;
   std::string job_id = {};           // For people.
@@ -43,7 +44,7 @@ struct HostMeeting {
                                std::string_view secret = {});
 };
 
-class HostSession {
+class LOCKSTEP_API HostSession {
  public:
   // Returns when this rank has its slot; others may still be on their way. Errors: timeout when
   // rank 0 does not come; mismatch when there is no slot for this rank, and when the launcher says

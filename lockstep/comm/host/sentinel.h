@@ -14,6 +14,7 @@
 #include <future>
 #include <vector>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/host/job_page.h"
 #include "lockstep/comm/host/switchboard.h"
@@ -21,7 +22,7 @@
 
 namespace lockstep {
 
-class Sentinel {
+class LOCKSTEP_API Sentinel {
  public:
   // Returns once `slot` of `page` is taken. Both `page` and `switchboard`, which may be null,
   // must outlive the sentinel. `look` is called ten times a second until leave_as(), and must

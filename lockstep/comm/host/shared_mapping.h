@@ -48,7 +48,7 @@ class LOCKSTEP_API SharedMapping {
 
 // Maps all pages of such memory at once, which costs less than each at its first touch, if all of them
 // are going to be touched.
-void map_all_pages(std::byte* data, std::size_t bytes);
+LOCKSTEP_API void map_all_pages(std::byte* data, std::size_t bytes);
 
 // Bytes that this process may still take: the least of what the kernel calls available and of
 // what each memory cgroup above this process leaves.

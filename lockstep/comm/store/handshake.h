@@ -40,7 +40,7 @@ enum class Channel : std::uint32_t {
 LOCKSTEP_API std::string make_nonce();
 
 // Errors: misuse for a job id or numbers that no frame can carry.
-void require_member(const JobMember& member);
+LOCKSTEP_API void require_member(const JobMember& member);
 
 enum class Verdict : std::uint8_t {
   refused = 0,  // Not authenticated: nothing else is said.

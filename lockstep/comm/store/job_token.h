@@ -38,6 +38,6 @@ LOCKSTEP_API std::optional<JobToken> read_job_token();
 
 // The text of LOCKSTEP_JOB_TOKEN at the first call, which wipes and unsets it: for all groups of
 // this process. Any text; empty when it was not set.
-const std::optional<Secret>& secret_of_environment();
+LOCKSTEP_API const std::optional<Secret>& secret_of_environment();
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/comm/api.h"
 #include "lockstep/comm/host/file_descriptor.h"
 #include "lockstep/comm/store/handshake.h"
 #include "lockstep/comm/store/socket_address.h"
@@ -21,8 +22,8 @@ FileDescriptor join_store(const TcpStoreOptions& options, const std::string& ser
 
 // One attempt at one address, of some 6 s at most. Empty when a later one may succeed, for the reason
 // that is then in `why`. Errors: as ClientHandshake's.
-FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
-                           const std::optional<JobToken>& token, Channel channel, Deadline deadline,
-                           std::string& why);
+LOCKSTEP_API FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
+                                        const std::optional<JobToken>& token, Channel channel,
+                                        Deadline deadline, std::string& why);
 
 }  // namespace lockstep
