@@ -5,11 +5,13 @@
 
 #include "lockstep/comm/buffer.h"
 #include "lockstep/comm/bytes.h"
+#include "lockstep/comm/counts.h"
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/exit_code.h"
 #include "lockstep/comm/in_process.h"
+#include "lockstep/comm/init_options.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/network.h"

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/counts.h"
 #include "lockstep/comm/hosts/engine_communicator.h"
 #include "lockstep/comm/hosts/failure_news.h"
 #include "lockstep/comm/hosts/host_map.h"
@@ -26,7 +27,6 @@
 #include "lockstep/comm/hosts/kept_memory.h"
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/mailbox.h"
-#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
 

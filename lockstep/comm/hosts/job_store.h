@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/init_options.h"
 #include "lockstep/comm/store/job_token.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/host/host_session.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
-#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/init_options.h"
 
 namespace lockstep {
 
