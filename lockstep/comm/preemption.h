@@ -7,13 +7,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "lockstep/comm/api.h"
+
 namespace lockstep {
 
 // From now on these signals are kept and end nobody. A second call changes nothing. Errors: system.
-void keep_preemption_signals();
+LOCKSTEP_API void keep_preemption_signals();
 
 // Whether that was asked for, and whether such a signal has come since.
-bool keeps_preemption_signals();
-bool preemption_signalled();
+LOCKSTEP_API bool keeps_preemption_signals();
+LOCKSTEP_API bool preemption_signalled();
 
 }  // namespace lockstep
