@@ -26,6 +26,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/registered_memory.h"
 #include "lockstep/comm/signature.h"
 #include "lockstep/comm/time.h"

@@ -18,6 +18,7 @@
 #include "lockstep/comm/operation.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/record.h"
+#include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/registered_memory.h"
 #include "lockstep/comm/store/file_store.h"
 #include "lockstep/comm/store/foreign_store.h"

@@ -1,4 +1,4 @@
-// The operations of a group, and how reductions combine elements.
+// The operations of a group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,26 +31,12 @@ enum class Operation : std::uint8_t {
   allocate_shared = 16,
 };
 
-enum class ReduceOp : std::uint8_t {
-  sum = 0,
-  average = 1,  // The sum, times 1 / world_size. Floating-point types only.
-  product = 2,
-  min = 3,  // NaN in any rank gives NaN, as in torch.minimum().
-  max = 4,
-  band = 5,  // Bitwise; integers and bool only, as bor and bxor.
-  bor = 6,
-  bxor = 7,
-};
-
-constexpr int reduce_op_count = 8;
-
-// Whether it combines elements: whether its ReduceOp has a meaning.
+// Whether it combines elements: whether its ReduceOp (reduce_op.h) has a meaning.
 constexpr bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
          operation == Operation::reduce_scatter;
 }
 
 LOCKSTEP_API std::string_view name(Operation operation);
-LOCKSTEP_API std::string_view name(ReduceOp op);
 
 }  // namespace lockstep

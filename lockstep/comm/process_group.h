@@ -42,7 +42,7 @@
 #include "lockstep/comm/counts.h"
 #include "lockstep/comm/init_options.h"
 #include "lockstep/comm/message.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/registered_memory.h"
 #include "lockstep/comm/work.h"
 

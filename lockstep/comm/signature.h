@@ -12,6 +12,7 @@
 #include "lockstep/comm/clean_text.h"
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep {
 

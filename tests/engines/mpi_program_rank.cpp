@@ -17,6 +17,7 @@
 #include "lockstep/comm/engine/mpi/library.h"  // <mpi.h>
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 #include "tests/engines/engine_checks.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::test {
 

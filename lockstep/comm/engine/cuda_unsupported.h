@@ -7,6 +7,7 @@
 
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "lockstep/comm/buffer.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/time.h"
 
 namespace lockstep {

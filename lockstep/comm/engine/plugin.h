@@ -17,7 +17,7 @@
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/error.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::plugin {
 

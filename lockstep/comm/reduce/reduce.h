@@ -14,7 +14,7 @@
 #include <cstddef>
 
 #include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::plugin {
 namespace {

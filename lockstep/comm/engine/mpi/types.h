@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/engine/mpi/library.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::mpi {
 

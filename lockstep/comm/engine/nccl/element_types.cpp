@@ -2,7 +2,7 @@
 #include "lockstep/comm/engine/nccl/element_types.h"
 
 #include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::plugin {
 namespace {
