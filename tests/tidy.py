@@ -13,16 +13,18 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Each room of lockstep/ and the rooms it may include, besides itself.
 LAYERS = {
-    "comm": set(),
-    "launch": {"comm"},
-    "tensor": {"comm"},
-    "optim": {"comm", "tensor"},
-    "data": {"comm", "tensor"},
-    "checkpoint": {"comm", "tensor"},
-    "parallel": {"comm", "tensor", "optim"},
-    "train": {"comm", "tensor", "optim", "data", "checkpoint", "parallel"},
+    "base": set(),
+    "job": {"base"},
+    "comm": {"base", "job"},
+    "launch": {"base", "job"},
+    "tensor": {"base", "job", "comm"},
+    "optim": {"base", "job", "comm", "tensor"},
+    "data": {"base", "job", "comm", "tensor"},
+    "checkpoint": {"base", "job", "comm", "tensor"},
+    "parallel": {"base", "job", "comm", "tensor", "optim"},
+    "train": {"base", "job", "comm", "tensor", "optim", "data", "checkpoint", "parallel"},
 }
-WITHOUT_TORCH = {"comm", "launch"}
+WITHOUT_TORCH = {"base", "job", "comm", "launch"}
 
 # Held by everything in lockstep/ but its tests.
 BANNED = {

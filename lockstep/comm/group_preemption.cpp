@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/group_state.h"
-#include "lockstep/comm/preemption.h"
+#include "lockstep/job/preemption.h"
 
 namespace lockstep {
 

@@ -37,13 +37,13 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/buffer.h"
-#include "lockstep/comm/counts.h"
-#include "lockstep/comm/init_options.h"
-#include "lockstep/comm/message.h"
-#include "lockstep/comm/reduce_op.h"
-#include "lockstep/comm/registered_memory.h"
+#include "lockstep/base/api.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/counts.h"
+#include "lockstep/comm/core/init_options.h"
+#include "lockstep/comm/core/message.h"
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/registered_memory.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/bytes.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

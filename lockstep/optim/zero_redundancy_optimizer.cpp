@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/coalesced.h"
 
 namespace lockstep {

@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exception_text.h"
-#include "lockstep/comm/host/block_signals.h"
+#include "lockstep/base/block_signals.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exception_text.h"
 #include "lockstep/parallel/stopwatch.h"
 
 namespace lockstep {

@@ -15,7 +15,7 @@
 #include <functional>
 #include <mutex>
 
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/gradient_buckets.h"
 #include "lockstep/parallel/reduction_stream.h"

@@ -11,7 +11,7 @@
 
 #include <functional>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/parallel/gradient_bucket.h"
 
 namespace lockstep {

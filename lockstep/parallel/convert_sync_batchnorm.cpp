@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {

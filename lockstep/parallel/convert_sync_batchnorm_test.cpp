@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "tests/fault_of.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/deterministic_pass.h"
 #include "lockstep/parallel/gradient_hook.h"

@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/steps.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/fixed_state.h"

@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/digest.h"
 #include "tests/fault_of.h"

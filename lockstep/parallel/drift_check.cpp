@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/hyperparameters.h"
 #include "lockstep/parallel/replica_state.h"
 

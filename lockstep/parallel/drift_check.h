@@ -33,7 +33,7 @@
 
 #include <cstdint>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/named_tensors.h"
 

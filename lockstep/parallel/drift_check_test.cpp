@@ -13,8 +13,8 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

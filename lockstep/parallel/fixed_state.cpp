@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {

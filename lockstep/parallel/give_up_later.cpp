@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

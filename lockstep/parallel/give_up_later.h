@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/gradient_layout.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/padded.h"

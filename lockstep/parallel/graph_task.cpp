@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 
 #include <stdexcept>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/tensor/collectives.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/memory_report.h"

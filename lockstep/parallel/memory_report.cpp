@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"

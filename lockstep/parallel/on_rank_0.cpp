@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

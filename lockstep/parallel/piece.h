@@ -12,7 +12,7 @@
 
 #include <functional>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/large_gradient.h"
 #include "lockstep/parallel/overlap.h"
 #include "lockstep/parallel/trained_parameters.h"

@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exception_text.h"
-#include "lockstep/comm/log.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exception_text.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/steps.h"
 #include "lockstep/parallel/give_up_later.h"
 #include "lockstep/parallel/reducer.h"

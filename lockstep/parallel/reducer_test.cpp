@@ -15,9 +15,9 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/comm/log.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/give_up_later.h"
 #include "lockstep/tensor/collectives.h"

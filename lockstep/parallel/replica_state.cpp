@@ -15,8 +15,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/hyperparameters.h"
 

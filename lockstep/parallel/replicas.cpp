@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/tensor/coalesced.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/drift_check.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/parallel/gradient_slices.h"
 #include "lockstep/parallel/hyperparameters.h"
 #include "lockstep/parallel/shared_parameters.h"

@@ -21,7 +21,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/adamw.h"

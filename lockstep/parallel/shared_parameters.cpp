@@ -6,7 +6,7 @@
 #include <atomic>
 #include <exception>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/on_rank_0.h"
 #include "lockstep/parallel/padded.h"
 #include "lockstep/tensor/collectives.h"

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/batch_norm_kernels.h"
 #include "lockstep/tensor/collectives.h"
 

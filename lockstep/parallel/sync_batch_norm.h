@@ -33,7 +33,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

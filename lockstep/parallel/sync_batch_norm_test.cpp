@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/parallel/convert_sync_batchnorm.h"
 #include "lockstep/parallel/distributed_data_parallel.h"

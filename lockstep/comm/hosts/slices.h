@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "lockstep/comm/counts.h"
+#include "lockstep/comm/core/counts.h"
 #include "lockstep/comm/hosts/host_map.h"
 
 namespace lockstep {
