@@ -18,11 +18,14 @@ LAYERS = {
     "comm": {"base", "job"},
     "launch": {"base", "job"},
     "tensor": {"base", "job", "comm"},
+    "nn": {"base", "job", "comm", "tensor"},
     "optim": {"base", "job", "comm", "tensor"},
     "data": {"base", "job", "comm", "tensor"},
     "checkpoint": {"base", "job", "comm", "tensor"},
-    "parallel": {"base", "job", "comm", "tensor", "optim"},
-    "train": {"base", "job", "comm", "tensor", "optim", "data", "checkpoint", "parallel"},
+    "parallel": {"base", "job", "comm", "tensor", "nn", "optim"},
+    "observe": {"base", "job", "comm", "tensor", "nn", "optim", "parallel"},
+    "train": {"base", "job", "comm", "tensor", "nn", "optim", "data", "checkpoint", "parallel",
+              "observe"},
 }
 WITHOUT_TORCH = {"base", "job", "comm", "launch"}
 
