@@ -1,5 +1,5 @@
 // This process's part in a job on this host: its line to the switchboard, its slot in the job
-// page and the sentinel thread that holds it. The one thing of comm that exists once per process.
+// page and the sentinel thread that holds it. It exists once per process.
 //
 // Thread safety: every member may be called from any thread at once.
 

@@ -11,7 +11,8 @@
 // no prefix: the module stays the user's own, and may be called directly when nothing is to be
 // synchronised, in an evaluation say. After backward() `.grad` may lie in memory of this class, which
 // lives as long as the tensor does; large gradients are made there by an allocator that stands
-// before LibTorch's own in the whole process (lockstep/parallel/gradients/gradient_pool.h in the sources).
+// before LibTorch's own in the whole process (in the sources,
+// lockstep/parallel/gradients/gradient_pool.h).
 //
 // Every backward() that reaches the module's parameters, after a forward() that was not under
 // no_sync(), is averaged: on all ranks the same number of times. autograd::grad() with respect to
