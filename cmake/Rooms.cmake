@@ -58,11 +58,12 @@ function(lockstep_united result name)
   set(${result} ${units} PARENT_SCOPE)
 endfunction()
 
-# lockstep_room(<library> [HEADERS h...] [SOURCES cpp...] [TESTS cpp...])
-# Adds the files of the calling folder. HEADERS are installed; other headers need not be named.
+# lockstep_room(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...])
+# Adds the files of the calling folder. HEADERS are installed. OFFERS are for our other rooms alone;
+# headers that are not named are private to the room (tests/tidy.py).
 # TESTS go into the program <room>_test, one GoogleTest suite for the room.
 function(lockstep_room library)
-  cmake_parse_arguments(room "" "" "HEADERS;SOURCES;TESTS" ${ARGN})
+  cmake_parse_arguments(room "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(library STREQUAL lockstep)

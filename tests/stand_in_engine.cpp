@@ -10,8 +10,8 @@
 #include <numeric>
 #include <thread>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/device_backend.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/shm_backend.h"

@@ -3,7 +3,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
-#include <lockstep/parallel/shared_optimizer.h>
+#include <lockstep/parallel/one_copy/shared_optimizer.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 

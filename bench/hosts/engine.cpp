@@ -14,9 +14,9 @@
 
 #include "bench/collectives/case.h"
 #include "lockstep/comm/engine/make_communicator.h"
-#include "lockstep/comm/environment.h"
 #include "lockstep/comm/hosts/job_store.h"
-#include "lockstep/comm/network.h"
+#include "lockstep/job/environment.h"
+#include "lockstep/job/network.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -16,10 +16,10 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/latest_link.h"
 #include "lockstep/checkpoint/output_file.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/log.h"
 
 namespace lockstep {
 namespace {

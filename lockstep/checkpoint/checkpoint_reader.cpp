@@ -12,11 +12,11 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors_file.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {

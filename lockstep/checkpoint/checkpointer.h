@@ -38,7 +38,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/state.h"
 

@@ -23,12 +23,12 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/comm/log.h"
 #include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 

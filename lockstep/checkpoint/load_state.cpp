@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

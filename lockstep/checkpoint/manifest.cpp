@@ -11,9 +11,9 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep::manifest_test {
 namespace {

@@ -4,8 +4,8 @@
 #include <regex>
 #include <string_view>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/comm/error.h"
 #include "tests/ranks.h"
 
 namespace lockstep::name_table_test {

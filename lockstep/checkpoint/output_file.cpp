@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/ignore_signals.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/ignore_signals.h"
 
 namespace lockstep {
 namespace {

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_writer.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/tensor/tied_tensors.h"
 
 namespace lockstep {

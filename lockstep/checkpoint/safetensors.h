@@ -14,8 +14,8 @@
 #include <map>
 #include <string>
 
+#include "lockstep/base/api.h"
 #include "lockstep/checkpoint/name_table.h"
-#include "lockstep/comm/api.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {

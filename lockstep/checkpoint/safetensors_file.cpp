@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

@@ -16,9 +16,9 @@
 #include <span>
 #include <string>
 
+#include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/host/file_descriptor.h"
 
 namespace lockstep {
 

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

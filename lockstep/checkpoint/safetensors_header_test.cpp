@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::safetensors_header_test {
 namespace {

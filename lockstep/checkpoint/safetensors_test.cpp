@@ -19,7 +19,7 @@
 #include <iterator>
 #include <limits>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/digest.h"
 #include "tests/ranks.h"
 

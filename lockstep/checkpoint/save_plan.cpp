@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

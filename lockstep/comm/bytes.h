@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

@@ -20,10 +20,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/shared_mapping.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/shared_mapping.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/comm/log.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/activity.h"
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/point_to_point.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/progress_thread.h"
 #include "lockstep/comm/turn.h"
+#include "lockstep/job/activity.h"
 
 namespace lockstep {
 

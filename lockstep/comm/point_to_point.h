@@ -15,8 +15,8 @@
 #include <mutex>
 #include <string>
 
-#include "lockstep/comm/backend.h"
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

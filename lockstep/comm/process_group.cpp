@@ -9,8 +9,8 @@
 #include <numeric>
 #include <set>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
 

@@ -1,7 +1,7 @@
 // An exception that ends a rank: what its peers, its launcher and its own exit code say of it.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/record.h"
+#include "lockstep/job/record.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,10 +25,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exit_code.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/time.h"
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 

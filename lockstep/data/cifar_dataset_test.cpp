@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/data/cifar.h"
 #include "tests/ranks.h"
 

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/values.h"
 

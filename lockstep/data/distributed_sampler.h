@@ -32,7 +32,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"

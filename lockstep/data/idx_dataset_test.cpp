@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "tests/ranks.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <system_error>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tests/ranks.h"
 
 namespace lockstep::idx_test {

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/local_ranks.h"
 #include "lockstep/launch/log_queue.h"

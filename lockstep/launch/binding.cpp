@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/cpu_quota.h"
 #include "lockstep/launch/topology.h"
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/restart_backoff.h"
 

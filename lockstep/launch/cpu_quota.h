@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/ranges.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/ranges.h"
 #include "lockstep/launch/environment.h"
 #include "lockstep/launch/run.h"
 

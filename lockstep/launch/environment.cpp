@@ -10,7 +10,7 @@
 #include <map>
 #include <string_view>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

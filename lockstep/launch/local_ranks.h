@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/job_page.h"
-#include "lockstep/comm/host/switchboard.h"
-#include "lockstep/comm/store/job_token.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/job_page.h"
+#include "lockstep/job/store/job_token.h"
+#include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/output.h"

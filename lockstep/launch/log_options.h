@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

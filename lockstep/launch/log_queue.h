@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/log.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/line_format.h"
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/log_options.h"

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <climits>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <cerrno>
 
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/store/poll_until.h"
-#include "lockstep/comm/store/tcp_socket.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/poll_until.h"
+#include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous_end.h"
 
 namespace lockstep {

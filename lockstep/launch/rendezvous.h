@@ -21,9 +21,9 @@
 #include <variant>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/job_token.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/store/job_token.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {

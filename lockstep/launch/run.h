@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/log_options.h"
 

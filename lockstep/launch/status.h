@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/host/job_page.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/job_page.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 static_assert(HWLOC_API_VERSION >= 0x00020800, "hwloc 2.8 can leave out what costs time");
 

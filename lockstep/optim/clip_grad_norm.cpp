@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/shared_blocks.h"
 
 namespace lockstep {

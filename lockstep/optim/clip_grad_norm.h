@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

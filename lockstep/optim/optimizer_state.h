@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

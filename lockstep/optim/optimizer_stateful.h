@@ -23,7 +23,7 @@
 
 #include <memory>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/state.h"
 

@@ -10,7 +10,7 @@
 
 #include <memory>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/buffers.h"
 
 namespace lockstep {

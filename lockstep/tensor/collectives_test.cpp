@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/coalesced.h"
 #include "tests/fault_of.h"

@@ -12,8 +12,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/buffer.h"
+#include "lockstep/base/api.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

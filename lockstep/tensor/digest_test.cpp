@@ -8,7 +8,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::digest_test {

@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace torch::nn {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state_value.h"
 
 namespace lockstep {

@@ -7,8 +7,8 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/tensor_layout.h"
 #include "tests/fault_of.h"

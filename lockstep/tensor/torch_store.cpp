@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/foreign_store.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/environment.h"
+#include "lockstep/job/store/foreign_store.h"
 
 namespace lockstep {
 namespace {

@@ -24,7 +24,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/train/progress_line.h"
 
 namespace lockstep {

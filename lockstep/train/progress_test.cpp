@@ -9,7 +9,7 @@
 #include <limits>
 #include <thread>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::progress_test {
 namespace {

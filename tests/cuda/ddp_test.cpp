@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/optim/adam.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
 

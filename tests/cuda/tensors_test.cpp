@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "lockstep/parallel/finite_check.h"
+#include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_lists.h"

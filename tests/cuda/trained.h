@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/device.h"
 #include "tests/cuda/stand_in_cuda.h"
 #include "tests/stand_in_engine.h"

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 #include "tests/engines/engine_checks.h"
 
 namespace {

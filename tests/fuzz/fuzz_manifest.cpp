@@ -6,9 +6,9 @@
 #include <limits>
 #include <span>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/comm/error.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/packet.h"
-#include "lockstep/comm/host/switchboard.h"
-#include "lockstep/comm/message_header.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/message_header.h"
+#include "lockstep/job/packet.h"
+#include "lockstep/job/switchboard.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

@@ -23,13 +23,9 @@ ROOMS = {
     "train":      "observe data checkpoint",
 }
 
-# Arrows against the table that are still there. One that nobody needs any more has to go.
-NOT_YET = {
-    "launch": "comm",  # Until base and job have left comm.
-}
-
 # Sub-rooms and the sub-rooms of the same room that they may include, beside the room's root.
-# Those that are not named here may include all of their room, as long as no circle arises.
+# Those that are not named here may include all of their room, as long as no circle arises; tests
+# may, too.
 STRATEGIES = "gradients replicate one_copy pieces shard"
 SUB_ROOMS = {
     "parallel/gradients":       "",
@@ -53,25 +49,14 @@ def reach(room):
 
 
 def complaints(tree):
-    """Includes against the two tables, and what these have too much."""
-    needed = set()
+    """Includes against the two tables."""
     for file in tree.library:
         if file.room not in ROOMS:
             yield f"{file.path}:1: room '{file.room}' is not in ROOMS of tests/tidy/arrows.py"
             continue
         for include in file.includes:
-            used = sub_room_of(include.name)
-            room = used.split("/")[0]
-            if room in NOT_YET.get(file.room, "").split():
-                needed.add((file.room, room))
-            elif reason := refusal(file, used):
+            if reason := refusal(file, sub_room_of(include.name)):
                 yield f"{file.path}:{include.line}: {reason}"
-    there = {file.room for file in tree.library}
-    for room, others in NOT_YET.items():
-        for other in others.split():
-            if room in there and (room, other) not in needed:
-                yield (f"tests/tidy/arrows.py:1: {room} includes {other} no longer: "
-                       "delete it from NOT_YET")
 
 
 def refusal(file, used):
@@ -81,7 +66,7 @@ def refusal(file, used):
         return f"{file.room} may not include an umbrella of all rooms"
     if room != file.room:
         return None if room in reach(file.room) else f"{file.room} may not include {room}"
-    if file.sub_room not in SUB_ROOMS or used in {file.sub_room, room}:
+    if file.is_test or file.sub_room not in SUB_ROOMS or used in {file.sub_room, room}:
         return None
     allowed = {f"{room}/{name}" for name in SUB_ROOMS[file.sub_room].split()}
     return None if used in allowed else f"{file.sub_room} may not include {used}"
@@ -131,15 +116,16 @@ def arrows_in_circles(tree):
 
 
 def private_includes(tree):
-    """Includes of headers that another room does not install; tests may look anywhere."""
+    """Includes of headers that another room does not offer; tests may look anywhere."""
     found = []
     for file in tree.files:
         if not file.is_cpp or file.is_test:
             continue
         for include in file.includes:
             room = sub_room_of(include.name).split("/")[0]
-            if room and room != file.room and include.name not in tree.public_headers:
+            if room and room != file.room and include.name not in tree.offered_headers:
                 found.append(Offence(
                     f"{file.path}: {include.name}", f"{file.path}:{include.line}",
-                    f"{include.name} is private to {room}: it is not in the HEADERS there"))
+                    f"{include.name} is private to {room}: "
+                    "it is neither in HEADERS nor in OFFERS there"))
     return found

@@ -74,13 +74,8 @@ class Arrows(MadeUp):
     def test_the_launcher_does_not_include_nn(self):
         self.fails({"lockstep/nn/CMakeLists.txt": PUBLIC.format("a.h"),
                     "lockstep/nn/a.h": HEAD,
-                    "lockstep/comm/CMakeLists.txt": PUBLIC.format("b.h"),
-                    "lockstep/comm/b.h": HEAD,
-                    "lockstep/launch/a.h": includes("nn/a.h", "comm/b.h")},
+                    "lockstep/launch/a.h": includes("nn/a.h")},
                    "lockstep/launch/a.h:3: launch may not include nn")
-
-    def test_an_arrow_that_is_not_needed_any_more_leaves_the_table(self):
-        self.fails({"lockstep/launch/a.h": HEAD}, "launch includes comm no longer")
 
     def test_a_room_that_the_table_lacks_is_named(self):
         self.fails({"lockstep/attic/a.h": HEAD}, "room 'attic' is not in ROOMS")

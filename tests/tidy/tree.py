@@ -89,8 +89,8 @@ class Tree:
         return [file for file in self.library if not file.is_test]
 
     @functools.cached_property
-    def public_headers(self):
-        """The headers in the HEADERS of a lockstep_room(), as they are included."""
+    def offered_headers(self):
+        """The headers in HEADERS and OFFERS of a lockstep_room(), as they are included."""
         found = set()
         for file in self.files:
             if file.path.name == "CMakeLists.txt" and file.path.parts[0] == "lockstep":
@@ -102,10 +102,10 @@ class Tree:
 
 
 def headers_of(arguments):
-    """The words between HEADERS and the next keyword."""
+    """The words behind HEADERS and OFFERS."""
     listed = False
     for word in arguments:
-        if word in {"HEADERS", "SOURCES", "TESTS"}:
-            listed = word == "HEADERS"
+        if word in {"HEADERS", "OFFERS", "SOURCES", "TESTS"}:
+            listed = word in {"HEADERS", "OFFERS"}
         elif listed:
             yield word

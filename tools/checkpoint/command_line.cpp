@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/source.h"

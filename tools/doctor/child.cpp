@@ -13,9 +13,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
 
 extern char** environ;
 

@@ -5,8 +5,9 @@
 
 #include <string_view>
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/job/operation.h"
 
 namespace lockstep {
 

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/bare_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

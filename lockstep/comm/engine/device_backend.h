@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/engine/device_communicator.h"
 
 namespace lockstep {

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/buffer.h"
+#include "lockstep/base/api.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 
 namespace lockstep {

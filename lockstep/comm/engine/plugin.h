@@ -14,10 +14,10 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/dtype.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/operation.h"
 
 namespace lockstep::plugin {
 

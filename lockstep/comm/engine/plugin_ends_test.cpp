@@ -12,9 +12,9 @@
 #include <set>
 #include <thread>
 
-#include "lockstep/comm/engine/plugin_rig.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tests/ranks.h"
+#include "tests/rigs/plugin_rig.h"
 
 namespace lockstep::test {
 namespace {

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/compose.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/thread.h"
-#include "lockstep/comm/log.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
+#include "lockstep/comm/reduce/compose.h"
 
 namespace lockstep {
 namespace {

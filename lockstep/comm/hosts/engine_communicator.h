@@ -13,9 +13,9 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/engine/make_communicator.h"
-#include "lockstep/comm/time.h"
 
 namespace lockstep {
 

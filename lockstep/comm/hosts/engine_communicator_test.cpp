@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/engine/plugin.h"
-#include "lockstep/comm/store/in_process_store.h"
+#include "lockstep/job/store/in_process_store.h"
 #include "tests/fault_of.h"
 
 namespace lockstep {

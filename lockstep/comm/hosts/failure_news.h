@@ -9,9 +9,9 @@
 #include <mutex>
 #include <vector>
 
-#include "lockstep/comm/host/host_session.h"
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/comm/lines/lines.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 

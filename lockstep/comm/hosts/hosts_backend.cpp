@@ -8,8 +8,8 @@
 #include <numeric>
 #include <thread>
 
-#include "lockstep/comm/blame.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/blame.h"
 
 namespace lockstep {
 namespace {

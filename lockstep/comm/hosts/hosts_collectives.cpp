@@ -5,12 +5,12 @@
 #include <cstring>
 #include <numeric>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/timeouts.h"
 #include "lockstep/comm/hosts/crossing.h"
 #include "lockstep/comm/hosts/slices.h"
 #include "lockstep/comm/reduce/average.h"
 #include "lockstep/comm/shm/parts.h"
-#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {

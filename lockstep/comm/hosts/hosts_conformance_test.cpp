@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "lockstep/comm/conformance.h"
-#include "lockstep/comm/hosts/across_hosts.h"
+#include "tests/rigs/across_hosts.h"
+#include "tests/rigs/conformance.h"
 
 namespace lockstep {
 namespace {

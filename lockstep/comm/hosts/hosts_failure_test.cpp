@@ -15,10 +15,10 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/hosts/across_hosts.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/across_hosts.h"
 
 namespace lockstep {
 namespace {

@@ -7,19 +7,19 @@
 #include <algorithm>
 #include <exception>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/clean_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/timeouts.h"
+#include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/agent_line.h"
 #include "lockstep/comm/hosts/served_store.h"
-#include "lockstep/comm/network.h"
-#include "lockstep/comm/signature.h"
-#include "lockstep/comm/store/foreign_store.h"
-#include "lockstep/comm/store/handshake.h"
-#include "lockstep/comm/store/socket_address.h"
-#include "lockstep/comm/store/tcp_socket.h"
-#include "lockstep/comm/timeouts.h"
+#include "lockstep/job/agent_line.h"
+#include "lockstep/job/network.h"
+#include "lockstep/job/store/foreign_store.h"
+#include "lockstep/job/store/handshake.h"
+#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/process_group.h"
-#include "lockstep/comm/store/job_token.h"
+#include "lockstep/comm/core/init_options.h"
+#include "lockstep/job/store/job_token.h"
 
 namespace lockstep {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/store/store.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/store/store.h"
 
 namespace lockstep {
 

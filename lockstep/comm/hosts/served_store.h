@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/store/tcp_store.h"
-#include "lockstep/comm/store/tcp_store_server.h"
+#include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/store/tcp_store_server.h"
 
 namespace lockstep {
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "lockstep/comm/core/counts.h"
 #include "lockstep/comm/hosts/host_map.h"
-#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 

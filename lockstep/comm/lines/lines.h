@@ -19,11 +19,11 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/pipe.h"
-#include "lockstep/comm/store/job_member.h"
-#include "lockstep/comm/store/job_token.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/pipe.h"
+#include "lockstep/job/store/job_member.h"
+#include "lockstep/job/store/job_token.h"
 
 namespace lockstep {
 

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/comm/lines/group_lines.h"
 #include "lockstep/comm/lines/lines.h"
-#include "lockstep/comm/store/door.h"
-#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/job/store/door.h"
+#include "lockstep/job/store/socket_address.h"
 
 namespace lockstep {
 

@@ -5,11 +5,11 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "lockstep/comm/blame.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/fixed_text.h"
-#include "lockstep/comm/host/futex.h"
-#include "lockstep/comm/log.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/fixed_text.h"
+#include "lockstep/base/futex.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/core/blame.h"
 
 namespace lockstep {
 namespace {

@@ -15,7 +15,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/parts.h"

@@ -7,7 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "lockstep/comm/buffer.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/engine/mpi/communicator.h"
 #include "lockstep/comm/engine/mpi/library.h"

@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/engine/mpi/library.h"
-#include "lockstep/comm/operation.h"
 
 namespace lockstep::mpi {
 
