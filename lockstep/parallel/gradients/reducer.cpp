@@ -210,11 +210,17 @@ void Reducer::rebuild_buckets() {
 }
 
 void Reducer::prepare(bool synchronize) {
+  forget_pass_cut_short();
   renew_hooks();
   if (rebuild_due_ && join_ == nullptr) rebuild_buckets();
   synchronize_ = synchronize;
   if (synchronize)
     for (const auto& hook : hooks_) hook->take_charge();
+}
+
+void Reducer::count_samples(double samples) {
+  forget_pass_cut_short();
+  samples_ += samples;
 }
 
 BackwardTimes Reducer::times() const {

@@ -77,7 +77,7 @@ class Reducer final : public GradientOwner {
   void set_owners(std::vector<int> owners);
 
   // Adds to what gradients are divided by, with GradientMean::over_samples.
-  void count_samples(double samples) { samples_ += samples; }
+  void count_samples(double samples);
 
   // While set, every pass is announced to ranks that have no input left; null ends it.
   // Errors: unsupported with set_owners().
@@ -141,6 +141,7 @@ class Reducer final : public GradientOwner {
     const GraphTaskResult result_;
     Reducer& reducer_;
     const std::weak_ptr<const bool> alive_;
+    const bool is_on_device_;
     const Clock::time_point begin_ = Clock::now();
   };
 
@@ -156,6 +157,7 @@ class Reducer final : public GradientOwner {
   void begin_pass(bool watched);
   void finish_pass(Pass& pass);
   void announce();
+  void forget_pass_cut_short();
   void reset_pass();
 
   void take(std::size_t index, const at::Tensor& incoming);
@@ -215,9 +217,10 @@ class Reducer final : public GradientOwner {
   int graph_task_ = -1;
   bool watched_ = false;  // It began at an output, so nested graph tasks are a part of it.
   std::weak_ptr<Pass> pass_;
-  std::vector<int> remaining_;        // How often each gradient has still to come.
-  std::vector<bool> taken_;           // Whether it is in its bucket as it came.
-  std::size_t next_bucket_ = 0;       // The next one to start,
+  std::optional<GraphTaskResult> unreported_;  // On a device, until all ranks know of the pass.
+  std::vector<int> remaining_;                 // How often each gradient has still to come.
+  std::vector<bool> taken_;                    // Whether it is in its bucket as it came.
+  std::size_t next_bucket_ = 0;                // The next one to start,
   std::vector<std::size_t> pending_;  // and of each one, how many gradients are not in it yet.
   PassReport report_;
   // Of what is on a device; the reduction's thread enqueues it, if there is one.

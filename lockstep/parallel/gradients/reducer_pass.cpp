@@ -83,18 +83,16 @@ Reducer::Pass::Pass(Reducer& reducer)
     : arming_(reducer.pool()),
       result_(GraphTaskResult::of_this_thread()),
       reducer_(reducer),
-      alive_(reducer.alive_) {}
+      alive_(reducer.alive_),
+      is_on_device_(reducer.is_on_device()) {}
 
 Reducer::Pass::~Pass() {
-  if (alive_.expired()) return;
+  // There autograd's thread may have come here, while the caller's has gone on or destroys
+  // reducer_.
+  if (is_on_device_ || alive_.expired()) return;
   reducer_.longest_pass_ =
       std::max<std::chrono::nanoseconds>(reducer_.longest_pass_, Clock::now() - begin_);
   if (has_reported) return;
-  if (reducer_.is_on_device()) {  // This is autograd's thread; the caller may be in a collective.
-    reducer_.forget_window();
-    ++reducer_.passes_;  // Other ranks may have gone on with theirs.
-    return;
-  }
   const std::exception_ptr error = result_.exception();
   const bool is_told = is_agreed(error);  // Of another reducer's pass, by all ranks.
   reducer_.drop_with_the_others(error, [this, is_told](std::string_view text) {
@@ -149,11 +147,21 @@ void Reducer::begin_pass(bool watched) {
   watched_ = watched;
   auto pass = std::make_shared<Pass>(*this);
   pass_ = pass;
+  if (is_on_device()) unreported_.emplace(GraphTaskResult::of_this_thread());
   torch::autograd::Engine::get_default_engine().queue_callback(
       [this, pass = std::move(pass)] { finish_pass(*pass); });
 }
 
+// Its thread may be anywhere when backward() has thrown here: it is done by the caller's next call.
+void Reducer::forget_pass_cut_short() {
+  if (!unreported_ || !unreported_->exception()) return;
+  unreported_.reset();
+  forget_window();
+  ++passes_;  // Other ranks may have gone on with theirs.
+}
+
 void Reducer::reset_pass() {
+  forget_pass_cut_short();
   reduction_.drain();  // Of what a pass that an exception cut short has left under way.
   pass_.reset();
   if (recording_) expected_.assign(expected_.size(), 0);  // An Error may have ended the last try.
@@ -279,6 +287,7 @@ void Reducer::finish_pass(Pass& pass) {
   announce();
   finish_buckets();
   pass.has_reported = true;
+  unreported_.reset();
   const PassReports reports = exchange_reports();
   if (!may_go_on(reports)) return;
   if (buckets_ != nullptr && !overlaps()) reduction_.run(*buckets_);

@@ -16,6 +16,7 @@
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/pieces/fixed_state.h"
 #include "lockstep/parallel/pieces/piece_random.h"
+#include "lockstep/tensor/vector_math.h"
 
 namespace lockstep {
 namespace {
@@ -101,7 +102,9 @@ DeterministicPass::DeterministicPass(const torch::nn::Module& module, Reducer& r
       options_(options),
       tree_(options.deterministic, group.size()),
       steps_(tree_.steps(group.rank())),
-      sums_(reducer.parameters(), tree_, group) {}
+      sums_(reducer.parameters(), tree_, group) {
+  settle_vector_math();
+}
 
 double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of) {
   const Alone alone(reducer_);
