@@ -13,6 +13,7 @@
 #include "lockstep/comm/error.h"
 #include "lockstep/comm/steps.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/parallel/dropped_pass.h"
 #include "lockstep/parallel/fixed_state.h"
 #include "lockstep/parallel/piece_random.h"
 #include "lockstep/parallel/reducer.h"
@@ -131,10 +132,11 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
     }
     return outcomes;
   } catch (...) {
-    reducer_.drop_with_the_others(std::current_exception(), [this](std::string_view text) {
+    const auto take_part = [this](std::string_view text) {
       sum_over_pieces(std::vector<Outcome>(steps_.size()));
-      reducer_.agree(report_, uses_, text);
-    });
+      reducer_.agreement().exchange(report_, uses_, group_, text);
+    };
+    end_with_the_others(std::current_exception(), group_, group_, {}, take_part);
     throw;
   }
 }
@@ -185,11 +187,13 @@ double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of) {
 
   const Outcome sum = sum_over_pieces(own);
   report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It is of all ranks already.
-  const auto reports = reducer_.agree(report_, uses_);
+  PassAgreement& agreement = reducer_.agreement();
+  const PassReports reports = agreement.exchange(report_, uses_, group_);
+  const bool accepted = agreement.accepts(reports, reducer_.parameters(), group_);
   require_agreement({.step = step, .threads = at::get_num_threads(), .changed = changed}, watched);
   const double count =
       options_.mean == GradientMean::over_samples ? sum.samples : options_.deterministic;
-  if (reports) finish(*reports, count);
+  if (accepted) finish(reports, count);
   return sum.loss / count;
 }
 

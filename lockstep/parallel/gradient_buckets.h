@@ -35,9 +35,6 @@ class GradientBuckets {
   GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
                   const ProcessGroup& group, bool for_hook);
 
-  // The bucket of parameter `index`.
-  std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
-
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
   // For large gradients; null where there are none.
@@ -58,9 +55,6 @@ class GradientBuckets {
 
   // What take() or take_left_out() has made of it, until it is averaged.
   const at::Tensor& taken(std::size_t index) const { return places_[index]; }
-
-  // Takes zeros for every parameter.
-  void take_zeros();
 
   // Blocking: what was taken becomes its mean; of one bucket, or of all.
   void average(std::size_t bucket) const;
@@ -98,7 +92,6 @@ class GradientBuckets {
   std::vector<std::vector<std::size_t>> in_place_;  // By bucket: whose gradients are not copied.
   std::shared_ptr<GradientPool> pool_;
   std::vector<at::Tensor> places_;  // By parameter; of those not copied, what was taken.
-  std::vector<std::size_t> bucket_of_;
 };
 
 // Errors: unsupported for a parameter, named, whose gradient cannot be averaged here.
