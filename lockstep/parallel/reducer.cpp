@@ -11,15 +11,11 @@ Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Gr
                  const DistributedDataParallelOptions& options)
     : options_(options),
       parameters_(std::move(parameters)),
-      device_(parameters_.front().second.device()),
       groups_(std::move(groups)),
       agreement_(options),
-      order_(parameters_, options),
-      sink_(std::move(sink)),
+      intake_(parameters_, hooks_, std::move(sink), options),
       touched_(parameters_.size(), false),
-      counts_(parameters_.size(), options.static_graph),
       hooks_(parameters_, *this) {
-  sink_->assign(order_.assignment());
   const std::string refused = hooks_.refused();
   if (!refused.empty())
     throw Error(Fault::unsupported,
@@ -30,13 +26,11 @@ Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Gr
 }
 
 bool Reducer::allows_others() const {
-  return sink_->allows_others() && options_.mean == GradientMean::over_ranks && join_ == nullptr;
+  return sink().allows_others() && options_.mean == GradientMean::over_ranks && join_ == nullptr;
 }
 
 void Reducer::set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& group) {
-  sink_->release();  // A pass that was cut short may have left it at work.
-  sink->assign(order_.assignment());
-  sink_ = std::move(sink);
+  intake_.set_sink(std::move(sink));
   groups_.own = group;
 }
 
@@ -51,16 +45,9 @@ void Reducer::set_join(Join* join) {
 
 void Reducer::prepare(bool synchronize) {
   hooks_.renew();
-  if (order_.is_due() && join_ == nullptr) rebuild_buckets();
+  if (join_ == nullptr) intake_.rebuild_buckets(groups_.own);
   synchronize_ = synchronize;
   if (synchronize) hooks_.take_charge();
-}
-
-void Reducer::rebuild_buckets() {
-  BucketAssignment learned = order_.learned(parameters_, groups_.own);
-  if (learned == order_.assignment()) return;
-  sink_->assign(learned);
-  order_.assign(std::move(learned));
 }
 
 void Reducer::forget_window() {
@@ -69,7 +56,9 @@ void Reducer::forget_window() {
 }
 
 BackwardTimes Reducer::times() const {
-  return {.copy = copy_time_, .wait = wait_time_, .reduce = sink_->reduce_time()};
+  BackwardTimes times = intake_.times();
+  times.wait += report_time_;
+  return times;
 }
 
 }  // namespace lockstep

@@ -1,8 +1,7 @@
 // Follows the backward passes of a module: which gradients came, and what all ranks make of them.
 //
-// A hook on each parameter's gradient accumulator hands the gradient to a GradientSink, which
-// averages it. Reducer keeps account: it tells the sink which buckets are complete, and at the end
-// of the pass it agrees with the other ranks on whether the result counts.
+// A hook on each parameter's gradient accumulator hands the gradient over to a GradientSink, which
+// averages it. At the end of the pass Reducer agrees with the other ranks on whether it counts.
 //
 // Parameters that a pass has left out are known at its end, without a search of the graph: neither
 // forward()'s result nor the number of forward() calls matters.
@@ -26,10 +25,8 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/backward_pass.h"
 #include "lockstep/parallel/backward_report.h"
-#include "lockstep/parallel/bucket_order.h"
-#include "lockstep/parallel/bucket_progress.h"
 #include "lockstep/parallel/distributed_data_parallel_options.h"
-#include "lockstep/parallel/gradient_counts.h"
+#include "lockstep/parallel/gradient_intake.h"
 #include "lockstep/parallel/gradient_sink.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/parameter_hooks.h"
@@ -81,28 +78,21 @@ class Reducer final : public GradientOwner {
   void forget_window();
 
   // Whether a pass was averaged.
-  bool has_passed() const { return has_passed_; }
+  bool has_passed() const { return intake_.has_passed(); }
   bool has_others() const { return hooks_.has_others(); }
   bool allows_others() const override;
 
   PassAgreement& agreement() { return agreement_; }
-  const GradientSink& sink() const { return *sink_; }
-  const BucketAssignment& assignment() const { return order_.assignment(); }
+  const GradientSink& sink() const { return intake_.sink(); }
+  const BucketAssignment& assignment() const { return intake_.assignment(); }
   const NamedTensors& parameters() const { return parameters_; }
   BackwardTimes times() const;
 
  private:
   void on_gradient(std::size_t index, const at::Tensor& incoming) override;
-  void rebuild_buckets();
 
   void begin_pass(bool watched);
-  void reset_pass();
-  void take(std::size_t index, const at::Tensor& incoming);
-  void note(std::size_t index, Taken taken);
-  void finish_bucket();
-  void finish_buckets();
   void finish_pass(BackwardPass& pass);
-  void finish_sink(const PassReports& reports, double factor);
   void end_pass(const BackwardPass& pass);
 
   void announce();
@@ -111,36 +101,24 @@ class Reducer final : public GradientOwner {
   PassReports exchange_reports(std::string_view exception = {});
   bool may_finish(const PassReports& reports);
   double factor_of(const PassReports& reports) const;
-  void drop_gradients() noexcept;
 
   const DistributedDataParallelOptions options_;
   const NamedTensors parameters_;
-  const c10::Device device_;  // On which they were when this was made.
   Groups groups_;
   PassAgreement agreement_;
-  BucketOrder order_;
-  std::unique_ptr<GradientSink> sink_;
+  GradientIntake intake_;
   Join* join_ = nullptr;
-  bool has_passed_ = false;
 
   // Since the last synchronised pass.
   bool synchronize_ = true;
   double samples_ = 0;
   std::vector<bool> touched_;  // Which gradients have come.
 
-  // The pass under way, or the last one.
   PassUnderWay pass_;
-  GradientCounts counts_;
-  BucketProgress progress_;
-  PassReport report_;
-
-  // So far, also those that an exception cut short.
-  std::chrono::nanoseconds longest_pass_{};
-  std::chrono::nanoseconds copy_time_{};
-  std::chrono::nanoseconds wait_time_{};
-
+  std::chrono::nanoseconds longest_pass_{};  // So far, also those that an exception cut short.
+  std::chrono::nanoseconds report_time_{};
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
-  ParameterHooks hooks_;  // Last: while others go, no gradient comes.
+  ParameterHooks hooks_;  // Last: while the other members go, no gradient comes.
 };
 
 }  // namespace lockstep
