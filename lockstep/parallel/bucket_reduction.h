@@ -33,10 +33,10 @@ class BucketReduction {
   // The caller has enqueued a gradient on its current stream: what is started later comes after it.
   void follow() { stream_.follow(); }
 
-  // Runs `job` on the thread, after those started before. What it uses lives until wait() has returned.
+  // Runs `job` on the thread, after those started before. The job's data live until wait() returns.
   void start(std::function<void()> job);
 
-  // Returns once all that was started is done; on a device once the caller's current stream waits for it.
+  // Returns once all that was started is done. On a device the caller's current stream waits for it.
   // Errors: the first that one of them threw.
   void wait();
 

@@ -5,7 +5,7 @@
 // are summed at once, one all_reduce does it. A large gradient is averaged where autograd has made
 // it, and is never in memory or cache twice: half of it goes through the ranks' rooms
 // (docs/algorithms.md), where a copy into registered memory would be of all of it.
-// In a CUDA device's memory all are copied, side by side: there is no registered memory, and no room.
+// In a CUDA device's memory all are copied, side by side: there is no registered memory, no room.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -66,7 +66,7 @@ void SinkChoice::use_hook(Reducer& reducer, CommunicationHook hook) {
         Fault::unsupported,
         "register_comm_hook: gradients that are shared, sharded or of pieces lie in no bucket");
   require(!reducer.has_passed(), "register_comm_hook: a backward pass has been averaged already");
-  // An exception of the hook's ends the group in which it communicates; the caller's is not for that.
+  // An exception of the hook ends its group, which must not be the caller's.
   if (!overlapped_) group_ = group_of_its_own(group_);
   kind_ = Kind::hooked;
   reducer.set_sink(std::make_unique<BucketedGradients>(
