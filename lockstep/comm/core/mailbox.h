@@ -40,7 +40,7 @@ class Mailbox {
   struct Outgoing {
     Pipe* pipe = nullptr;  // Set by the first message.
     std::list<std::shared_ptr<Message>> queue = {};
-    std::size_t written = 0;  // Bytes written of the front message, after its header.
+    std::size_t written = 0;  // Bytes written of the front message's header, then of its elements.
     bool counted = false;     // The message is counted as sent once, even if a full pipe takes
                               // nothing yet.
     bool header_written = false;
