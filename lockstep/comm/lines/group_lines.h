@@ -50,8 +50,10 @@ class GroupLines final : public LineGroup {
   void say(int peer, std::string_view entry) override;
   std::optional<std::string> hear(int peer, Deadline deadline,
                                   const std::function<void()>& watch) override;
-  void give_up(Fault fault, std::string_view reason) override;
-  void on_give_up(std::function<void(Fault, std::string_view)> act) override;
+  void give_up(const GivenUp& why) override;
+  void on_give_up(std::function<void(const GivenUp&)> act) override;
+  void ask_who_is_absent(const std::vector<int>& peers) override;
+  void on_question(std::function<void()> act) override;
   Pipe& to(int peer) override;
   Pipe* from(int peer) override;
   void on_message(std::function<void()> act) override;
@@ -68,10 +70,6 @@ class GroupLines final : public LineGroup {
     OutStream out;
     InStream in;
   };
-  struct GivenUp {
-    Fault fault;
-    std::string reason;
-  };
 
   Inbox& inbox_of(int world_rank, const std::shared_ptr<Line>& line);
   Inbox& inbox(int peer) const;
@@ -86,12 +84,14 @@ class GroupLines final : public LineGroup {
   bool closed_ = false;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
   std::vector<Inbox*> by_rank_;                    // By rank of the group; fixed from open() on.
-  std::optional<GivenUp> given_up_;                // The first error given by a remote rank.
-  std::optional<Error> failed_;                    // Failure of the lines' thread.
-  std::atomic<bool> gave_up_{false};               // This rank gave up.
+  std::optional<GivenUp> given_up_;                // The first one given by a remote rank.
+  bool asked_ = false;                // A remote rank asked which ranks are absent here.
+  std::optional<Error> failed_;       // Failure of the lines' thread.
+  std::atomic<bool> gave_up_{false};  // This rank gave up.
 
   std::mutex telling_;  // Guards the members below; held during callbacks.
-  std::function<void(Fault, std::string_view)> on_give_up_;
+  std::function<void(const GivenUp&)> on_give_up_;
+  std::function<void()> on_question_;
   std::function<void()> on_message_;
   bool told_given_up_ = false;
 };

@@ -1,4 +1,5 @@
-// The frames between ranks on different hosts. Frozen: docs/protocol.md. No I/O here.
+// The frames between ranks on different hosts. Frozen: docs/protocol.md; other frames need another
+// Channel. No I/O here.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
 
 namespace lockstep {
 
@@ -20,10 +21,11 @@ struct LineFrame {
     finished = 2,  // The sender's job has ended in order.
     failure = 3,   // bytes: encode_failure().
     entry = 4,     // group; number: 1 when more of the entry follows; bytes.
-    give_up = 5,   // group; number: the Fault; bytes: the reason.
+    give_up = 5,   // group; number: the Fault; bytes: encode_given_up().
     data = 6,      // group; number: messages begun so far; bytes of the stream.
     read = 7,      // group; number: bytes of the stream read so far.
     received = 8,  // group; number: messages given to a receive so far.
+    absent = 9,    // group. A question: the sender waits no longer for ranks of the other's host.
   };
 
   Kind kind = Kind::rank;
@@ -46,9 +48,12 @@ struct ParsedFrame {
 };
 std::optional<ParsedFrame> parse_line_frame(std::string_view input);
 
-// Texts are cut to fit a frame, and are clean after decoding: see clean_text(). Errors: corrupt.
+// Texts are cut to fit a frame, and are clean after decoding: see clean_text(). A failure has at
+// most `most_blamed` ranks, and no negative ones. Errors: corrupt.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(std::string_view bytes);
+std::string encode_given_up(const GivenUp& why);  // All but the fault.
+GivenUp decode_given_up(const LineFrame& frame);
 
 // Returns a hash of the name, which keeps frames small for deep groups. Two names with one hash are
 // detected when both are opened: see Lines::open().

@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
+#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/pipe.h"
 #include "lockstep/job/store/job_member.h"
 #include "lockstep/job/store/job_token.h"
@@ -103,12 +103,21 @@ class LineGroup {
                                           const std::function<void()>& watch) = 0;
 
   // Tells all remote ranks of the group. Never blocks; nothing is sent after it.
-  virtual void give_up(Fault fault, std::string_view reason) = 0;
+  virtual void give_up(const GivenUp& why) = 0;
 
   // Sets the callback for a remote rank's give_up(), including an earlier one. It runs on the
-  // lines' thread, must not throw, and must not call this object. A failure of the lines' thread
-  // itself counts as Fault::system; an earlier one is reported during this call.
-  virtual void on_give_up(std::function<void(Fault, std::string_view)> act) = 0;
+  // lines' thread, must not throw, and must not call this object. It names ranks of the group only.
+  // A failure of the lines' thread itself counts as Fault::system; an earlier one is reported
+  // during this call.
+  virtual void on_give_up(std::function<void(const GivenUp&)> act) = 0;
+
+  // Asks `peers`, the ranks of a host for which this rank no longer waits, which of them are
+  // absent. Those that are present give the group up and name the others. Never blocks.
+  virtual void ask_who_is_absent(const std::vector<int>& peers) = 0;
+
+  // Sets the callback for ask_who_is_absent() of remote ranks, including an earlier one. It runs on
+  // the lines' thread, must not throw, and must not call this object.
+  virtual void on_question(std::function<void()> act) = 0;
 
   // Pipes to and from remote ranks only: see pipe.h. Each holds 1 MiB of unread data.
   virtual Pipe& to(int peer) = 0;

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/shm/peers.h"
 
@@ -66,13 +66,19 @@ class GroupSegment {
   // State shared by all ranks.
   struct Common {
     alignas(64) std::atomic<std::uint32_t> arrivals;  // Total of all ranks' arrivals.
-    alignas(64) Flag all_here;                        // Counts the rendezvous that all ranks have
-                                                      // reached.
-    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while `reason` is written; 2.
+    alignas(64) Flag all_here;                        // Counts rendezvous that all ranks reached.
+    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while the next members are written; 2.
+    std::int32_t giver;  // Rank here that gave up; -1 for a rank on another host.
+    std::int32_t pid;    // Its process.
+    // A GivenUp, with texts cut to fit.
     Fault fault;
-    std::int32_t rank;  // Rank in this group that gave up; -1 for a rank on another host.
-    std::int32_t pid;   // Its process.
+    std::int32_t rank;
+    std::int32_t more;
+    std::int32_t blamed;  // Number of `ranks` in use.
+    std::int32_t ranks[most_blamed];
+    char call[256];
     char reason[500];
+    std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Meeting::name_the_absent() was called.
   };
 
   static std::size_t bytes_for(int ranks) {

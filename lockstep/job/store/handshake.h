@@ -33,7 +33,7 @@ constexpr std::size_t max_job_id_bytes = 123;
 enum class Channel : std::uint32_t {
   store = 0,   // Ranks to a TcpStoreServer.
   agents = 1,  // Launchers to their coordinator. The numbers in JobMember do not count.
-  lines = 2,   // Ranks on different hosts to each other.
+  lines = 3,   // Ranks on different hosts to each other; 2 was the first version of their frames.
 };
 
 // Returns random bytes from OpenSSL.
