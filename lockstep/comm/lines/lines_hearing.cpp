@@ -1,4 +1,4 @@
-// How the lines' thread takes what it hears, and lines that end.
+// Handles incoming frames, and connections that end, on the lines' thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 using Kind = LineFrame::Kind;
 
-constexpr std::chrono::milliseconds grace{200};  // For a rank of its host to say why.
+constexpr std::chrono::milliseconds grace{200};  // Time for a rank of its host to report the cause.
 constexpr std::size_t max_unopened = 1024;
 
 }  // namespace
@@ -75,7 +75,7 @@ void Lines::Loop::end(int rank, const std::shared_ptr<Line>& line, const std::st
   if (peer.line != line) return;
   peer.why = why;
   if (!peer.up) {
-    peer.line = nullptr;  // Another one may come.
+    peer.line = nullptr;  // Another connection may come.
   } else {
     peer.ended = true;
     if (!peer.finished && !peer.reported) peer.report_at = in(grace);
