@@ -99,6 +99,7 @@ Boxes crossed(const Shape& shape, int rank, int ranks) {
 at::Tensor local_of(const at::Tensor& whole, const Boxes& boxes) {
   std::vector<at::Tensor> parts;
   for (const Box& box : boxes.list) parts.push_back(view_in_whole(whole, box));
+  if (parts.size() == 1) return parts[0].contiguous();
   if (local_shape(boxes).size() != whole.sizes().size())
     for (at::Tensor& part : parts) part = part.flatten();
   return at::cat(parts, boxes.cat_dim);
