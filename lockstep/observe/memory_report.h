@@ -103,8 +103,8 @@ struct ResidentMemory {
 struct MemoryReport {
   MemoryTable predicted;
   MemoryTable measured;                  // Bytes of the tensors that exist now.
-  std::vector<ResidentMemory> resident;  // Of each rank.
-  ResidentMemory resident_host;          // Of all ranks.
+  std::vector<ResidentMemory> resident;  // One entry per rank.
+  ResidentMemory resident_host;          // Sum over all processes.
 };
 
 // Reports on `ddp`'s module and `optimizer` in their current state, for all ranks of ddp's group;
