@@ -51,10 +51,6 @@ function(lockstep_united result name)
     file(CONFIGURE OUTPUT ${unit} CONTENT "${includes}")
     list(APPEND units ${unit})
   endwhile()
-  # GCC takes the included sources for headers, whose classes would differ between units.
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -Wno-subobject-linkage)
-  endif()
   set(${result} ${units} PARENT_SCOPE)
 endfunction()
 

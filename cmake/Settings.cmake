@@ -30,6 +30,10 @@ target_compile_options(lockstep_settings INTERFACE -Wall -Wextra -Wpedantic -Wsh
 if(LOCKSTEP_WARNINGS_AS_ERRORS)
   target_compile_options(lockstep_settings INTERFACE -Werror)
 endif()
+# GCC takes the sources that a unit includes for headers, whose classes would differ between units.
+if(LOCKSTEP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(lockstep_settings INTERFACE -Wno-subobject-linkage)
+endif()
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)

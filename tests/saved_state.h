@@ -41,6 +41,7 @@ class SavedState {
 
  private:
   void add(const std::string& name, const StateTensor& tensor, int rank) {
+    ASSERT_TRUE(tensor.boxes.empty()) << name << " has boxes, which only a checkpoint knows";
     if (tensor.is_whole()) {
       if (!tensor.of_rank_0 || rank == 0)
         whole_.tensors[name] = lockstep::whole(tensor.data.clone(at::MemoryFormat::Contiguous));
@@ -80,6 +81,8 @@ inline StateRequest load(Stateful& state, const StateDict& saved) {
   const StateRequest request = state.wanted(catalogue_of(saved));
   StateDict found{.tensors = {}, .values = saved.values};
   for (const auto& [name, range] : request) {
+    EXPECT_TRUE(range.boxes.empty())
+        << name << " is wanted in boxes, which only a checkpoint knows";
     const StateTensor& tensor = saved.tensors.at(name);
     at::Tensor data = tensor.data.detach().clone(at::MemoryFormat::Contiguous);
     if (range.end - range.begin < data.numel())

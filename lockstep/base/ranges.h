@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,11 @@ LOCKSTEP_API std::string as_ranges(const std::vector<int>& numbers);
 
 // "rank 3", or "ranks 0-3,8".
 LOCKSTEP_API std::string name_of_ranks(const std::vector<int>& ranks);
+
+// Those of `ranks` that a group of `size` has, rising, each once. Another process may say anything.
+LOCKSTEP_API std::vector<int> ranks_within(std::vector<int> ranks, int size);
+
+// How many of the ranks to blame one process tells another; the others are counted at most.
+constexpr std::size_t most_blamed = 64;
 
 }  // namespace lockstep

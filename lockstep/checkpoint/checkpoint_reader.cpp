@@ -17,13 +17,15 @@
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/checkpoint/stored_tensor.h"
+#include "lockstep/tensor/placed_box.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t scratch_size = 256 << 10;
+constexpr std::size_t block_size = 256 << 10;  // Of a manifest that is read.
 
 // A regular file of this very folder: no link leads anywhere else.
 FileDescriptor open_in(const FileDescriptor& directory, const fs::path& path) {
@@ -42,7 +44,7 @@ FileDescriptor open_in(const FileDescriptor& directory, const fs::path& path) {
 
 std::string read_all(const FileDescriptor& fd, const fs::path& path, std::uint64_t limit) {
   std::string text;
-  std::string block(scratch_size, '\0');
+  std::string block(block_size, '\0');
   for (;;) {
     const ssize_t got = ::read(fd.get(), block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
@@ -76,39 +78,6 @@ void prefer_huge_pages(std::span<std::byte> bytes) {
   if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
-// Where a tensor's data is, and what it must sum up to.
-struct StoredTensor {
-  const SafetensorsFile* file = nullptr;
-  const SafetensorsEntry* entry = nullptr;
-  std::uint32_t crc32c = 0;
-
-  std::uint64_t bytes() const { return entry->end - entry->begin; }
-
-  void require_crc(std::uint32_t found) const {
-    if (found == crc32c) return;
-    throw Error(Fault::corrupt, file->name() + ": tensor " + shown(entry->name) +
-                                    " is damaged: its CRC-32C is another one");
-  }
-
-  // Reads all of it, and keeps bytes [begin, begin + out.size()).
-  void read(std::uint64_t begin, std::span<std::byte> out) const {
-    std::uint32_t crc = skip(0, begin, 0);
-    crc = file->read(*entry, begin, out, crc);
-    require_crc(skip(begin + out.size(), bytes(), crc));
-  }
-
-  std::uint32_t skip(std::uint64_t begin, std::uint64_t end, std::uint32_t crc) const {
-    std::vector<std::byte> scratch(std::min<std::uint64_t>(end - begin, scratch_size));
-    while (begin < end) {
-      const auto chunk =
-          std::span(scratch).first(std::min<std::uint64_t>(end - begin, scratch.size()));
-      crc = file->read(*entry, begin, chunk, crc);
-      begin += chunk.size();
-    }
-    return crc;
-  }
-};
-
 at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device) {
   return at::empty(entry.shape, at::dtype(scalar_type_of(entry.type)).device(device));
 }
@@ -117,11 +86,26 @@ std::span<std::byte> bytes_of(at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
+// Of the local tensor, where all of it is wanted; else one dimension.
+std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRange& range) {
+  const std::int64_t count = range.end - range.begin;
+  if (range.boxes.empty())
+    return count == source.elements() ? source.entry->shape : std::vector<std::int64_t>{count};
+  return count == elements_of(range.boxes) ? local_shape(range.boxes)
+                                           : std::vector<std::int64_t>{count};
+}
+
+void require_in_tensor(const StoredTensor& source, const ElementRange& range) {
+  const std::string& name = source.entry->name;
+  const std::string wrong = misfit(range.boxes, source.entry->shape);
+  require(wrong.empty(), [&] { return "tensor " + shown(name) + ": " + wrong; });
+  const std::int64_t local = range.boxes.empty() ? source.elements() : elements_of(range.boxes);
+  require(0 <= range.begin && range.begin <= range.end && range.end <= local,
+          [&] { return "tensor " + shown(name) + " has no such elements"; });
+}
+
 at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
   const SafetensorsEntry& entry = *source.entry;
-  const auto elements = static_cast<std::int64_t>(source.bytes() / size_of(entry.type));
-  require(0 <= range.begin && range.begin <= range.end && range.end <= elements,
-          [&] { return "tensor " + shown(entry.name) + " has no such elements"; });
   if (range.into.defined()) {
     require(
         range.into.is_cpu() && range.into.is_contiguous() &&
@@ -130,11 +114,16 @@ at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
         [&] { return "tensor " + shown(entry.name) + " cannot be read to where it is wanted"; });
     return range.into;
   }
-  const bool is_whole = range.begin == 0 && range.end == elements;
-  at::Tensor place = is_whole ? empty_of(entry, at::kCPU)
-                              : at::empty({range.end - range.begin}, scalar_type_of(entry.type));
+  at::Tensor place = at::empty(shape_of(source, range), scalar_type_of(entry.type));
   prefer_huge_pages(bytes_of(place));
   return place;
+}
+
+at::Tensor read_range(const StoredTensor& source, const ElementRange& range) {
+  require_in_tensor(source, range);
+  at::Tensor data = place_for(source, range);
+  source.read(place(source.entry->shape, range.boxes, range.begin, range.end), bytes_of(data));
+  return data;
 }
 
 }  // namespace
@@ -218,9 +207,7 @@ const StateDict& CheckpointReader::contents(const std::string& part) const {
 
 at::Tensor CheckpointReader::read(const std::string& part, const std::string& tensor) const {
   const StoredTensor& source = state_->source(part, tensor);
-  at::Tensor data = empty_of(*source.entry, at::kCPU);
-  source.read(0, bytes_of(data));
-  return data;
+  return read_range(source, {.begin = 0, .end = source.elements()});
 }
 
 StateDict CheckpointReader::read(const std::string& part, const StateRequest& request) const {
@@ -228,18 +215,16 @@ StateDict CheckpointReader::read(const std::string& part, const StateRequest& re
   result.values = contents(part).values;
   for (const auto& [name, range] : request) {
     const StoredTensor& source = state_->source(part, name);
-    at::Tensor data = place_for(source, range);
-    source.read(static_cast<std::uint64_t>(range.begin) * size_of(source.entry->type),
-                bytes_of(data));
-    result.tensors.emplace(
-        name, StateTensor{.data = data, .shape = source.entry->shape, .begin = range.begin});
+    result.tensors.emplace(name, StateTensor{.data = read_range(source, range),
+                                             .shape = source.entry->shape,
+                                             .begin = range.begin,
+                                             .boxes = range.boxes});
   }
   return result;
 }
 
 void CheckpointReader::verify(const std::string& part, const std::string& tensor) const {
-  const StoredTensor& source = state_->source(part, tensor);
-  source.require_crc(source.skip(0, source.bytes(), 0));
+  state_->source(part, tensor).verify();
 }
 
 }  // namespace lockstep

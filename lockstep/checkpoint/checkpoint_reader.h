@@ -53,9 +53,9 @@ class LOCKSTEP_API CheckpointReader {
   // On the CPU. Errors: misuse for a tensor that is not there.
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
-  // What is requested of a part, with all its values. Tensors of which not all is requested have
-  // one dimension. Errors: misuse for elements that are not there, or do not fit where they should
-  // go.
+  // What is requested of a part, with all its values. Without `into`, a local tensor that is
+  // requested whole has its shape (local_shape()), and a part of one has one dimension. Errors:
+  // misuse for boxes or elements that are not there, or do not fit where they should go.
   StateDict read(const std::string& part, const StateRequest& request) const;
 
   // Reads without keeping.

@@ -16,12 +16,13 @@
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/comm/shm/ownership.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/plain_values.h"
 
 namespace lockstep {
 namespace {
 
-using Piece = PlannedTensor::Piece;
+using Share = PlannedTensor::Share;
 
 // What is summed, and then written while it lies in the cache.
 constexpr std::size_t chunk_size = 256 << 10;
@@ -41,8 +42,14 @@ std::uint32_t write_summed(OutputFile& file, std::span<const std::byte> bytes) {
   return crc;
 }
 
-bool has_piece(const PlannedTensor& tensor, int rank) {
-  return std::ranges::find(tensor.pieces, rank, &Piece::rank) != tensor.pieces.end();
+bool has_share(const PlannedTensor& tensor, int rank) {
+  return std::ranges::find(tensor.shares, rank, &Share::rank) != tensor.shares.end();
+}
+
+// Writes the boxes of a share, whose elements are `data`, to where they belong in `whole`.
+void put(const at::Tensor& data, const Share& share, const at::Tensor& whole) {
+  for (const PlacedBox& box : share.boxes)
+    view_in_whole(whole, box.box).copy_(view_in_data(data, box));
 }
 
 }  // namespace
@@ -54,7 +61,7 @@ CheckpointWriter::CheckpointWriter(SavePlan plan, const NamedStateDicts& states,
   for (const auto& [name, state] : states) parts.emplace(name, &state);
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const PlannedTensor& tensor = plan_.tensors[i];
-    if (tensor.pieces.empty() ? is_written_here(tensor) : has_piece(tensor, ranks_.rank()))
+    if (tensor.shares.empty() ? is_written_here(tensor) : has_share(tensor, ranks_.rank()))
       sources_[i] = parts.at(tensor.part)->tensors.at(tensor.entry.name).data.detach();
   }
 }
@@ -85,11 +92,11 @@ std::vector<ManifestFile> CheckpointWriter::write(const std::filesystem::path& d
   std::vector<ManifestFile> files;
   std::exception_ptr error;
   try {
-    sends = send_pieces();
+    sends = send_shares();
     files = write_files(directory);
   } catch (...) {
     error = std::current_exception();
-    take_remaining_pieces();
+    take_remaining_shares();
   }
   for (const Work& send : sends) send.wait();
   if (error) std::rethrow_exception(error);
@@ -103,22 +110,25 @@ bool CheckpointWriter::is_written_here(const PlannedTensor& tensor) const {
 at::Tensor CheckpointWriter::assemble(std::size_t index) {
   const PlannedTensor& tensor = plan_.tensors[index];
   next_ = index + 1;
-  if (tensor.pieces.empty()) return plain_values(sources_[index]);
-  at::Tensor flat = at::empty({tensor.pieces.back().end}, scalar_type_of(tensor.entry.type));
-  for (const Piece& piece : tensor.pieces) {
-    const at::Tensor place = flat.slice(0, piece.begin, piece.end);
-    if (piece.rank == ranks_.rank())
-      place.copy_(sources_[index].flatten());
-    else
-      recv(place, ranks_.group(), piece.rank, static_cast<std::int64_t>(index),
-           {.timeout = ranks_.timeout()});
+  if (tensor.shares.empty()) return plain_values(sources_[index]);
+  const at::Tensor whole = at::empty(tensor.grid, scalar_type_of(tensor.entry.type));
+  for (const Share& share : tensor.shares) {
+    if (share.rank == ranks_.rank()) {
+      put(plain_values(sources_[index]).flatten(), share, whole);
+      continue;
+    }
+    const at::Tensor run = run_in_whole(whole, share.boxes, share.elements);
+    const at::Tensor data = run.defined() ? run : at::empty({share.elements}, whole.options());
+    recv(data, ranks_.group(), share.rank, static_cast<std::int64_t>(index),
+         {.timeout = ranks_.timeout()});
+    if (!run.defined()) put(data, share, whole);
   }
-  if (tensor.strides.empty()) return flat;
-  return flat.as_strided(tensor.entry.shape, tensor.strides).contiguous();
+  if (tensor.strides.empty()) return whole;
+  return whole.as_strided(tensor.entry.shape, tensor.strides).contiguous();
 }
 
 // All at once: each is received when its writer has come to it, in the order of the plan.
-std::vector<Work> CheckpointWriter::send_pieces() const {
+std::vector<Work> CheckpointWriter::send_shares() const {
   std::vector<Work> sends;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const PlannedTensor& tensor = plan_.tensors[i];
@@ -172,9 +182,9 @@ ManifestFile CheckpointWriter::write_file(std::span<const std::size_t> tensors,
 }
 
 // Or those who send them would wait.
-void CheckpointWriter::take_remaining_pieces() {
+void CheckpointWriter::take_remaining_shares() {
   for (; next_ < sources_.size(); ++next_)
-    if (is_written_here(plan_.tensors[next_]) && !plan_.tensors[next_].pieces.empty())
+    if (is_written_here(plan_.tensors[next_]) && !plan_.tensors[next_].shares.empty())
       assemble(next_);
 }
 

@@ -1,5 +1,5 @@
-// This rank's share of one checkpoint: the tensors that it writes, and the pieces that others
-// write.
+// This rank's share of one checkpoint: the tensors that it writes, and the parts of tensors that
+// others write.
 //
 // Thread safety: none, but write() may run on another thread than the rest.
 
@@ -41,16 +41,16 @@ class CheckpointWriter {
  private:
   bool is_written_here(const PlannedTensor& tensor) const;
   at::Tensor assemble(std::size_t index);
-  std::vector<Work> send_pieces() const;
+  std::vector<Work> send_shares() const;
   std::vector<ManifestFile> write_files(const std::filesystem::path& directory);
   ManifestFile write_file(std::span<const std::size_t> tensors, const std::filesystem::path& path);
-  void take_remaining_pieces();
+  void take_remaining_shares();
 
   const SavePlan plan_;
   const CheckpointRanks ranks_;
   std::vector<at::Tensor>
       sources_;           // By index in the plan; undefined where this rank has no share.
-  std::size_t next_ = 0;  // The first tensor of the plan whose pieces were not taken yet.
+  std::size_t next_ = 0;  // The first tensor of the plan whose shares were not taken yet.
 };
 
 }  // namespace lockstep

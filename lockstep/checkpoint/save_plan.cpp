@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/box_cover.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
 
@@ -18,19 +19,23 @@ namespace lockstep {
 namespace {
 
 using Json = nlohmann::json;
-using Piece = PlannedTensor::Piece;
+using Share = PlannedTensor::Share;
 
 // What one rank has of a tensor.
 struct Holding {
   int rank = 0;
+  bool is_whole = false;
   bool of_rank_0 = false;
-  Piece piece;
+  std::int64_t begin = 0;  // Elements of the local tensor.
+  std::int64_t end = 0;
+  Boxes boxes;
 };
 
 // What all ranks have of it.
 struct Holdings {
   PlannedTensor tensor;
-  bool in_pieces = false;  // Some rank has a part alone.
+  bool in_parts = false;  // Some rank has a part alone.
+  bool in_boxes = false;  // Some rank has boxes.
   std::vector<Holding> of;
 };
 
@@ -53,21 +58,79 @@ std::int64_t elements_of(const SafetensorsEntry& entry) {
   return static_cast<std::int64_t>(size_in_bytes(entry) / size_of(entry.type));
 }
 
-Json describe(const std::string& part, const std::string& name, const StateTensor& tensor) {
-  const SafetensorsEntry entry = entry_for(name, tensor.data);
-  return Json::array({part, name, static_cast<int>(entry.type), tensor.shape, tensor.strides,
-                      tensor.begin, tensor.begin + tensor.data.numel(), tensor.of_rank_0});
+// `boxes`, none if they are one that holds all of a tensor of `shape`.
+Boxes without_whole(const Boxes& boxes, const std::vector<std::int64_t>& shape) {
+  const Box all{.offsets = std::vector<std::int64_t>(shape.size()), .sizes = shape};
+  return boxes.list.size() == 1 && boxes.list[0] == all ? Boxes() : boxes;
 }
 
-void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
-  const Key key{item.at(0), item.at(1)};
+void require_in_tensor(const std::string& part, const std::string& name, const StateTensor& tensor,
+                       std::int64_t elements) {
+  const std::string text = text_of(Key(part, name));
+  const std::string wrong = misfit(tensor.boxes, tensor.shape);
+  require(wrong.empty(), [&] { return text + ": " + wrong; });
+  require(tensor.boxes.empty() || tensor.strides.empty(),
+          [&] { return text + " has boxes, which are counted row by row, and strides"; });
+  const std::int64_t local = tensor.boxes.empty() ? elements : elements_of(tensor.boxes);
+  const std::int64_t end = tensor.begin + tensor.data.numel();
+  require(0 <= tensor.begin && end <= local, [&] {
+    return text + " has no elements " + std::to_string(tensor.begin) + " to " +
+           std::to_string(end) + ": there are " + std::to_string(local) + " on this rank";
+  });
+}
+
+Json encode(const Boxes& boxes) {
+  Json list = Json::array();
+  for (const Box& box : boxes.list) list.push_back(Json::array({box.offsets, box.sizes}));
+  return Json::array({boxes.cat_dim, std::move(list)});
+}
+
+Boxes decode_boxes(const Json& json) {
+  Boxes boxes{.list = {}, .cat_dim = json.at(0).get<std::int64_t>()};
+  for (const Json& box : json.at(1))
+    boxes.list.push_back(
+        {box.at(0).get<std::vector<std::int64_t>>(), box.at(1).get<std::vector<std::int64_t>>()});
+  return boxes;
+}
+
+Json describe(const std::string& part, const std::string& name, const StateTensor& tensor) {
+  SafetensorsEntry entry = entry_for(name, tensor.data);
+  entry.shape = tensor.shape;
+  const std::int64_t elements = elements_of(entry);
+  require_in_tensor(part, name, tensor, elements);
+  const Boxes boxes = without_whole(tensor.boxes, tensor.shape);
+  const std::int64_t count = tensor.data.numel();
+  const bool in_order = boxes.empty() && (tensor.strides.empty() || tensor.is_whole());
+  const bool is_whole = count == elements && (in_order || elements == 0);
+  return Json::array({part, name, static_cast<int>(entry.type), tensor.shape, tensor.strides,
+                      is_whole, tensor.of_rank_0, tensor.begin, tensor.begin + count,
+                      encode(boxes)});
+}
+
+// Of the tensor as one rank describes it.
+PlannedTensor planned(const Json& item) {
   PlannedTensor tensor;
-  tensor.part = key.first;
-  tensor.entry.name = key.second;
+  tensor.part = item.at(0);
+  tensor.entry.name = item.at(1);
   tensor.entry.type = static_cast<SafetensorsType>(item.at(2).get<int>());
   tensor.entry.shape = item.at(3).get<std::vector<std::int64_t>>();
   tensor.entry.end = size_in_bytes(tensor.entry);
   tensor.strides = item.at(4).get<std::vector<std::int64_t>>();
+  return tensor;
+}
+
+Holding holding(const Json& item, int rank) {
+  return {.rank = rank,
+          .is_whole = item.at(5).get<bool>(),
+          .of_rank_0 = item.at(6).get<bool>(),
+          .begin = item.at(7).get<std::int64_t>(),
+          .end = item.at(8).get<std::int64_t>(),
+          .boxes = decode_boxes(item.at(9))};
+}
+
+void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
+  const Key key{item.at(0), item.at(1)};
+  const PlannedTensor tensor = planned(item);
   const auto [slot, is_new] = all.try_emplace(key);
   Holdings& holdings = slot->second;
   if (is_new)
@@ -76,16 +139,13 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
            holdings.tensor.entry.shape != tensor.entry.shape)
     disagree(key, "has another type or shape on rank " + std::to_string(rank) + " than on rank " +
                       std::to_string(holdings.of.front().rank));
-  holdings.of.push_back(
-      {.rank = rank,
-       .of_rank_0 = item.at(7).get<bool>(),
-       .piece = {rank, item.at(5).get<std::int64_t>(), item.at(6).get<std::int64_t>()}});
-  if (holdings.of.back().piece.end - holdings.of.back().piece.begin == elements_of(tensor.entry))
-    return;
-  if (holdings.in_pieces && holdings.tensor.strides != tensor.strides)
+  holdings.of.push_back(holding(item, rank));
+  if (holdings.of.back().is_whole) return;
+  if (holdings.in_parts && holdings.tensor.strides != tensor.strides)
     disagree(key, "lies in memory in another order on rank " + std::to_string(rank) +
                       " than on a rank before it");
-  holdings.in_pieces = true;
+  holdings.in_parts = true;
+  holdings.in_boxes = holdings.in_boxes || !holdings.of.back().boxes.empty();
   holdings.tensor.strides = tensor.strides;
 }
 
@@ -93,36 +153,43 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
 std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
   std::vector<int> ranks;
   bool of_rank_0 = false;
-  for (const Holding& holding : holdings.of) {
-    of_rank_0 = of_rank_0 || holding.of_rank_0;
-    if (holding.piece.begin == 0 && holding.piece.end == elements_of(holdings.tensor.entry))
-      ranks.push_back(holding.rank);
+  for (const Holding& each : holdings.of) {
+    of_rank_0 = of_rank_0 || each.of_rank_0;
+    if (each.is_whole) ranks.push_back(each.rank);
   }
   if (!of_rank_0) return ranks;
   if (std::ranges::find(ranks, 0) == ranks.end()) disagree(key, "is not on rank 0");
   return {0};
 }
 
-// Pieces that cover the tensor, none of them twice.
-std::vector<Piece> cover(const Key& key, const Holdings& holdings) {
-  std::vector<Piece> pieces;
-  for (const Holding& holding : holdings.of) pieces.push_back(holding.piece);
-  std::ranges::stable_sort(pieces, {}, &Piece::begin);
-  std::vector<Piece> chosen;
-  std::int64_t end = 0;
-  for (Piece piece : pieces) {
-    if (piece.end <= end) continue;
-    if (piece.begin > end) break;
-    end = piece.end;
-    chosen.push_back(piece);
+std::vector<RankBox> boxes_of(const Holdings& holdings) {
+  std::vector<RankBox> boxes;
+  for (const Holding& each : holdings.of) {
+    if (each.begin == each.end) continue;
+    if (!holdings.in_boxes)
+      boxes.push_back({each.rank, place(each.begin, each.end)});
+    else
+      for (PlacedBox& box : place(holdings.tensor.entry.shape, each.boxes, each.begin, each.end))
+        boxes.push_back({each.rank, std::move(box)});
   }
-  for (std::size_t i = 1; i < chosen.size(); ++i)
-    if (chosen[i].begin < chosen[i - 1].end)
-      disagree(key, "lies on ranks " + std::to_string(chosen[i - 1].rank) + " and " +
-                        std::to_string(chosen[i].rank) + " in parts that overlap");
-  if (end != elements_of(holdings.tensor.entry))
-    disagree(key, "is incomplete: no rank has its elements from " + std::to_string(end) + " on");
-  return chosen;
+  return boxes;
+}
+
+// Gives the tensor its grid, and shares that hold each of its elements once.
+void share_out(const Key& key, Holdings& holdings) {
+  PlannedTensor& tensor = holdings.tensor;
+  tensor.grid =
+      holdings.in_boxes ? tensor.entry.shape : std::vector<std::int64_t>{elements_of(tensor.entry)};
+  BoxCover chosen = cover(tensor.grid, boxes_of(holdings));
+  if (!chosen.complaint.empty()) disagree(key, chosen.complaint);
+  std::map<int, Share> shares;
+  for (RankBox& each : chosen.boxes) shares[each.rank].boxes.push_back(std::move(each.placed));
+  for (const Holding& each : holdings.of)
+    if (const auto share = shares.find(each.rank); share != shares.end()) {
+      share->second.rank = each.rank;
+      share->second.elements = each.end - each.begin;
+      tensor.shares.push_back(std::move(share->second));
+    }
 }
 
 // As texts, in which one NaN equals another.
@@ -229,8 +296,8 @@ SavePlan make_plan(const std::vector<std::string>& descriptions) {
   for (auto& [key, holdings] : in_order_of_files(all)) {
     std::vector<int> writers = whole_on(key, holdings);
     if (writers.empty()) {
-      holdings.tensor.pieces = cover(key, holdings);
-      for (const Piece& piece : holdings.tensor.pieces) writers.push_back(piece.rank);
+      share_out(key, holdings);
+      for (const Share& share : holdings.tensor.shares) writers.push_back(share.rank);
     }
     candidates.push_back(std::move(writers));
     plan.tensors.push_back(std::move(holdings.tensor));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
@@ -20,17 +21,22 @@ namespace lockstep {
 using NamedStateDicts = std::vector<std::pair<std::string, StateDict>>;
 
 struct PlannedTensor {
-  struct Piece {
+  // What one rank contributes.
+  struct Share {
     int rank = 0;
-    std::int64_t begin = 0;  // Elements, in the order of `strides`.
-    std::int64_t end = 0;
+    std::int64_t elements = 0;  // Of its data, all of which travel to the writer.
+    std::vector<PlacedBox> boxes;
   };
 
   std::string part;
   SafetensorsEntry entry;             // Without its place in a file.
   std::vector<std::int64_t> strides;  // As StateTensor::strides.
   int writer = 0;
-  std::vector<Piece> pieces;  // That cover it in turn; empty when the writer has the whole.
+  std::vector<Share> shares;  // They hold each element once. Empty when the writer has the whole.
+
+  // Shape in which the boxes of shares are counted: the tensor's; or, where all ranks have ranges
+  // of elements in the order of `strides`, one dimension.
+  std::vector<std::int64_t> grid;
 
   std::uint64_t bytes() const { return entry.end; }
 };
@@ -40,12 +46,14 @@ struct SavePlan {
   std::map<std::string, StateValues> values;
 };
 
-// Of one rank, as text. Errors: misuse for a name that is not UTF-8 or not a part's, or an
-// undefined tensor; unsupported for one that safetensors has no type for.
+// Of one rank, as text. Errors: misuse for a name that is not UTF-8 or not a part's, an undefined
+// tensor, or boxes or elements that do not lie in the tensor; unsupported for one that safetensors
+// has no type for.
 std::string describe(const NamedStateDicts& states);
 
 // Of all ranks' descriptions. Errors: mismatch, naming the tensor or value, when ranks differ in
-// the parts that they have, in types, shapes or values, or lack elements of a tensor.
+// the parts that they have, in types, shapes or values, lack elements of a tensor, or have parts of
+// it that overlap (state.h).
 SavePlan make_plan(const std::vector<std::string>& descriptions);
 
 // Such as "model-00001-of-00002.safetensors", of the files of a part the `index`-th of `count`.

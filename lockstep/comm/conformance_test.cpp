@@ -75,7 +75,7 @@ class LeastBackend final : public Backend {
     return std::make_unique<LeastBackend>(whole_->among(ranks, group, timeout),
                                           static_cast<int>(ranks.size()));
   }
-  void give_up(Fault fault, std::string_view reason) override { whole_->give_up(fault, reason); }
+  void give_up(const GivenUp& why) override { whole_->give_up(why); }
 
  private:
   std::unique_ptr<Backend> whole_;

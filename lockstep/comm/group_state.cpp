@@ -65,8 +65,9 @@ ProcessGroup::State::State(Parts parts)
 ProcessGroup::State::~State() {
   if (!backend_) return;
   abandon_();  // First, so that peers learn of the rank and not only that the group is over.
-  backend_->give_up(Fault::peer_lost,
-                    fmt::format("rank {} left it without destroy_process_group()", rank_));
+  backend_->give_up(
+      {.fault = Fault::peer_lost,
+       .reason = fmt::format("rank {} left it without destroy_process_group()", rank_)});
   // Its thread may outlive us for a moment, but touches nobody's memory any more.
   point_to_point_->end(
       std::make_exception_ptr(Error(Fault::aborted, fmt::format("group {} was left", name_))));
@@ -121,14 +122,16 @@ void ProcessGroup::State::throw_if_broken() const {
 }
 
 int ProcessGroup::State::world_rank(int rank) const {
+  if (rank < 0 || rank >= size_) return -1;
   return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)];
 }
 
-// By the numbers that the job has for its ranks.
+// By the numbers that the job has for its ranks. Another process may have said who is to blame.
 Failure ProcessGroup::State::in_the_job(Failure failure) const {
   failure.detected_by = world_rank(failure.detected_by);
+  failure.ranks = ranks_within(std::move(failure.ranks), size_);
   for (int& rank : failure.ranks) rank = world_rank(rank);
-  if (!failure.ranks.empty()) failure.rank = failure.ranks.front();
+  failure.rank = failure.ranks.empty() ? -1 : failure.ranks.front();
   return failure;
 }
 
@@ -147,25 +150,21 @@ void ProcessGroup::State::break_with(std::exception_ptr error, const std::string
     what = known.what();
     if (blames_the_living(known))
       rank_wide_->tell_of_break(in_the_job(blame_in(known, rank_, context, timeout)));
-    if (must_be_told(known)) {
-      const bool same = known.fault() == Fault::mismatch || known.fault() == Fault::timeout;
-      const Fault theirs = same ? known.fault() : Fault::aborted;
-      give_up(theirs, reason_for(known, rank_));
-    }
+    if (must_be_told(known)) give_up(given_up_for(known, rank_, context));
   } catch (const std::exception& other) {
     what = other.what();
-    give_up(Fault::aborted, fmt::format("rank {}: {}", rank_, what));
+    give_up({.rank = rank_, .reason = what});
   }
   const FlightRecordHeader header{name_, rank_, size_, backend_name_, what};
   save_flight_record(header, lockstep::flight_record(header, collectives_, messages_));
 }
 
 // Another thread may be destroying the group.
-void ProcessGroup::State::give_up(Fault fault, std::string_view reason) {
+void ProcessGroup::State::give_up(const GivenUp& why) {
   std::unique_lock lock(life_mutex_);
   const auto backend = backend_;
   lock.unlock();
-  if (backend) backend->give_up(fault, reason);
+  if (backend) backend->give_up(why);
 }
 
 std::string ProcessGroup::State::flight_record() const {
@@ -472,10 +471,13 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   Parts parts;
   try {
     parts.backend = backend_->among(members, name, collective.timeout);
+  } catch (const GroupGivenUp&) {  // This group was, and those are its own ranks.
+    throw;
   } catch (const Error& error) {
     if (error.ranks().empty()) throw;
     std::vector<int> ranks;  // As this group calls them.
-    for (const int rank : error.ranks()) ranks.push_back(members[static_cast<std::size_t>(rank)]);
+    for (const int rank : ranks_within(error.ranks(), static_cast<int>(members.size())))
+      ranks.push_back(members[static_cast<std::size_t>(rank)]);
     throw Error(error.fault(), bare_text(error), std::move(ranks));
   }
   for (const int member : members) parts.members.push_back(world_rank(member));
@@ -556,7 +558,7 @@ void ProcessGroup::State::abort(std::string_view reason) {
 std::exception_ptr ProcessGroup::State::end_with(Fault fault, std::string_view reason) {
   const auto error = std::make_exception_ptr(
       Error(fault, fmt::format("group {}: rank {}: {}", name_, rank_, reason)));
-  give_up(fault, fmt::format("rank {}: {}", rank_, reason));
+  give_up({.fault = fault, .rank = rank_, .reason = std::string(reason)});
   std::unique_lock lock(life_mutex_);
   const auto messages = point_to_point_;
   lock.unlock();

@@ -124,10 +124,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   // `context` begins the Error's message where a call of this group, which had `timeout`, failed.
   void break_with(std::exception_ptr error, const std::string& context,
                   std::chrono::milliseconds timeout);
-  void give_up(Fault fault, std::string_view reason);
+  void give_up(const GivenUp& why);
   std::exception_ptr end_with(Fault fault, std::string_view reason);
   Failure in_the_job(Failure failure) const;
-  int world_rank(int rank) const;
+  int world_rank(int rank) const;  // -1 for a rank that this group does not have.
   void run_last_acts();
   void retire();
 

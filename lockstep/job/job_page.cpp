@@ -15,16 +15,16 @@
 #include "lockstep/base/fixed_text.h"
 #include "lockstep/base/host_name.h"
 #include "lockstep/base/proc_file.h"
+#include "lockstep/base/ranges.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/oom_kills.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504b36;  // Changes with the layout.
+constexpr std::uint64_t magic = 0x5041474553504b37;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
-constexpr std::size_t most_blamed = 64;   // Ranks; of more, the first are named.
 
 // What a process says before it ends.
 struct LastWords {

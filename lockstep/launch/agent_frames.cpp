@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/clean_text.h"
+#include "lockstep/base/ranges.h"
 
 namespace lockstep {
 namespace {
@@ -77,6 +79,18 @@ json or_null(const std::optional<Value>& value) {
   return value ? json(*value) : json();
 }
 
+std::vector<int> cut(const std::vector<int>& ranks) {
+  return {ranks.begin(),
+          ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), most_blamed))};
+}
+
+std::vector<std::string> cut(const std::vector<std::string>& arguments) {
+  std::vector<std::string> first;
+  for (std::size_t i = 0; i < std::min(arguments.size(), JobCommand::most_arguments); ++i)
+    first.push_back(clean_text(arguments[i], JobCommand::longest_argument));
+  return first;
+}
+
 json to_json(const std::optional<Failure>& failure) {
   if (!failure) return json();
   return {{"rank", failure->rank},
@@ -92,11 +106,11 @@ json to_json(const std::optional<Failure>& failure) {
           {"detected_by", failure->detected_by},
           {"left", failure->left},
           {"fault", failure->fault ? json(name(*failure->fault)) : json()},
-          {"ranks", failure->ranks},
+          {"ranks", cut(failure->ranks)},
           {"call", cut(failure->call)}};
 }
 
-// What a launcher of an earlier version does not say.
+// A launcher of an earlier version does not say this.
 void read_break(Failure& failure, const json& object) {
   const auto fault = object.find("fault");
   if (fault == object.end() || fault->is_null()) return;
@@ -108,6 +122,7 @@ void read_break(Failure& failure, const json& object) {
     throw_corrupt("a launcher's frame has a failure that is none");
   for (const json& rank : ranks)
     failure.ranks.push_back(static_cast<int>(number(rank, std::int64_t{0}, std::int64_t{largest})));
+  failure.ranks = cut(failure.ranks);
   failure.call = text(object, "call");
 }
 
@@ -145,7 +160,7 @@ struct ToJson {
                  {"least", said.least}, {"most", said.most}};
     if (!frame.command) return join;
     join["program"] = cut(frame.command->program);
-    join["arguments"] = frame.command->arguments;
+    join["arguments"] = cut(frame.command->arguments);
     join["digest"] = cut(frame.command->digest);
     return join;
   }

@@ -1,4 +1,4 @@
-// What the launchers of a job's hosts say to each other, after the handshake. docs/protocol.md.
+// The frames between the launchers of a job's hosts, after the handshake. docs/protocol.md.
 //
 // A frame is its length u32, little-endian, and a JSON object. No I/O and no state here.
 // Errors: corrupt for bytes that encoding never makes.
@@ -49,13 +49,14 @@ struct StateFrame {
 using AgentFrame = std::variant<AliveFrame, JoinFrame, ReportFrame, AllGoneFrame, StateFrame,
                                 StartRanks, EndRanks, EndJob>;
 
-// With its length in front. Texts are cleaned and cut, so that every frame is within the limit.
+// With its length in front. Texts are cleaned and cut, as are lists, so that every frame is within
+// the limit.
 std::string encode(const AgentFrame& frame);
 
-// What follows the length of the first frame in `bytes`; empty when more bytes are needed.
+// The first frame in `bytes` without its length; empty when more bytes are needed.
 std::optional<std::string_view> first_agent_frame(std::string_view bytes);
 
-// Its texts are clean and cut, whoever wrote them.
+// Its texts and lists are clean and cut, whoever wrote them.
 AgentFrame decode_agent_frame(std::string_view body);
 
 }  // namespace lockstep

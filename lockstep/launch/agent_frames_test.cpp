@@ -162,8 +162,27 @@ TEST(AgentFrames, TheLargestFramesAreWithinTheLimit) {
   join.newcomer.host = wide;
   join.command = job_command({.program = wide, .arguments = arguments});
   EXPECT_LE(encode(join).size(), 4 + max_agent_frame_bytes);
-  const Failure failure{.host = wide, .operation = wide, .group = wide, .what = wide};
+  const Failure failure{.host = wide,
+                        .operation = wide,
+                        .group = wide,
+                        .what = wide,
+                        .fault = Fault::timeout,
+                        .ranks = std::vector<int>(100'000, 2'000'000'000),
+                        .call = wide};
   EXPECT_LE(encode(EndJob{1, wide, failure}).size(), 4 + max_agent_frame_bytes);
+}
+
+TEST(AgentFrames, ACommandIsCleanAndCutWhoeverMadeIt) {
+  JoinFrame join;
+  join.newcomer = {.host = "node1", .nproc = 1, .least = 1, .most = 1};
+  join.command = JobCommand{.arguments = std::vector<std::string>(1000, "\x1b[2J")};
+  join.command->arguments.front() = std::string(60'000, '\x01');
+  const std::string frame = encode(join);
+  EXPECT_LE(frame.size(), 4 + max_agent_frame_bytes);
+  const json said = json::parse(*first_agent_frame(frame));
+  ASSERT_EQ(said["arguments"].size(), JobCommand::most_arguments);
+  EXPECT_EQ(said["arguments"][0], std::string(JobCommand::longest_argument, ' '));
+  EXPECT_EQ(said["arguments"][1], " [2J");
 }
 
 }  // namespace

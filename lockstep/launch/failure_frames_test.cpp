@@ -1,10 +1,11 @@
-// What launchers tell each other of a failure.
+// Failures in the frames between launchers.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "lockstep/base/ranges.h"
 #include "lockstep/launch/agent_frames.h"
 #include "tests/fault_of.h"
 
@@ -31,6 +32,12 @@ TEST(FailureFrames, KeepWhichLivingRanksAreToBlame) {
   EXPECT_EQ(describe(got), describe(sent));
 }
 
+TEST(FailureFrames, NameSomeOfManyRanks) {
+  Failure sent{.rank = 1, .fault = Fault::timeout, .ranks = std::vector<int>(1000, 7)};
+  const std::string frame = encode(ReportFrame{.outcome = Outcome::failed, .failure = sent});
+  EXPECT_EQ(decoded(*first_agent_frame(frame)).ranks.size(), most_blamed);
+}
+
 const std::string begin =
     R"({"type":"report","attempt":0,"outcome":"failed","exit_code":1,"failure":{"rank":1,)"
     R"("host":"a","pid":2,"exit_code":1,"signal":null,"oom":null,"operation":"","sequence":0,)"
@@ -40,6 +47,13 @@ TEST(FailureFrames, OfALauncherThatSaysNothingOfThemAreUnderstood) {
   const Failure got = decoded(begin + "}}");
   EXPECT_EQ(got.exit_code, 1);
   EXPECT_FALSE(got.fault);
+}
+
+TEST(FailureFrames, OfALauncherThatNamesAllOfManyRanksAreCut) {
+  std::string ranks = "0";
+  for (int rank = 1; rank < 1000; ++rank) ranks += "," + std::to_string(rank);
+  const std::string end = R"(,"fault":"timeout","ranks":[)" + ranks + R"(],"call":""}})";
+  EXPECT_EQ(decoded(begin + end).ranks.size(), most_blamed);
 }
 
 TEST(FailureFrames, OfFaultsAndRanksThatCannotBeAreRefused) {

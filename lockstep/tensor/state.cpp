@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/tensor/state.h"
 
+#include <utility>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
 
 StateTensor whole(const at::Tensor& tensor) {
   return {.data = tensor.detach(), .shape = tensor.sizes().vec()};
+}
+
+ElementRange all_of(Boxes boxes, at::Tensor into) {
+  const std::int64_t elements = elements_of(boxes);
+  return {.begin = 0, .end = elements, .into = std::move(into), .boxes = std::move(boxes)};
 }
 
 StateRequest everything(const StateDict& saved) {

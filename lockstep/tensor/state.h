@@ -4,6 +4,15 @@
 //
 // A state has no topology: names and shapes are those of the whole, whatever ranks it is spread
 // over. What each rank has of its own, a random generator say, has the rank in its name.
+//
+// A rank holds a whole tensor; or boxes of it (box.h), which make its local tensor; or a range of
+// the elements of either. The parts of all ranks together hold each element. Boxes, or ranges, of
+// two ranks may overlap only where one lies within the other, as copies do.
+//
+// Ranges of elements are kept beside boxes. ZeRO cuts parameters in the order of their memory,
+// which need not be row by row (channels_last): such a range is one run of memory and one message,
+// but up to 2 * dimensions - 1 boxes. A checkpoint counts a range as these boxes only where it
+// must: another rank has boxes of the same tensor, or the range is read.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,23 +27,24 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/tensor/box.h"
 #include "lockstep/tensor/state_value.h"
 
 namespace lockstep {
 
 // A tensor of a state, or this rank's part of it.
 struct StateTensor {
-  // The whole tensor, of any layout; or elements [begin, begin + data.numel()) of it, in one
-  // dimension.
+  // The local tensor, of any layout; or elements [begin, begin + data.numel()) of it, in one
+  // dimension. Local tensor: the whole one, or the one that `boxes` make.
   at::Tensor data;
 
   std::vector<std::int64_t> shape;  // Of the whole.
 
   // Of the whole in memory, where parts are counted in the order of that memory and not row by row.
-  // Empty for row by row.
+  // Empty for row by row, and where there are boxes.
   std::vector<std::int64_t> strides = {};
 
-  std::int64_t begin = 0;
+  std::int64_t begin = 0;  // Counted in the local tensor.
 
   // Ranks may have unequal ones, such as the running mean of a BatchNorm: rank 0's counts.
   // Otherwise all ranks that have a whole tensor have the same one, and any of them may be saved.
@@ -43,7 +53,10 @@ struct StateTensor {
   // Only for a saved tensor on the meta device: equal where type, shape and all elements are.
   std::optional<std::uint32_t> digest = {};
 
-  bool is_whole() const { return data.sizes() == at::IntArrayRef(shape); }
+  // Of the whole, in the order in which they make the local tensor. Empty where that is the whole.
+  Boxes boxes = {};
+
+  bool is_whole() const { return boxes.empty() && data.sizes() == at::IntArrayRef(shape); }
 };
 
 // What is saved under a name of its own. The values of one name are equal on all ranks that have
@@ -56,7 +69,8 @@ struct StateDict {
 // The whole of `tensor`, sharing its memory.
 LOCKSTEP_API StateTensor whole(const at::Tensor& tensor);
 
-// Elements [begin, end) of a tensor, counted row by row.
+// Elements of a tensor that a rank needs: [begin, end) of its local tensor, counted row by row.
+// Local tensor: the whole one, or the one that `boxes` make.
 struct ElementRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -65,7 +79,12 @@ struct ElementRange {
   // elements. It is what load_state_dict() then gets. Not written to before all that is loaded was
   // verified, on all ranks.
   at::Tensor into = {};
+
+  Boxes boxes = {};  // Of the whole. They may overlap. Empty where the whole is meant.
 };
+
+// The whole local tensor that `boxes` make.
+LOCKSTEP_API ElementRange all_of(Boxes boxes, at::Tensor into = {});
 
 // Of each tensor that a rank needs, by name, the elements.
 using StateRequest = std::map<std::string, ElementRange>;
@@ -84,9 +103,10 @@ class LOCKSTEP_API Stateful {
   // Errors: misuse, naming what does not fit.
   virtual StateRequest wanted(const StateDict& saved) = 0;
 
-  // Takes what was wanted, on the CPU and verified, with all values. Tensors that were wanted in
-  // part have one dimension; it may keep them. Collective for what is spread over ranks; all ranks
-  // have got theirs, so it should not fail.
+  // Takes what was wanted, on the CPU and verified, with all values. It may keep the tensors.
+  // Without `into`, a local tensor that was wanted whole has its shape (local_shape()), and a part
+  // of one has one dimension. Collective for what is spread over ranks; all ranks have got theirs,
+  // so it should not fail.
   virtual void load_state_dict(StateDict state) = 0;
 };
 

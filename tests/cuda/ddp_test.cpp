@@ -1,11 +1,15 @@
 // DistributedDataParallel on CUDA tensors does what it does on the CPU's.
 
 // SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/autograd/engine.h>
 #include <torch/optim/sgd.h>
 
 #include <cstddef>
+#include <future>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -186,6 +190,49 @@ TEST_F(DistributedDataParallelOnCuda, GivesTheSameBitsWhateverTimeThreadsAndStre
              /*with_extra=*/step_number != 1 || group.rank() == 1);
     });
   }
+}
+
+// A backward() that the caller's thread leaves by an exception, while autograd's is in its midst.
+struct LeftPass {
+  explicit LeftPass(const torch::Tensor& out) {
+    out.register_hook([this](const torch::Tensor&) {
+      auto end = std::shared_ptr<void>(nullptr, [this](void*) { over.set_value(); });
+      torch::autograd::Engine::get_default_engine().queue_callback([end = std::move(end)] {});
+      reached.set_value();
+      left.get_future().wait();
+    });
+    const torch::Tensor here = torch::ones({}, torch::requires_grad()) * 2;
+    here.register_hook([this](const torch::Tensor&) {
+      reached.get_future().wait();
+      throw std::runtime_error("on the caller's thread");
+    });
+    loss = here + out.sum().cpu();
+  }
+
+  torch::Tensor loss;
+  std::promise<void> reached, left, over;
+};
+
+TEST_F(DistributedDataParallelOnCuda, CountsSamplesWhileAutogradStillHasAPassThatWasCutShort) {
+  trained(Place::cuda, 1, [](ProcessGroup& group, const auto& net) {
+    Ddp ddp(net, group, {.mean = GradientMean::over_samples});
+    const torch::Tensor x = inputs(0, 0, local_device(group));
+    ddp.count_samples(3);
+    {
+      LeftPass pass(ddp(x));
+      EXPECT_THROW(pass.loss.backward(), std::runtime_error);
+      ddp.count_samples(5);
+      pass.left.set_value();
+      pass.over.get_future().wait();
+    }
+    net->zero_grad();
+    ddp(x).pow(2).sum().backward();
+    const torch::Tensor mean = net->b->bias.grad().cpu();
+    net->zero_grad();
+    const auto no_sync = ddp.no_sync();
+    ddp(x).pow(2).sum().backward();
+    EXPECT_TRUE(torch::allclose(mean * 5, net->b->bias.grad().cpu()));
+  });
 }
 
 TEST_F(DistributedDataParallelOnCuda, WaitsForTheDeviceOnceAPassOrNever) {

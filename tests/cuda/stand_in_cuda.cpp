@@ -34,6 +34,7 @@
 #include <tuple>
 #include <utility>
 
+#include "lockstep/tensor/vector_math.h"
 #include "tests/cuda/stream_order.h"
 
 namespace lockstep::test {
@@ -436,6 +437,7 @@ bool stand_in_for_cuda() {
   static const bool done = [] {
     if (c10::impl::hasDeviceGuardImpl(cuda)) return false;
     register_all();
+    settle_vector_math();  // Ranks that are threads would make its first call at the same time.
     if (std::getenv("LOCKSTEP_CUDA_CHAOS") != nullptr) ++chaos;
     return true;
   }();

@@ -21,6 +21,13 @@ void read_all(std::string_view input) {
         const Failure failure = decode_failure(frame.bytes);
         expect(describe(decode_failure(encode_failure(failure))) == describe(failure));
       }
+      if (frame.kind == LineFrame::Kind::give_up) {
+        const GivenUp why = decode_given_up(frame);
+        LineFrame again = frame;
+        const std::string bytes = encode_given_up(why);
+        again.bytes = bytes;
+        expect(describe(decode_given_up(again)) == describe(why));
+      }
       input.remove_prefix(parsed->size);
     }
   } catch (const Error& error) {
@@ -40,11 +47,17 @@ std::vector<std::string> seeds() {
                                               .operation = "all_reduce",
                                               .sequence = 812,
                                               .what = "bad \xff text"});
+  const std::string late = encode_failure(
+      {.rank = 1, .what = "within 3 s", .fault = Fault::timeout, .ranks = {1, 3}, .call = "split"});
+  const std::string given_up = encode_given_up(
+      {.rank = 0, .ranks = {1, 3}, .call = "barrier #4", .reason = "bad \xff text"});
   return {encode({.kind = Kind::rank, .number = 1}) +
               encode({.kind = Kind::entry, .group = 7, .number = 1, .bytes = "first half"}) +
               encode({.kind = Kind::entry, .group = 7, .bytes = "second half"}),
           encode({.kind = Kind::failure, .bytes = failure}) + encode({.kind = Kind::finished}),
-          encode({.kind = Kind::give_up, .group = 7, .number = 5, .bytes = "why"}),
+          encode({.kind = Kind::failure, .bytes = late}),
+          encode({.kind = Kind::give_up, .group = 7, .number = 3, .bytes = given_up}) +
+              encode({.kind = Kind::absent, .group = 7}),
           encode({.kind = Kind::data, .group = 7, .number = 1, .bytes = "elements"}) +
               encode({.kind = Kind::read, .group = 7, .number = 8}) +
               encode({.kind = Kind::received, .group = 7, .number = 1})};

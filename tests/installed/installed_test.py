@@ -146,6 +146,8 @@ def comm(args):
     install(args.build, prefix)
     binary = compile_program(HERE / "comm", prefix, args.scratch / "build")
     run(prefix / "bin" / "lockstep", "run", "-n", "2", binary)
+    if "liblockstep_comm" in run("ldd", prefix / "bin" / "lockstep-run"):
+        sys.exit("the launcher loads comm, of which it needs nothing")
 
     page = args.source / "docs" / "guide" / "communication.md"
     project = args.scratch / "project"

@@ -22,9 +22,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/message.h"
 #include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/core/registered_memory.h"
@@ -131,9 +131,9 @@ class Backend {
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                          std::chrono::milliseconds timeout) = 0;
 
-  // Makes calls that are under way, here and on all other ranks, and all later ones throw an Error
-  // of this fault and reason at their next wait. May be called from any thread at any time.
-  virtual void give_up(Fault fault, std::string_view reason) = 0;
+  // Makes calls that are under way, here and on all other ranks, and all later ones throw a
+  // GroupGivenUp at their next wait. May be called from any thread at any time.
+  virtual void give_up(const GivenUp& why) = 0;
 };
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,13 @@ TEST(Blame, OfATimeoutIsThoseThatDidNotCome) {
 }
 
 TEST(Blame, IsTheSameForThoseWhoLearnOfIt) {
-  const std::string reason = reason_for(waited, 2);
-  EXPECT_EQ(reason.substr(0, 31), "rank 2 (waits for 1,3-4): barri");
+  const GivenUp why = given_up_for(waited, 2, context);
+  EXPECT_EQ(describe(why),
+            "rank 2 (waits for 1,3-4): " + context + ": 3 of 9 ranks did not come in time");
   const std::string own = "send of 1 float32 to rank 0 in group world on rank 5";
-  const Error learned(Fault::timeout, own + ": " + std::string(was_given_up) + reason);
+  const GroupGivenUp learned(own, why);
+  EXPECT_EQ(learned.fault(), Fault::timeout);
+  EXPECT_EQ(learned.ranks(), (std::vector<int>{1, 3, 4}));
   const Failure failure = blame_in(learned, 5, own, 60s);
   EXPECT_EQ(failure.ranks, (std::vector<int>{1, 3, 4}));
   EXPECT_EQ(failure.detected_by, 2);
@@ -38,8 +42,7 @@ TEST(Blame, OfAMismatchIsTheSameForThoseWhoLearnOfIt) {
   const std::string calls = "rank 0 called barrier, rank 1 called split";
   const Error differ(Fault::mismatch, context + ": " + calls, {0, 1});
   const std::string own = "split #4 of group world on rank 1";
-  const Error learned(Fault::mismatch,
-                      own + ": " + std::string(was_given_up) + reason_for(differ, 2));
+  const GroupGivenUp learned(own, given_up_for(differ, 2, context));
   for (const Failure& failure :
        {blame_in(differ, 2, context, 60s), blame_in(learned, 1, own, 60s)}) {
     EXPECT_EQ(failure.ranks, (std::vector<int>{0, 1}));
@@ -48,38 +51,45 @@ TEST(Blame, OfAMismatchIsTheSameForThoseWhoLearnOfIt) {
   }
 }
 
-TEST(Blame, InWordsIsReadAsItWas) {
-  for (const Fault fault : {Fault::timeout, Fault::mismatch}) {
-    const Failure told{.rank = 1,
-                       .what = "rank 0 called barrier, rank 1 called split",
-                       .detected_by = 2,
-                       .fault = fault,
-                       .ranks = {1, 3, 4},
-                       .call = "barrier #4 of group world"};
-    Failure heard;
-    ASSERT_TRUE(read_words(in_words(told), heard)) << in_words(told);
-    EXPECT_EQ(heard.fault, fault);
-    EXPECT_EQ(heard.ranks, told.ranks);
-    EXPECT_EQ(heard.call, told.call);
-    EXPECT_EQ(heard.what, told.what);
-  }
-  for (const char* other :
-       {"the connection was closed", "timeout of x", "timeout of x, rank 3: y", ""}) {
-    Failure heard;
-    EXPECT_FALSE(read_words(other, heard)) << other;
-    EXPECT_FALSE(heard.fault) << other;
+TEST(Blame, IsTheSameForThoseWhoLearnOfItAtSecondHand) {
+  const std::string own = "split #4 of group world on rank 1";
+  const GroupGivenUp learned(own, given_up_for(waited, 2, context));
+  const GivenUp passed_on = given_up_for(learned, 1, own);
+  EXPECT_EQ(passed_on.rank, 2);
+  EXPECT_EQ(passed_on.ranks, (std::vector<int>{1, 3, 4}));
+  EXPECT_EQ(passed_on.call, context);
+}
+
+TEST(Blame, SurvivesAnotherText) {
+  try {
+    throw_again(GroupGivenUp(context, given_up_for(waited, 2, context)), "another text");
+  } catch (const GroupGivenUp& error) {
+    EXPECT_NE(std::string(error.what()).find("another text"), std::string::npos);
+    EXPECT_EQ(error.why().rank, 2);
+    EXPECT_EQ(error.ranks(), (std::vector<int>{1, 3, 4}));
   }
 }
 
-TEST(Blame, IsNobodysWhereNobodyIsNamed) {
-  for (const char* reason : {"rank 2: no", "rank 2 (waits for ): no", "rank 2 (waits for 3-): no",
-                             "rank 2 (waits for 1-9999999): no", "rank 2 (waits for 3,x): no",
-                             "rank -2 (waits for 3): no", "rank 2 (waits for 3", ""}) {
-    const Error learned(Fault::timeout, context + ": " + std::string(was_given_up) + reason);
-    const Failure failure = blame_in(learned, 2, context, 1s);
-    EXPECT_TRUE(failure.ranks.empty()) << reason;
-    EXPECT_EQ(failure.rank, -1) << reason;
-  }
+TEST(Blame, IsNobodysInAText) {
+  const Error aborted(Fault::timeout,
+                      context + ": the group was given up: rank 2 (waits for 1-3): x");
+  const Failure failure = blame_in(aborted, 2, context, 1s);
+  EXPECT_TRUE(failure.ranks.empty());
+  EXPECT_EQ(failure.rank, -1);
+  EXPECT_EQ(failure.detected_by, 2);
+}
+
+TEST(Blame, OfManyRanksNamesSomeAndCountsTheRest) {
+  std::vector<int> ranks(100);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const GivenUp why = given_up_for(Error(Fault::timeout, "x", ranks), 100, context);
+  EXPECT_EQ(why.ranks.size(), most_blamed);
+  EXPECT_EQ(why.more, 36);
+  EXPECT_NE(describe(why).find("(waits for 0-63 and 36 more)"), std::string::npos);
+}
+
+TEST(Blame, FallsOnRanksThatAGroupHas) {
+  EXPECT_EQ(ranks_within({7, 2, -1, 2, 8, 0, 1'000'000}, 8), (std::vector<int>{0, 2, 7}));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
 
 namespace lockstep {
@@ -52,7 +53,7 @@ Buffer placed(Buffer buffer, const Buffer& other) {
   std::string text = bare_text(error);
   const std::string_view barrier = name(Operation::barrier);
   if (text.starts_with(barrier)) text.replace(0, barrier.size(), name(operation));
-  if (!error.failure()) throw Error(error.fault(), text, error.ranks());
+  if (!error.failure()) throw_again(error, text);
   const std::string who = ": " + describe(*error.failure());
   if (text.ends_with(who)) text.resize(text.size() - who.size());
   throw Error(text, *error.failure());
@@ -127,8 +128,8 @@ std::unique_ptr<Backend> DeviceBackend::among(const std::vector<int>& ranks,
                                          engine_);
 }
 
-void DeviceBackend::give_up(Fault fault, std::string_view reason) {
-  inner_->give_up(fault, reason);
+void DeviceBackend::give_up(const GivenUp& why) {
+  inner_->give_up(why);
   cancel();
 }
 

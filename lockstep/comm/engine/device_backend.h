@@ -60,7 +60,7 @@ class DeviceBackend final : public Backend {
   void await_messages(std::uint32_t seen) override { inner_->await_messages(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
-  void give_up(Fault fault, std::string_view reason) override;
+  void give_up(const GivenUp& why) override;
 
  private:
   DeviceCommunicator& communicator(const Collective& collective);

@@ -5,6 +5,7 @@
 
 #include "lockstep/comm/engine/device_communicator.h"
 #include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/job/operation.h"
 
 namespace lockstep {
 

@@ -32,7 +32,7 @@ bool same_backend(const std::string& one, const std::string& other) {
   return one == other || (is_shared_memory(one) && is_shared_memory(other));
 }
 
-// Who was told what, in words, and who was told something else than the rest.
+// In words, and the ranks that were told something else than the rest.
 struct Difference {
   std::string text = {};
   std::vector<int> ranks = {};

@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "lockstep/base/time.h"
 #include "lockstep/job/host_session.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/bare_text.h"
-#include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
 
 namespace lockstep {
 
@@ -50,6 +50,8 @@ void HostsBackend::Crossing::wait() {
   try {
     is_under_way_ = false;  // What fails is given up by the engine itself.
     engine_.wait(call_.deadline, [&] { backend_.throw_if_over(call_.outer); });
+  } catch (const GroupGivenUp&) {
+    throw;
   } catch (const Error& error) {
     const bool may_be_explained =
         error.fault() == Fault::system ||

@@ -23,6 +23,11 @@ FailureNews::~FailureNews() {
   thread_.join();
 }
 
+bool FailureNews::is_here(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return rank >= 0 && index < is_here_.size() && is_here_[index];
+}
+
 void FailureNews::watch() {
   constexpr std::chrono::milliseconds slice{20};
   std::unique_lock lock(mutex_);
@@ -31,9 +36,7 @@ void FailureNews::watch() {
       session_->throw_if_peer_lost("watching this host's ranks");
     } catch (const Error& error) {
       const auto& failure = error.failure();
-      const bool is_known = failure && failure->rank >= 0;
-      if (is_known && is_here_[static_cast<std::size_t>(failure->rank)])
-        lines_.tell_failure(*failure);
+      if (failure && is_here(failure->rank)) lines_.tell_failure(*failure);
       return;  // The first failure of a job is the one that counts.
     }
   }

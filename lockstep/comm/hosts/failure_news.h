@@ -25,6 +25,7 @@ class FailureNews {
 
  private:
   void watch();
+  bool is_here(int rank) const;  // False also for a number that no rank has.
 
   const std::shared_ptr<HostSession> session_;
   Lines& lines_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/host_name.h"
+#include "lockstep/base/ranges.h"
 
 namespace lockstep {
 namespace {
@@ -30,7 +31,7 @@ std::string last_seen(const JobPage& page, const HostsContext* hosts, int rank) 
                      state == 'T' || state == 't' ? ", STOPPED" : "");
 }
 
-// What is known of the first rank to blame goes into the failure's own members.
+// The failure's own members say what is known of the first rank to blame.
 void identify(Failure& failure, const JobPage& page, const HostsContext* hosts) {
   if (page.pid(failure.rank) != 0) {
     const Activity& last = page.activity(failure.rank);
@@ -59,6 +60,8 @@ void say_where_they_are(Failure& failure, const JobPage& page, const HostsContex
 }  // namespace
 
 void tell_of_break(HostSession& session, const HostsContext* hosts, Failure failure) {
+  failure.ranks = ranks_within(std::move(failure.ranks), session.size());
+  failure.rank = failure.ranks.empty() ? -1 : failure.ranks.front();
   if (!failure.ranks.empty()) {
     identify(failure, session.page(), hosts);
     if (failure.fault == Fault::timeout && failure.detected_by == session.rank())
@@ -73,7 +76,7 @@ Failure news_of_leaving(HostSession& session) {
   const Failure end = page.examine(rank);
   const auto first = page.failure();
   const Failure news = first ? *first : page.cause_of(rank, end);
-  return news.rank < 0 ? end : news;  // Of a break whose ranks nobody knows.
+  return news.rank < 0 ? end : news;  // Nobody knows whose break it was.
 }
 
 }  // namespace lockstep

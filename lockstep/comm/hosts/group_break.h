@@ -13,7 +13,7 @@ namespace lockstep {
 // job page and logs it. `hosts` is null where shared memory serves all ranks.
 void tell_of_break(HostSession& session, const HostsContext* hosts, Failure failure);
 
-// What a rank that gives up its group tells those of other hosts: the job's failure, what broke the
+// A rank that gives up its group tells those of other hosts this: the job's failure, what broke the
 // group of this rank, or how it left.
 Failure news_of_leaving(HostSession& session);
 

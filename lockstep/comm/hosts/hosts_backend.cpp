@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/blame.h"
 
 namespace lockstep {
 namespace {
@@ -33,7 +32,7 @@ std::vector<int> on_this_host(const HostMap& map, const std::vector<int>& ranks)
   return here;
 }
 
-// What a host's ranks say: one signature when all say the same.
+// All that a host's ranks say: one signature when they say the same.
 std::string pack(const std::vector<Signature>& said) {
   const bool same = std::all_of(said.begin(), said.end(),
                                 [&](const Signature& one) { return one == said.front(); });
@@ -59,8 +58,11 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
       pipes_(map_, rank_, static_cast<int>(ranks_.size()), local_, lines_),
       mailbox_(pipes_, group_),
       said_(ranks_.size()) {
-  lines_->on_give_up([here = std::weak_ptr(local_)](Fault fault, std::string_view reason) {
-    if (const auto strong = here.lock()) strong->give_up_too(fault, reason);
+  lines_->on_give_up([here = std::weak_ptr(local_)](const GivenUp& why) {
+    if (const auto strong = here.lock()) strong->give_up_too(why);
+  });
+  lines_->on_question([here = std::weak_ptr(local_)] {
+    if (const auto strong = here.lock()) strong->name_the_absent();
   });
   if ((context_->engine.engine->abi->flags & LOCKSTEP_ENGINE_ORDERED) != 0) make_engines();
 }
@@ -89,9 +91,9 @@ std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
                                         timeout, watch);
 }
 
-void HostsBackend::give_up(Fault fault, std::string_view reason) {
-  local_->give_up(fault, reason);
-  lines_->give_up(fault, reason);
+void HostsBackend::give_up(const GivenUp& why) {
+  local_->give_up(why);
+  lines_->give_up(why);
 }
 
 std::string HostsBackend::context(const Collective& collective) const {
@@ -112,17 +114,21 @@ void HostsBackend::throw_if_explained(const Call& call) const {
     throw_if_over(call.outer);
 }
 
-// --- What ranks say ------------------------------------------------------------------------------
+// --- Entries -------------------------------------------------------------------------------------
 
 void HostsBackend::enter(const Collective& collective) {
   const Deadline deadline = in(collective.timeout);
   if (collective.signature.operation == Operation::destroy) hear_all_pairs(collective, deadline);
+  enter(collective, {deadline});
+}
+
+void HostsBackend::enter(const Collective& collective, Patience patience) {
   Collective saying = collective;
   saying.only_says = true;
   local_->enter(saying);
   std::vector<Signature> here;
   for (int peer = 0; peer < map_.local_size(); ++peer) here.push_back(local_->entered(peer));
-  const std::vector<std::string> said = exchange(pack(here), collective, deadline);
+  const std::vector<std::string> said = exchange(pack(here), collective, patience);
   for (int host = 0; host < map_.hosts(); ++host) {
     const std::vector<int>& members = map_.ranks(host);
     const std::string& text = said[static_cast<std::size_t>(host)];
@@ -135,11 +141,14 @@ void HostsBackend::enter(const Collective& collective) {
   }
 }
 
-// Each host says its ranks' labels, every one ended by a zero.
+// Each host says its ranks' labels, every one ended by a zero. All ranks know by now that they
+// differ: one that does not hear the labels in time must not make the others time out, and so asks
+// nobody.
 std::vector<std::string> HostsBackend::labels(const Collective& collective) {
   std::string here;
   for (const std::string& label : local_->labels(collective)) here += label + '\0';
-  const std::vector<std::string> said = exchange(here, collective, in(collective.timeout));
+  const std::vector<std::string> said =
+      exchange(here, collective, {in(collective.timeout), /*asks=*/false});
   std::vector<std::string> all(said_.size());
   for (int host = 0; host < map_.hosts(); ++host) {
     std::string_view rest = said[static_cast<std::size_t>(host)];
@@ -158,15 +167,15 @@ void HostsBackend::await_all(const Collective& collective) {
   Collective barrier = collective;
   barrier.signature = {.operation = Operation::barrier};
   try {
-    enter(barrier);
+    enter(barrier, {in(barrier.timeout), /*asks=*/false});
   } catch (const Error&) {  // Somebody was here already, and has left.
   }
 }
 
-// What each host says, where every rank of a host says the same. The owners of a slice tell each
+// Every rank of a host says the same: each host's entry, by host. The owners of a slice tell each
 // other, so that no rank has to pass the news on, and surplus ranks hear of it from rank 0 here.
 std::vector<std::string> HostsBackend::exchange(const std::string& mine,
-                                                const Collective& collective, Deadline deadline) {
+                                                const Collective& collective, Patience patience) {
   std::vector<std::string> said(static_cast<std::size_t>(map_.hosts()));
   said[static_cast<std::size_t>(map_.host())] = mine;
   if (map_.owns_slice()) {
@@ -175,32 +184,32 @@ std::vector<std::string> HostsBackend::exchange(const std::string& mine,
       if (peer != rank_) lines_->say(peer, mine);
     for (int host = 0; host < map_.hosts(); ++host)
       if (host != map_.host())
-        said[static_cast<std::size_t>(host)] = hear(host, collective, deadline);
+        said[static_cast<std::size_t>(host)] = hear(host, collective, patience);
   }
   if (map_.local_size() > map_.slices()) share_on_host(said, collective);
   return said;
 }
 
-std::string HostsBackend::hear(int host, const Collective& collective, Deadline deadline) {
+std::string HostsBackend::hear(int host, const Collective& collective, Patience patience) {
   return hear_from(map_.slice_ranks(map_.local_rank())[static_cast<std::size_t>(host)], collective,
-                   deadline);
+                   patience);
 }
 
-std::string HostsBackend::hear_from(int peer, const Collective& collective, Deadline deadline) {
+std::string HostsBackend::hear_from(int peer, const Collective& collective, Patience patience) {
   const auto watch = [&] { throw_if_over(collective); };
-  if (auto said = lines_->hear(peer, deadline, watch)) return *std::move(said);
+  if (auto said = lines_->hear(peer, patience.deadline, watch)) return *std::move(said);
   const int host = map_.host_of(peer);
-  const Error absent(Fault::timeout,
-                     fmt::format("{}: {}", context(collective), describe_absent(collective, host)),
-                     map_.ranks(host));
-  if (map_.ranks(host).size() > 1) ask_who_is_absent(collective, absent);
-  throw absent;
+  if (patience.asks && map_.ranks(host).size() > 1) ask_who_is_absent(collective, host);
+  throw Error(Fault::timeout,
+              fmt::format("{}: {}", context(collective), describe_absent(collective, host)),
+              map_.ranks(host));
 }
 
-// Only the ranks of that host know who of them is missing. Those that wait for it there give up for
-// the same reason as soon as they hear that we do, and name it.
-void HostsBackend::ask_who_is_absent(const Collective& collective, const Error& absent) {
-  lines_->give_up(Fault::timeout, reason_for(absent, rank_));
+// Only the ranks of that host know who of them is missing. Those that wait for it there give up as
+// soon as they hear that we wait no longer, and name it to all hosts. The others must not hear from
+// us before that, or they would blame the whole host.
+void HostsBackend::ask_who_is_absent(const Collective& collective, int host) {
+  lines_->ask_who_is_absent(map_.ranks(host));
   constexpr std::chrono::milliseconds pause{2};
   for (const Deadline patience = in(time_for_names); Clock::now() < patience;
        std::this_thread::sleep_for(pause))
@@ -213,7 +222,7 @@ void HostsBackend::hear_all_pairs(const Collective& collective, Deadline deadlin
   for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer)
     if (map_.host_of(peer) != map_.host()) lines_->say(peer, {});
   for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer)
-    if (map_.host_of(peer) != map_.host()) hear_from(peer, collective, deadline);
+    if (map_.host_of(peer) != map_.host()) hear_from(peer, collective, {deadline});
 }
 
 std::string HostsBackend::describe_absent(const Collective& collective, int host) const {
@@ -252,7 +261,7 @@ void HostsBackend::share_on_host(std::vector<std::string>& said, const Collectiv
 Backend::Allocation HostsBackend::allocate(const Collective& collective) {
   Allocation allocation = local_->allocate(collective);
   const std::vector<std::string> refusals =
-      exchange(allocation.refusal, collective, in(collective.timeout));
+      exchange(allocation.refusal, collective, {in(collective.timeout)});
   for (int host = 0; host < map_.hosts(); ++host)
     if (const std::string& refusal = refusals[static_cast<std::size_t>(host)]; !refusal.empty())
       return {{}, fmt::format("on the host of rank {}: {}", map_.ranks(host).front(), refusal)};

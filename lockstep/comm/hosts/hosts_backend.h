@@ -1,13 +1,13 @@
 // Collectives of ranks on several hosts: two levels, shared memory inside a host and an engine
 // between hosts.
 //
-// What crosses a host's link is cut into slices, one for each local rank, so that each byte crosses
-// it once: an all_reduce is a reduce_scatter in shared memory, an all_reduce of each slice by the
-// engine, and an all_gather in shared memory. With one rank a host, or where that is asked for, the
-// engine does it all. docs/algorithms.md counts steps and bytes.
+// Data that cross a host's link are cut into slices, one for each local rank, so that each byte
+// crosses it once: an all_reduce is a reduce_scatter in shared memory, an all_reduce of each slice
+// by the engine, and an all_gather in shared memory. With one rank a host, or where that is asked
+// for, the engine does it all. docs/algorithms.md counts steps and bytes.
 //
-// What ranks say of a collective before it begins, deaths, aborts and messages go by our own lines:
-// engines cannot cancel, name nobody, and match no messages of any source.
+// Entries, by which ranks compare a collective before it begins, deaths, aborts and messages go by
+// our own lines: engines cannot cancel, name nobody, and match no messages of any source.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,7 +32,7 @@
 
 namespace lockstep {
 
-// What all groups of a process share. Ranks are those of the job.
+// All groups of a process share this. Ranks are those of the job.
 struct HostsContext {
   std::string backend;             // As InitOptions::backend names it.
   std::shared_ptr<HostPeers> job;  // All ranks; those of this host share memory.
@@ -73,7 +73,7 @@ class HostsBackend final : public Backend {
   void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
-  void give_up(Fault fault, std::string_view reason) override;
+  void give_up(const GivenUp& why) override;
 
  private:
   // A collective under way.
@@ -100,14 +100,21 @@ class HostsBackend final : public Backend {
   // the beginning, and not by those who wait for them.
   static constexpr std::chrono::milliseconds grace{3000};
 
+  // How long to wait for another host, and whether to ask it then who is absent.
+  struct Patience {
+    Deadline deadline;
+    bool asks = true;
+  };
+
+  void enter(const Collective& collective, Patience patience);
   std::vector<std::string> exchange(const std::string& mine, const Collective& collective,
-                                    Deadline deadline);
-  std::string hear(int host, const Collective& collective, Deadline deadline);
-  std::string hear_from(int peer, const Collective& collective, Deadline deadline);
+                                    Patience patience);
+  std::string hear(int host, const Collective& collective, Patience patience);
+  std::string hear_from(int peer, const Collective& collective, Patience patience);
   void hear_all_pairs(const Collective& collective, Deadline deadline);
   void await_all(const Collective& collective);
   std::string describe_absent(const Collective& collective, int host) const;
-  void ask_who_is_absent(const Collective& collective, const Error& absent);
+  void ask_who_is_absent(const Collective& collective, int host);
   void share_on_host(std::vector<std::string>& said, const Collective& collective);
   void throw_if_over(const Collective& collective) const;
   std::string context(const Collective& collective) const;

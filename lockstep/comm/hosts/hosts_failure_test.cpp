@@ -17,6 +17,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/comm/hosts/join_hosts.h"
 #include "tests/fault_of.h"
 #include "tests/rigs/across_hosts.h"
 
@@ -273,6 +275,57 @@ TEST_P(AcrossHosts, ATimeoutComesAtItsDeadlineAndNamesTheOneThatIsLate) {
   EXPECT_TRUE(all_succeeded(one_late.run(4, 40s)));
 }
 
+// Ranks 1 and 2 share a host. Rank 3, on the third one, hears of it before its own deadline.
+const Ranks late_between("late between three hosts", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  std::string text;
+  if (rank.rank == 2) {
+    std::this_thread::sleep_for(1500ms);
+    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
+    return;
+  }
+  try {
+    group.barrier({.timeout = rank.rank == 0 ? 300ms : 10s});
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
+    EXPECT_EQ(error.ranks(), std::vector<int>{2}) << error.what();
+  }
+});
+
+TEST_P(AcrossHosts, OnlyWhoIsLateIsNamedOnAThirdHost) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  HostLayout{"abbc", GetParam()}.set();
+  EXPECT_TRUE(all_succeeded(late_between.run(4, 40s)));
+}
+
+// Ranks 3 and 4 share the third host, and rank 4 comes to it later than the notice.
+const Ranks late_elsewhere("late on another host", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  std::string text;
+  if (rank.rank == 2 || rank.rank == 4) {
+    std::this_thread::sleep_for(1500ms);
+    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
+    return;
+  }
+  try {
+    group.barrier({.timeout = rank.rank == 1 ? 300ms : 10s});
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
+    EXPECT_EQ(error.ranks(), std::vector<int>{2}) << error.what();
+  }
+});
+
+TEST_P(AcrossHosts, WhoHasNotComeYetIsNotNamedForWhomOthersWaited) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  if (GetParam() == "gloo") GTEST_SKIP() << "each rank counts as a host, and waits for all";
+  HostLayout{"abbcc", GetParam()}.set();
+  EXPECT_TRUE(all_succeeded(late_elsewhere.run(5, 40s)));
+}
+
 const Ranks labels_differ("labels differ across hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::string text;
@@ -289,6 +342,39 @@ TEST_P(AcrossHosts, LabelsThatDifferAreShownOnEveryHost) {
   EXPECT_TRUE(all_succeeded(labels_differ.run(4, 30s)));
   HostLayout{"abb", GetParam()}.set();  // With a surplus rank.
   EXPECT_TRUE(all_succeeded(labels_differ.run(3, 30s)));
+}
+
+// All ranks see that labels differ; ranks 2 and 3 are kept from saying theirs for a while.
+const Ranks labels_late("labels come late", [](const Rank& rank) {
+  ::setenv("LOCKSTEP_HOST_ID", test::host_of_rank(rank.rank).c_str(), 1);
+  LaunchEnvironment who = read_environment();
+  InitOptions options;
+  options.store = std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"});
+  const JoinedHosts joined = join_hosts(who, options, "world");
+  {
+    HostsBackend backend(joined.context, {0, 1, 2, 3}, rank.rank, "world", 10s);
+    const std::string label = rank.rank == 3 ? "b" : "a";
+    Collective barrier{.signature = {.operation = Operation::barrier},
+                       .sequence = 1,
+                       .timeout = 10s,
+                       .label = label};
+    backend.enter(barrier);
+    const bool is_punctual = rank.rank < 2;
+    barrier.timeout = is_punctual ? 300ms : 2s;
+    if (is_punctual) {
+      EXPECT_EQ(fault_of([&] { backend.labels(barrier); }), Fault::timeout);
+    } else {
+      std::this_thread::sleep_for(1500ms);
+      EXPECT_EQ(backend.labels(barrier), (std::vector<std::string>{"a", "a", "a", "b"}));
+    }
+    joined.context->lines->finish();
+  }
+  joined.session->finish();
+});
+
+TEST_P(AcrossHosts, RanksThatHearNoLabelsInTimeDoNotMakeTheOthersTimeOut) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(labels_late.run(4, 30s)));
 }
 
 const Ranks aborts("aborts across hosts", [](const Rank& rank) {

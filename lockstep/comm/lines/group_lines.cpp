@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "lockstep/base/bare_text.h"
-#include "lockstep/base/clean_text.h"
 
 namespace lockstep {
 namespace {
@@ -18,10 +17,10 @@ constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds unfair{1};  // A slice that took longer is not the peer's fault.
 constexpr int enough_slices = 5;           // Before it is called late.
 
-// Of entries that one rank has said in one group and nobody has heard. An honest rank is ahead by
-// the collective that it has entered, and by its streams' credit.
+// Limits the entries that one rank has said in one group and nobody has heard. An honest rank is
+// ahead by the collective that it has entered, and by its streams' credit.
 constexpr std::size_t max_unheard_bytes = std::size_t{16} << 20;
-constexpr std::size_t entry_cost = 64;  // Of an empty one.
+constexpr std::size_t entry_cost = 64;  // An empty one's.
 
 }  // namespace
 
@@ -51,6 +50,7 @@ void GroupLines::close() {
   {
     const std::lock_guard lock(telling_);
     on_give_up_ = nullptr;
+    on_question_ = nullptr;
     on_message_ = nullptr;
   }
   const std::lock_guard lock(mutex_);
@@ -63,7 +63,7 @@ void GroupLines::fail(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
     failed_ = error;
-    if (!given_up_) given_up_ = GivenUp{error.fault(), bare_text(error)};
+    if (!given_up_) given_up_ = GivenUp{.fault = error.fault(), .reason = bare_text(error)};
   }
   heard_.notify_all();
   tell(false);
@@ -86,14 +86,16 @@ void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const L
         inbox.in.arrive(frame.number, frame.bytes);
         break;
       case Kind::give_up:
-        if (!given_up_)
-          given_up_ = GivenUp{static_cast<Fault>(frame.number), clean_text(frame.bytes)};
+        if (GivenUp why = decode_given_up(frame); !given_up_) given_up_ = std::move(why);
+        break;
+      case Kind::absent:
+        asked_ = true;
         break;
       default:
         throw Error(Fault::corrupt, "a frame that no group gets");
     }
   }
-  tell(frame.kind != Kind::give_up);
+  tell(frame.kind != Kind::give_up && frame.kind != Kind::absent);
 }
 
 void GroupLines::take_entry(Inbox& inbox, const LineFrame& frame) {
@@ -109,15 +111,19 @@ void GroupLines::take_entry(Inbox& inbox, const LineFrame& frame) {
 void GroupLines::tell(bool of_messages) {
   const std::lock_guard telling(telling_);
   if (of_messages && on_message_) on_message_();
-  if (told_given_up_ || !on_give_up_) return;
   std::optional<GivenUp> given_up;
+  bool asked = false;
   {
     const std::lock_guard lock(mutex_);
-    given_up = given_up_;
+    asked = std::exchange(asked_, asked_ && !on_question_);
+    if (!told_given_up_ && on_give_up_) given_up = given_up_;
+    if (given_up)
+      given_up->ranks = ranks_within(given_up->ranks, static_cast<int>(by_rank_.size()));
   }
+  if (asked && on_question_) on_question_();
   if (!given_up) return;
   told_given_up_ = true;
-  on_give_up_(given_up->fault, given_up->reason);
+  on_give_up_(*given_up);
 }
 
 void GroupLines::say(int peer, std::string_view entry) {
@@ -162,18 +168,23 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
   }
 }
 
-void GroupLines::give_up(Fault fault, std::string_view reason) {
+void GroupLines::give_up(const GivenUp& why) {
   if (gave_up_.exchange(true)) return;
+  const std::string bytes = encode_given_up(why);
   const std::lock_guard lock(mutex_);
   for (const Inbox* inbox : by_rank_)
     if (inbox != nullptr)
       inbox->line->send({.kind = Kind::give_up,
                          .group = id_,
-                         .number = static_cast<std::uint64_t>(fault),
-                         .bytes = reason.substr(0, max_line_frame_bytes)});
+                         .number = static_cast<std::uint64_t>(why.fault),
+                         .bytes = bytes});
 }
 
-void GroupLines::on_give_up(std::function<void(Fault, std::string_view)> act) {
+void GroupLines::ask_who_is_absent(const std::vector<int>& peers) {
+  for (const int peer : peers) inbox(peer).line->send({.kind = Kind::absent, .group = id_});
+}
+
+void GroupLines::on_give_up(std::function<void(const GivenUp&)> act) {
   {
     const std::lock_guard lock(telling_);
     on_give_up_ = std::move(act);
@@ -184,6 +195,14 @@ void GroupLines::on_give_up(std::function<void(Fault, std::string_view)> act) {
     return failed_.has_value();
   }();
   if (failed) tell(false);  // No thread does it any more.
+}
+
+void GroupLines::on_question(std::function<void()> act) {
+  {
+    const std::lock_guard lock(telling_);
+    on_question_ = std::move(act);
+  }
+  ask_to_tell_();
 }
 
 void GroupLines::on_message(std::function<void()> act) {

@@ -1,4 +1,5 @@
-// What has come on the lines for one group and was not taken yet, and the group's way to its lines.
+// The lines as one group sees them: all that has come for it and was not taken yet, and its way
+// out.
 //
 // Made by open(), or by the first frame that comes for it before that.
 // Thread safety: the LineGroup's members as lines.h says; take() and tell() are for the lines'
@@ -40,7 +41,7 @@ class GroupLines final : public LineGroup {
   void fail(const Error& error);
   std::uint64_t id() const { return id_; }
 
-  // What has come from a rank of the job on its line. Errors: corrupt.
+  // Takes what a rank of the job has sent on its line. Errors: corrupt.
   void take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame);
 
   // Calls whoever is to be called.
@@ -49,14 +50,16 @@ class GroupLines final : public LineGroup {
   void say(int peer, std::string_view entry) override;
   std::optional<std::string> hear(int peer, Deadline deadline,
                                   const std::function<void()>& watch) override;
-  void give_up(Fault fault, std::string_view reason) override;
-  void on_give_up(std::function<void(Fault, std::string_view)> act) override;
+  void give_up(const GivenUp& why) override;
+  void on_give_up(std::function<void(const GivenUp&)> act) override;
+  void ask_who_is_absent(const std::vector<int>& peers) override;
+  void on_question(std::function<void()> act) override;
   Pipe& to(int peer) override;
   Pipe* from(int peer) override;
   void on_message(std::function<void()> act) override;
 
  private:
-  // Of one remote rank.
+  // One remote rank's.
   struct Inbox {
     Inbox(const std::shared_ptr<Line>& its_line, std::uint64_t group);
 
@@ -66,10 +69,6 @@ class GroupLines final : public LineGroup {
     std::size_t unheard = 0;  // Bytes of both.
     OutStream out;
     InStream in;
-  };
-  struct GivenUp {
-    Fault fault;
-    std::string reason;
   };
 
   Inbox& inbox_of(int world_rank, const std::shared_ptr<Line>& line);
@@ -84,13 +83,15 @@ class GroupLines final : public LineGroup {
   std::string name_;  // Empty before open().
   bool closed_ = false;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
-  std::vector<Inbox*> by_rank_;                    // Of the group; fixed from open() on.
+  std::vector<Inbox*> by_rank_;                    // The group's; fixed from open() on.
   std::optional<GivenUp> given_up_;                // By a remote rank; the first one counts.
+  bool asked_ = false;                             // A remote rank asked who is absent here.
   std::optional<Error> failed_;                    // The lines' thread.
   std::atomic<bool> gave_up_{false};               // Here.
 
   std::mutex telling_;  // Guards the rest: held while somebody is called.
-  std::function<void(Fault, std::string_view)> on_give_up_;
+  std::function<void(const GivenUp&)> on_give_up_;
+  std::function<void()> on_question_;
   std::function<void()> on_message_;
   bool told_given_up_ = false;
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/lines/line_frames.h"
 
+#include <algorithm>
+
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/clean_text.h"
-#include "lockstep/comm/core/blame.h"
 #include "lockstep/comm/core/signature.h"
 
 namespace lockstep {
@@ -26,14 +27,15 @@ enum FailureFlag : std::uint8_t {
 
 bool belongs_to_group(LineFrame::Kind kind) { return kind >= LineFrame::Kind::entry; }
 
-// What only some kinds of frames have.
+// Some fields are for some kinds of frames only.
 void check_fields(const LineFrame& frame) {
   using Kind = LineFrame::Kind;
-  if (frame.kind < Kind::rank || frame.kind > Kind::received)
+  if (frame.kind < Kind::rank || frame.kind > Kind::absent)
     throw_corrupt("a frame of no known kind");
   if (!belongs_to_group(frame.kind) && frame.group != 0)
     throw_corrupt("a frame names a group that has none");
-  const bool has_number = frame.kind != Kind::finished && frame.kind != Kind::failure;
+  const bool has_number =
+      frame.kind != Kind::finished && frame.kind != Kind::failure && frame.kind != Kind::absent;
   if (!has_number && frame.number != 0) throw_corrupt("a frame has a number that has none");
   if (frame.kind == Kind::entry && frame.number > 1) throw_corrupt("an entry is malformed");
   if (frame.kind == Kind::give_up && frame.number > static_cast<std::uint64_t>(Fault::bug))
@@ -41,6 +43,42 @@ void check_fields(const LineFrame& frame) {
   const bool has_bytes = frame.kind == Kind::failure || frame.kind == Kind::entry ||
                          frame.kind == Kind::give_up || frame.kind == Kind::data;
   if (!has_bytes && !frame.bytes.empty()) throw_corrupt("a frame goes on after its end");
+}
+
+void write_ranks(ByteWriter& writer, const std::vector<int>& ranks) {
+  const std::size_t count = std::min(ranks.size(), most_blamed);
+  writer.number(static_cast<std::uint32_t>(count));
+  for (std::size_t i = 0; i < count; ++i) writer.number(static_cast<std::uint32_t>(ranks[i]));
+}
+
+int read_integer(ByteReader& reader) { return static_cast<int>(reader.number<std::uint32_t>()); }
+
+std::vector<int> read_ranks(ByteReader& reader) {
+  const auto count = reader.number<std::uint32_t>();
+  if (count > most_blamed) throw_corrupt("more ranks are blamed than are ever named");
+  std::vector<int> ranks;
+  for (std::uint32_t i = 0; i < count; ++i) ranks.push_back(read_integer(reader));
+  if (std::any_of(ranks.begin(), ranks.end(), [](int rank) { return rank < 0; }))
+    throw_corrupt("a rank is blamed that cannot be");
+  return ranks;
+}
+
+std::string read_text(ByteReader& reader, std::size_t most) {
+  return clean_text(reader.prefixed(most), most);
+}
+
+std::string_view cut(std::string_view text, std::size_t most) { return text.substr(0, most); }
+
+// 0 for none, else one more than the Fault's own number.
+std::uint8_t number_of(const std::optional<Fault>& fault) {
+  return fault ? static_cast<std::uint8_t>(static_cast<int>(*fault) + 1) : std::uint8_t{0};
+}
+
+std::optional<Fault> fault_of_the_living(std::uint8_t number) {
+  for (const Fault fault : {Fault::timeout, Fault::mismatch})
+    if (number == number_of(fault)) return fault;
+  if (number != 0) throw_corrupt("living ranks are blamed for what they cannot do");
+  return std::nullopt;
 }
 
 }  // namespace
@@ -80,9 +118,8 @@ std::string encode_failure(const Failure& failure) {
   if (failure.oom) flags |= has_oom;
   if (failure.oom.value_or(false)) flags |= is_oom;
   if (failure.left) flags |= has_left;
-  const auto cut = [](std::string_view text, std::size_t most) { return text.substr(0, most); };
-  return ByteWriter(256)
-      .number(static_cast<std::uint32_t>(failure.rank))
+  ByteWriter writer(256);
+  writer.number(static_cast<std::uint32_t>(failure.rank))
       .number(static_cast<std::uint32_t>(failure.pid))
       .number(static_cast<std::uint32_t>(failure.detected_by))
       .number(failure.sequence)
@@ -92,37 +129,63 @@ std::string encode_failure(const Failure& failure) {
       .prefixed(cut(failure.host, max_text_bytes))
       .prefixed(cut(failure.operation, max_text_bytes))
       .prefixed(cut(failure.group, max_text_bytes))
-      .prefixed(failure.fault ? "" : cut(failure.what, max_what_bytes))
-      .prefixed(cut(failure.fault ? in_words(failure) : failure.connection, max_text_bytes))
-      .take();
+      .prefixed(cut(failure.what, max_what_bytes))
+      .prefixed(cut(failure.connection, max_text_bytes))
+      .number(number_of(failure.fault))
+      .prefixed(cut(failure.call, max_text_bytes));
+  write_ranks(writer, failure.ranks);
+  return writer.take();
 }
 
 Failure decode_failure(std::string_view bytes) {
   ByteReader reader(bytes);
-  const auto integer = [&] { return static_cast<int>(reader.number<std::uint32_t>()); };
   Failure failure;
-  failure.rank = integer();
-  failure.pid = integer();
-  failure.detected_by = integer();
+  failure.rank = read_integer(reader);
+  failure.pid = read_integer(reader);
+  failure.detected_by = read_integer(reader);
   failure.sequence = reader.number<std::uint64_t>();
   const auto flags = reader.number<std::uint8_t>();
   if (flags > all_flags || (flags & (has_oom | is_oom)) == is_oom)
     throw_corrupt("a failure's flags are not known");
-  const int exit_code = integer();
-  const int signal = integer();
+  const int exit_code = read_integer(reader);
+  const int signal = read_integer(reader);
   if ((flags & has_exit_code) != 0) failure.exit_code = exit_code;
   if ((flags & has_signal) != 0) failure.signal = signal;
   if ((flags & has_oom) != 0) failure.oom = (flags & is_oom) != 0;
   failure.left = (flags & has_left) != 0;
-  const auto text = [&](std::size_t most) { return clean_text(reader.prefixed(most), most); };
-  failure.host = text(max_text_bytes);
-  failure.operation = text(max_text_bytes);
-  failure.group = text(max_text_bytes);
-  failure.what = text(max_what_bytes);
-  failure.connection = text(max_text_bytes);
+  failure.host = read_text(reader, max_text_bytes);
+  failure.operation = read_text(reader, max_text_bytes);
+  failure.group = read_text(reader, max_text_bytes);
+  failure.what = read_text(reader, max_what_bytes);
+  failure.connection = read_text(reader, max_text_bytes);
+  failure.fault = fault_of_the_living(reader.number<std::uint8_t>());
+  failure.call = read_text(reader, max_text_bytes);
+  failure.ranks = read_ranks(reader);
   reader.end();
-  if (read_words(failure.connection, failure)) failure.connection.clear();
   return failure;
+}
+
+std::string encode_given_up(const GivenUp& why) {
+  const auto more = static_cast<int>(why.ranks.size() - std::min(why.ranks.size(), most_blamed));
+  ByteWriter writer(256);
+  writer.number(static_cast<std::uint32_t>(why.rank))
+      .number(static_cast<std::uint32_t>(why.more + more))
+      .prefixed(cut(why.call, max_text_bytes))
+      .prefixed(cut(why.reason, max_what_bytes));
+  write_ranks(writer, why.ranks);
+  return writer.take();
+}
+
+GivenUp decode_given_up(const LineFrame& frame) {
+  ByteReader reader(frame.bytes);
+  GivenUp why{.fault = static_cast<Fault>(frame.number)};
+  why.rank = read_integer(reader);
+  why.more = read_integer(reader);
+  why.call = read_text(reader, max_text_bytes);
+  why.reason = read_text(reader, max_what_bytes);
+  why.ranks = read_ranks(reader);
+  reader.end();
+  return why;
 }
 
 std::uint64_t group_id(std::string_view name) { return hash_of(name.data(), name.size()); }

@@ -1,4 +1,5 @@
-// What ranks of different hosts say on a line. Frozen: docs/protocol.md. No I/O here.
+// The frames of ranks of different hosts. Frozen: docs/protocol.md; other frames need another
+// Channel. No I/O here.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,21 +10,22 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
 
 namespace lockstep {
 
-// Every frame has all fields; what a kind does not name is zero and empty.
+// Every frame has all fields; those that a kind does not name are zero and empty.
 struct LineFrame {
   enum class Kind : std::uint8_t {
     rank = 1,      // number: the sender's. The first frame, and only that.
     finished = 2,  // The sender's job has ended in order.
     failure = 3,   // bytes: encode_failure().
     entry = 4,     // group; number: 1 when more of the entry follows; bytes.
-    give_up = 5,   // group; number: the Fault; bytes: the reason.
+    give_up = 5,   // group; number: the Fault; bytes: encode_given_up().
     data = 6,      // group; number: messages begun so far; bytes of the stream.
     read = 7,      // group; number: bytes of the stream read so far.
     received = 8,  // group; number: messages given to a receive so far.
+    absent = 9,    // group. A question: the sender waits no longer for ranks of the other's host.
   };
 
   Kind kind = Kind::rank;
@@ -33,7 +35,7 @@ struct LineFrame {
 };
 
 constexpr std::size_t line_head_bytes = 21;
-constexpr std::size_t max_line_frame_bytes = std::size_t{64} << 10;  // Of LineFrame::bytes.
+constexpr std::size_t max_line_frame_bytes = std::size_t{64} << 10;  // LineFrame::bytes alone.
 
 // All of a frame but its bytes, which come behind. Those must not be too many.
 std::string encode_head(const LineFrame& frame);
@@ -47,9 +49,12 @@ struct ParsedFrame {
 std::optional<ParsedFrame> parse_line_frame(std::string_view input);
 
 // Texts are cut to what fits into a frame, and are clean once they are decoded: see clean_text().
+// Of the ranks to blame there are `most_blamed` at most; none is negative.
 // Errors: corrupt.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(std::string_view bytes);
+std::string encode_given_up(const GivenUp& why);  // All but the fault.
+GivenUp decode_given_up(const LineFrame& frame);
 
 // A hash instead of the name, so that a small frame is small however deep the group. Two names of
 // one hash are found when both are opened: see Lines::open().

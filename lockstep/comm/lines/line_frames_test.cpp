@@ -22,7 +22,8 @@ TEST(LineFrames, ComeOutAsTheyWentIn) {
         LineFrame{.kind = Kind::give_up, .group = 1, .number = 5, .bytes = "why"},
         LineFrame{.kind = Kind::data, .group = 2, .number = 9, .bytes = long_bytes},
         LineFrame{.kind = Kind::read, .group = 3, .number = std::uint64_t{1} << 60},
-        LineFrame{.kind = Kind::received, .group = 3, .number = 4}}) {
+        LineFrame{.kind = Kind::received, .group = 3, .number = 4},
+        LineFrame{.kind = Kind::absent, .group = 3}}) {
     const std::string bytes = encode(frame) + "rest";
     const auto parsed = parse_line_frame(bytes);
     ASSERT_TRUE(parsed);
@@ -49,12 +50,13 @@ TEST(LineFrames, ThatNobodySendsAreCorrupt) {
   EXPECT_TRUE(rejects(std::string("\x10\0\0\0", 4)));
   EXPECT_TRUE(rejects(std::string("\x12\0\1\0", 4)));  // One byte more than the most.
   EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(0)})));
-  EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(9)})));
+  EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(10)})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::rank, .group = 1})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::finished, .number = 1})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::entry, .number = 2})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::give_up, .number = 9})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::read, .bytes = "x"})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::absent, .number = 1})));
 }
 
 TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
@@ -112,10 +114,68 @@ TEST(LineFrames, CarryWhichLivingRanksAreToBlame) {
 
 TEST(LineFrames, CutAFailuresTextsToWhatFits) {
   const std::string huge(1 << 20, 'x');
-  const std::string bytes = encode_failure(
-      {.host = huge, .operation = huge, .group = huge, .what = huge, .connection = huge});
+  const std::string bytes = encode_failure({.host = huge,
+                                            .operation = huge,
+                                            .group = huge,
+                                            .what = huge,
+                                            .connection = huge,
+                                            .fault = Fault::timeout,
+                                            .ranks = std::vector<int>(100'000, 7),
+                                            .call = huge});
   EXPECT_LE(bytes.size(), max_line_frame_bytes);
   EXPECT_FALSE(decode_failure(bytes).what.empty());
+  EXPECT_EQ(decode_failure(bytes).ranks.size(), most_blamed);
+}
+
+GivenUp decoded(const GivenUp& why) {
+  const std::string bytes = encode_given_up(why);
+  return decode_given_up(
+      {.kind = Kind::give_up, .number = static_cast<std::uint64_t>(why.fault), .bytes = bytes});
+}
+
+TEST(LineFrames, CarryWhyAGroupWasGivenUp) {
+  const GivenUp told{.fault = Fault::mismatch,
+                     .rank = 2,
+                     .ranks = {1, 3},
+                     .more = 5,
+                     .call = "barrier #4 of group world on rank 2",
+                     .reason = "rank 0 called barrier"};
+  const GivenUp got = decoded(told);
+  EXPECT_EQ(got.fault, told.fault);
+  EXPECT_EQ(got.rank, told.rank);
+  EXPECT_EQ(got.ranks, told.ranks);
+  EXPECT_EQ(got.more, told.more);
+  EXPECT_EQ(got.call, told.call);
+  EXPECT_EQ(got.reason, told.reason);
+  EXPECT_EQ(decoded({}).rank, -1);
+}
+
+TEST(LineFrames, CutTheReasonOfAGroupThatWasGivenUpToWhatFits) {
+  const std::string huge(1 << 20, 'x');
+  const GivenUp told{.ranks = std::vector<int>(100, 7), .more = 1, .call = huge, .reason = huge};
+  EXPECT_LE(encode_given_up(told).size(), max_line_frame_bytes);
+  EXPECT_EQ(decoded(told).ranks.size(), most_blamed);
+  EXPECT_EQ(decoded(told).more, 37);
+}
+
+// The ranks come last: their count, and each.
+TEST(LineFrames, ThatBlameRanksWhichCannotBeAreCorrupt) {
+  const std::string blames_one = encode_given_up({.ranks = {7}});
+  const std::string failure = encode_failure({.fault = Fault::timeout, .ranks = {7}});
+  const auto rejects = [](const std::string& bytes) {
+    return fault_of([&] { decode_given_up({.bytes = bytes}); }) == Fault::corrupt;
+  };
+  for (const char* ranks : {"\xff\xff\xff\xff", "\0\0\0\x80"}) {
+    const std::string last(ranks, 4);
+    EXPECT_TRUE(rejects(blames_one.substr(0, blames_one.size() - 4) + last));
+    EXPECT_EQ(fault_of([&] { decode_failure(failure.substr(0, failure.size() - 4) + last); }),
+              Fault::corrupt);
+  }
+  const std::string none = encode_given_up({});
+  const std::string many("\0\x94\x35\x77", 4);  // 2e9 ranks.
+  EXPECT_TRUE(rejects(none.substr(0, none.size() - 4) + many));
+  EXPECT_TRUE(rejects(none + "x"));
+  EXPECT_TRUE(rejects(""));
 }
 
 }  // namespace

@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
+#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/pipe.h"
 #include "lockstep/job/store/job_member.h"
 #include "lockstep/job/store/job_token.h"
@@ -103,14 +103,23 @@ class LineGroup {
                                           const std::function<void()>& watch) = 0;
 
   // Tells all remote ranks of the group. Never blocks; nothing is said after it.
-  virtual void give_up(Fault fault, std::string_view reason) = 0;
+  virtual void give_up(const GivenUp& why) = 0;
 
   // `act` is called on the lines' thread for what a remote rank gave up with, also if that was
-  // before this call; must not call back, nor throw. A failure of the lines' thread itself counts
-  // as such (Fault::system), and is told by this call if it was before.
-  virtual void on_give_up(std::function<void(Fault, std::string_view)> act) = 0;
+  // before this call; must not call back, nor throw. It names ranks of the group only. A failure of
+  // the lines' thread itself counts as such (Fault::system), and is told by this call if it was
+  // before.
+  virtual void on_give_up(std::function<void(const GivenUp&)> act) = 0;
 
-  // Of remote ranks only: see pipe.h. 1 MiB of each that nobody has read yet.
+  // Asks `peers`, the ranks of a host that this one waits no longer for, who of them is absent.
+  // Those that are there give the group up and name the others. Never blocks.
+  virtual void ask_who_is_absent(const std::vector<int>& peers) = 0;
+
+  // `act` is called on the lines' thread when remote ranks have asked, also if that was before this
+  // call; must not call back, nor throw.
+  virtual void on_question(std::function<void()> act) = 0;
+
+  // To and from remote ranks only: see pipe.h. 1 MiB of each that nobody has read yet.
   virtual Pipe& to(int peer) = 0;
   virtual Pipe* from(int peer) = 0;
 

@@ -154,9 +154,9 @@ TEST(LinesThatFail, GiveAllGroupsUpAndEndTheHearing) {
   const auto other = last.open("other");
   std::promise<std::string> reason;
   std::atomic<Fault> given_up_with = Fault::bug;
-  other->on_give_up([&](Fault fault, std::string_view why) {
-    given_up_with = fault;
-    reason.set_value(std::string(why));
+  other->on_give_up([&](const GivenUp& why) {
+    given_up_with = why.fault;
+    reason.set_value(why.reason);
   });
   std::thread later([&] {
     std::this_thread::sleep_for(100ms);
@@ -174,7 +174,7 @@ TEST(LinesThatFail, GiveAllGroupsUpAndEndTheHearing) {
   const Fault of_open = fault_of([&] { last.open("late"); }, &text);
   expect_failed(of_open, text);
   std::atomic<int> calls = 0;
-  group->on_give_up([&](Fault, std::string_view) { ++calls; });
+  group->on_give_up([&](const GivenUp&) { ++calls; });
   const Deadline deadline = in(20s);
   while (calls == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(calls, 1);

@@ -1,7 +1,9 @@
-// What the lines' thread does with what it hears, and with lines that end.
+// How the lines' thread takes what it hears, and lines that end.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "lockstep/base/log.h"
 #include "lockstep/comm/lines/lines_loop.h"
@@ -49,8 +51,12 @@ void Lines::Loop::hear_first(int rank, Peer& peer, const LineFrame& frame) {
 
 void Lines::Loop::hear_failure(int rank, const LineFrame& frame) {
   const Failure failure = decode_failure(frame.bytes);
-  if (failure.rank < 0 || failure.rank >= options_.member.world_size)
+  const int size = options_.member.world_size;
+  if (failure.rank < 0 || failure.rank >= size)
     throw Error(Fault::corrupt, fmt::format("a failure of rank {}", failure.rank));
+  if (std::any_of(failure.ranks.begin(), failure.ranks.end(),
+                  [&](int rank) { return rank >= size; }))
+    throw Error(Fault::corrupt, "a failure of ranks that the job does not have");
   {
     const std::lock_guard lock(mutex_);
     Peer& lost = peers_[static_cast<std::size_t>(failure.rank)];

@@ -146,6 +146,9 @@ TEST(LinesStrangers, ThatSayTheyAreARankWhichIsHereAreTurnedAway) {
             Fault::misuse);
   EXPECT_EQ(fault_of([&] { authenticated_on(port_of(team[1]), member_of(0, 2), Channel::store); }),
             Fault::misuse);
+  const auto first_version = static_cast<Channel>(2);
+  EXPECT_EQ(fault_of([&] { authenticated_on(port_of(team[1]), member_of(0, 2), first_version); }),
+            Fault::misuse);
   const auto groups = team.open("world");
   groups[0]->say(1, "still here");
   EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
@@ -166,6 +169,13 @@ TEST(LinesStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
 
 TEST(LinesFrames, OfGarbageEndTheLine) {
   ByHand().expect_lost(std::string(100, '\xee'), "a frame of a length that none has");
+}
+
+TEST(LinesFrames, ThatBlameRanksWhichTheJobDoesNotHaveEndTheLine) {
+  const std::string failure =
+      encode_failure({.rank = 1, .fault = Fault::timeout, .ranks = {1, 2}, .call = "barrier"});
+  ByHand().expect_lost(frame({.kind = Kind::failure, .bytes = failure}),
+                       "a failure of ranks that the job does not have");
 }
 
 TEST(LinesFrames, ThatAreTooLongEndTheLine) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -21,15 +22,14 @@ using test::fault_of;
 using test::LineTeam;
 using test::nothing;
 
-// What on_give_up() was called with.
-class GivenUp {
+// Keeps the reason that on_give_up() was called with.
+class Heard {
  public:
-  explicit GivenUp(LineGroup& group) {
-    group.on_give_up([this](Fault fault, std::string_view reason) {
+  explicit Heard(LineGroup& group) {
+    group.on_give_up([this](const GivenUp& why) {
       const std::lock_guard lock(mutex_);
       ++calls_;
-      fault_ = fault;
-      reason_ = reason;
+      why_ = why;
       called_.notify_all();
     });
   }
@@ -41,21 +41,16 @@ class GivenUp {
     const std::lock_guard lock(mutex_);
     return calls_;
   }
-  Fault fault() {
+  GivenUp why() {
     const std::lock_guard lock(mutex_);
-    return fault_;
-  }
-  std::string reason() {
-    const std::lock_guard lock(mutex_);
-    return reason_;
+    return why_;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable called_;
   int calls_ = 0;
-  Fault fault_ = Fault::bug;
-  std::string reason_;
+  GivenUp why_ = {.fault = Fault::bug};
 };
 
 // All say something to all.
@@ -242,14 +237,17 @@ TEST(Lines, TellWhyAGroupWasGivenUpOnce) {
   LineTeam team(3);
   team.connect();
   const auto groups = team.open("world");
-  GivenUp first(*groups[0]);
-  GivenUp third(*groups[2]);
-  groups[1]->give_up(Fault::mismatch, "the reason");
-  groups[1]->give_up(Fault::timeout, "another one");
+  Heard first(*groups[0]);
+  Heard third(*groups[2]);
+  groups[1]->give_up(
+      {.fault = Fault::mismatch, .rank = 1, .ranks = {0, 2}, .reason = "the reason"});
+  groups[1]->give_up({.fault = Fault::timeout, .reason = "another one"});
   ASSERT_TRUE(first.await());
   ASSERT_TRUE(third.await());
-  EXPECT_EQ(first.fault(), Fault::mismatch);
-  EXPECT_EQ(third.reason(), "the reason");
+  EXPECT_EQ(first.why().fault, Fault::mismatch);
+  EXPECT_EQ(first.why().rank, 1);
+  EXPECT_EQ(first.why().ranks, (std::vector<int>{0, 2}));
+  EXPECT_EQ(third.why().reason, "the reason");
   groups[1]->say(0, "nothing is said after it");
   EXPECT_EQ(groups[0]->hear(1, in(100ms), nothing), std::nullopt);
   EXPECT_EQ(first.calls(), 1);
@@ -259,24 +257,51 @@ TEST(Lines, TellAReasonWithoutWhatATerminalWouldActOn) {
   LineTeam team(2);
   team.connect();
   const auto groups = team.open("world");
-  GivenUp other(*groups[0]);
-  groups[1]->give_up(Fault::mismatch, "the\n\x1b[2J reason");
+  Heard other(*groups[0]);
+  groups[1]->give_up({.fault = Fault::mismatch, .reason = "the\n\x1b[2J reason"});
   ASSERT_TRUE(other.await());
-  EXPECT_EQ(other.reason(), "the  [2J reason");
+  EXPECT_EQ(other.why().reason, "the  [2J reason");
+}
+
+TEST(Lines, TellOfRanksOfTheGroupOnly) {
+  LineTeam team(2);
+  team.connect();
+  const auto groups = team.open("world");
+  Heard other(*groups[0]);
+  groups[1]->give_up({.fault = Fault::timeout, .rank = 1, .ranks = {0, 1, 2, 1'000'000}});
+  ASSERT_TRUE(other.await());
+  EXPECT_EQ(other.why().ranks, (std::vector<int>{0, 1}));
+}
+
+TEST(Lines, AskARankThatIsNamedAndNoOtherAlsoBeforeItListens) {
+  LineTeam team(3);
+  team.connect();
+  const auto groups = team.open("world");
+  std::atomic<int> questions = 0;
+  groups[2]->on_question([&] { ADD_FAILURE() << "rank 2 was not asked"; });
+  groups[0]->ask_who_is_absent({1});
+  for (const int peer : {1, 2}) {
+    groups[0]->say(peer, "after it");
+    ASSERT_EQ(groups[static_cast<std::size_t>(peer)]->hear(0, in(20s), nothing), "after it");
+  }
+  groups[1]->on_question([&] { ++questions; });
+  const Deadline deadline = in(20s);
+  while (questions == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(questions, 1);
 }
 
 TEST(Lines, TellWhyAGroupWasGivenUpBeforeItWasOpened) {
   LineTeam team(2);
   team.connect();
-  team[0].open("late", {0, 1})->give_up(Fault::timeout, "the reason");
+  team[0].open("late", {0, 1})->give_up({.fault = Fault::timeout, .reason = "the reason"});
   const auto other = team.open("other");
   other[0]->say(1, "after it");
   ASSERT_EQ(other[1]->hear(0, in(20s), nothing), "after it");
   const auto late = team[1].open("late", {0, 1});
-  GivenUp given_up(*late);
+  Heard given_up(*late);
   ASSERT_TRUE(given_up.await());
-  EXPECT_EQ(given_up.fault(), Fault::timeout);
-  EXPECT_EQ(given_up.reason(), "the reason");
+  EXPECT_EQ(given_up.why().fault, Fault::timeout);
+  EXPECT_EQ(given_up.why().reason, "the reason");
 }
 
 TEST(Lines, GroupsMayOutliveThem) {

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/shm/peers.h"
 
@@ -63,15 +63,22 @@ class GroupSegment {
   }
   static constexpr int most_ranks = 64 * 16;
 
-  // What concerns all ranks.
+  // This concerns all ranks.
   struct Common {
     alignas(64) std::atomic<std::uint32_t> arrivals;  // Of all ranks, at all meetings.
     alignas(64) Flag all_here;                        // Counts the meetings at which all are.
-    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while `reason` is written; 2.
+    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while what follows is written; 2.
+    std::int32_t giver;  // The rank here that did (-1 for a rank of another host),
+    std::int32_t pid;    // and its process.
+    // A GivenUp, of which texts are cut.
     Fault fault;
-    std::int32_t rank;  // Who did, in this group (-1 for a rank of another host),
-    std::int32_t pid;   // and its process.
+    std::int32_t rank;
+    std::int32_t more;
+    std::int32_t blamed;  // How many there are of `ranks`.
+    std::int32_t ranks[most_blamed];
+    char call[256];
     char reason[500];
+    std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Meeting::name_the_absent() was called.
   };
 
   static std::size_t bytes_for(int ranks) {

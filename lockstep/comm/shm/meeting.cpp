@@ -5,11 +5,15 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "lockstep/base/error.h"
+#include <algorithm>
+#include <limits>
+
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/clean_text.h"
 #include "lockstep/base/fixed_text.h"
 #include "lockstep/base/futex.h"
 #include "lockstep/base/log.h"
-#include "lockstep/comm/core/blame.h"
+#include "lockstep/comm/core/given_up.h"
 
 namespace lockstep {
 namespace {
@@ -133,7 +137,7 @@ void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     before = now;
     const std::string context = this->context(collective);
     if (watch_) watch_();  // First: who is gone may have left for what this knows better.
-    throw_if_given_up_without(absent(), context);
+    throw_if_waited_in_vain(absent(), context);
     throw_if_over(context);
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
@@ -169,16 +173,42 @@ std::vector<int> Meeting::numbers_of(const std::vector<int>& ranks) const {
   return numbers;
 }
 
-// Another host gave the group up for want of ranks: who is absent here is known here best. A rank
-// of this host that gave up has said whom it waited for, and may be absent itself by now.
-void Meeting::throw_if_given_up_without(const std::vector<int>& absent,
-                                        const std::string& context) const {
+// The memory is other processes' as well: numbers that cannot be right are left out.
+std::optional<GivenUp> Meeting::given_up() const {
   const auto& common = segment_.common();
-  if (absent.empty() || !is_given_up() || common.fault != Fault::timeout) return;
-  throw Error(
-      Fault::timeout,
-      fmt::format("{}: without {}: {}{}", context, describe(absent), was_given_up, common.reason),
-      common.rank < 0 ? numbers_of(absent) : std::vector<int>());
+  if (common.given_up.load() != 2) return std::nullopt;
+  GivenUp why{.fault = common.fault,
+              .rank = common.rank,
+              .more = common.more,
+              .call = common.call,
+              .reason = common.reason};
+  const auto blamed = std::clamp<std::int32_t>(common.blamed, 0, most_blamed);
+  why.ranks = ranks_within({common.ranks, common.ranks + blamed}, std::numeric_limits<int>::max());
+  return why;
+}
+
+// Whether a rank of another host waited for some of these, as far as it said.
+bool Meeting::is_missed_elsewhere(const std::vector<int>& absent) const {
+  const auto why = given_up();
+  if (!why) return segment_.common().is_awaited_in_vain.load() != 0;
+  if (segment_.common().giver >= 0 || why->fault != Fault::timeout) return false;
+  if (why->ranks.empty() || why->more > 0) return true;
+  return std::any_of(absent.begin(), absent.end(), [&](int rank) {
+    return std::binary_search(why->ranks.begin(), why->ranks.end(), peers_->number(rank));
+  });
+}
+
+// This host knows best who is absent here. A rank here that gave up has said whom it waited for,
+// and may be absent itself by now.
+void Meeting::throw_if_waited_in_vain(const std::vector<int>& absent,
+                                      const std::string& context) const {
+  if (absent.empty()) return;
+  const auto text = [&] { return fmt::format("{}: without {}", context, describe(absent)); };
+  if (is_missed_elsewhere(absent))
+    throw Error(Fault::timeout, text() + ": ranks of another host wait no longer",
+                numbers_of(absent));
+  const auto why = given_up();
+  if (why && why->fault == Fault::timeout) throw GroupGivenUp(text(), *why);
 }
 
 void Meeting::throw_timeout(const std::vector<int>& absent, const std::string& context,
@@ -206,30 +236,35 @@ void Meeting::ring(int rank) const {
   if (bell.sleepers.load() != 0) futex_wake_all(bell.value);
 }
 
-void Meeting::give_up(Fault fault, std::string_view reason, bool by_this_rank) const {
+void Meeting::give_up(const GivenUp& why, bool by_this_rank) const {
   auto& common = segment_.common();
   std::uint32_t none = 0;
-  if (!common.given_up.compare_exchange_strong(none, 1)) return;  // The first reason counts.
-  copy_text(common.reason, reason);
-  common.fault = fault;
-  common.rank = by_this_rank ? rank_ : -1;
+  if (!common.given_up.compare_exchange_strong(none, 1)) return;
+  common.giver = by_this_rank ? rank_ : -1;
   common.pid = ::getpid();
+  common.fault = why.fault;
+  common.rank = why.rank;
+  const std::size_t blamed = std::min(why.ranks.size(), most_blamed);
+  common.more = why.more + static_cast<int>(why.ranks.size() - blamed);
+  std::copy_n(why.ranks.begin(), blamed, common.ranks);
+  common.blamed = static_cast<std::int32_t>(blamed);
+  copy_text(common.call, cut_text(why.call, sizeof common.call - 1));
+  copy_text(common.reason, cut_text(why.reason, sizeof common.reason - 1));
   common.given_up.store(2);
 }
 
 void Meeting::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
-  const auto throw_given_up = [&] {
-    const auto why = fmt::format("{}: {}{}", context, was_given_up, common.reason);
-    if (common.fault != Fault::peer_lost || common.rank < 0) throw Error(common.fault, why);
-    throw Error(why, Failure{.rank = common.rank, .host = "this host", .pid = common.pid});
-  };
   // A rank that gives the group up may leave the job for the same reason; one that leaves the group
   // may do so because another one was lost.
-  const bool given_up = common.given_up.load() == 2;
-  if (given_up && common.fault != Fault::peer_lost) throw_given_up();
+  const auto why = given_up();
+  if (why && why->fault != Fault::peer_lost) throw GroupGivenUp(context, *why);
   peers_->throw_if_lost(context);
-  if (given_up) throw_given_up();
+  if (!why) return;
+  const GroupGivenUp given_up(context, *why);
+  if (common.giver < 0) throw given_up;
+  throw Error(bare_text(given_up),
+              Failure{.rank = common.giver, .host = "this host", .pid = common.pid});
 }
 
 std::string Meeting::context(const Collective& collective) const {

@@ -6,7 +6,7 @@
 //
 // Thread safety: enter() and step() are for one thread at a time, as is await_doorbell(), which may
 // run beside them; give_up() may be called from any thread.
-// Errors: peer_lost; what a rank told give_up(); timeout, naming all who did not come.
+// Errors: peer_lost; GroupGivenUp; timeout, naming all who did not come.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/shm/group_segment.h"
@@ -45,8 +45,11 @@ class Meeting {
   void ring(int rank) const;
   std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
 
-  // `by_this_rank`: and not by one that is not of this group's memory, which `reason` names.
-  void give_up(Fault fault, std::string_view reason, bool by_this_rank = true) const;
+  // `by_this_rank`: and not by one of another host. The first reason counts.
+  void give_up(const GivenUp& why, bool by_this_rank = true) const;
+
+  // Ranks that wait for others here throw timeout at once, with those others' names.
+  void name_the_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
   // Whether throw_if_over() would throw for that reason; costs nothing.
   bool is_given_up() const { return segment_.common().given_up.load() == 2; }
@@ -66,7 +69,9 @@ class Meeting {
   void name_the_stalled(const std::vector<int>& absent, const std::string& context);
   std::string describe(const std::vector<int>& absent) const;
   std::vector<int> numbers_of(const std::vector<int>& ranks) const;
-  void throw_if_given_up_without(const std::vector<int>& absent, const std::string& context) const;
+  std::optional<GivenUp> given_up() const;
+  bool is_missed_elsewhere(const std::vector<int>& absent) const;
+  void throw_if_waited_in_vain(const std::vector<int>& absent, const std::string& context) const;
   [[noreturn]] void throw_timeout(const std::vector<int>& absent, const std::string& context,
                                   Clock::time_point since) const;
   std::string context(const Collective& collective) const;
@@ -83,7 +88,7 @@ class Meeting {
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;
   std::uint32_t meetings_ = 0;
-  std::optional<Deadline> deadline_;  // Of the operation, once it has begun to sleep.
+  std::optional<Deadline> deadline_;  // The operation's, once it has begun to sleep.
   Clock::duration overslept_{0};  // Time in which this process was stopped: not the peers' fault.
   std::vector<bool> named_stalled_;
 };

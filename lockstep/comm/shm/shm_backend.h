@@ -52,10 +52,13 @@ class ShmBackend final : public Backend {
   void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
-  void give_up(Fault fault, std::string_view reason) override { meeting_.give_up(fault, reason); }
+  void give_up(const GivenUp& why) override { meeting_.give_up(why); }
 
-  // Of what a rank of another host has given up with.
-  void give_up_too(Fault fault, std::string_view reason) { meeting_.give_up(fault, reason, false); }
+  // Passes on that a rank of another host has given the group up.
+  void give_up_too(const GivenUp& why) { meeting_.give_up(why, false); }
+
+  // Ranks of another host wait no longer: those that wait for ranks here name them and give up.
+  void name_the_absent() { meeting_.name_the_absent(); }
 
   // Throws when the group is over; `context` begins the message. From any thread.
   void throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }

@@ -33,7 +33,7 @@ constexpr std::size_t max_job_id_bytes = 123;
 enum class Channel : std::uint32_t {
   store = 0,   // Ranks to a TcpStoreServer.
   agents = 1,  // Launchers to the one that coordinates them. A JobMember's numbers do not count.
-  lines = 2,   // Ranks of different hosts to each other.
+  lines = 3,   // Ranks of different hosts to each other; 2 was the first version of their frames.
 };
 
 // From OpenSSL's generator.

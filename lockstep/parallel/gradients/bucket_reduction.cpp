@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/bucket_reduction.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <utility>
 
 #include "lockstep/base/block_signals.h"
-#include "lockstep/base/error.h"
-#include "lockstep/base/exception_text.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep {
@@ -23,10 +19,9 @@ BucketReduction::~BucketReduction() {
   join_stream();  // Buckets go next, and what is under way there still uses them.
 }
 
-void BucketReduction::run(const GradientBuckets& buckets) {
+void BucketReduction::run(const std::function<void()>& job) {
   const Stopwatch watch(time_);
-  if (!hook_) return buckets.average_all();
-  for (std::size_t b = 0; b < buckets.buckets().size(); ++b) reduce(buckets, b);
+  job();
 }
 
 void BucketReduction::start(std::function<void()> job) {
@@ -61,24 +56,17 @@ void BucketReduction::join_stream() noexcept {
   }
 }
 
-void BucketReduction::reduce(const GradientBuckets& buckets, std::size_t index) const {
-  const at::NoGradGuard no_grad;
-  if (!hook_) return buckets.average(index);
-  const at::Tensor& place = buckets.buckets()[index].buffer;
-  call_hook(buckets.buckets()[index], place);
+bool BucketReduction::busy() const {
+  const std::lock_guard lock(mutex_);
+  return !queue_.empty();
 }
 
-// The others may wait for this rank in the midst of their hooks.
-void BucketReduction::call_hook(GradientBucket bucket, const at::Tensor& place) const {
-  const ProcessGroup group = bucket.group;  // A hook may exchange the bucket's parts.
+void BucketReduction::abandon(const ProcessGroup& group) const noexcept {
+  if (!busy()) return;
   try {
-    hook_(bucket);
-    require(bucket.buffer.defined() && bucket.buffer.sizes() == place.sizes(),
-            "a communication hook has exchanged the bucket's buffer for one of another shape");
-    if (!bucket.buffer.is_same(place)) place.copy_(bucket.buffer);
-  } catch (...) {
-    group.abort("a communication hook ended with " + exception_text(std::current_exception()));
-    throw;
+    group.abort("DistributedDataParallel was destroyed during backward()");
+  } catch (const std::exception&) {
+    // It has been given up already, which ends the collective as well.
   }
 }
 

@@ -1,6 +1,5 @@
-// When and on which thread buckets of gradients are summed: all at once by the caller, or one after
-// the other on a thread of its own while the caller computes the next ones. In a CUDA device's
-// memory the caller enqueues them on its current stream, and the thread on one of its own.
+// The thread that reduces buckets of gradients while the caller computes the next ones. In a CUDA
+// device's memory it enqueues them on a stream of its own.
 //
 // Thread safety: none; the caller's thread uses it.
 
@@ -9,15 +8,13 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
 
 #include "lockstep/base/thread.h"
-#include "lockstep/parallel/gradients/communication_hook.h"
-#include "lockstep/parallel/gradients/gradient_buckets.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/reduction_stream.h"
 
 namespace lockstep {
@@ -30,43 +27,33 @@ class BucketReduction {
   BucketReduction(const BucketReduction&) = delete;
   BucketReduction& operator=(const BucketReduction&) = delete;
 
-  void set_hook(CommunicationHook hook) { hook_ = std::move(hook); }
-  bool has_hook() const { return static_cast<bool>(hook_); }
-
-  // Blocking: one bucket, or all.
-  void reduce(const GradientBuckets& buckets, std::size_t bucket) const;
-  void run(const GradientBuckets& buckets);
+  // Blocking: runs `job` on the caller's thread and stream.
+  void run(const std::function<void()>& job);
 
   // The caller has enqueued a gradient on its current stream: what is started later comes after it.
   void follow() { stream_.follow(); }
 
-  // Runs `job` on the thread, after those started before. What it uses lives until wait() has
-  // returned.
+  // Runs `job` on the thread, after those started before. The job's data live until wait() returns.
   void start(std::function<void()> job);
 
-  // Returns once all that was started is done; on a device once the caller's current stream waits
-  // for it.
-  // Errors: the first that one of them threw.
+  // Returns once all that was started is done. On a device the caller's current stream waits for
+  // it. Errors: the first that one of them threw.
   void wait();
 
   // As wait(), but for the Error.
   void drain() noexcept;
 
-  // Whether start()ed buckets are not done.
-  bool busy() const {
-    const std::lock_guard lock(mutex_);
-    return !queue_.empty();
-  }
+  // Gives `group` up if a job is not done: its collective would keep the thread, and other ranks'.
+  void abandon(const ProcessGroup& group) const noexcept;
 
   // Spent in run() and by the thread.
   std::chrono::nanoseconds time() const { return time_; }
 
  private:
-  void call_hook(GradientBucket bucket, const at::Tensor& place) const;
+  bool busy() const;
   void work();
   void join_stream() noexcept;
 
-  CommunicationHook hook_;
   std::chrono::nanoseconds time_{};  // The thread's between start() and wait().
   ReductionStream stream_;
 

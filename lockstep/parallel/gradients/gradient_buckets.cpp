@@ -46,8 +46,7 @@ GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAss
       for_hook_(for_hook),
       scale_(for_hook ? 1 : 1.0 / group.size()),
       in_place_(assignment.size()),
-      places_(parameters.size()),
-      bucket_of_(parameters.size()) {
+      places_(parameters.size()) {
   for (std::size_t b = 0; b < assignment.size(); ++b)
     buckets_.push_back({.index = b, .count = assignment.size(), .group = group});
   std::vector<at::ScalarType> done;
@@ -105,7 +104,6 @@ void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std
                  c10::toString(dtype) + "):";
   for (const std::size_t i : indices) {
     const auto& [name, parameter] = parameters_[i];
-    bucket_of_[i] = b;
     bucket.label += ' ' + name;
     if (!is_copied(i)) {
       in_place_[b].push_back(i);
@@ -155,12 +153,6 @@ bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, boo
   }
   if (gradient.data_ptr() == place.data_ptr()) gradient = gradient.clone();
   return copy(gradient, place);
-}
-
-void GradientBuckets::take_zeros() {
-  for (const Region& region : regions_) region.flat.zero_();
-  for (std::size_t i = 0; i < places_.size(); ++i)
-    if (!is_copied(i)) places_[i] = like_gradient(parameters_[i].second).zero_();
 }
 
 void GradientBuckets::release() {

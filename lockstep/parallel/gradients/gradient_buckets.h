@@ -5,8 +5,7 @@
 // are summed at once, one all_reduce does it. A large gradient is averaged where autograd has made
 // it, and is never in memory or cache twice: half of it goes through the ranks' rooms
 // (docs/algorithms.md), where a copy into registered memory would be of all of it.
-// In a CUDA device's memory all are copied, side by side: there is no registered memory, and no
-// room.
+// In a CUDA device's memory all are copied, side by side: there is no registered memory, no room.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,9 +35,6 @@ class GradientBuckets {
   GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
                   const ProcessGroup& group, bool for_hook);
 
-  // The bucket of parameter `index`.
-  std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
-
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
   // For large gradients; null where there are none.
@@ -60,9 +56,6 @@ class GradientBuckets {
 
   // What take() or take_left_out() has made of it, until it is averaged.
   const at::Tensor& taken(std::size_t index) const { return places_[index]; }
-
-  // Takes zeros for every parameter.
-  void take_zeros();
 
   // Blocking: what was taken becomes its mean; of one bucket, or of all.
   void average(std::size_t bucket) const;
@@ -100,7 +93,6 @@ class GradientBuckets {
   std::vector<std::vector<std::size_t>> in_place_;  // By bucket: whose gradients are not copied.
   std::shared_ptr<GradientPool> pool_;
   std::vector<at::Tensor> places_;  // By parameter; of those not copied, what was taken.
-  std::vector<std::size_t> bucket_of_;
 };
 
 // Errors: unsupported for a parameter, named, whose gradient cannot be averaged here.

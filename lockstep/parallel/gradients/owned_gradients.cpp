@@ -15,49 +15,71 @@
 namespace lockstep {
 
 OwnedGradients::OwnedGradients(const NamedTensors& parameters, std::vector<int> owners,
-                               const ProcessGroup& group)
+                               const ProcessGroup& group, bool check_finite)
     : parameters_(parameters),
       owners_(std::move(owners)),
       group_(group),
-      bucket_of_(parameters.size()),
-      places_(parameters.size()) {
+      check_finite_(check_finite),
+      places_(parameters.size()),
+      reduction_(parameters.front().second.device()) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
     means_.emplace_back(at::Tensor().getIntrusivePtr());
 }
 
+OwnedGradients::~OwnedGradients() { reduction_.abandon(group_); }
+
 void OwnedGradients::assign(const BucketAssignment& assignment) {
+  reduction_.drain();
   assignment_ = assignment;
-  for (std::size_t b = 0; b < assignment.size(); ++b)
-    for (const std::size_t i : assignment[b]) bucket_of_[i] = b;
 }
 
-bool OwnedGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming,
-                          bool check_finite) {
+void OwnedGradients::begin(bool) {
+  reduction_.drain();
+  left_out_.clear();
+}
+
+// --- Taking -------------------------------------------------------------------------------------
+
+Taken OwnedGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) {
+  const bool was_mean = is_mean(index, gradient);
   make_writable(gradient, parameters_[index].second, incoming);
   places_[index] = gradient;
-  const bool finite = !check_finite || all_finite(gradient);
+  const Taken found = taken(index, was_mean);
   if (!is_owned(index)) gradient.reset();
-  return finite;
+  return found;
 }
 
-bool OwnedGradients::take_left_out(std::size_t index, const at::Tensor& gradient,
-                                   bool check_finite) {
+Taken OwnedGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
+  left_out_.push_back(index);
   at::Tensor& place = places_[index];
   place = like_gradient(parameters_[index].second);
-  if (gradient.defined())
-    place.copy_(gradient);
-  else
+  if (!gradient.defined()) {
     place.zero_();
-  return !check_finite || !gradient.defined() || all_finite(gradient);
+    return Taken::fine;
+  }
+  place.copy_(gradient);
+  return taken(index, is_mean(index, gradient));
 }
 
-void OwnedGradients::adopt(std::size_t index, at::Tensor& gradient) const {
-  gradient = is_owned(index) ? places_[index] : at::Tensor();
+Taken OwnedGradients::taken(std::size_t index, bool was_mean) const {
+  if (was_mean) return Taken::old_mean;
+  return !check_finite_ || all_finite(places_[index]) ? Taken::fine : Taken::non_finite;
 }
 
 bool OwnedGradients::is_mean(std::size_t index, const at::Tensor& gradient) const {
   const auto mean = means_[index].lock();
   return gradient.defined() && mean.get() == gradient.unsafeGetTensorImpl();
+}
+
+// --- Averaging ----------------------------------------------------------------------------------
+
+void OwnedGradients::start(std::size_t bucket) {
+  reduction_.start([this, bucket] { reduce(bucket); });
+}
+
+std::optional<std::size_t> OwnedGradients::wait() {
+  reduction_.wait();
+  return {};
 }
 
 void OwnedGradients::reduce(std::size_t bucket) {
@@ -88,20 +110,27 @@ void OwnedGradients::reduce_in_place(std::size_t index) {
   if (!is_owned(index)) places_[index].reset();
 }
 
-void OwnedGradients::multiply(double factor) const {
+void OwnedGradients::finish(const PassReports& reports, double factor) {
   for (const at::Tensor& place : places_)
-    if (place.defined()) place.mul_(factor);
+    if (factor != 1 && place.defined()) place.mul_(factor);
+  for (const std::size_t i : left_out_)
+    if (reports.used_by_any(i)) adopt(i);
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    if (places_[i].defined()) means_[i] = places_[i].getIntrusivePtr();
+  forget_places();
 }
 
-void OwnedGradients::release(bool means) {
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (means && places_[i].defined()) means_[i] = places_[i].getIntrusivePtr();
-    places_[i].reset();
-  }
+void OwnedGradients::adopt(std::size_t index) const {
+  parameters_[index].second.mutable_grad() = is_owned(index) ? places_[index] : at::Tensor();
 }
 
-void OwnedGradients::abort() const {
-  group_.abort("DistributedDataParallel was destroyed during backward()");
+void OwnedGradients::release() noexcept {
+  reduction_.drain();
+  forget_places();
+}
+
+void OwnedGradients::forget_places() {
+  for (at::Tensor& place : places_) place.reset();
 }
 
 }  // namespace lockstep

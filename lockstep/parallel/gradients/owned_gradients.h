@@ -5,8 +5,9 @@
 // copies beside each other.
 // Nothing of a gradient that somebody else owns remains in `.grad` once it was taken.
 //
-// Thread safety: reduce() may run on another thread while the caller takes gradients of other
-// buckets.
+// Buckets are reduced during backward(), on a thread.
+//
+// Thread safety: as GradientSink.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,62 +15,59 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <cstddef>
+#include <memory>
+#include <optional>
 #include <vector>
 
-#include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/gradients/bucket_assignment.h"
+#include "lockstep/parallel/gradients/bucket_reduction.h"
+#include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 
-class OwnedGradients {
+class OwnedGradients final : public GradientSink {
  public:
   // `owners` are the ranks that step the `parameters`, which outlive this. `group` is its own.
-  OwnedGradients(const NamedTensors& parameters, std::vector<int> owners,
-                 const ProcessGroup& group);
+  OwnedGradients(const NamedTensors& parameters, std::vector<int> owners, const ProcessGroup& group,
+                 bool check_finite);
+  ~OwnedGradients() override;
+  OwnedGradients(const OwnedGradients&) = delete;
+  OwnedGradients& operator=(const OwnedGradients&) = delete;
 
-  // By which buckets gradients are taken from now on.
-  void assign(const BucketAssignment& assignment);
+  void assign(const BucketAssignment& assignment) override;
+  void begin(bool early) override;
 
-  std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
-
-  // Takes the gradient of parameter `index`, as GradientBuckets does, and leaves it in `gradient`
-  // on its owner alone, as what will be the mean. Returns false if `check_finite` found that it is
-  // not finite.
-  bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
-
-  // The same for a rank whose pass has left the parameter out: `gradient` keeps its value until
-  // adopt().
-  bool take_left_out(std::size_t index, const at::Tensor& gradient, bool check_finite);
-  void adopt(std::size_t index, at::Tensor& gradient) const;
-
-  // Whether `gradient` is the mean of an earlier pass, to which another pass cannot be added: this
-  // rank alone has it.
-  bool is_mean(std::size_t index, const at::Tensor& gradient) const;
-
-  // Blocking: a bucket's gradients become means on their owners, and are freed on the other ranks.
-  void reduce(std::size_t bucket);
-
-  // Of every gradient that was taken and is owned.
-  void multiply(double factor) const;
-
-  // Forgets what was taken; `means`: it has become means.
-  void release(bool means);
-
-  void abort() const;
+  // Leaves it in `gradient` on its owner alone.
+  Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
+  Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
+  void start(std::size_t bucket) override;
+  std::optional<std::size_t> wait() override;
+  void finish(const PassReports& reports, double factor) override;
+  void release() noexcept override;
+  bool allows_others() const override { return false; }
+  std::shared_ptr<GradientPool> pool() const override { return nullptr; }
+  std::vector<RegisteredMemory> memory() const override { return {}; }
+  std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
 
  private:
+  // A gradient's bucket becomes means on their owners, and is freed on the other ranks.
+  void reduce(std::size_t bucket);
   void reduce_in_place(std::size_t index);
+  void adopt(std::size_t index) const;
+  void forget_places();
   bool is_owned(std::size_t index) const { return owners_[index] == group_.rank(); }
+  bool is_mean(std::size_t index, const at::Tensor& gradient) const;
+  Taken taken(std::size_t index, bool was_mean) const;
 
   const NamedTensors& parameters_;
   const std::vector<int> owners_;
   const ProcessGroup group_;
+  const bool check_finite_;
   BucketAssignment assignment_;
-  std::vector<std::size_t> bucket_of_;
-  std::vector<at::Tensor> places_;  // What was taken, by parameter.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> means_;
+  std::vector<at::Tensor> places_;     // By parameter: the gradient that was taken.
+  std::vector<std::size_t> left_out_;  // In the pass under way, so far.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> means_;  // Results of earlier passes.
+  BucketReduction reduction_;  // Last, as its thread uses the others.
 };
 
 }  // namespace lockstep

@@ -13,9 +13,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/steps.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/parallel/gradients/dropped_pass.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/pieces/fixed_state.h"
 #include "lockstep/parallel/pieces/piece_random.h"
+#include "lockstep/tensor/vector_math.h"
 
 namespace lockstep {
 namespace {
@@ -101,7 +103,9 @@ DeterministicPass::DeterministicPass(const torch::nn::Module& module, Reducer& r
       options_(options),
       tree_(options.deterministic, group.size()),
       steps_(tree_.steps(group.rank())),
-      sums_(reducer.parameters(), tree_, group) {}
+      sums_(reducer.parameters(), tree_, group) {
+  settle_vector_math();
+}
 
 double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of) {
   const Alone alone(reducer_);
@@ -131,10 +135,11 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
     }
     return outcomes;
   } catch (...) {
-    reducer_.drop_with_the_others(std::current_exception(), [this](std::string_view text) {
+    const auto take_part = [this](std::string_view text) {
       sum_over_pieces(std::vector<Outcome>(steps_.size()));
-      reducer_.agree(report_, uses_, text);
-    });
+      reducer_.agreement().exchange(report_, uses_, group_, text);
+    };
+    end_with_the_others(std::current_exception(), group_, group_, {}, take_part);
     throw;
   }
 }
@@ -185,11 +190,13 @@ double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of) {
 
   const Outcome sum = sum_over_pieces(own);
   report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It is of all ranks already.
-  const auto reports = reducer_.agree(report_, uses_);
+  PassAgreement& agreement = reducer_.agreement();
+  const PassReports reports = agreement.exchange(report_, uses_, group_);
+  const bool accepted = agreement.accepts(reports, reducer_.parameters(), group_);
   require_agreement({.step = step, .threads = at::get_num_threads(), .changed = changed}, watched);
   const double count =
       options_.mean == GradientMean::over_samples ? sum.samples : options_.deterministic;
-  if (reports) finish(*reports, count);
+  if (accepted) finish(reports, count);
   return sum.loss / count;
 }
 

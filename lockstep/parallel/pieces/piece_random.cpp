@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-at::Tensor state_of(at::Generator generator) {
+at::Tensor random_state_of(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }
@@ -20,7 +20,7 @@ at::Tensor state_of(at::Generator generator) {
 }  // namespace
 
 PieceRandom::PieceRandom()
-    : generator_(at::detail::getDefaultCPUGenerator()), before_(state_of(generator_)) {}
+    : generator_(at::detail::getDefaultCPUGenerator()), before_(random_state_of(generator_)) {}
 
 PieceRandom::~PieceRandom() {
   const std::lock_guard lock(generator_.mutex());

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/gradients/gradient_hook.h"
 #include "lockstep/parallel/gradients/join.h"
 #include "lockstep/parallel/gradients/reducer.h"
+#include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/one_copy/shared_parameters.h"
 #include "lockstep/parallel/pieces/deterministic_pass.h"
 #include "lockstep/parallel/replicate/on_rank_0.h"
@@ -89,7 +90,10 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
       group_(group),
       options_(options),
       shared_(replicate(replica_, group, options)),
-      reducer_(std::make_unique<Reducer>(named_parameters(*replica_), group, options)),
+      sinks_(std::make_unique<SinkChoice>(named_parameters(*replica_), group, options)),
+      reducer_(std::make_unique<Reducer>(sinks_->parameters(), sinks_->sink(),
+                                         Reducer::Groups{.own = sinks_->group(), .given = group},
+                                         options)),
       pieces_(options.deterministic > 0
                   ? std::make_unique<DeterministicPass>(*replica_, *reducer_, group, options)
                   : nullptr) {}
@@ -112,7 +116,7 @@ double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_o
 
 void DataParallelBase::register_comm_hook(CommunicationHook hook) {
   require_pass_of_its_own("register_comm_hook()");
-  reducer_->set_hook(std::move(hook));
+  sinks_->use_hook(*reducer_, std::move(hook));
 }
 
 void DataParallelBase::edit_parameters(const std::function<void()>& change) {
@@ -138,17 +142,19 @@ void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer)
   std::vector<int> owners;
   for (const auto& [name, parameter] : reducer_->parameters())
     owners.push_back(optimizer.owner(parameter));
-  reducer_->set_owners(std::move(owners));
+  sinks_->use_owners(*reducer_, std::move(owners));
 }
 
-std::shared_ptr<const std::int64_t> DataParallelBase::passes() const { return reducer_->passes(); }
+std::shared_ptr<const std::int64_t> DataParallelBase::passes() const {
+  return reducer_->agreement().passes();
+}
 
-bool DataParallelBase::shards_gradients() const { return reducer_->shards_gradients(); }
+bool DataParallelBase::shards_gradients() const { return sinks_->shards_gradients(); }
 
 void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
 
 const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
-  return reducer_->non_finite();
+  return reducer_->agreement().non_finite();
 }
 
 const BucketAssignment& DataParallelBase::bucket_assignment() const {
@@ -162,10 +168,10 @@ std::vector<at::Tensor> DataParallelBase::piece_memory() const {
 }
 
 std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
-  return reducer_->gradient_memory();
+  return reducer_->sink().memory();
 }
 
-bool DataParallelBase::is_overlapped() const { return reducer_->is_overlapped(); }
+bool DataParallelBase::is_overlapped() const { return sinks_->is_overlapped(); }
 
 void DataParallelBase::count_samples(double samples) {
   require(options_.mean == GradientMean::over_samples,
@@ -201,6 +207,11 @@ DataParallelBase::Joining::Joining(DataParallelBase& ddp, const JoinOptions& opt
     throw Error(Fault::unsupported,
                 "join(): every rank steps its slice of shared parameters, so "
                 "that all must make the same number of passes");
+  if (ddp.shards_gradients())
+    throw Error(
+        Fault::unsupported,
+        "join(): with shard_gradients() a rank that is done would have to go on stepping the "
+        "parameters that it owns");
   auto join = std::make_unique<Join>(ddp.group_, options);
   ddp.reducer_->set_join(join.get());
   ddp.join_ = std::move(join);

@@ -30,6 +30,7 @@ class Join;
 class Reducer;
 class SharedOptimizerBase;
 class SharedParameters;
+class SinkChoice;
 class WholeParameterOptimizer;
 
 class LOCKSTEP_API DataParallelBase {
@@ -190,6 +191,7 @@ class LOCKSTEP_API DataParallelBase {
   const ProcessGroup group_;
   const DistributedDataParallelOptions options_;
   const std::shared_ptr<SharedParameters> shared_;  // Null without share_parameters.
+  const std::unique_ptr<SinkChoice> sinks_;
   const std::unique_ptr<Reducer> reducer_;
   const std::unique_ptr<DeterministicPass> pieces_;  // None unless deterministic.
   std::unique_ptr<Join> join_;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/stored_tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint64_t scratch_size = 256 << 10;
+
+// Bytes that follow each other in the file and in the data.
+struct Run {
+  std::uint64_t begin = 0;  // In the tensor.
+  std::uint64_t end = 0;
+  std::uint64_t place = 0;  // In the data.
+};
+
+// The runs of one box, in the order of the file.
+class BoxRuns {
+ public:
+  // In a tensor of `shape`.
+  BoxRuns(const std::vector<std::int64_t>& shape, const PlacedBox& box, std::size_t element_size)
+      : element_size_(static_cast<std::int64_t>(element_size)),
+        sizes_(box.box.sizes),
+        data_steps_(box.strides),
+        steps_(shape.size(), 1),
+        place_(box.begin) {
+    for (std::size_t dim = shape.size(); dim > 1; --dim)
+      steps_[dim - 2] = steps_[dim - 1] * shape[dim - 1];
+    for (std::size_t dim = 0; dim < shape.size(); ++dim)
+      begin_ += box.box.offsets[dim] * steps_[dim];
+    join_inner_dimensions();
+    index_.resize(sizes_.size());
+  }
+
+  bool is_done() const { return is_done_; }
+
+  Run run() const {
+    return {.begin = bytes(begin_), .end = bytes(begin_ + length_), .place = bytes(place_)};
+  }
+
+  void next() {
+    for (std::size_t dim = sizes_.size(); dim-- > 0;) {
+      begin_ += steps_[dim];
+      place_ += data_steps_[dim];
+      if (++index_[dim] < sizes_[dim]) return;
+      begin_ -= sizes_[dim] * steps_[dim];
+      place_ -= sizes_[dim] * data_steps_[dim];
+      index_[dim] = 0;
+    }
+    is_done_ = true;
+  }
+
+ private:
+  // Leaves the dimensions in which one run follows another.
+  void join_inner_dimensions() {
+    while (!sizes_.empty()) {
+      const std::size_t dim = sizes_.size() - 1;
+      if (sizes_[dim] != 1 && (steps_[dim] != length_ || data_steps_[dim] != length_)) break;
+      length_ *= sizes_[dim];
+      sizes_.pop_back();
+    }
+  }
+
+  std::uint64_t bytes(std::int64_t elements) const {
+    return static_cast<std::uint64_t>(elements * element_size_);
+  }
+
+  std::int64_t element_size_;
+  std::vector<std::int64_t> sizes_;
+  std::vector<std::int64_t> data_steps_;  // Elements.
+  std::vector<std::int64_t> steps_;
+  std::vector<std::int64_t> index_;  // Of the run, in the dimensions that are left.
+  std::int64_t begin_ = 0;
+  std::int64_t length_ = 1;
+  std::int64_t place_ = 0;
+  bool is_done_ = false;
+};
+
+// The box whose run holds all of [begin, end), unless another box has a run before the end of that
+// one.
+const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begin,
+                           std::uint64_t end) {
+  const auto holder = std::ranges::find_if(
+      boxes, [&](const BoxRuns& box) { return box.run().begin <= begin && box.run().end >= end; });
+  if (holder == boxes.end()) return nullptr;
+  for (const BoxRuns& other : boxes)
+    if (&other != &*holder && other.run().begin < holder->run().end) return nullptr;
+  return &*holder;
+}
+
+// Copies what the boxes want of `chunk`, the bytes from `begin` on.
+void scatter(std::span<const std::byte> chunk, std::uint64_t begin, std::vector<BoxRuns>& boxes,
+             std::span<std::byte> out) {
+  const std::uint64_t end = begin + chunk.size();
+  for (BoxRuns& box : boxes)
+    for (; !box.is_done() && box.run().begin < end; box.next()) {
+      const Run run = box.run();
+      const std::uint64_t first = std::max(run.begin, begin), last = std::min(run.end, end);
+      std::memcpy(out.data() + run.place + (first - run.begin), chunk.data() + (first - begin),
+                  last - first);
+      if (run.end > end) break;
+    }
+}
+
+}  // namespace
+
+std::int64_t StoredTensor::elements() const {
+  return static_cast<std::int64_t>(bytes() / size_of(entry->type));
+}
+
+void StoredTensor::read(const std::vector<PlacedBox>& wanted, std::span<std::byte> out) const {
+  std::vector<BoxRuns> boxes;
+  for (const PlacedBox& box : wanted) boxes.emplace_back(entry->shape, box, size_of(entry->type));
+  std::vector<std::byte> scratch;
+  std::uint32_t crc = 0;
+  for (std::uint64_t at = 0; at < bytes();) {
+    std::uint64_t end = std::min(at + scratch_size, bytes());
+    std::erase_if(boxes, [&](BoxRuns& box) {
+      if (!box.is_done() && box.run().end <= at) box.next();
+      return box.is_done();
+    });
+    if (const BoxRuns* holder = only_holder(boxes, at, end)) {
+      const Run run = holder->run();
+      end = run.end;
+      crc = file->read(*entry, at, out.subspan(run.place + (at - run.begin), end - at), crc);
+    } else {
+      scratch.resize(std::min(scratch_size, bytes()));
+      crc = file->read(*entry, at, std::span(scratch).first(end - at), crc);
+      scatter(std::span(scratch).first(end - at), at, boxes, out);
+    }
+    at = end;
+  }
+  if (crc == crc32c) return;
+  throw Error(Fault::corrupt, file->name() + ": tensor " + shown(entry->name) +
+                                  " is damaged: its CRC-32C is another one");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// Groups that were given up by ranks which name others, truly or not.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/core/given_up.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/group_state.h"
+#include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/shm/thread_peers.h"
+#include "tests/fault_of.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Two threads as ranks, each with a backend.
+void run_on_backends(
+    const std::function<void(int rank, std::unique_ptr<ShmBackend>, Activity&)>& body) {
+  const auto team = std::make_shared<ThreadTeam>(2);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      auto peers = std::make_shared<ThreadPeers>(team, rank);
+      body(rank, std::make_unique<ShmBackend>(peers, "world", 1min), peers->activity(rank));
+    });
+}
+
+GivenUp learned_from(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const GroupGivenUp& error) {
+    EXPECT_EQ(error.ranks(), error.why().ranks);
+    return error.why();
+  }
+  ADD_FAILURE() << "nobody has given the group up";
+  return {};
+}
+
+TEST(GivenUp, ManyRanksAreCutToWhatSharedMemoryHasRoomFor) {
+  run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity&) {
+    std::vector<int> many(100);
+    std::iota(many.begin(), many.end(), 0);
+    if (rank == 0)
+      backend->give_up({.fault = Fault::timeout, .rank = 0, .ranks = many, .reason = "why"});
+    while (rank == 1 && !backend->pipes().is_given_up()) std::this_thread::yield();
+    const GivenUp why = learned_from([&] { backend->throw_if_over("barrier"); });
+    EXPECT_EQ(why.rank, 0);
+    EXPECT_EQ(why.reason, "why");
+    EXPECT_EQ(why.ranks.size(), most_blamed);
+    EXPECT_EQ(why.more, 36);
+  });
+}
+
+// The group is ranks 4 and 7 of the job.
+TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
+  run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity& activity) {
+    std::optional<Failure> told;
+    ProcessGroup::State::Parts parts;
+    parts.rank = rank;
+    parts.size = 2;
+    parts.name = "world";
+    parts.members = {4, 7};
+    parts.activity = std::shared_ptr<Activity>(&activity, [](Activity*) {});
+    parts.rank_wide->tell_of_break = [&](const Failure& failure) { told = failure; };
+    backend->give_up({.fault = Fault::timeout,
+                      .rank = 2'000'000'000,
+                      .ranks = {1, 2, 2'000'000'000},
+                      .reason = "why"});
+    parts.backend = std::move(backend);
+    const ProcessGroup group = GroupAccess::make(std::move(parts));
+    EXPECT_EQ(test::fault_of([&] { group.barrier(); }), Fault::timeout);
+    ASSERT_TRUE(told);
+    EXPECT_EQ(told->ranks, std::vector<int>{7});
+    EXPECT_EQ(told->rank, 7);
+    EXPECT_EQ(told->detected_by, -1);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
