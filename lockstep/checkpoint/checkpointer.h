@@ -113,10 +113,10 @@ class LOCKSTEP_API Checkpointer {
 };
 
 // Collective: loads one checkpoint with any number of ranks, or without a group in one process.
-// `directory` is its folder, or a folder of checkpoints, of which latest_checkpoint() is loaded.
-// Returns its step. All bytes are verified before `state` is changed. Then they are read a second
-// time, usually from the page cache, into their destination. If that read fails, `state` is half
-// loaded and the message says so.
+// `directory` is its folder; for a folder of checkpoints, latest_checkpoint() is loaded. Returns
+// its step. All bytes are verified before `state` is changed. Then they are read a second time,
+// usually from the page cache, into their destination. If that read fails, `state` is half loaded
+// and the message says so.
 // Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);

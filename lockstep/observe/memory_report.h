@@ -109,9 +109,9 @@ struct MemoryReport {
 
 // Reports on `ddp`'s module and `optimizer` in their current state, for all ranks of ddp's group;
 // the result is equal on each rank. Collective; reads /proc/self/smaps, which takes some ms.
-// Errors: unsupported for ranks on several hosts, for parameters on a device, and for an optimizer
-// whose state is not that of LibTorch's Adam, AdamW, SGD, RMSprop or Adagrad; system if /proc
-// cannot be read; those of ProcessGroup.
+// Errors: unsupported for ranks on several hosts, for parameters on a device, and for optimizers
+// other than LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad; the type of their state decides.
+// system if /proc cannot be read; those of ProcessGroup.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer);
 

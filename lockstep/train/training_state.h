@@ -73,8 +73,8 @@ class LOCKSTEP_API TrainingState {
 
   // Adds a variable of the program, equal on all ranks: a bool, an integer, a float or double, a
   // text, or a tensor, whose values are copied into it on load. Saved as `value`.
-  // Errors: loading throws misuse for another kind of value, for an integer or float that does not
-  // fit the variable, and for a tensor of another type or shape.
+  // Errors: loading throws misuse for another kind of value and for a tensor of another type or
+  // shape. It also throws misuse for an integer or float that does not fit the variable.
   template <VariableType T>
   void add(const std::string& name, T& value) {
     add_value(name, value);

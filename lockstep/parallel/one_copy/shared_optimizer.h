@@ -1,4 +1,4 @@
-// The optimizer for parameters of which all ranks of a host share one copy.
+// The optimizer for parameters that all ranks of a host share in one copy.
 //
 //   lockstep::DistributedDataParallel ddp(net, world, {.share_parameters = true});
 //   lockstep::SharedOptimizer<lockstep::Adam> adam(ddp, net->parameters(),
