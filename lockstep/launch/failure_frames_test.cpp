@@ -1,4 +1,4 @@
-// What launchers tell each other of a failure.
+// Frames about failures between launchers.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
