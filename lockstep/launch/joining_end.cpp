@@ -22,10 +22,10 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's own limit.
-constexpr std::chrono::seconds neighbour_limit{
-    2};  // For a launcher on this host, which answers at once.
-constexpr int neighbours_closes =
-    5;  // After so many closes in a row, the neighbour is not a launcher.
+// For a launcher on this host, which answers at once.
+constexpr std::chrono::seconds neighbour_limit{2};
+// After so many closes in a row, the neighbour is not a launcher.
+constexpr int neighbours_closes = 5;
 constexpr std::chrono::milliseconds retry_pause{200};
 
 class JoiningEnd final : public RendezvousEnd {
@@ -82,8 +82,8 @@ class JoiningEnd final : public RendezvousEnd {
   FileDescriptor socket_;
   std::optional<ClientHandshake> handshake_;
   std::string input_;
-  Deadline step_at_ =
-      Clock::now();  // Time to begin the next attempt, or to give up the current one.
+  // Time to begin the next attempt, or to give up the current one.
+  Deadline step_at_ = Clock::now();
   int closes_ = 0;
   std::string why_ = "no time was left";
 

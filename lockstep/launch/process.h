@@ -22,8 +22,8 @@ struct Command {
   int err = 2;
   std::vector<int> inherited = {};  // More descriptors that stay open in it, with the same numbers.
   std::vector<int> cpus = {};       // CPUs it is bound to; this process's when empty.
-  std::vector<int> memory_nodes =
-      {};              // Nodes its memory comes from first; this process's when empty.
+  // Nodes its memory comes from first; this process's when empty.
+  std::vector<int> memory_nodes = {};
   int open_files = 0;  // Its soft limit of descriptors; this process's when 0.
 };
 

@@ -50,8 +50,9 @@ struct StartLater {
   std::chrono::milliseconds pause{0};
 };
 // Order to end the ranks; the agent answers with all_gone().
+// For people, such as "host node3 was lost".
 struct EndRanks {
-  std::string why = {};                 // For people, such as "host node3 was lost".
+  std::string why = {};
   std::optional<Failure> failure = {};  // A rank's failure, if that is the reason.
 };
 struct EndJob {
