@@ -1,6 +1,6 @@
-// Names of weights that others published for the models here: for lockstep::load_weights().
+// Names of published weights for the models here, for lockstep::load_weights().
 //
-// torchvision's ResNet and EfficientNet have the names of those here and need no table.
+// torchvision's ResNet and EfficientNet have the same names as those here, and need no table.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@ inline lockstep::NameTable hugging_face_gpt2_names() {
           {.pattern = R"((?:transformer\.)?(.+))", .replacement = "transformer.$1"}};
 }
 
-// Of what nanoGPT saves, once its tensors are in a file of safetensors.
+// Names of nanoGPT's checkpoints, once their tensors are in a safetensors file.
 inline lockstep::NameTable nanogpt_names() {
   return {{.pattern = R"(lm_head\.weight)", .ignore = true},
           {.pattern = R"(transformer\.h\.\d+\.attn\.bias)", .ignore = true}};
