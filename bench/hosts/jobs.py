@@ -110,7 +110,7 @@ OF_TORCHRUN = {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
 def run_all(commands, variables):
-    """Runs commands on their hosts, all at once; returns their outputs, joined. Exits on a failure."""
+    """Runs commands on their hosts, all at once; returns their joined outputs. Exits on failure."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     with contextlib.ExitStack() as stack:
         files = [(stack.enter_context(tempfile.TemporaryFile("w+")),

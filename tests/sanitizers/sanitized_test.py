@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds comm's tests with sanitizers, in a folder of their own, and runs those that match."""
+"""Builds comm's tests with sanitizers, in a folder of their own, and runs the matching ones."""
 
 import argparse
 import os
