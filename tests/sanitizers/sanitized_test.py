@@ -32,7 +32,7 @@ def build(options):
 def run(options, program):
     test = [f"{options.build}/tests/{program}", f"--gtest_filter={options.filter}"]
     if "thread" in options.sanitizers and shutil.which("setarch"):
-        test = ["setarch", "-R", *test]  # GCC 12's cannot do with much randomness of addresses.
+        test = ["setarch", "-R", *test]  # GCC 12's sanitizer fails under much address randomness.
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1",
                                 "ASAN_OPTIONS": "detect_leaks=1",
                                 "UBSAN_OPTIONS": "print_stacktrace=1"}

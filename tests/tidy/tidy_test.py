@@ -50,7 +50,7 @@ class MadeUp(unittest.TestCase):
         self.assertEqual(self.run_tidy(), (False, "tidy\n"))
 
     def fails(self, files, *complaints):
-        """With these complaints and no other."""
+        """Asserts that it fails with these complaints and no other."""
         self.write(files)
         failed, said = self.run_tidy()
         self.assertTrue(failed, said)
