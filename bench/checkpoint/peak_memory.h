@@ -16,7 +16,7 @@ class PeakMemory {
     before_ = read("VmRSS:");
   }
 
-  // In bytes.
+  // Returns bytes.
   std::int64_t growth() const { return read("VmHWM:") - before_; }
 
  private:

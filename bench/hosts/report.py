@@ -11,7 +11,7 @@ from training import BATCH, SIDES
 
 KINDS = ("Lockstep", "flat", "own", "PyTorch")
 
-# Where bandwidth counts: the size from which a ratio of all_reduce is judged.
+# Size from which a ratio of all_reduce is judged: there bandwidth counts.
 JUDGED_BYTES = 1 * MB
 SHAPED = "1 Gbit/s"
 

@@ -86,7 +86,7 @@ class Job {
     return text;
   }
   const Round& round(int id) { return rounds_[id]; }
-  const std::string& why() const { return why_; }  // Of the last end.
+  const std::string& why() const { return why_; }  // Reason for the last end.
   Coordinator& operator*() { return coordinator_; }
 
  private:

@@ -22,7 +22,7 @@ struct JobCommand {
 
   std::string program = {};                 // File name only: the folder may differ between hosts.
   std::vector<std::string> arguments = {};  // First arguments of the program.
-  std::string digest = {};                  // Of that name and of all arguments, uncut.
+  std::string digest = {};                  // SHA-256 of that name and of all arguments, uncut.
 };
 
 JobCommand job_command(const RunOptions& options);

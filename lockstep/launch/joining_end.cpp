@@ -22,7 +22,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's own limit.
-// For a launcher on this host, which answers at once.
+// Limit for a launcher on this host, which answers at once.
 constexpr std::chrono::seconds neighbour_limit{2};
 // After so many closes in a row, the neighbour is not a launcher.
 constexpr int neighbours_closes = 5;

@@ -142,7 +142,7 @@ class LocalRanks {
   bool ending_ = false;
   std::optional<Failure> first_;
   std::chrono::milliseconds noticed_after_{0};
-  int code_of_first_end_ = 0;  // Of the first rank that was seen to fail.
+  int code_of_first_end_ = 0;  // Code of the first rank that was seen to fail.
   std::chrono::milliseconds patience_;
   Deadline terminate_at_ = no_deadline;
   Deadline kill_at_ = no_deadline;

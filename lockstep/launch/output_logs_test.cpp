@@ -343,7 +343,7 @@ void write_lines(const FileDescriptor& to, int rank, int lines) {
 TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
   ::signal(SIGPIPE, SIG_IGN);
   constexpr int ranks = 3;
-  constexpr int lines = 50'000;  // Of 207 bytes on average.
+  constexpr int lines = 50'000;  // 207 bytes on average.
   const test::ScratchDirectory scratch;
   LogOptions options = to_files(scratch);
   options.tee.all = Streams::out;

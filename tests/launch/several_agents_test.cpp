@@ -158,7 +158,7 @@ const Ranks reduces("reduces across agents", [](const Rank& rank) {
     ProcessGroup group = init_process_group({.timeout = 30s});
     EXPECT_EQ(group.rank(), rank.rank);
     EXPECT_EQ(group.size(), rank.world_size);
-    EXPECT_EQ(group.local_rank(), rank.rank);  // Of the host, not of the agent.
+    EXPECT_EQ(group.local_rank(), rank.rank);  // Rank on the host, not within the agent.
     EXPECT_EQ(group.local_size(), rank.world_size);
     std::vector<float> values(1000, static_cast<float>(rank.rank + 1));
     group.all_reduce({.data = values.data(), .count = values.size()});

@@ -20,7 +20,7 @@ except ImportError:
         write(file, tensors, metadata)
 
 NAMES = pathlib.Path(__file__).resolve().parent / "torchvision_names"
-WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Of published_weights.cpp's Gpt.
+WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Sizes of published_weights.cpp's Gpt.
 
 
 def digest(tensor):

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))  # From where the program imports the package beside it.
+sys.path.insert(0, str(TESTS))  # The program imports the package beside it from there.
 
 from tidy import cpp  # noqa: E402
 
