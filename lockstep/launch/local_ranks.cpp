@@ -25,11 +25,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a rank that looks at the job page may take to throw an Error that names the failed
-// rank, and to end by itself, before it is told to end.
+// Time for a rank that watches the job page to throw an Error naming the failed rank, and to end by
+// itself. Afterwards it is told to end.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
-// How long the kernel may take to end a killed process; one that is stuck in it never ends.
+// Time for the kernel to end a killed process; a process that is stuck in the kernel never ends.
 constexpr std::chrono::milliseconds time_to_die = 5s;
 
 // Each needs a descriptor until its program runs.
@@ -51,7 +51,7 @@ int code_of(const Failure& failure) {
   return failure.signal ? 128 + *failure.signal : failure.exit_code.value_or(0);
 }
 
-// Nothing more will become known of it.
+// True when no more will become known of the failure.
 bool is_complete(const Failure& failure) {
   return failure.signal || failure.exit_code || failure.fault;
 }
@@ -78,7 +78,7 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
   if (start_error_ != 0) kill_all();
 }
 
-// For the first of them, whose descriptor for that is then closed.
+// Waits for the first one and closes its descriptor for that.
 void LocalRanks::wait_for(std::deque<Process>& starting) {
   const int error_number = starting.front().wait_for_exec();
   starting.pop_front();
@@ -91,8 +91,8 @@ Process LocalRanks::start_rank(int local_rank, int open_files) {
   auto [socket, socket_of_rank] = make_socket_pair();
   const FileDescriptor nothing = open_dev_null();
   const RankBinding& bound = binding_.ranks[static_cast<std::size_t>(local_rank)];
-  // A terminal would stop a rank that reads from it: no rank is in the foreground. What an earlier
-  // attempt has read is gone.
+  // A terminal would stop a rank that reads from it, because no rank is in the foreground. After a
+  // restart, input that an earlier attempt has read is gone.
   const bool keeps_stdin =
       number(local_rank) == 0 && round_.attempt == 0 && ::isatty(STDIN_FILENO) == 0;
   const Output::Ends ends = output_.add(number(local_rank), local_rank);
@@ -142,7 +142,7 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
   try {
     JobPage page = JobPage::attach(std::move(*fd));
     if (page.slots() == round_.world_size) session_page_.emplace(std::move(page));
-  } catch (const Error& error) {  // What a rank sends must not end its agent.
+  } catch (const Error& error) {  // A rank's message must not end its agent.
     output_.say(
         fmt::format("a job page that no rank of ours has made is not used: {}", error.what()));
   }
@@ -189,7 +189,7 @@ void LocalRanks::reap() {
   }
 }
 
-// What it was doing; how it ended its caller knows better.
+// Returns the rank's last activity; the caller adds how it ended.
 Failure LocalRanks::examine(int local_rank) const {
   const Rank& rank = ranks_[static_cast<std::size_t>(local_rank)];
   Failure failure = page().examine(slot(local_rank));
@@ -221,15 +221,15 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
   if (rank.failed)
     on_failure(local_rank, failure);
   else if (!rank.preempted && page().phase(slot(local_rank)) != JobPage::Phase::finished)
-    // The others may be done as well, so they are not told to end. But a collective that waits
-    // for this rank, or ever will, must throw.
+    // The other ranks may be done as well, so they are not told to end. But a collective that waits
+    // for this rank, now or later, must throw.
     page().report(page().cause_of(slot(local_rank), failure));
 }
 
 void LocalRanks::on_failure(int local_rank, const Failure& failure) {
   code_of_first_end_ = code_of(failure);
   page().report(page().cause_of(slot(local_rank), failure));
-  // A rank may have been seen to die by its peers, and they to fail, before we could reap it.
+  // Peers may have noticed the rank's death, and failed by it, before we could reap it.
   std::optional<Failure> first = page().failure();
   if (first && !first->fault && first->rank == failure.rank) {
     const int detected_by = first->detected_by;
@@ -256,7 +256,7 @@ void LocalRanks::end_after(const Failure& failure) {
 }
 
 void LocalRanks::end(int signal, std::chrono::milliseconds patience) {
-  if (give_up_at_ != no_deadline) return;  // They have been killed.
+  if (give_up_at_ != no_deadline) return;  // They have been killed already.
   ending_ = true;
   terminate_at_ = no_deadline;
   patience_ = patience;
@@ -271,11 +271,11 @@ void LocalRanks::kill_all() {
   for (Rank& rank : ranks_) tell(rank, SIGKILL);
 }
 
-// Each rank leads a process group of its own, in which its own children are as well.
+// Each rank leads a process group of its own, which also holds its children.
 void LocalRanks::tell(Rank& rank, int signal) {
   if (rank.ended || (rank.told && signal != SIGKILL)) return;
   if (::kill(-rank.pid, signal) != 0) ::kill(rank.pid, signal);
-  ::kill(-rank.pid, SIGCONT);  // A stopped process would not act on it.
+  ::kill(-rank.pid, SIGCONT);  // A stopped process would not act on the signal.
   rank.told = true;
 }
 
@@ -283,7 +283,7 @@ bool LocalRanks::pass_on(int signal) {
   bool any = false;
   for (const int rank : left()) {
     const pid_t started = ranks_[static_cast<std::size_t>(rank)].pid;
-    // Behind a shell script, say, it is another process that has joined the group.
+    // Behind a shell script, for example, the process that joined the group is another one.
     const pid_t joined = attached(rank) ? page().pid(slot(rank)) : started;
     for (const pid_t pid : std::set{started, joined}) {
       if (!catches(pid, signal)) continue;
@@ -301,7 +301,7 @@ bool LocalRanks::expect_preemption() const {
   });
 }
 
-// A rank that is attached looks at the job page, or has just left it to an exception.
+// An attached rank watches the job page, or has just stopped doing so because of an exception.
 bool LocalRanks::attached(int local_rank) const {
   const JobPage::Phase phase = page().phase(slot(local_rank));
   return phase == JobPage::Phase::alive || phase == JobPage::Phase::abandoned;
@@ -340,13 +340,13 @@ std::vector<int> LocalRanks::also_failed() const {
 int LocalRanks::exit_code() const {
   if (start_error_ != 0) return start_error_;
   if (!first_) return 0;
-  // A rank that left too early with code 0 is a failure all the same.
+  // A rank that left too early with code 0 is a failure, too.
   const int code = code_of(*first_);
   return code != 0 ? code : code_of_first_end_;
 }
 
 Outcome LocalRanks::outcome() const {
-  if (start_error_ != 0) return Outcome::stopped;  // It would not help to start it anew.
+  if (start_error_ != 0) return Outcome::stopped;  // A restart would not help.
   if (first_) return exit_code() == exit_preempted ? Outcome::preempted : Outcome::failed;
   const bool preempted =
       std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.preempted; });

@@ -1,8 +1,10 @@
-// The ranks of one attempt on this host: starts them, hands them the job page and each other's
-// descriptors, learns how each of them ends, and ends those that are left.
+// The ranks of one attempt on this host.
+//
+// It starts them, hands them the job page and each other's descriptors, learns how each one ends,
+// and ends those that are left.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: the constructor until every program runs; the rest never.
+// Blocking: the constructor blocks until every program runs; the other members never block.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,59 +42,60 @@ class LocalRanks {
 
   const Round& round() const { return round_; }
 
-  // Not 0 when the program could not be started: what the job is to end with.
+  // Exit code of the job if the program could not be started; else 0.
   int start_error() const { return start_error_; }
 
-  // Adds what poll() has to watch, then acts on what it saw.
+  // Adds the descriptors that poll() has to watch, then acts on its result.
   void watch(std::vector<pollfd>& entries) const { switchboard_.watch(entries); }
   void serve(const std::vector<pollfd>& entries);
 
-  // When act_on_deadlines() has something to do.
+  // Time at which act_on_deadlines() must be called.
   Deadline deadline() const;
   void act_on_deadlines();
 
-  // Takes note of processes that have ended; those that are no ranks are reaped too.
+  // Records processes that have ended, and reaps those that are not ranks.
   void reap();
 
-  // Passes a signal on to the ranks that are prepared for it; false when there are none.
+  // Passes a signal on to the ranks that are prepared for it. Returns false when there are none.
   bool pass_on(int signal);
 
-  // Whether all ranks that run take SIGTERM as news, ProcessGroup::on_preemption().
+  // True if all running ranks take SIGTERM as a notice: ProcessGroup::on_preemption().
   bool expect_preemption() const;
 
-  // The first failure of this attempt: of a rank of this host, or of another one that this host's
-  // ranks have noticed. Until the last rank has gone more may become known of it.
+  // First failure of this attempt: of a rank of this host, or of another host's rank that this
+  // host's ranks have noticed. More may become known of it until the last rank has ended.
   const std::optional<Failure>& first_failure() const { return first_; }
 
-  // How long after whoever noticed that failure first this agent learned of it.
+  // Time from its first notice by any process to its notice by this agent.
   std::chrono::milliseconds noticed_after() const { return noticed_after_; }
 
-  // What a launcher should exit with because of it. 0 when there was none.
+  // Exit code of the launcher because of the first failure; 0 without one.
   int exit_code() const;
 
-  // The local ranks that failed by themselves after the first one, by their rank in the job.
+  // Ranks of this host, by their rank in the job, that failed by themselves after the first one.
   std::vector<int> also_failed() const;
   bool was_attached(const Failure& failure) const;
 
-  bool is_local(int number) const;  // A rank of the job.
+  // `number` is a rank of the job.
+  bool is_local(int number) const;
 
-  // Ends the ranks because one failed, here or on another host: they get the chance to throw an
+  // Ends the ranks because one failed, here or on another host. They get the chance to throw an
   // Error that names it.
   void end_after(const Failure& failure);
 
-  // Sends `signal`, and SIGKILL to those that are left after `patience`.
+  // Sends `signal`, then SIGKILL to the ranks that are left after `patience`.
   void end(int signal, std::chrono::milliseconds patience);
 
   void kill_all();
 
   bool ending() const { return ending_; }
 
-  // None of the ranks runs, but what they have started in their process groups does, and has, like
-  // them, some time to end.
+  // True if no rank runs, but processes in their process groups do. These get some time to end,
+  // too.
   bool lingering() const;
   int running() const { return running_; }
 
-  // Once none is running: whether all succeeded, made room, or not.
+  // To be called once none is running: tells if all succeeded, were preempted, or failed.
   Outcome outcome() const;
 
   std::vector<RankStatus> status() const;
@@ -104,15 +107,15 @@ class LocalRanks {
     bool ended = false;
     bool failed = false;
     bool preempted = false;
-    bool told = false;  // To end, by a signal of ours.
+    bool told = false;  // We sent it a signal to end.
   };
 
   void wait_for(std::deque<Process>& starting);
   Process start_rank(int local_rank, int open_files);
   void say_where(int local_rank, pid_t pid) const;
 
-  // Where the ranks say what they do: our own page, by local rank; or that of the group which they
-  // form with another agent's ranks of this host, by rank.
+  // Page on which the ranks report their activity. It is our own, indexed by local rank, or that of
+  // a group shared with another agent's ranks on this host, indexed by rank.
   const JobPage& page() const { return session_page_ ? *session_page_ : page_; }
   int slot(int local_rank) const { return session_page_ ? number(local_rank) : local_rank; }
   int number(int local_rank) const { return round_.first_rank + local_rank; }
@@ -139,7 +142,7 @@ class LocalRanks {
   bool ending_ = false;
   std::optional<Failure> first_;
   std::chrono::milliseconds noticed_after_{0};
-  int code_of_first_end_ = 0;  // Of the first rank that was seen to fail.
+  int code_of_first_end_ = 0;  // Code of the first rank that was seen to fail.
   std::chrono::milliseconds patience_;
   Deadline terminate_at_ = no_deadline;
   Deadline kill_at_ = no_deadline;
