@@ -55,7 +55,7 @@ void Lines::Loop::hear_failure(int rank, const LineFrame& frame) {
   if (failure.rank < 0 || failure.rank >= size)
     throw Error(Fault::corrupt, fmt::format("a failure of rank {}", failure.rank));
   if (std::any_of(failure.ranks.begin(), failure.ranks.end(),
-                  [&](int rank) { return rank >= size; }))
+                  [&](int blamed) { return blamed < 0 || blamed >= size; }))
     throw Error(Fault::corrupt, "a failure of ranks that the job does not have");
   {
     const std::lock_guard lock(mutex_);
