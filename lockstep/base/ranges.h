@@ -21,7 +21,7 @@ LOCKSTEP_API std::string name_of_ranks(const std::vector<int>& ranks);
 // process's input.
 LOCKSTEP_API std::vector<int> ranks_within(std::vector<int> ranks, int size);
 
-// How many of the ranks to blame one process tells another; the others are counted at most.
+// Limit of the ranks to blame that one process sends to another; further ranks are only counted.
 constexpr std::size_t most_blamed = 64;
 
 }  // namespace lockstep
