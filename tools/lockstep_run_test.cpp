@@ -262,7 +262,7 @@ TEST(LockstepRun, VerboseShowsTheHostAndItsRanks) {
   EXPECT_TRUE(contains(run.err, "lockstep run: rank 0: pid ")) << run.err;
 }
 
-// --- What a rank is given -----------------------------------------------------------------------
+// --- Variables and descriptors of a rank --------------------------------------------------------
 
 TEST(LockstepRun, EachRankFindsWhatTorchrunWouldTellIt) {
   const Finished run = run_command({LOCKSTEP_RUN, "-n", "2", "/usr/bin/env"}, {"RANK=9"});

@@ -52,7 +52,7 @@ Variables torchrun_variables(const RankPlace& place) {
 }
 
 // A training step frees and takes the same tens of megabytes again and again. By default glibc
-// returns such memory to the kernel, which must then clear every page anew: at large batches that
+// returns such memory to the kernel, which must then clear every page again: at large batches that
 // is a fifth of the step. Users' own malloc settings are kept.
 void keep_freed_memory(Variables& variables) {
   const auto is_mallocs = [](const auto& entry) {
