@@ -35,7 +35,7 @@
 #include "tests/ranks.h"
 #include "tools/command.h"
 
-namespace lockstep::test {
+namespace lockstep::test::lockstep_run_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -773,4 +773,4 @@ TEST(LockstepRun, RanksThatAllEndWellAreNoFailureThoughNoneSaidGoodbye) {
 }
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::lockstep_run_test

@@ -17,7 +17,7 @@
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::given_up_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -86,4 +86,4 @@ TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::given_up_test

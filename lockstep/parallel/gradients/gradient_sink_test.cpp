@@ -16,7 +16,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::gradient_sink_test {
 namespace {
 
 using test::fault_of;
@@ -160,4 +160,4 @@ TEST(GradientSink, LooksAtWhatAPassHasLeftOutOnOneRankAsOnSeveral) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::gradient_sink_test
