@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: their options, one run of a program, the order of a round, ratios, and a
-line that tells who waits how far it is."""
+"""What the benchmarks share: their options, one run of a program, the order of a round, ratios, and
+a line that tells who waits how far it is."""
 
 import argparse
 import json
@@ -33,7 +33,8 @@ def writable(name):
     """The path of a file that may be written: found out before anything is measured."""
     path = pathlib.Path(name)
     if not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{path.parent} is no folder in which a file may be written")
+        raise argparse.ArgumentTypeError(
+            f"{path.parent} is no folder in which a file may be written")
     return path
 
 

@@ -14,7 +14,7 @@ add_library(hwloc::hwloc UNKNOWN IMPORTED)
 set_target_properties(hwloc::hwloc PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_HWLOC_LIBRARY}
                                               INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_HWLOC_DIR})
 
-# ISA-L, for CRC-32C; comm and launch do without.
+# ISA-L, for CRC-32C; the rooms without LibTorch do without.
 find_path(LOCKSTEP_ISAL_DIR isa-l/crc.h)
 find_library(LOCKSTEP_ISAL_LIBRARY isal)
 if(LOCKSTEP_ISAL_DIR AND LOCKSTEP_ISAL_LIBRARY)

@@ -7,8 +7,9 @@ function(lockstep_library target)
   add_library(${target}_objects OBJECT)
   add_library(${target} SHARED $<TARGET_OBJECTS:${target}_objects>)
   add_library(Lockstep::${name} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
-                                             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   foreach(part ${target} ${target}_objects)
     target_compile_features(${part} PUBLIC cxx_std_20)
     target_include_directories(${part} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
@@ -24,26 +25,63 @@ function(lockstep_link target)
   target_link_libraries(${target}_objects ${ARGN})
 endfunction()
 
-# lockstep_room(<library> [HEADERS h...] [SOURCES cpp...] [TESTS cpp...])
-# Adds the files of the calling folder. HEADERS are installed; other headers need not be named.
+# lockstep_united(<result> <name> <cpp>...)
+# With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to eight of the
+# given ones each, so that LibTorch's headers are read once for all of them; otherwise to the given
+# ones. CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing for
+# another checkout.
+function(lockstep_united result name)
+  if(NOT LOCKSTEP_UNITY)
+    set(${result} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  set(units "")
+  set(sources ${ARGN})
+  while(sources)
+    list(SUBLIST sources 0 8 batch)
+    list(REMOVE_ITEM sources ${batch})
+    set(includes "")
+    foreach(source IN LISTS batch)
+      cmake_path(ABSOLUTE_PATH source NORMALIZE)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      string(APPEND includes "#include \"${source}\"\n")
+    endforeach()
+    list(LENGTH units number)
+    set(unit ${CMAKE_CURRENT_BINARY_DIR}/${name}_${number}.cpp)
+    file(CONFIGURE OUTPUT ${unit} CONTENT "${includes}")
+    list(APPEND units ${unit})
+  endwhile()
+  set(${result} ${units} PARENT_SCOPE)
+endfunction()
+
+# lockstep_room(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...])
+# Adds the files of the calling folder. HEADERS are installed. OFFERS are for our other rooms alone;
+# headers that are not named are private to the room (tests/tidy.py).
 # TESTS go into the program <room>_test, one GoogleTest suite for the room.
 function(lockstep_room library)
-  cmake_parse_arguments(room "" "" "HEADERS;SOURCES;TESTS" ${ARGN})
+  cmake_parse_arguments(room "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(library STREQUAL lockstep)
+    lockstep_united(room_SOURCES ${name} ${room_SOURCES})
+  endif()
   target_sources(${library}_objects PRIVATE ${room_SOURCES})
   target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
                                    FILES ${room_HEADERS})
   if(room_TESTS AND LOCKSTEP_BUILD_TESTS)
-    get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
     lockstep_test(${name}_test ${library} ${room_TESTS})
   endif()
 endfunction()
 
 # lockstep_test(<program> <library> <cpp>...): a GoogleTest program, each of whose tests is a ctest.
-# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
-# are looked for beside lockstep_comm, of which the program has the objects in itself.
+# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp.
+# Engines are looked for beside lockstep_comm, of which the program has the objects in itself.
 function(lockstep_test program library)
-  add_executable(${program} ${ARGN} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
+  set(sources ${ARGN})
+  if(library STREQUAL lockstep)
+    lockstep_united(sources ${program} ${sources})
+  endif()
+  add_executable(${program} ${sources} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
                             ${PROJECT_SOURCE_DIR}/tests/ranks_main.cpp)
   target_link_libraries(${program} PRIVATE ${library}_objects GTest::gtest lockstep_settings)
   set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

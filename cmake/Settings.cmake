@@ -14,7 +14,8 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths below the source folder are stored relative to it, so that one clone's cache serves the next.
+  # Paths below the source folder are stored relative to it, so that one clone's cache serves the
+  # next.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
                                   CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
 endif()
@@ -28,6 +29,10 @@ target_compile_options(lockstep_settings INTERFACE -Wall -Wextra -Wpedantic -Wsh
                                                    -Wno-sign-conversion)
 if(LOCKSTEP_WARNINGS_AS_ERRORS)
   target_compile_options(lockstep_settings INTERFACE -Werror)
+endif()
+# GCC takes the sources that a unit includes for headers, whose classes would differ between units.
+if(LOCKSTEP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(lockstep_settings INTERFACE -Wno-subobject-linkage)
 endif()
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer

@@ -13,9 +13,11 @@ import argparse
 import pathlib
 import re
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference"
+WIDTH = 100  # Columns of a page.
 UMBRELLAS = ("lockstep/lockstep.h", "lockstep/comm/comm.h")
 
 
@@ -43,8 +45,15 @@ def contract_of(lines):
         out.append(text.removeprefix("  ") if is_code else text)
     if in_code:
         out = ended(out) + ["```"]
-    return re.sub(r"\n+(Thread safety|Blocking|Errors|Lifetime):", r"\n\n**\1:**",
-                  "\n".join(out)).strip()
+    text = re.sub(r"\n+(Thread safety|Blocking|Errors|Lifetime):", r"\n\n**\1:**", "\n".join(out))
+    return "\n\n".join(wrapped(part) for part in text.strip().split("\n\n"))
+
+
+def wrapped(paragraph):
+    """The paragraph; broken anew when a label in bold has made its first line too long."""
+    if len(paragraph.splitlines()[0]) <= WIDTH:
+        return paragraph
+    return textwrap.fill(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def ended(lines):
@@ -125,7 +134,9 @@ def page_of(room, headers):
 
 
 def index_of(rooms):
-    rows = [f"- [{room}]({room}.md): " + ", ".join(pathlib.Path(name).stem for name in headers)
+    rows = [textwrap.fill(f"- [{room}]({room}.md): " +
+                          ", ".join(pathlib.Path(name).stem for name in headers),
+                          WIDTH, subsequent_indent="  ")
             for room, headers in rooms.items()]
     title = "# Reference\n\nA page for each room, made from its public headers by `./dev docs`."
     return "\n".join([title, "", *rows]) + "\n"

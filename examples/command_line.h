@@ -29,8 +29,8 @@ struct Options {
   std::string log_samples = {};
 };
 
-// `data` is where the dataset is unless --data says otherwise. Of `devices` --device takes one; with a
-// single one there is no such option. Ends the process after --help and,
+// `data` is where the dataset is unless --data says otherwise. Of `devices` --device takes one;
+// with a single one there is no such option. Ends the process after --help and,
 // with exit code 64, after a wrong argument.
 Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data,

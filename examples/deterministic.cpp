@@ -1,5 +1,5 @@
-// Trains a small CNN with dropout on Fashion-MNIST to the same weights, bit for bit, on any number of
-// ranks that divides eight, and goes on with them on another number:
+// Trains a small CNN with dropout on Fashion-MNIST to the same weights, bit for bit, on any number
+// of ranks that divides eight, and goes on with them on another number:
 //   lockstep run -n 4 deterministic --steps 100 --checkpoint run
 //   lockstep run -n 1 deterministic --steps 200 --checkpoint run --resume auto
 

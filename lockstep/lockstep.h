@@ -1,5 +1,6 @@
-// All of Lockstep, and LibTorch's own umbrella, which a training program needs too. Programs without
-// LibTorch include lockstep/comm/comm.h instead; one that should compile faster includes what it uses.
+// All of Lockstep, and LibTorch's own umbrella, which a training program needs too. Programs
+// without LibTorch include lockstep/comm/comm.h instead; one that should compile faster includes
+// what it uses.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,17 +15,17 @@
 #include "lockstep/data/cifar_dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/idx_dataset.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/observe/drift_check.h"
+#include "lockstep/observe/memory_report.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
-#include "lockstep/parallel/convert_sync_batchnorm.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/drift_check.h"
-#include "lockstep/parallel/memory_report.h"
-#include "lockstep/parallel/shared_optimizer.h"
-#include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/device.h"

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep::test {
 namespace {

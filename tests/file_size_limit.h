@@ -5,7 +5,7 @@
 
 #include <sys/resource.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::test {
 

@@ -25,12 +25,14 @@ def is_running(pid):
 
 
 def ranks_of(launcher):
-    """Process ids of the ranks that `lockstep run` has started: children of its child, the agent."""
+    """Process ids of the ranks that `lockstep run` started: children of its child, the agent."""
     try:
         command = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children")
         agents = [int(word) for word in command.read_text().split()]
-        return [int(word) for agent in agents
-                for word in pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()]
+        return [
+            int(word) for agent in agents
+            for word in pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+        ]
     except OSError:
         return []
 

@@ -17,8 +17,8 @@
 #include <set>
 #include <thread>
 
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/environment.h"
 #include "tests/rank_setup.h"
 
 namespace lockstep::test {

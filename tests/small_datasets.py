@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small data sets in the files of the large ones. Each picture has a stripe where its label says, so
-that a few steps of training suffice to tell them apart."""
+"""Small data sets in the files of the large ones. Each picture has a stripe where its label says,
+so that a few steps of training suffice to tell them apart."""
 
 import random
 import struct

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <thread>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/device_backend.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/shm_backend.h"
@@ -23,7 +23,8 @@ namespace lockstep::test {
 struct Wire {
   explicit Wire(int size) : inputs(static_cast<std::size_t>(size)), counts(inputs.size()) {}
 
-  // Returns once all ranks have called it. Errors: aborted, when `is_cancelled` comes before; timeout.
+  // Returns once all ranks have called it. Errors: aborted, when `is_cancelled` comes before;
+  // timeout.
   void meet(const bool& is_cancelled, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex);
     if (is_cancelled) throw_aborted();

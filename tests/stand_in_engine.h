@@ -1,5 +1,5 @@
-// CUDA devices that are not there: an engine whose communicators copy and add in the host's memory, and
-// groups of threads that have it beside the CPU's backend.
+// CUDA devices that are not there: an engine whose communicators copy and add in the host's memory,
+// and groups of threads that have it beside the CPU's backend.
 //
 // For programs that have the objects of lockstep_comm in themselves: what is hidden is used.
 

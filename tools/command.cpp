@@ -11,9 +11,9 @@
 #include <array>
 #include <thread>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/proc_file.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/proc_file.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep::test {
 namespace {

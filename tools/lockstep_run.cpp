@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exit_code.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/launch/line_format.h"
 #include "lockstep/launch/program.h"
 #include "lockstep/launch/run.h"

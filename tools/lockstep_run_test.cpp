@@ -22,14 +22,14 @@
 #include <set>
 #include <sstream>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/fixed_text.h"
-#include "lockstep/comm/host/job_page.h"
-#include "lockstep/comm/host/packet.h"
-#include "lockstep/comm/host/proc_file.h"
-#include "lockstep/comm/host/switchboard.h"
-#include "lockstep/comm/store/tcp_socket.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/fixed_text.h"
+#include "lockstep/base/proc_file.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/job_page.h"
+#include "lockstep/job/packet.h"
+#include "lockstep/job/store/tcp_socket.h"
+#include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/reserved_port.h"
 #include "tests/ranks.h"

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What saving and loading a checkpoint takes: a state of 1 GB, weights and Adam's moments in 180 tensors
-that both of two ranks have, by Checkpointer and load_checkpoint() under lockstep run; by PyTorch's
-torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo; and what the place itself
-gives, by dd conv=fsync of one file of as many zeros. On a disk and in memory (tmpfs).
+"""What saving and loading a checkpoint takes: a state of 1 GB, weights and Adam's moments in 180
+tensors that both of two ranks have, by Checkpointer and load_checkpoint() under lockstep run; by
+PyTorch's torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo; and what
+the place itself gives, by dd conv=fsync of one file of as many zeros. On a disk and in memory
+(tmpfs).
 
-All sides run in turn, several rounds, and remove what they wrote; what counts are ratios of figures of
-one round, of which the median and the range are printed. Ours compares checksums of all it loads.
+All sides run in turn, several rounds, and remove what they wrote; what counts are ratios of figures
+of one round, of which the median and the range are printed. Ours compares checksums of all it
+loads.
 """
 
 import collections
@@ -40,11 +42,12 @@ TMPFS = pathlib.Path("/dev/shm")
 
 LEGEND = """A state of {gb:g} GB in {ranks} ranks, {rounds} rounds. Seconds and GB/s are medians.
 save        until it would outlast a power failure, of the slowest rank; the second of two
-load        with the files in the page cache, the second of two; Lockstep's compares checksums, DCP's
-            and dd's do not
+load        with the files in the page cache, the second of two; Lockstep's compares checksums,
+            DCP's and dd's do not
 load, cold  the first, right after posix_fadvise(DONTNEED) on all files, which needs no root
 stall       what an asynchronous save() takes of the caller's time, as a share of a synchronous save
-memory      by how much the ranks together grow at the peak, as a multiple of what a checkpoint holds
+memory      by how much the ranks together grow at the peak, as a multiple of what a checkpoint
+            holds
 """
 
 Place = collections.namedtuple("Place", "name folder cold")
@@ -53,13 +56,19 @@ Place = collections.namedtuple("Place", "name folder cold")
 def parse_options():
     parser = measure.arguments(__doc__, EXAMPLES)
     parser.add_argument("--rounds", type=int, help="how often each side runs: 5, with --quick 2")
-    parser.add_argument("--gb", type=float, help="of the state, in 1e9 bytes: 1, with --quick 0.256")
-    parser.add_argument("--quick", action="store_true", help="256 MB and two rounds: for a first look")
+    parser.add_argument("--gb",
+                        type=float,
+                        help="of the state, in 1e9 bytes: 1, with --quick 0.256")
+    parser.add_argument("--quick",
+                        action="store_true",
+                        help="256 MB and two rounds: for a first look")
     parser.add_argument("--places", nargs="+", choices=["disk", "tmpfs"], default=["disk", "tmpfs"],
                         metavar="PLACE", help="of disk and tmpfs (/dev/shm): both")
-    parser.add_argument("--dir", type=pathlib.Path,
-                        help="a folder on the disk: that for temporary files, or if that is in memory,"
-                        " the build folder")
+    parser.add_argument(
+        "--dir",
+        type=pathlib.Path,
+        help="a folder on the disk: that for temporary files, or if that is in memory,"
+        " the build folder")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), metavar="SIDE",
                         help=f"measure these alone, of: {', '.join(SIDES)}")
     options = parser.parse_args()
@@ -165,7 +174,7 @@ def ratios(rounds, side, base, name):
 
 
 def stalls(rounds, number):
-    """Of save `number` of a turn, the share of the synchronous one that the asynchronous one takes."""
+    """The asynchronous save `number` of a turn, as a share of the synchronous one."""
     found = [entry["Lockstep"]["async_save"][number] / entry["Lockstep"]["all_saves"][number]
              for entry in rounds if "async_save" in entry.get("Lockstep", {})]
     return measure.spread(found) if found else None

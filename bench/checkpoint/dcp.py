@@ -33,7 +33,9 @@ def state_of(gigabytes):
         for width in (1, 16, 64, 192):
             name = f"layers.{layer}.{width}.weight"
             model[name] = torch.rand(width, unit)
-            optimizer[name] = {moment: torch.rand(width, unit) for moment in ("exp_avg", "exp_avg_sq")}
+            optimizer[name] = {
+                moment: torch.rand(width, unit) for moment in ("exp_avg", "exp_avg_sq")
+            }
     return {"model": model, "optimizer": optimizer}
 
 
@@ -64,7 +66,7 @@ def seconds_of(act):
 
 
 def save(state, options):
-    """The seconds of each; what was saved before is removed first, which takes no part in the time."""
+    """The seconds of each. Earlier checkpoints are removed first, outside of the timed part."""
     taken = []
     for number in range(options.saves):
         dist.barrier()

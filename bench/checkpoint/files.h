@@ -4,7 +4,7 @@
 #pragma once
 
 #include <fcntl.h>
-#include <lockstep/comm/host/file_descriptor.h>
+#include <lockstep/base/file_descriptor.h>
 
 #include <cstdint>
 #include <filesystem>

@@ -11,7 +11,7 @@ def bytes_in(folder):
 
 
 def drop_cached(folder):
-    """The next to read them waits for the disk. Needs no root; what is not yet on the disk stays."""
+    """The next reader waits for the disk. Needs no root; what is not on the disk yet stays."""
     for path in folder.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:

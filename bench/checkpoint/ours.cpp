@@ -1,5 +1,5 @@
-// Our side of bench.py: saves and loads a state of weights and Adam's moments, which all ranks have, and
-// prints what it took. dcp.py is the other side, step for step.
+// Our side of bench.py: saves and loads a state of weights and Adam's moments, which all ranks
+// have, and prints what it took. dcp.py is the other side, step for step.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/rand.h>

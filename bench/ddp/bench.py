@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares training steps under Lockstep with those under PyTorch's DistributedDataParallel with Gloo
-and torchrun, and with what the machine can give: copies of the bare model, one a rank, all at once.
-One thread a rank, Adam fused, on this host; PyTorch with gradient_as_bucket_view and static_graph.
+"""Compares training steps under Lockstep with those under PyTorch's DistributedDataParallel with
+Gloo and torchrun, and with what the machine can give: copies of the bare model, one a rank, all at
+once. One thread a rank, Adam fused, on this host; PyTorch with gradient_as_bucket_view and
+static_graph.
 
 By default the model is a CNN with 8.7 MB of gradients, on 3x32x32 images, at several batches.
 --models measures any of these, at one batch, on 1, 2 and 4 ranks, with buffers synchronised, and
@@ -33,7 +34,8 @@ EXAMPLES = """examples:
 # Of the CNN's batch sizes: steps to warm up, and to time.
 CNN_STEPS = {4: (40, 200), 32: (10, 60), 128: (4, 20)}
 
-# Of each of --models: samples a rank and step, so that a step takes 50 to 500 ms of one core; steps.
+# Of each of --models: samples a rank and step, so that a step takes 50 to 500 ms of one core;
+# steps.
 MODELS = {"cnn": (32, 10, 60), "resnet18": (8, 5, 30), "efficientnet_b0": (8, 5, 30),
           "gpt": (2, 4, 15)}
 
@@ -48,8 +50,10 @@ def cases_of(options):
         return [case("cnn", batch, ranks, False, *CNN_STEPS.get(batch, (10, 50)))
                 for ranks in options.ranks for batch in options.batches]
     kinds = [(ranks, False) for ranks in options.ranks] + [(2, True)] * (2 in options.ranks)
-    return [case(model, batch, *kind, warmup, steps)
-            for model in options.models for batch, warmup, steps in [MODELS[model]] for kind in kinds]
+    return [
+        case(model, batch, *kind, warmup, steps) for model in options.models
+        for batch, warmup, steps in [MODELS[model]] for kind in kinds
+    ]
 
 
 def measured(case, options, say):
@@ -67,7 +71,10 @@ def measured(case, options, say):
 
 def parse_options():
     parser = measure.arguments(__doc__, EXAMPLES)
-    parser.add_argument("--models", nargs="+", choices=MODELS, help="measure these, not the CNN alone")
+    parser.add_argument("--models",
+                        nargs="+",
+                        choices=MODELS,
+                        help="measure these, not the CNN alone")
     parser.add_argument("--batches", type=int, nargs="+",
                         help="of the CNN without --models: 4 32 128 samples a rank and step")
     parser.add_argument("--ranks", type=int, nargs="+", help="2, with --models 1 2 4")
@@ -75,8 +82,10 @@ def parse_options():
                         help="how often each side runs: 5, with --models 3, with --quick 2")
     parser.add_argument("--quick", action="store_true",
                         help="a third of the steps: for a first look")
-    parser.add_argument("--same-malloc", action="store_true",
-                        help="give PyTorch's ranks the settings of malloc that lockstep run gives ours")
+    parser.add_argument(
+        "--same-malloc",
+        action="store_true",
+        help="give PyTorch's ranks the settings of malloc that lockstep run gives ours")
     options = parser.parse_args()
     if options.models and options.batches:
         parser.error("--batches is for the CNN without --models")
@@ -94,13 +103,17 @@ def main():
     options = parse_options()
     measure.warn_if_busy()
     started = time.monotonic()
-    print(tables.LEGEND.format(rounds=options.rounds, quick=" of few steps" if options.quick else ""))
+    print(
+        tables.LEGEND.format(rounds=options.rounds, quick=" of few steps" if options.quick else ""))
     print(tables.HEADER, flush=True)
     cases, results = cases_of(options), []
     for number, case in enumerate(cases, 1):
-        what = f"case {number} of {len(cases)}: {case.model}, batch {case.batch}, {case.ranks} ranks"
-        results.append(measured(case, options,
-                                lambda text, what=what: measure.progress(started, f"{what}, {text}")))
+        what = (f"case {number} of {len(cases)}: {case.model}, batch {case.batch}, "
+                f"{case.ranks} ranks")
+        results.append(
+            measured(case,
+                     options,
+                     lambda text, what=what: measure.progress(started, f"{what}, {text}")))
         measure.progress(started, "")
         print(tables.row(results[-1]), flush=True)
         if options.json:

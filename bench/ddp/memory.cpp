@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/ddp/memory.h"
 
-#include <lockstep/parallel/memory_report.h>
+#include <lockstep/observe/memory_report.h>
 
 #include <iostream>
 #include <optional>

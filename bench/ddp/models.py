@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twins of examples/models/ for train_pytorch.py: layer for layer what torchvision and nanoGPT have, of
-which neither is needed here. The names are theirs too, so that weights can be carried over."""
+"""Twins of examples/models/ for train_pytorch.py: layer for layer what torchvision and nanoGPT
+have, of which neither is needed here. The names are theirs too, so that weights can be carried
+over."""
 
 import math
 
@@ -45,7 +46,8 @@ class ResNet18(nn.Module):
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        for number, (inputs, outputs) in enumerate([(64, 64), (64, 128), (128, 256), (256, 512)], 1):
+        widths = [(64, 64), (64, 128), (128, 256), (256, 512)]
+        for number, (inputs, outputs) in enumerate(widths, 1):
             stride = 1 if inputs == outputs else 2
             self.add_module(f"layer{number}", nn.Sequential(
                 BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)))
@@ -141,7 +143,8 @@ class EfficientNetB0(nn.Module):
 class Attention(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
-        self.c_attn, self.c_proj, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads = heads
 
     def forward(self, x):
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -2,8 +2,8 @@
 #include "bench/ddp/optimizer.h"
 
 #include <lockstep/optim/adam.h>
-#include <lockstep/optim/zero_redundancy_optimizer.h>
-#include <lockstep/parallel/shared_optimizer.h>
+#include <lockstep/parallel/one_copy/shared_optimizer.h>
+#include <lockstep/parallel/shard/zero_redundancy_optimizer.h>
 
 #include <stdexcept>
 

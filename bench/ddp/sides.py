@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of each side of a bench.py: ways to train with Lockstep, with PyTorch, and as many copies of the
-bare model as there are ranks, each alone but all at once. That is what the machine can give, so efficiency
-is a share of it."""
+"""One run of each side of a bench.py: ways to train with Lockstep, with PyTorch, and as many copies
+of the bare model as there are ranks, each alone but all at once. That is what the machine can give,
+so efficiency is a share of it."""
 
 import collections
 import os
@@ -22,8 +22,8 @@ OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--opt
 # and those of train_pytorch.py under torchrun.
 THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"]}
 
-# What `lockstep run` sets, unless anything of malloc's is set: memory that a step frees stays with the
-# process for the next one.
+# What `lockstep run` sets, unless anything of malloc's is set: memory that a step frees stays with
+# the process for the next one.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
     MALLOC = {}
@@ -61,7 +61,8 @@ def command_of(side, case, options, meeting=None):
     work = work_of(case) + ["--find-unused"] * case.find_unused
     how = {} if meeting is None else {"meeting": meeting}
     if side in OURS:
-        return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side], **how)
+        return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side],
+                                    **how)
     return measure.torchrun(options.python, case.ranks, HERE / "train_pytorch.py", *work,
                             *THEIRS[side], **how)
 
@@ -69,7 +70,8 @@ def command_of(side, case, options, meeting=None):
 def figures_of(output):
     names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce|step"
     found = {name: float(value) for name, value in re.findall(rf"\b({names}) ([\d.e+-]+)", output)}
-    return found if "samples_per_second" in found else sys.exit(f"no samples_per_second in: {output}")
+    return found if "samples_per_second" in found else sys.exit(
+        f"no samples_per_second in: {output}")
 
 
 # --- The bare model -----------------------------------------------------------------------------
@@ -86,8 +88,10 @@ def copies(command, count):
         process.stdin.write("go\n")
         process.stdin.flush()
     figures = [finish(command, process, errors) for process, errors in started]
-    return {name: sum(entry[name] for entry in figures) / (1 if name == "samples_per_second" else count)
-            for name in figures[0]}
+    return {
+        name: sum(entry[name] for entry in figures) / (1 if name == "samples_per_second" else count)
+        for name in figures[0]
+    }
 
 
 def start(command, cpus):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench.py prints: a row for each case when it is done, and at the end where its steps' time goes."""
+"""The output of bench.py: a row for each finished case, and at the end where its steps' time
+goes."""
 
 import statistics
 
@@ -7,8 +8,8 @@ from sides import measure
 
 SIDES = ("Lockstep", "PyTorch", "alone")
 
-LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Their ratios, of which these are the median
-and the lowest - highest, are of figures of one round.
+LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one
+round: the median, and lowest - highest.
 Lockstep    DistributedDataParallel, one thread a rank, under lockstep run
 PyTorch     the same under torchrun, with Gloo
 ratio       Lockstep / PyTorch
@@ -16,8 +17,9 @@ alone       as many copies of the bare model at once as there are ranks, summed
 efficiency  Lockstep / alone: what is left of what the machine can give
 """
 
-HEADER = (f"{'model':<25}{'batch a rank':>12}{'ranks':>7}{'Lockstep':>10}{'PyTorch':>10}{'ratio':>7}"
-          f"  {'low - high':<13}{'alone':>9}{'efficiency':>12}  low - high")
+HEADER = (
+    f"{'model':<25}{'batch a rank':>12}{'ranks':>7}{'Lockstep':>10}{'PyTorch':>10}{'ratio':>7}"
+    f"  {'low - high':<13}{'alone':>9}{'efficiency':>12}  low - high")
 
 PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce")
 
@@ -46,12 +48,17 @@ def medians(rounds, side):
 
 
 def print_parts(results):
-    print("\nWhere a step's time goes, in ms: on rank 0; alone the mean of all copies. Copying gradients, "
-          "waiting\nfor other ranks and reducing are parts of backward, which has the loss in it.\n"
-          f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<10}{'forward':>9}{'backward':>10}"
-          f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}")
+    print(
+        "\nWhere a step's time goes, in ms: on rank 0; alone the mean of all copies. "
+        "Copying gradients, waiting\n"
+        "for other ranks and reducing are parts of backward, which has the loss in it.\n"
+        f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<10}{'forward':>9}{'backward':>10}"
+        f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}")
     for result in results:
         for number, side in enumerate(SIDES):
-            parts = [measure.short(result[side][part]) if part in result[side] else "-" for part in PARTS]
-            print(f"{label(result) if number == 0 else '':<44}  {side:<10}{parts[0]:>9}{parts[1]:>10}"
-                  f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}")
+            parts = [
+                measure.short(result[side][part]) if part in result[side] else "-" for part in PARTS
+            ]
+            print(
+                f"{label(result) if number == 0 else '':<44}  {side:<10}{parts[0]:>9}{parts[1]:>10}"
+                f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}")

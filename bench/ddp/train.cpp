@@ -1,9 +1,9 @@
-// One side of the comparison in bench.py: training steps under Lockstep, on random data that is there
-// already. train_pytorch.py is the other side, step for step.
+// One side of the comparison in bench.py: training steps under Lockstep, on random data that is
+// there already. train_pytorch.py is the other side, step for step.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
-#include <lockstep/parallel/shared_optimizer.h>
+#include <lockstep/parallel/one_copy/shared_optimizer.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 

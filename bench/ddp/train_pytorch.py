@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of bench.py: what train.cpp does, under PyTorch's DistributedDataParallel and Gloo,
-at the settings at which they are fastest."""
+"""The other side of bench.py: what train.cpp does, under PyTorch's DistributedDataParallel and
+Gloo, at the settings at which they are fastest."""
 
 import argparse
 import time

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/ddp/workload.h"
 
-#include <lockstep/parallel/communication_hook.h>
-#include <lockstep/parallel/distributed_data_parallel.h>
+#include <lockstep/parallel/gradients/communication_hook.h>
+#include <lockstep/parallel/replicate/distributed_data_parallel.h>
 #include <torch/nn/functional/loss.h>
 
 #include <memory>

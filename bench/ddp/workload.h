@@ -4,7 +4,7 @@
 #pragma once
 
 #include <lockstep/comm/process_group.h>
-#include <lockstep/parallel/data_parallel_base.h>
+#include <lockstep/parallel/replicate/data_parallel_base.h>
 #include <torch/types.h>
 
 #include <functional>

@@ -15,8 +15,8 @@ SIZES = {
     64 * MB: Size("64 MB", {"as it is": 5, "1 Gbit/s": 2}),
 }
 
-# "Lockstep" is with two levels, which one rank a host has no use for; "flat" is Lockstep, too; "own" is the
-# engine without it, "PyTorch" another Gloo.
+# "Lockstep" is with two levels, which one rank a host has no use for; "flat" is Lockstep, too;
+# "own" is the engine without it, "PyTorch" another Gloo.
 Side = collections.namedtuple("Side", "engine kind")
 
 
@@ -53,7 +53,8 @@ def measure_all_reduce(engines, options, job, link, number, say):
     figures = {}
     for side in measure.in_turn(number, engines.sides(job.ranks)):
         say(f"all_reduce, {side.engine}, {side.kind}")
-        figures[side] = figures_of(run(side, job, work_of(side, job, link, options.quick)), job.ranks)
+        figures[side] = figures_of(run(side, job, work_of(side, job, link, options.quick)),
+                                   job.ranks)
     return figures
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares ranks of two hosts under Lockstep, over each engine, with that engine's own all_reduce in a
-program that has nothing else, with PyTorch's Gloo, and training steps with PyTorch's
-DistributedDataParallel over Gloo. The hosts are network namespaces of this machine, which root can make,
-each with its share of the CPUs; their link is as it is, or shaped to 1 Gbit/s.
+"""Compares ranks of two hosts under Lockstep, over each engine, with that engine's own all_reduce
+in a program that has nothing else, with PyTorch's Gloo, and training steps with PyTorch's
+DistributedDataParallel over Gloo. The hosts are network namespaces of this machine, which root can
+make, each with its share of the CPUs; their link is as it is, or shaped to 1 Gbit/s.
 
-all_reduce is of floats, in place. Lockstep's two levels (shm+ENGINE) work on registered memory and on any
-memory, and are compared with the flat way (ENGINE alone) and with the engine's own. A call takes as long
-as it takes the slowest rank; a figure is the median of its calls. Training is of the CNN of
-./dev bench ddp, on whichever backend Lockstep chooses.
+all_reduce is of floats, in place. Lockstep's two levels (shm+ENGINE) work on registered memory and
+on any memory, and are compared with the flat way (ENGINE alone) and with the engine's own. A call
+takes as long as it takes the slowest rank; a figure is the median of its calls. Training is of the
+CNN of ./dev bench ddp, on whichever backend Lockstep chooses.
 
 All sides run in turn, several rounds; what counts are ratios of figures of one round, of which the
 median and the range are printed.

@@ -1,5 +1,5 @@
-// An engine's own all_reduce, for bench.py: its plugin is called as the core calls it, and nothing of
-// the core is around it. The first argument names the engine, the others the cases.
+// An engine's own all_reduce, for bench.py: its plugin is called as the core calls it, and nothing
+// of the core is around it. The first argument names the engine, the others the cases.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/engine.h"
@@ -14,9 +14,9 @@
 
 #include "bench/collectives/case.h"
 #include "lockstep/comm/engine/make_communicator.h"
-#include "lockstep/comm/environment.h"
 #include "lockstep/comm/hosts/job_store.h"
-#include "lockstep/comm/network.h"
+#include "lockstep/job/environment.h"
+#include "lockstep/job/network.h"
 
 namespace {
 

@@ -12,7 +12,11 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path += [str(HERE.parent / "collectives"), str(HERE.parent / "ddp"), str(ROOT / "tests" / "hosts")]
+sys.path += [
+    str(HERE.parent / "collectives"),
+    str(HERE.parent / "ddp"),
+    str(ROOT / "tests" / "hosts")
+]
 import network_hosts  # noqa: E402
 import sides  # noqa: E402
 from sides import measure  # noqa: E402
@@ -87,7 +91,8 @@ class Job:
                 "--master-addr", self.hosts[0].address, "--master-port", PORT]
 
     def _on_each(self, command_on, **variables):
-        return run_all([(host, self._bound(host, command_on(host))) for host in self.hosts], variables)
+        return run_all([(host, self._bound(host, command_on(host))) for host in self.hosts],
+                       variables)
 
     def _bound(self, host, words):
         cpus = cpus_of_hosts()[host.number - 1]

@@ -52,7 +52,9 @@ def all_reduce_row(figures, link, ranks, engine, size, memory):
     if times["flat"]:
         goal = FLAT_GOAL if judged and link == SHAPED else None
         row["to_flat"] = compared(times["flat"], times["Lockstep"], goal)
-    peers = [min(both) for both in zip(*(times[kind] for kind in ("own", "PyTorch") if times[kind]))]
+    peers = [
+        min(both) for both in zip(*(times[kind] for kind in ("own", "PyTorch") if times[kind]))
+    ]
     row["to_own"] = compared(peers, times["Lockstep"], OWN_GOAL if judged else None)
     return row
 
@@ -86,14 +88,18 @@ def training_rows(figures, link, ranks):
 def print_all(results, options, absent):
     quick = " of few calls" if options.quick else ""
     plural = "s" * (options.rounds > 1)
-    print(f"Medians of {options.rounds} round{plural}{quick}; ratios with the lowest - highest of a round.")
+    print(
+        f"Medians of {options.rounds} round{plural}{quick}; ratios with the lowest - highest of a "
+        "round."
+    )
     if results["all_reduce"]:
         print_all_reduce(results["all_reduce"])
     if results["ddp"]:
         print_training(results["ddp"])
     print_goals(results)
     if len(os.sched_getaffinity(0)) < HOSTS * max(options.ranks):
-        print("This machine has fewer CPUs than ranks: what a rank waits for waits for its CPU, too.")
+        print(
+            "This machine has fewer CPUs than ranks: what a rank waits for waits for its CPU, too.")
     for peer, why in absent.items():
         print(f"WITHOUT {peer}: {why}")
 
@@ -136,16 +142,18 @@ def ratio_text(ratio):
 
 
 def print_training(rows):
-    print(f"\nTraining steps of a CNN, batch {BATCH} a rank; samples/s of all ranks, and the ms of a step "
-          "on rank 0. Gradients\nof bf16 and fp16 travel in half of the bytes.")
+    print(
+        f"\nTraining steps of a CNN, batch {BATCH} a rank; samples/s of all ranks, and the ms of "
+        "a step on rank 0. Gradients\nof bf16 and fp16 travel in half of the bytes.")
     for row in rows:
         print(f"\n{title_of(row)}\n{'':<14}{'samples/s':>10}{'forward':>9}{'backward':>10}"
               f"{'optimizer':>11}")
         for side, speeds in row["samples_per_second"].items():
             parts = [measure.short(row["parts_ms"][side][name])
                      for name in ("forward", "backward", "optimizer")]
-            print(f"{side:<14}{measure.short(statistics.median(speeds)):>10}{parts[0]:>9}{parts[1]:>10}"
-                  f"{parts[2]:>11}")
+            print(
+                f"{side:<14}{measure.short(statistics.median(speeds)):>10}{parts[0]:>9}"
+                f"{parts[1]:>10}{parts[2]:>11}")
         for name, ratio in row["ratios"].items():
             print(f"  {name:<22}{ratio_text(ratio)}")
 

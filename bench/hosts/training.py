@@ -3,8 +3,8 @@
 
 from jobs import measure, sides
 
-# As bench/ddp knows them. Gradients of "bf16" travel as bfloat16, for which PyTorch's hook wants a GPU:
-# its next is the one for float16.
+# As bench/ddp knows them. Gradients of "bf16" travel as bfloat16, for which PyTorch's hook wants a
+# GPU: its next is the one for float16.
 SIDES = ("Lockstep", "bf16", "PyTorch", "PyTorch fp16")
 
 MODEL, BATCH, WARMUP, STEPS = "cnn", 32, 5, 30

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long `lockstep run` takes to start a job and to end it when a rank dies, against torchrun; how
-long init_process_group() takes, against PyTorch's with Gloo; and what a rendezvous of many hosts costs.
+"""How long `lockstep run` takes to start a job and to end it when a rank dies, against torchrun;
+how long init_process_group() takes, against PyTorch's with Gloo; and what a rendezvous of many
+hosts costs.
 
 Both sides run in turn, several rounds; what counts are ratios of figures of one round, of which the
 median and the range are printed.
@@ -70,13 +71,14 @@ class Bench:
             print("  ".join(str(cell).rjust(width) for cell, width in zip(row, widths)))
 
     def compare(self, title, cases):
-        """Each case: its name, a function of our side and one of theirs, or None, in milliseconds."""
+        """Each case: its name, a function of our side and one of theirs or None, in ms.."""
         seen = {name: {"Lockstep": [], "PyTorch": []} for name, *_ in cases}
         for number in range(self.options.rounds):
             for name, ours, theirs in cases:
                 sides = [("Lockstep", ours)] + ([("PyTorch", theirs)] if theirs else [])
                 for side, act in measure.in_turn(number, sides):
-                    self.show(f"round {number + 1} of {self.options.rounds}: {title}, {name}, {side}")
+                    self.show(
+                        f"round {number + 1} of {self.options.rounds}: {title}, {name}, {side}")
                     seen[name][side].append(act())
         rows = []
         for name, sides in seen.items():
@@ -90,7 +92,8 @@ class Bench:
                            f"({figure['ratio_low']:.1f} - {figure['ratio_high']:.1f})"]
             self.figures.setdefault(title, {})[name] = figure
             rows.append(row)
-        self.table(title, ("", "Lockstep, ms", "worst, ms", "PyTorch, ms", "PyTorch / Lockstep"), rows)
+        self.table(title, ("", "Lockstep, ms", "worst, ms", "PyTorch, ms", "PyTorch / Lockstep"),
+                   rows)
 
     def start(self):
         def seconds(command):
@@ -99,8 +102,10 @@ class Bench:
             return (time.monotonic() - begin) * 1e3
 
         lockstep = [self.options.build / "bin" / "lockstep", "run", "-n", 2, "/bin/true"]
-        torchrun = [self.options.python, "-m", "torch.distributed.run", "--standalone", "--no-python",
-                    "--nproc-per-node", 2, "/bin/true"]
+        torchrun = [
+            self.options.python, "-m", "torch.distributed.run", "--standalone", "--no-python",
+            "--nproc-per-node", 2, "/bin/true"
+        ]
         self.compare("a job of 2 ranks of /bin/true, from its start to its end",
                      [("2 ranks", lambda: seconds(lockstep), lambda: seconds(torchrun))])
 
@@ -110,7 +115,8 @@ class Bench:
             return (max(times_in(measure.run(command))["end"]) - begin) / 1e6
 
         cases = [(f"{ranks} ranks", lambda ranks=ranks: time_of(self.ours(ranks, "init")),
-                  lambda ranks=ranks: time_of(self.theirs(ranks, "init"))) for ranks in INIT_RANKS[:2]]
+                  lambda ranks=ranks: time_of(self.theirs(ranks, "init")))
+                 for ranks in INIT_RANKS[:2]]
         self.compare("from the launcher's start to the last return of init_process_group()", cases)
 
     def init(self):
@@ -120,7 +126,8 @@ class Bench:
 
         quick = self.options.quick
         cases = [(f"{ranks} ranks", lambda ranks=ranks: time_of(self.ours(ranks, "init")),
-                  None if quick and ranks > 8 else lambda ranks=ranks: time_of(self.theirs(ranks, "init")))
+                  None if quick and ranks > 8
+                  else lambda ranks=ranks: time_of(self.theirs(ranks, "init")))
                  for ranks in INIT_RANKS]
         cases.append((f"{INIT_RANKS_ALONE} ranks",
                       lambda: time_of(self.ours(INIT_RANKS_ALONE, "init")), None))
@@ -152,8 +159,10 @@ class Bench:
             self.show(f"a rendezvous of {hosts} hosts")
             runs = []
             for _ in range(self.options.rounds):
-                done = measure.run([self.options.build / "bin" / "bench_rendezvous", "--hosts", hosts,
-                                    "--ranks", RANKS_OF_A_HOST])
+                done = measure.run([
+                    self.options.build / "bin" / "bench_rendezvous", "--hosts", hosts, "--ranks",
+                    RANKS_OF_A_HOST
+                ])
                 runs.append(dict(re.findall(r"(\w+) ([\d.]+)", done)))
             figure = {key: statistics.median(float(run[key]) for run in runs) for key in runs[0]}
             self.figures.setdefault("rendezvous", {})[hosts] = figure
@@ -161,8 +170,8 @@ class Bench:
             rows.append((ranks, hosts, f"{figure['agents_ms']:.1f}", f"{figure['ranks_ms']:.1f}",
                          f"{figure['bytes'] / ranks:.0f}", f"{figure['connections']:.0f}"))
         self.table("a rendezvous of many hosts, all on this one's loopback",
-                   ("ranks", "hosts", "hosts started, ms", "ranks met in the store, ms", "bytes a rank",
-                    "connections"), rows)
+                   ("ranks", "hosts", "hosts started, ms", "ranks met in the store, ms",
+                    "bytes a rank", "connections"), rows)
 
 
 def times_in(text):

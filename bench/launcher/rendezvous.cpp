@@ -1,5 +1,5 @@
-// What a rendezvous of many hosts costs, with all of them on this one: an agent's side for each, all in
-// one loop, and a store's client in a thread of its own for each of their ranks.
+// What a rendezvous of many hosts costs, with all of them on this one: an agent's side for each,
+// all in one loop, and a store's client in a thread of its own for each of their ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/rendezvous.h"

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What one copy of the weights per host (share_parameters) gains in time and memory over a copy in each
-rank (plain DistributedDataParallel) and over ZeRO, Lockstep's and PyTorch's. First training steps of a
-CNN with 8.7 MB of gradients and a GPT with 55 MB, at several batches: samples/s against PyTorch, against
-what the machine can give, and the time in which gradients are summed and weights stepped. Then bytes of
-parameters, gradients, optimizer state and buckets on 1, 2, 4 and 8 ranks, predicted and measured.
+"""What one copy of the weights per host (share_parameters) gains in time and memory over a copy in
+each rank (plain DistributedDataParallel) and over ZeRO, Lockstep's and PyTorch's. First training
+steps of a CNN with 8.7 MB of gradients and a GPT with 55 MB, at several batches: samples/s against
+PyTorch, against what the machine can give, and the time in which gradients are summed and weights
+stepped. Then bytes of parameters, gradients, optimizer state and buckets on 1, 2, 4 and 8 ranks,
+predicted and measured.
 
-One thread a rank, Adam fused, on this host; PyTorch under torchrun with Gloo, gradient_as_bucket_view
-and static_graph. All sides run in turn, several rounds; what counts are ratios of figures of one round,
-of which the median and the range are printed.
+One thread a rank, Adam fused, on this host; PyTorch under torchrun with Gloo,
+gradient_as_bucket_view and static_graph. All sides run in turn, several rounds; what counts are
+ratios of figures of one round, of which the median and the range are printed.
 """
 
 import pathlib
@@ -44,8 +45,10 @@ def parse_options():
     parser.add_argument("--rounds", type=int, help="how often each side runs: 5, with --quick 2")
     parser.add_argument("--quick", action="store_true",
                         help="a third of the steps, and no more than 4 ranks: for a first look")
-    parser.add_argument("--same-malloc", action="store_true",
-                        help="give PyTorch's ranks the settings of malloc that lockstep run gives ours")
+    parser.add_argument(
+        "--same-malloc",
+        action="store_true",
+        help="give PyTorch's ranks the settings of malloc that lockstep run gives ours")
     options = parser.parse_args()
     if options.rounds is None:
         options.rounds = 2 if options.quick else 5

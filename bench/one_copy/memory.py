@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the memory of Lockstep's ways to train goes: lockstep::memory_report() after a few steps."""
+"""Where memory goes in Lockstep's ways to train: lockstep::memory_report() after a few steps."""
 
 import pathlib
 import re
@@ -14,9 +14,10 @@ RANKS = (1, 2, 4, 8)
 PARTS = ("parameters", "gradients", "optimizer_state", "buckets")
 GOAL = 1.1
 
-LEGEND = """Memory in MiB: predicted, the bytes of the tensors that are there, and what of it is resident (PSS), where
-it lies in memory of its own. Gradients that lie in buckets are in these alone. Of a rank: the most that
-any has of each. Of the host: what ranks share counts once. Processes: all that all of them have resident.
+LEGEND = """Memory in MiB: predicted, the bytes of the tensors that are there, and the
+resident part of them (PSS), where it lies in memory of its own. Gradients that lie in buckets are
+in these alone. Of a rank: the most that any has of each. Of the host: what ranks share counts once.
+Processes: all that all of them have resident.
 """
 
 # How wide what goes before the figures is.
@@ -35,28 +36,34 @@ def run(options, started, results):
                 found[side, ranks] = measured(model, side, ranks, options)
                 measure.progress(started, "")
                 print_rows(side, ranks, found[side, ranks])
-        results["memory"].append({"model": model, "growth": print_growth(found), "sides": [
-            {"side": side, "ranks": ranks, "of": report} for (side, ranks), report in found.items()]})
+        results["memory"].append({
+            "model": model, "growth": print_growth(found),
+            "sides": [{"side": side, "ranks": ranks, "of": report}
+                      for (side, ranks), report in found.items()]
+        })
         if options.json:
             measure.save(options.json, results)
 
 
 def measured(model, side, ranks, options):
     """By rank and "host", then kind, then part: bytes, or None where they cannot be told apart."""
-    command = measure.lockstep_run(options.build, ranks, "bench_ddp", "--model", model, "--batch", 1,
-                                   "--warmup", 0, "--steps", 3, "--memory", *sides.OURS[side])
+    command = measure.lockstep_run(options.build, ranks, "bench_ddp", "--model", model, "--batch",
+                                   1, "--warmup", 0, "--steps", 3, "--memory", *sides.OURS[side])
     report = {}
     for who, kind, parts in re.findall(r"\bmemory (\w+) (\w+) (.*)$", measure.run(command), re.M):
         words = parts.split()
         report.setdefault(who, {})[kind] = {
-            name: None if value == "-" else int(value) for name, value in zip(words[::2], words[1::2])}
+            name: None if value == "-" else int(value)
+            for name, value in zip(words[::2], words[1::2])
+        }
     return report if "host" in report else sys.exit(f"no memory of the host from: {command}")
 
 
 def header(model):
     names = "".join(f"{name:>10}" for name in ("weights", "gradients", "state", "buckets"))
-    return (f"{'':<{MARGIN}}{'of a rank':>10}{'of the host':>42}\n"
-            f"{model:<10}{'ranks':>5}{'':<{MARGIN - 15}}{names}  {names}{'total':>10}{'processes':>11}")
+    return (
+        f"{'':<{MARGIN}}{'of a rank':>10}{'of the host':>42}\n"
+        f"{model:<10}{'ranks':>5}{'':<{MARGIN - 15}}{names}  {names}{'total':>10}{'processes':>11}")
 
 
 def print_rows(side, ranks, report):

@@ -18,8 +18,8 @@ STEPS = {"cnn": {4: (40, 200), 32: (10, 60), 128: (4, 20)},
 MODELS = tuple(STEPS)
 BATCHES = (4, 32, 128)
 
-# Of each comparison: its name, the sides that are compared, and what the first is meant to reach at the
-# batches 4, 32 and 128.
+# Of each comparison: its name, the sides that are compared, and what the first is meant to reach at
+# the batches 4, 32 and 128.
 COMPARISONS = {"to PyTorch DDP": ("PyTorch", (2.1, 1.45, 1.25)),
                "to PyTorch ZeRO": ("PyTorch ZeRO", None),
                "to plain DDP": ("Lockstep", None),
@@ -27,23 +27,25 @@ COMPARISONS = {"to PyTorch DDP": ("PyTorch", (2.1, 1.45, 1.25)),
                "to alone": ("alone", (1.0, 1.0, 0.97))}
 REDUCE_AND_STEP_GOAL = 1.5
 
-LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one round: the median
-and lowest - highest, then the goal where there is one.
+LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one
+round: the median and lowest - highest, then the goal where there is one.
 one copy      share_parameters and SharedOptimizer, under lockstep run
 Lockstep      DistributedDataParallel, each rank with all weights and all of Adam
 ZeRO-1        the same with ZeroRedundancyOptimizer; ZeRO-2 with shard_gradients() too
 PyTorch       its DistributedDataParallel under torchrun, with Gloo
 PyTorch ZeRO  the same with its ZeroRedundancyOptimizer
 alone         as many copies of the bare model at once as there are ranks, summed
-sum and step  of Lockstep, all_reduce of the gradients and Adam, against the same of one copy, which does
-              both in its optimizer; without waits for a slower rank, which are measured apart
+sum and step  of Lockstep, all_reduce of the gradients and Adam, against the same of one copy, which
+              does both in its optimizer; without waits for a slower rank, which are measured apart
 """
 
 
 def run(options, started, results):
     print(LEGEND.format(rounds=options.rounds, quick=" of few steps" if options.quick else ""))
     results["speed"] = []
-    cases = [case_of(model, batch, options) for model in options.models for batch in options.batches]
+    cases = [
+        case_of(model, batch, options) for model in options.models for batch in options.batches
+    ]
     for number, case in enumerate(cases, 1):
         what = f"case {number} of {len(cases)}: {case.model}, batch {case.batch}"
         result = measured(case, options, lambda text: measure.progress(started, f"{what}, {text}"))
@@ -84,8 +86,8 @@ def comparisons(rounds, measured_sides):
 
 
 def sum_and_step(side):
-    """The ms of a step in which gradients are summed and weights stepped, on rank 0. SharedOptimizer's
-    part `optimizer` has all of it and the waits; its `step` is what steps alone."""
+    """The ms of a step in which gradients are summed and weights stepped, on rank 0.
+    SharedOptimizer's part `optimizer` has all of it and the waits; its `step` only steps."""
     return side["reduce"] + side.get("step", side["optimizer"])
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the same bits on any number of ranks cost: training steps of a CNN with 8.7 MB of gradients in
-`deterministic` pieces, against the same steps of plain DistributedDataParallel. Adam fused, one thread a
-rank, on this host. All sides run in turn, several rounds; what counts are ratios of figures of one round,
-of which the median and the range are printed.
+"""What the same bits on any number of ranks cost: training steps of a CNN with 8.7 MB of gradients
+in `deterministic` pieces, against the same steps of plain DistributedDataParallel. Adam fused, one
+thread a rank, on this host. All sides run in turn, several rounds; what counts are ratios of
+figures of one round, of which the median and the range are printed.
 """
 
 import pathlib
@@ -26,8 +26,12 @@ STEPS = {8: (20, 120), 32: (10, 60), 128: (4, 20)}
 
 def parse_options():
     parser = measure.arguments(__doc__, EXAMPLES)
-    parser.add_argument("--pieces", type=int, nargs="+", default=[2, 4, 8],
-                        help="numbers of pieces, which ranks and the global batch divide into: 2 4 8")
+    parser.add_argument(
+        "--pieces",
+        type=int,
+        nargs="+",
+        default=[2, 4, 8],
+        help="numbers of pieces, which ranks and the global batch divide into: 2 4 8")
     parser.add_argument("--batches", type=int, nargs="+", choices=STEPS, default=list(STEPS),
                         metavar="N", help="samples a rank and step: all of 8 32 128")
     parser.add_argument("--ranks", type=int, default=2, help="2")
@@ -50,8 +54,11 @@ def main():
     for pieces in options.pieces:
         sides.OURS[f"{pieces} pieces"] = ["--deterministic", pieces]
     in_pieces = [f"{pieces} pieces" for pieces in options.pieces]
-    print(f"samples/s, over those of plain DistributedDataParallel: medians of {options.rounds} rounds\n"
-          f"{'batch a rank':>12}{'plain':>9}" + "".join(f"{side:>26}" for side in in_pieces), flush=True)
+    print(
+        f"samples/s, over those of plain DistributedDataParallel: medians of "
+        f"{options.rounds} rounds\n"
+        f"{'batch a rank':>12}{'plain':>9}" + "".join(f"{side:>26}" for side in in_pieces),
+        flush=True)
     for batch in options.batches:
         case = Case("cnn", batch, options.ranks, False, *STEPS[batch])
         rounds = sides.run_rounds(["Lockstep", *in_pieces], case, options, lambda text, batch=batch:

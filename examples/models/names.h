@@ -7,9 +7,10 @@
 
 #include <lockstep/checkpoint/name_table.h>
 
-// Of GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) as Hugging Face has it: the hub's model.safetensors, or the
-// state_dict() of GPT2Model or GPT2LMHeadModel. Its Conv1D layers have their weights the other way
-// round, and old files have attention masks. lm_head is the token embedding, here as there.
+// Of GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) as Hugging Face has it: the hub's
+// model.safetensors, or the state_dict() of GPT2Model or GPT2LMHeadModel. Its Conv1D layers have
+// their weights the other way round, and old files have attention masks. lm_head is the token
+// embedding, here as there.
 //   auto net = std::make_shared<Gpt>(GptOptions{});
 //   lockstep::load_weights(*net, "model.safetensors", hugging_face_gpt2_names());
 inline lockstep::NameTable hugging_face_gpt2_names() {

@@ -10,13 +10,14 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 
 namespace {
 
-// Where a link leads is where the file is to be. What is no file, a device say, is not for replacing.
+// Where a link leads is where the file is to be. What is no file, a device say, is not for
+// replacing.
 std::filesystem::path regular_file(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(target, error);

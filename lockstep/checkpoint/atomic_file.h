@@ -1,8 +1,8 @@
 // A file that appears under its name when it is whole, and not before: until then, whatever had the
 // name stays as it is.
 //
-// Errors: system, naming the file, such as "No space left on device", and when the name is that of a
-// device, a FIFO or a folder. Where it lies, nothing is left
+// Errors: system, naming the file, such as "No space left on device", and when the name is that of
+// a device, a FIFO or a folder. Where it lies, nothing is left
 // of a file that was not committed, unless the process was killed: then NAME.tmp-PID-N is.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -16,10 +16,10 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/latest_link.h"
 #include "lockstep/checkpoint/output_file.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/log.h"
 
 namespace lockstep {
 namespace {
@@ -46,8 +46,8 @@ void make_directory(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) throw_errno(path.string());
 }
 
-// Errors: EEXIST when `to` is there. Without RENAME_NOREPLACE, on a network say, rename() still refuses
-// to replace a folder that is not empty.
+// Errors: EEXIST when `to` is there. Without RENAME_NOREPLACE, on a network say, rename() still
+// refuses to replace a folder that is not empty.
 void rename_directory(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) throw_errno(to.string());

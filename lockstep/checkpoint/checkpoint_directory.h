@@ -1,8 +1,8 @@
 // The folder in which the checkpoints of a training lie, and how one comes to be there:
 //
 //   step-0000000100/            one checkpoint, whole; nothing in it is written to any more
-//   step-0000000200.tmp-1f3a/   one that is being written or removed, or was when its job was killed
-//   step-0000000150.damaged-2c/ one that a training which saves here could not be resumed from
+//   step-0000000200.tmp-1f3a/   being written or removed, or was when its job was killed
+//   step-0000000150.damaged-2c/ training that saves here could not be resumed from it
 //   latest                      a link to the one that was saved last: latest_link.h
 //   .lock                       a file that the job which saves here has locked: write_lock.h
 //
@@ -47,8 +47,8 @@ std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
 // A checkpoint that is being written. Without commit() nothing is left of it.
 class StagedCheckpoint {
  public:
-  // Errors: misuse unless the step is higher than that of any checkpoint that is there: one folder holds one
-  // line of training, so that the newest is the one with the highest step.
+  // Errors: misuse unless the step is higher than that of any checkpoint that is there: one folder
+  // holds one line of training, so that the newest is the one with the highest step.
   StagedCheckpoint(std::filesystem::path root, std::int64_t step);
   ~StagedCheckpoint();
   StagedCheckpoint(const StagedCheckpoint&) = delete;
@@ -75,13 +75,13 @@ class StagedCheckpoint {
 // What was being written when its job was killed. Call it under the WriteLock.
 void remove_unfinished(const std::filesystem::path& root);
 
-// Gives a checkpoint that was found damaged another name, under which nobody looks for one, so that its
-// step can be saved again and it does not count as one to keep; logs it.
+// Gives a checkpoint that was found damaged another name, under which nobody looks for one, so that
+// its step can be saved again and it does not count as one to keep; logs it.
 void set_damaged_aside(const std::filesystem::path& checkpoint);
 
-// All checkpoints but the `keep_last` newest, and those whose step is a multiple of keep_every; none
-// when keep_last is 0. Each loses its name first, so that what is half removed is not found. What cannot
-// be removed is logged.
+// All checkpoints but the `keep_last` newest, and those whose step is a multiple of keep_every;
+// none when keep_last is 0. Each loses its name first, so that what is half removed is not found.
+// What cannot be removed is logged.
 void remove_old(const std::filesystem::path& root, int keep_last, std::int64_t keep_every);
 
 }  // namespace lockstep

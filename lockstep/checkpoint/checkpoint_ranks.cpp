@@ -4,10 +4,10 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/comm/bare_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/before_end.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

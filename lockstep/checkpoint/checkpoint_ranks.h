@@ -37,8 +37,8 @@ class CheckpointRanks {
   void abort(std::string_view reason) const;
 
   // Collective: what `action` returns on each rank. If it throws on one, all throw that Error, the
-  // first rank's if there are several; for what is not an Error the others throw Error(aborted) with
-  // its text. The group stays usable.
+  // first rank's if there are several; for what is not an Error the others throw Error(aborted)
+  // with its text. The group stays usable.
   std::vector<std::string> all(std::string_view what,
                                const std::function<std::string()>& action) const;
 

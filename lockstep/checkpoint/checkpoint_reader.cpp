@@ -12,11 +12,11 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors_file.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
@@ -77,7 +77,7 @@ void prefer_huge_pages(std::span<std::byte> bytes) {
 }
 
 // Where a tensor's data is, and what it must sum up to.
-struct Source {
+struct StoredTensor {
   const SafetensorsFile* file = nullptr;
   const SafetensorsEntry* entry = nullptr;
   std::uint32_t crc32c = 0;
@@ -117,7 +117,7 @@ std::span<std::byte> bytes_of(at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-at::Tensor place_for(const Source& source, const ElementRange& range) {
+at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
   const SafetensorsEntry& entry = *source.entry;
   const auto elements = static_cast<std::int64_t>(source.bytes() / size_of(entry.type));
   require(0 <= range.begin && range.begin <= range.end && range.end <= elements,
@@ -171,7 +171,7 @@ struct CheckpointReader::State {
     }
   }
 
-  const Source& source(const std::string& part, const std::string& tensor) const {
+  const StoredTensor& source(const std::string& part, const std::string& tensor) const {
     const auto in_part = sources.find(part);
     if (in_part != sources.end())
       if (const auto found = in_part->second.find(tensor); found != in_part->second.end())
@@ -184,8 +184,8 @@ struct CheckpointReader::State {
   const FileDescriptor fd;
   Manifest manifest;
   std::vector<std::unique_ptr<const SafetensorsFile>> files;
-  std::map<std::string, std::map<std::string, Source>> sources;  // By part and name.
-  std::map<std::string, StateDict> contents;                     // On the meta device.
+  std::map<std::string, std::map<std::string, StoredTensor>> sources;  // By part and name.
+  std::map<std::string, StateDict> contents;                           // On the meta device.
 };
 
 CheckpointReader::CheckpointReader(const fs::path& directory)
@@ -217,7 +217,7 @@ const StateDict& CheckpointReader::contents(const std::string& part) const {
 }
 
 at::Tensor CheckpointReader::read(const std::string& part, const std::string& tensor) const {
-  const Source& source = state_->source(part, tensor);
+  const StoredTensor& source = state_->source(part, tensor);
   at::Tensor data = empty_of(*source.entry, at::kCPU);
   source.read(0, bytes_of(data));
   return data;
@@ -227,7 +227,7 @@ StateDict CheckpointReader::read(const std::string& part, const StateRequest& re
   StateDict result;
   result.values = contents(part).values;
   for (const auto& [name, range] : request) {
-    const Source& source = state_->source(part, name);
+    const StoredTensor& source = state_->source(part, name);
     at::Tensor data = place_for(source, range);
     source.read(static_cast<std::uint64_t>(range.begin) * size_of(source.entry->type),
                 bytes_of(data));
@@ -238,7 +238,7 @@ StateDict CheckpointReader::read(const std::string& part, const StateRequest& re
 }
 
 void CheckpointReader::verify(const std::string& part, const std::string& tensor) const {
-  const Source& source = state_->source(part, tensor);
+  const StoredTensor& source = state_->source(part, tensor);
   source.require_crc(source.skip(0, source.bytes(), 0));
 }
 

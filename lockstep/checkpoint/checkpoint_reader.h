@@ -20,15 +20,15 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
 
 class LOCKSTEP_API CheckpointReader {
  public:
-  // Reads and verifies the manifest and all headers. `directory` is that of one checkpoint, or a link
-  // to it such as "latest".
+  // Reads and verifies the manifest and all headers. `directory` is that of one checkpoint, or a
+  // link to it such as "latest".
   explicit CheckpointReader(const std::filesystem::path& directory);
   ~CheckpointReader();
   CheckpointReader(const CheckpointReader&) = delete;
@@ -54,7 +54,8 @@ class LOCKSTEP_API CheckpointReader {
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
   // What is requested of a part, with all its values. Tensors of which not all is requested have
-  // one dimension. Errors: misuse for elements that are not there, or do not fit where they should go.
+  // one dimension. Errors: misuse for elements that are not there, or do not fit where they should
+  // go.
   StateDict read(const std::string& part, const StateRequest& request) const;
 
   // Reads without keeping.

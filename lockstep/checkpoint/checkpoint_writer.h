@@ -1,4 +1,5 @@
-// This rank's share of one checkpoint: the tensors that it writes, and the pieces that others write.
+// This rank's share of one checkpoint: the tensors that it writes, and the pieces that others
+// write.
 //
 // Thread safety: none, but write() may run on another thread than the rest.
 
@@ -31,8 +32,8 @@ class CheckpointWriter {
   void copy_into(SnapshotMemory& memory);
 
   // Collective: what this rank writes goes to new files in `directory`, and is on the disk when it
-  // returns. Errors: system, naming the file, once this rank has taken from the others what they had
-  // to send.
+  // returns. Errors: system, naming the file, once this rank has taken from the others what they
+  // had to send.
   std::vector<ManifestFile> write(const std::filesystem::path& directory);
 
   const SavePlan& plan() const { return plan_; }

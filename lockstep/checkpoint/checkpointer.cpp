@@ -7,6 +7,9 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_ranks.h"
 #include "lockstep/checkpoint/checkpoint_writer.h"
@@ -15,9 +18,6 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/save_plan.h"
 #include "lockstep/checkpoint/write_lock.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/thread.h"
-#include "lockstep/comm/log.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 //   ...
 //   checkpoints.wait();
 //
-// runs/a holds a folder for each checkpoint, step-0000000100 say, and the link `latest`. A folder is
-// written aside, as step-0000000100.tmp-*, by all ranks together, and named when all of it is on
+// runs/a holds a folder for each checkpoint, step-0000000100 say, and the link `latest`. A folder
+// is written aside, as step-0000000100.tmp-*, by all ranks together, and named when all of it is on
 // the disk; it never changes afterwards. Whatever is killed, whenever: what has a name is whole.
 // `latest` cannot be a link on a file system without links, or where something else has its name.
 // That is logged once and changes nothing else: the newest is the one with the highest step.
@@ -19,8 +19,8 @@
 // no part of a state: save between steps, not between the passes that one accumulates.
 //
 // Thread safety: none; one training loop uses it.
-// Lifetime: `state` outlives a call, not more. destroy_process_group() waits for what is being written,
-// but what then goes wrong is only logged: call wait() first.
+// Lifetime: `state` outlives a call, not more. destroy_process_group() waits for what is being
+// written, but what then goes wrong is only logged: call wait() first.
 // Errors: on all ranks the same: system, naming who it is, when another job has the folder; system,
 // naming the file, when one cannot be written, and then nothing of it is left and earlier
 // checkpoints are as they were; mismatch when ranks have states
@@ -38,7 +38,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/state.h"
 
@@ -51,8 +51,8 @@ struct CheckpointerOptions {
   // Those whose step is a multiple of it are kept for ever; 0 for none of that.
   std::int64_t keep_every = 0;
 
-  // Whether save() returns once the state was copied in memory, and the copy is written while training
-  // goes on. Takes as much memory as one checkpoint has bytes, of all ranks together.
+  // Whether save() returns once the state was copied in memory, and the copy is written while
+  // training goes on. Takes as much memory as one checkpoint has bytes, of all ranks together.
   bool async = false;
 
   // Of each of the waits for other ranks, which may be writing to a slow disk.
@@ -86,10 +86,11 @@ class LOCKSTEP_API Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   // Collective. Saves `state` as that after so many steps. With `async` what went wrong in the
-  // background is thrown by the next call of save(), wait() or resume(), on all ranks; such a save()
-  // has saved nothing itself.
-  // Errors: misuse unless the step is higher than that of every checkpoint in the folder, but for those
-  // that resume() has skipped: what is the newest would not be clear. To go back, use another folder.
+  // background is thrown by the next call of save(), wait() or resume(), on all ranks; such a
+  // save() has saved nothing itself.
+  // Errors: misuse unless the step is higher than that of every checkpoint in the folder, but for
+  // those that resume() has skipped: what is the newest would not be clear. To go back, use another
+  // folder.
   void save(std::int64_t step, const NamedStates& state);
 
   // Until what was saved is on the disk. Collective with `async`.
@@ -97,8 +98,8 @@ class LOCKSTEP_API Checkpointer {
 
   // Collective. Loads the newest checkpoint whose every byte is as it was written, and logs which
   // newer ones were skipped; nothing when there is none at all.
-  // Those that were skipped get another name when the next one is saved: their steps may come again.
-  // A folder that this user may only read is resumed from with a warning; programs that save
+  // Those that were skipped get another name when the next one is saved: their steps may come
+  // again. A folder that this user may only read is resumed from with a warning; programs that save
   // nothing there call load_checkpoint().
   // Errors: system when another job has the folder; corrupt, or system, when there are checkpoints
   // and none can be loaded; misuse, naming them, for parts, tensors or values that do not fit
@@ -110,17 +111,19 @@ class LOCKSTEP_API Checkpointer {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// Collective: loads one checkpoint, at any number of ranks, or without a group in one process. `directory`
-// is its folder, or one that holds checkpoints: then latest_checkpoint(). Returns its step. All was
-// verified before anything of `state` is touched; then it is read a second time, from the page
-// cache as a rule, to where it goes. Only if that fails, of which the message tells, is `state` half loaded.
+// Collective: loads one checkpoint, at any number of ranks, or without a group in one process.
+// `directory` is its folder, or one that holds checkpoints: then latest_checkpoint(). Returns its
+// step. All was verified before anything of `state` is touched; then it is read a second time, from
+// the page cache as a rule, to where it goes. Only if that fails, of which the message tells, is
+// `state` half loaded.
 // Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state);
 
-// The folder of the newest checkpoint in `directory`, by its name alone; nothing when there is none.
+// The folder of the newest checkpoint in `directory`, by its name alone; nothing when there is
+// none.
 LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(
     const std::filesystem::path& directory);
 

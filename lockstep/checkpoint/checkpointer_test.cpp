@@ -23,16 +23,16 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_name.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/comm/log.h"
 #include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::checkpointer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -195,7 +195,8 @@ TEST_F(Checkpoints, OfSeveralRanksHoldEveryTensorOnce) {
   EXPECT_LT(most - least, 600u) << "ranks write about as many bytes";
 }
 
-// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor of which a view with `strides` is whole.
+// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor of which a view with `strides` is
+// whole.
 StateTensor piece(const at::Tensor& flat, const ProcessGroup& world,
                   std::vector<std::int64_t> strides = {}) {
   const std::int64_t begin = flat.numel() * world.rank() / world.size();
@@ -755,4 +756,4 @@ TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::checkpointer_test

@@ -7,8 +7,8 @@
 
 #include <string>
 
+#include "lockstep/base/api.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/api.h"
 
 namespace lockstep {
 

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <system_error>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/log.h"
 
 namespace lockstep {
 namespace {

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
@@ -67,8 +67,8 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
   return requests;
 }
 
-// This rank's share of the tensors in the parts of `states`: neighbours, so that each rank reads other
-// bytes of the disk, one after the other.
+// This rank's share of the tensors in the parts of `states`: neighbours, so that each rank reads
+// other bytes of the disk, one after the other.
 void verify_share(const CheckpointReader& reader, const NamedStates& states,
                   const CheckpointRanks& ranks) {
   std::uint64_t all = 0;

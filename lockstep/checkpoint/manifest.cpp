@@ -11,9 +11,9 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
@@ -74,7 +74,8 @@ bool is_file_name(std::string_view name, std::string_view part) {
          drop_prefix(name, "-of-") && drop_number(name) && name == ".safetensors";
 }
 
-// What is wrong with the names of a file, which is of the manifest whose `tensors` were seen so far.
+// What is wrong with the names of a file, which is of the manifest whose `tensors` were seen so
+// far.
 std::optional<std::string> complaint(
     const ManifestFile& file, const Manifest& manifest,
     std::set<std::pair<std::string_view, std::string_view>>& seen) {

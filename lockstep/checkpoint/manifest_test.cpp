@@ -7,10 +7,10 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
-#include "lockstep/comm/error.h"
 
-namespace lockstep {
+namespace lockstep::manifest_test {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -345,4 +345,4 @@ TEST(PartName, HasLettersDigitsUnderscoresAndHyphens) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::manifest_test

@@ -4,13 +4,14 @@
 #include <regex>
 #include <string_view>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
 
-// The regular expressions of libstdc++ take stack for every byte of a name, which comes from a file.
+// The regular expressions of libstdc++ take stack for every byte of a name, which comes from a
+// file.
 constexpr std::size_t longest_name = 1000;
 
 std::regex compiled(const std::string& pattern) {

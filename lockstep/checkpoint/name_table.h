@@ -1,7 +1,8 @@
 // Under which names a module has the tensors of a file that another program wrote.
 //
-//   const lockstep::NameTable names{{.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},
-//                                   {.pattern = R"(.+\.masked_bias)", .ignore = true}};
+//   const lockstep::NameTable names{
+//       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},
+//       {.pattern = R"(.+\.masked_bias)", .ignore = true}};
 //   lockstep::load_weights(*model, "model.safetensors", names);
 //
 // The first rule that matches a name is used; a name that no rule matches stays as it is.
@@ -18,13 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 
 struct NameRule {
-  // A regular expression (of std::regex, ECMAScript) for the whole of a name. Names of more than 1000
-  // bytes match none.
+  // A regular expression (of std::regex, ECMAScript) for the whole of a name. Names of more than
+  // 1000 bytes match none.
   std::string pattern;
 
   // "$1" and so on are what groups of the pattern matched, "$&" is the whole name.

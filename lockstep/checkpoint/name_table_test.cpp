@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/comm/error.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::name_table_test {
 namespace {
 
 std::string found(const NameTable& names, const std::string& name) {
@@ -110,4 +110,4 @@ TEST_F(LoadedByTable, WhatDoesNotFitIsNamedAsInTheModuleAndAsInTheFile) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::name_table_test

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/ignore_signals.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/ignore_signals.h"
 
 namespace lockstep {
 namespace {
@@ -20,8 +20,8 @@ constexpr mode_t everybody = 0666;  // Less the process's umask.
 // Pages that wait for sync() leave the disk idle until then; fewer at a time cost calls.
 constexpr std::uint64_t write_back_size = 8 << 20;
 
-// What `call` returns once no signal interrupts it. Disks that lie on a network let that happen where
-// others do not.
+// What `call` returns once no signal interrupts it. Disks that lie on a network let that happen
+// where others do not.
 template <class Call>
 int uninterrupted(Call call) {
   int result = 0;

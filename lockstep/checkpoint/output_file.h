@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 
@@ -21,14 +21,15 @@ class OutputFile {
   // Makes the file, which must not be there. `name` is what messages call it; its path if empty.
   explicit OutputFile(const std::filesystem::path& path, std::string name = {});
 
-  // Takes `size` bytes of the disk where the file system can, so that a full one is noticed at once.
+  // Takes `size` bytes of the disk where the file system can, so that a full one is noticed at
+  // once.
   void reserve(std::uint64_t size);
 
   // After what was written before.
   void write(std::span<const std::byte> bytes);
 
-  // Returns when the file would outlast a power failure. An error is final: the kernel may have dropped
-  // what it could not write, so trying again would prove nothing.
+  // Returns when the file would outlast a power failure. An error is final: the kernel may have
+  // dropped what it could not write, so trying again would prove nothing.
   void sync();
 
   std::uint64_t size() const { return size_; }

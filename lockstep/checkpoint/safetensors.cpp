@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_writer.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/tensor/tied_tensors.h"
 
 namespace lockstep {
@@ -31,11 +31,11 @@ at::Tensor read(const SafetensorsFile& file, const SafetensorsEntry& entry) {
 
 // By name in the module: the tensor of the file that goes there, and whether it does the other way
 // round.
-struct Source {
+struct NamedSource {
   const SafetensorsEntry* entry;
   bool transposed;
 };
-using Sources = std::map<std::string, Source>;
+using Sources = std::map<std::string, NamedSource>;
 
 Sources sources_in(const std::filesystem::path& file, const SafetensorsHeader& header,
                    const NameTable& names) {
@@ -57,13 +57,14 @@ std::string describe(at::ScalarType type, at::IntArrayRef shape) {
 }
 
 // The name in the module, and that in the file where it is another one.
-std::string both_names(const std::string& name, const Source& source) {
+std::string both_names(const std::string& name, const NamedSource& source) {
   const std::string& in_file = source.entry->name;
   return shown(name) + (in_file == name ? "" : " (" + shown(in_file) + " in the file)");
 }
 
 // Nothing when `source` fits `target`.
-std::string complaint(const std::string& name, const Source& source, const at::Tensor& target) {
+std::string complaint(const std::string& name, const NamedSource& source,
+                      const at::Tensor& target) {
   const at::ScalarType type = scalar_type_of(source.entry->type);
   std::vector<std::int64_t> shape = source.entry->shape;
   if (source.transposed && shape.size() != 2)

@@ -14,8 +14,8 @@
 #include <map>
 #include <string>
 
+#include "lockstep/base/api.h"
 #include "lockstep/checkpoint/name_table.h"
-#include "lockstep/comm/api.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
@@ -39,11 +39,12 @@ LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file);
 // What named_tensors(module) lists, with the metadata that says the names are PyTorch's.
 LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::filesystem::path& file);
 
-// Copies into the tensors of `module`, wherever they are. `names` says what those of the file are called
-// there, when it was written by a program that calls them otherwise. Errors: as load_safetensors(),
-// and misuse, naming the tensors, when names, types or shapes are not exactly the module's, or when two
-// of the file have one name in the module; mismatch, naming both, when two that are one tensor in
-// the module have unequal elements in the file. The module is then as it was.
+// Copies into the tensors of `module`, wherever they are. `names` says what those of the file are
+// called there, when it was written by a program that calls them otherwise. Errors: as
+// load_safetensors(), and misuse, naming the tensors, when names, types or shapes are not exactly
+// the module's, or when two of the file have one name in the module; mismatch, naming both, when
+// two that are one tensor in the module have unequal elements in the file. The module is then as it
+// was.
 LOCKSTEP_API void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
                                const NameTable& names = {});
 

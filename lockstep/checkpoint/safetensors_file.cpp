@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 constexpr std::uint64_t length_size = 8;
 
 // What is read at a time, and then summed while it lies in the cache.
-constexpr std::size_t chunk_size = 256 << 10;
+constexpr std::size_t read_size = 256 << 10;
 
 // O_NONBLOCK: opening a FIFO does not wait for a writer.
 FileDescriptor open_to_read(const std::filesystem::path& path) {
@@ -66,7 +66,7 @@ std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t
   ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(out.size()),
                   POSIX_FADV_WILLNEED);
   while (!out.empty()) {
-    const auto chunk = out.first(std::min(out.size(), chunk_size));
+    const auto chunk = out.first(std::min(out.size(), read_size));
     read_at(offset, chunk);
     crc = crc32c(chunk, crc);
     if (entry.type == SafetensorsType::BOOL) require_truth_values(name_, entry, chunk);

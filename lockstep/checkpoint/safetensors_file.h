@@ -1,8 +1,9 @@
 // A file of safetensors that is open for reading, and its data, in parts of any size.
 //
 // Torch-free. Thread safety: read() may be called from any thread at once.
-// Errors: corrupt, naming file and tensor, before anything of a claimed size is allocated; system when
-// the file cannot be read; unsupported for other types of elements than safetensors_header.h has.
+// Errors: corrupt, naming file and tensor, before anything of a claimed size is allocated; system
+// when the file cannot be read; unsupported for other types of elements than safetensors_header.h
+// has.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,9 +16,9 @@
 #include <span>
 #include <string>
 
+#include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/host/file_descriptor.h"
 
 namespace lockstep {
 

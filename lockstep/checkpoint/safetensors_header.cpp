@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -37,7 +37,7 @@ constexpr std::array<TypeFacts, 11> type_facts{{{"BOOL", 1},
                                                 {"I64", 8}}};
 
 constexpr std::string_view metadata_key = "__metadata__";
-constexpr std::size_t alignment = 8;
+constexpr std::size_t header_alignment = 8;
 
 std::optional<SafetensorsType> find_type(std::string_view name) {
   const auto found = std::ranges::find(type_facts, name, &TypeFacts::name);
@@ -225,7 +225,7 @@ void check_coverage(std::string_view file, const std::vector<SafetensorsEntry>& 
 }
 
 // As a JSON string. Errors: misuse.
-std::string encoded(const std::string& text) {
+std::string as_json(const std::string& text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
@@ -233,9 +233,9 @@ std::string encoded(const std::string& text) {
   }
 }
 
-std::string encoded(const SafetensorsEntry& entry) {
+std::string as_json(const SafetensorsEntry& entry) {
   const std::array<std::uint64_t, 2> offsets{entry.begin, entry.end};
-  std::string text = encoded(entry.name);
+  std::string text = as_json(entry.name);
   text += R"(:{"dtype":")";
   text += name(entry.type);
   text += R"(","shape":[)" + joined<std::int64_t>(entry.shape, ",");
@@ -306,14 +306,14 @@ void lay_out(SafetensorsHeader& header) {
 std::string format_safetensors_header(const SafetensorsHeader& header) {
   std::string json = "{";
   if (!header.metadata.empty()) {
-    json += encoded(std::string(metadata_key)) + ":{";
+    json += as_json(std::string(metadata_key)) + ":{";
     for (const auto& [key, value] : header.metadata)
-      append_member(json, encoded(key) + ":" + encoded(value));
+      append_member(json, as_json(key) + ":" + as_json(value));
     json += '}';
   }
-  for (const SafetensorsEntry& entry : header.entries) append_member(json, encoded(entry));
+  for (const SafetensorsEntry& entry : header.entries) append_member(json, as_json(entry));
   json += '}';
-  json.append((alignment - json.size() % alignment) % alignment, ' ');
+  json.append((header_alignment - json.size() % header_alignment) % header_alignment, ' ');
   require(json.size() <= safetensors_header_limit,
           "safetensors: the header would take " + std::to_string(json.size()) + " bytes");
 

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::safetensors_header_test {
 namespace {
 
 SafetensorsHeader parse(const std::string& json, std::uint64_t data_size) {
@@ -191,4 +191,4 @@ TEST(SafetensorsHeader, IsNotWrittenWithNamesThatCannotBeReadAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::safetensors_header_test

@@ -19,11 +19,11 @@
 #include <iterator>
 #include <limits>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/digest.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::safetensors_test {
 namespace {
 
 std::string bytes_of(const std::filesystem::path& file) {
@@ -309,4 +309,4 @@ TEST_F(SafetensorsFile, DoesNotReplaceWhatIsNoFile) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::safetensors_test

@@ -4,10 +4,10 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/atomic_file.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/tensor/plain_values.h"
 
 namespace lockstep {

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {

@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
@@ -42,7 +42,7 @@ std::string text_of(const Key& key) { return key.first + ": tensor " + shown(key
   throw Error(Fault::mismatch, text_of(key) + " " + what);
 }
 
-std::uint64_t bytes_of(const SafetensorsEntry& entry) {
+std::uint64_t size_in_bytes(const SafetensorsEntry& entry) {
   return std::accumulate(entry.shape.begin(), entry.shape.end(), std::uint64_t{size_of(entry.type)},
                          [](std::uint64_t product, std::int64_t dimension) {
                            return product * static_cast<std::uint64_t>(dimension);
@@ -50,7 +50,7 @@ std::uint64_t bytes_of(const SafetensorsEntry& entry) {
 }
 
 std::int64_t elements_of(const SafetensorsEntry& entry) {
-  return static_cast<std::int64_t>(bytes_of(entry) / size_of(entry.type));
+  return static_cast<std::int64_t>(size_in_bytes(entry) / size_of(entry.type));
 }
 
 Json describe(const std::string& part, const std::string& name, const StateTensor& tensor) {
@@ -66,7 +66,7 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
   tensor.entry.name = key.second;
   tensor.entry.type = static_cast<SafetensorsType>(item.at(2).get<int>());
   tensor.entry.shape = item.at(3).get<std::vector<std::int64_t>>();
-  tensor.entry.end = bytes_of(tensor.entry);
+  tensor.entry.end = size_in_bytes(tensor.entry);
   tensor.strides = item.at(4).get<std::vector<std::int64_t>>();
   const auto [slot, is_new] = all.try_emplace(key);
   Holdings& holdings = slot->second;

@@ -1,5 +1,5 @@
-// Which rank writes what: each named tensor whole, by one of the ranks that have it, so that all write
-// about as many bytes. Every rank makes the same plan of what all of them have described.
+// Which rank writes what: each named tensor whole, by one of the ranks that have it, so that all
+// write about as many bytes. Every rank makes the same plan of what all of them have described.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,12 +40,12 @@ struct SavePlan {
   std::map<std::string, StateValues> values;
 };
 
-// Of one rank, as text. Errors: misuse for a name that is not UTF-8 or not a part's, or an undefined
-// tensor; unsupported for one that safetensors has no type for.
+// Of one rank, as text. Errors: misuse for a name that is not UTF-8 or not a part's, or an
+// undefined tensor; unsupported for one that safetensors has no type for.
 std::string describe(const NamedStateDicts& states);
 
-// Of all ranks' descriptions. Errors: mismatch, naming the tensor or value, when ranks differ in the
-// parts that they have, in types, shapes or values, or lack elements of a tensor.
+// Of all ranks' descriptions. Errors: mismatch, naming the tensor or value, when ranks differ in
+// the parts that they have, in types, shapes or values, or lack elements of a tensor.
 SavePlan make_plan(const std::vector<std::string>& descriptions);
 
 // Such as "model-00001-of-00002.safetensors", of the files of a part the `index`-th of `count`.

@@ -1,5 +1,5 @@
-// Memory for a copy of what is being saved. It is kept from one checkpoint to the next, as a new page
-// costs more than the copy of one.
+// Memory for a copy of what is being saved. It is kept from one checkpoint to the next, as a new
+// page costs more than the copy of one.
 //
 // Errors: system when the host has too little memory.
 

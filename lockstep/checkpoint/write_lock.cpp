@@ -14,12 +14,12 @@
 #include <system_error>
 #include <thread>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/ignore_signals.h"
 #include "lockstep/checkpoint/output_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/host/ignore_signals.h"
+#include "lockstep/job/environment.h"
 
 namespace lockstep {
 namespace {

@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <thread>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::write_lock_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -81,4 +81,4 @@ TEST_F(FolderLock, IsAnErrorWhereNoFolderCanBe) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::write_lock_test

@@ -6,9 +6,9 @@
 // Each call is two collectives, of which the first tells lengths; timeouts hold for each.
 // Limit: 1 GiB for all strings of a call together, checked before memory is taken for them. Large
 // data belongs into Buffers or tensors.
-// Blocking, Errors: as ProcessGroup's; misuse beyond the limit, which a sender finds before anything
-// is sent, and all ranks when only all strings together are too long; corrupt for a length that no
-// rank can have sent.
+// Blocking, Errors: as ProcessGroup's; misuse beyond the limit, which a sender finds before
+// anything is sent, and all ranks when only all strings together are too long; corrupt for a length
+// that no rank can have sent.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/values.h"
 #include "tests/fault_of.h"

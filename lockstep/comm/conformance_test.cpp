@@ -2,13 +2,13 @@
 // than every backend must, so that ProcessGroup composes the rest.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/conformance.h"
+#include "tests/rigs/conformance.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/shm/shm_backend.h"

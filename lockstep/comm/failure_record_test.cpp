@@ -1,7 +1,7 @@
 // The line that is written of a failure, and what the ranks that survive it write.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/failure_record.h"
+#include "lockstep/job/failure_record.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/log.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -161,7 +161,7 @@ TEST(Describe, ARanksTextCannotMoveTheReadersCursor) {
   EXPECT_NE(text.find("a b [2J \xc2\xbf"), text.npos) << text;
 }
 
-// --- What survivors write -------------------------------------------------------------------------
+// --- What survivors write ------------------------------------------------------------------------
 
 struct End {
   const char* name;

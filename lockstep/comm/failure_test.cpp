@@ -20,10 +20,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/shared_mapping.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/shared_mapping.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/comm/log.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -35,7 +35,7 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-// --- Death ----------------------------------------------------------------------------------------
+// --- Death ---------------------------------------------------------------------------------------
 
 // What each survivor must see: the lost rank, by its number and process, and why.
 template <class Check>
@@ -264,7 +264,7 @@ TEST(Failure, ARankMayBeKilledAtAnyTime) {
   }
 }
 
-// --- Late and stopped -----------------------------------------------------------------------------
+// --- Late and stopped ----------------------------------------------------------------------------
 
 // Whatever a rank that comes too late learns, it names rank 0, which has given up or even left.
 void expect_to_be_too_late(const ProcessGroup& group) {
@@ -601,7 +601,7 @@ TEST(Failure, AStormOfSignalsChangesNothing) {
   EXPECT_TRUE(all_succeeded(interrupted.run(3, 60s)));
 }
 
-// --- Given up -------------------------------------------------------------------------------------
+// --- Given up ------------------------------------------------------------------------------------
 
 TEST(Failure, AbortEndsTheCallsOfAllRanksFromAnyThread) {
   std::string text;
@@ -647,7 +647,7 @@ TEST(Failure, ASubGroupThatIsLeftFailsItsMembersAndNotTheWorld) {
   });
 }
 
-// --- The flight record ----------------------------------------------------------------------------
+// --- The flight record ---------------------------------------------------------------------------
 
 nlohmann::json json_in(const std::filesystem::path& folder, int rank) {
   for (const auto& entry : std::filesystem::directory_iterator(folder))

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/small_file.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/small_file.h"
 
 namespace lockstep {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/signature.h"
-#include "lockstep/comm/ticks.h"
+#include "lockstep/base/ticks.h"
+#include "lockstep/comm/core/signature.h"
 
 namespace lockstep {
 

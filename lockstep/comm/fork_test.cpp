@@ -16,13 +16,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/this_process.h"
-#include "lockstep/comm/hosts/across_hosts.h"
-#include "lockstep/comm/record.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/this_process.h"
 #include "lockstep/comm/steps.h"
+#include "lockstep/job/record.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/across_hosts.h"
 
 namespace lockstep {
 namespace {

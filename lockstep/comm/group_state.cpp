@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/comm/bare_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/this_process.h"
+#include "lockstep/base/timeouts.h"
 #include "lockstep/comm/before_end.h"
-#include "lockstep/comm/blame.h"
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/compose.h"
-#include "lockstep/comm/disagreement.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/this_process.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/timeouts.h"
+#include "lockstep/comm/core/blame.h"
+#include "lockstep/comm/core/disagreement.h"
+#include "lockstep/comm/reduce/compose.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +36,8 @@ std::uint64_t hash_of_label(std::string_view label) {
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
   return {new State(std::move(parts)), [](State* state) {
             if (state->pid_ == this_process()) return delete state;
-            // The parent's, which a fork()ed child must not touch. Kept, so that no leak is reported.
+            // The parent's, which a fork()ed child must not touch. Kept, so that no leak is
+            // reported.
             static std::mutex mutex;
             static auto& parents = *new std::vector<State*>;
             const std::lock_guard lock(mutex);

@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/activity.h"
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/point_to_point.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/progress_thread.h"
 #include "lockstep/comm/turn.h"
+#include "lockstep/job/activity.h"
 
 namespace lockstep {
 
@@ -131,7 +131,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   void run_last_acts();
   void retire();
 
-  // Notes that a message begins; what is returned notes its end, and an Error that breaks the group.
+  // Notes that a message begins; what is returned notes its end, and an Error that breaks the
+  // group.
   PointToPoint::Done recording(const std::shared_ptr<Message>& message,
                                std::chrono::milliseconds timeout);
   void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,

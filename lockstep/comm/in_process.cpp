@@ -5,9 +5,9 @@
 #include <mutex>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/comm/group_state.h"
-#include "lockstep/comm/host/thread.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <functional>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

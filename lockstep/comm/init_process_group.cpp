@@ -6,25 +6,25 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/blame.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/this_process.h"
+#include "lockstep/comm/core/blame.h"
 #include "lockstep/comm/engine/device_backend.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
-#include "lockstep/comm/host/host_session.h"
-#include "lockstep/comm/host/this_process.h"
 #include "lockstep/comm/hosts/agree_on_meeting.h"
 #include "lockstep/comm/hosts/device_engine.h"
 #include "lockstep/comm/hosts/group_break.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
-#include "lockstep/comm/last_words.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/preemption.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/job/host_session.h"
+#include "lockstep/job/last_words.h"
+#include "lockstep/job/preemption.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 #include <condition_variable>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {

@@ -15,8 +15,8 @@
 #include <mutex>
 #include <string>
 
-#include "lockstep/comm/backend.h"
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
@@ -32,7 +32,8 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  // Blocks until `message` is complete. Errors: its own; timeout, which names what `describe` gives.
+  // Blocks until `message` is complete. Errors: its own; timeout, which names what `describe`
+  // gives.
   void run(const std::shared_ptr<Message>& message, const std::function<std::string()>& describe,
            Deadline deadline);
 

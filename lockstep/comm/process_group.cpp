@@ -9,15 +9,15 @@
 #include <numeric>
 #include <set>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {
 namespace {
 
-// --- What is refused on this rank alone: it is not numbered, nothing is sent, nothing breaks ------
+// --- What is refused on this rank alone: it is not numbered, nothing is sent, nothing breaks -----
 
 constexpr std::size_t most_bytes = std::numeric_limits<std::ptrdiff_t>::max();
 
@@ -112,7 +112,7 @@ void require_apart(const Buffer& input, const Buffer& output, std::string_view w
   });
 }
 
-// --- What ranks compare ---------------------------------------------------------------------------
+// --- What ranks compare --------------------------------------------------------------------------
 
 // A hash that is neither 0 nor one of the layouts with a meaning of their own.
 template <class Number>
@@ -131,7 +131,7 @@ Signature signature_of(Operation operation, DType dtype, std::size_t each, const
       .count = total(counts), .layout = layout_of(counts), .operation = operation, .dtype = dtype};
 }
 
-// --- The collectives, as this rank enters them -------------------------------------------------------
+// --- The collectives, as this rank enters them ---------------------------------------------------
 
 Collective all_reduce_of(const Buffer& data, ReduceOp op) {
   require_valid(data, "all_reduce");

@@ -15,8 +15,9 @@
 // each other.
 // Blocking: until this rank's part is complete and its memory may be used. The _async forms return
 // at once; collectives then run in order on the group's one progress thread. Buffers must stay
-// valid until the Work is complete. On CUDA buffers a call returns, and a Work is complete, once it is
-// enqueued on the buffers' stream, which finds the result; the host does not wait for the device.
+// valid until the Work is complete. On CUDA buffers a call returns, and a Work is complete, once it
+// is enqueued on the buffers' stream, which finds the result; the host does not wait for the
+// device.
 // Errors: misuse for wrong arguments, after destroy_process_group(), and in a fork()ed child for
 // every call, with nothing sent; mismatch, on all ranks, when they call different things, with no
 // memory touched; peer_lost; timeout, naming all ranks that did not come, or saying that earlier
@@ -37,14 +38,13 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/buffer.h"
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/message.h"
-#include "lockstep/comm/operation.h"
-#include "lockstep/comm/registered_memory.h"
-#include "lockstep/comm/store/store.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/api.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/counts.h"
+#include "lockstep/comm/core/init_options.h"
+#include "lockstep/comm/core/message.h"
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/registered_memory.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
@@ -61,10 +61,6 @@ struct CallOptions {
 
   std::shared_ptr<const void> keep_alive = {};  // Dropped when an _async call is complete.
 };
-
-// Elements of each rank's part, in the order of the ranks; the same list on all ranks. Empty when
-// all parts are equal. Parts lie in their buffer one after the other.
-using Counts = std::vector<std::size_t>;
 
 class LOCKSTEP_API ProcessGroup {
  public:
@@ -154,8 +150,8 @@ class LOCKSTEP_API ProcessGroup {
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks,
                                         const CallOptions& options = {}) const;
 
-  // Collective: a group of all ranks that give the same `color`, any number, in the order of their `key` and,
-  // where these are equal, of their rank here.
+  // Collective: a group of all ranks that give the same `color`, any number, in the order of their
+  // `key` and, where these are equal, of their rank here.
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 
   // Collective: `bytes`, the same on all ranks, of memory on which collectives copy nothing.
@@ -180,12 +176,14 @@ class LOCKSTEP_API ProcessGroup {
   // again. Errors: misuse before on_preemption().
   bool preempted(const CallOptions& options = {}) const;
 
-  // Says which step of its training this rank is at, for `lockstep status`. Costs a store to memory.
-  // Without it, that counts the backward passes in which DistributedDataParallel averaged gradients.
+  // Says which step of its training this rank is at, for `lockstep status`. Costs a store to
+  // memory. Without it, that counts the backward passes in which DistributedDataParallel averaged
+  // gradients.
   void set_step(std::uint64_t step) const;
 
   // Ends the group from any thread: calls that are under way or still to come throw
-  // Error(aborted) with `reason`, on all ranks, within some 20 ms.
+  // Error(aborted) with `reason`, on all ranks, within some 20 ms. Does nothing after an Error that
+  // has broken the group.
   void abort(std::string_view reason = "abort() was called") const;
 
   // The last 256 collectives and messages of this rank as JSON: what, when, and how far they came.
@@ -204,49 +202,13 @@ class LOCKSTEP_API ProcessGroup {
   std::shared_ptr<State> state_;
 };
 
-struct InitOptions {
-  // For init itself and for every call that gives none of its own. Too short a time turns a slow
-  // file system or a long evaluation on one rank into an Error; no time is waited for ever.
-  std::chrono::milliseconds timeout = default_timeout;
-
-  // Who this rank is; taken from the launcher's environment variables when not given.
-  std::optional<LaunchEnvironment> environment = {};
-
-  // Through which the ranks agree on a name for the job that no other has, and see that they are on
-  // one host, or on which hosts: any store that all of them share, with nothing left in it by an earlier
-  // run of the same job. Without one the launcher's variables name the job, and lead to its store when the
-  // ranks are on several hosts. Ranks on several hosts that were told nothing but RANK and WORLD_SIZE
-  // say LOCAL_WORLD_SIZE too.
-  std::shared_ptr<Store> store = {};
-
-  // How bytes move. When empty, LOCKSTEP_BACKEND; when that is empty too, "auto".
-  //   shm           shared memory: all ranks on one host
-  //   shm+ENGINE    shared memory inside a host, ENGINE between hosts: mpi, gloo or oneccl
-  //   ENGINE        ENGINE between all ranks, on one host too
-  //   auto          shm on one host; else shm+ENGINE, or ENGINE when every host has one rank only,
-  //                 with the first of mpi (under mpirun or with mpi_communicator), gloo and oneccl
-  //                 that all ranks have. LOCKSTEP_LOG=info says what was chosen, and why.
-  // CUDA tensors go by NCCL whatever this says.
-  std::string backend = {};
-
-  // Which network ranks of other hosts reach this one by: an interface, an address or a network in
-  // CIDR form, tried in order where there are several, separated by commas. When empty,
-  // LOCKSTEP_INTERFACE; when that is empty too, the one with the route to the job's store.
-  std::string interface = {};
-
-  // For a program that has called MPI_Init_thread() with MPI_THREAD_MULTIPLE itself: an MPI_Comm*,
-  // whose ranks become those of the group, in their order. Duplicated; must be valid during
-  // init_process_group() only.
-  const void* mpi_communicator = nullptr;
-};
-
 // Makes the group of all ranks of the job. Collective. Once per process at a time: after
 // destroy_process_group() it may be called again.
 // Errors: misuse when no launcher says who we are, when called twice, and on several hosts
-// without a token for what listens on the network: docs/guide/clusters.md; mismatch, on all ranks, when
-// they ask for different backends or WORLD_SIZE is not the launcher's; unsupported for a backend
-// that not all ranks have, saying who lacks what; timeout when a rank does not come (MPI's own
-// start and its first exchange have no deadline).
+// without a token for what listens on the network: docs/guide/clusters.md; mismatch, on all ranks,
+// when they ask for different backends or WORLD_SIZE is not the launcher's; unsupported for a
+// backend that not all ranks have, saying who lacks what; timeout when a rank does not come (MPI's
+// own start and its first exchange have no deadline).
 LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
 // Ends the group on all ranks. Collective. Its handles are unusable afterwards; registered memory

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

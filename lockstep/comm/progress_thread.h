@@ -9,8 +9,8 @@
 #include <memory>
 #include <mutex>
 
-#include "lockstep/comm/host/thread.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/thread.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

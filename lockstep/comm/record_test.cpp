@@ -1,7 +1,7 @@
 // An exception that ends a rank: what its peers, its launcher and its own exit code say of it.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/record.h"
+#include "lockstep/job/record.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,10 +25,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exit_code.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/time.h"
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
@@ -46,7 +46,7 @@ bool contains(const std::string& all, const std::string& part) {
   return all.find(part) != all.npos;
 }
 
-// --- Exit codes -----------------------------------------------------------------------------------
+// --- Exit codes ----------------------------------------------------------------------------------
 
 // What a process exits with that records `body`. A process of its own for each, as only the first
 // exception of a process is told, and none for a test that comes later. No thread but ours runs.
@@ -80,7 +80,7 @@ TEST(Record, ReturnsTheCodeOfTheFault) {
   EXPECT_EQ(recorded([] { throw 5; }), 1);
 }
 
-// --- The peers ------------------------------------------------------------------------------------
+// --- The peers -----------------------------------------------------------------------------------
 
 void write_now(const Rank& rank) {
   std::ofstream(rank.scratch / "thrown") << Clock::now().time_since_epoch().count();
@@ -188,7 +188,7 @@ TEST(LastWords, TheTerminateHandlerThatWasThereIsCalledAfterwards) {
   EXPECT_EQ(a_chain.run(1, 20s)[0].code, 42);
 }
 
-// --- The file for torchrun ------------------------------------------------------------------------
+// --- The file for torchrun -----------------------------------------------------------------------
 
 struct Written {
   nlohmann::json error;

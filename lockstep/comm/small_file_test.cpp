@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/small_file.h"
+#include "lockstep/base/small_file.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/flight_recorder.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/record.h"
+#include "lockstep/job/record.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

@@ -11,7 +11,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep {

@@ -6,9 +6,9 @@
 #include <exception>
 #include <memory>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/message.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/api.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/message.h"
 
 namespace lockstep {
 

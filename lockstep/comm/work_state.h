@@ -7,8 +7,8 @@
 #include <exception>
 #include <mutex>
 
-#include "lockstep/comm/host/this_process.h"
-#include "lockstep/comm/message.h"
+#include "lockstep/base/this_process.h"
+#include "lockstep/comm/core/message.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

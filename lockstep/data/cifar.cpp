@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t pixels_each = cifar_channels * cifar_side * cifar_side;
+constexpr std::size_t image_bytes = cifar_channels * cifar_side * cifar_side;
 constexpr std::size_t records_at_once = 256;
 
 // A record is one byte for each label, then the pixels.
@@ -41,7 +41,7 @@ InputFile open(const std::filesystem::path& path, std::size_t record) {
 // `bytes` are whole records, which start at `offset` in the file.
 void append(const InputFile& file, std::uint64_t offset, std::span<const std::uint8_t> bytes,
             Labels labels, CifarImages& images) {
-  for (std::size_t at = 0; at < bytes.size(); at += labels.size() + pixels_each) {
+  for (std::size_t at = 0; at < bytes.size(); at += labels.size() + image_bytes) {
     for (std::size_t i = 0; i < labels.size(); ++i) {
       const std::uint8_t value = bytes[at + i];
       if (value > labels[i].most)
@@ -49,13 +49,13 @@ void append(const InputFile& file, std::uint64_t offset, std::span<const std::ui
                       "a label of 0 to " + std::to_string(labels[i].most), std::to_string(value));
       (images.*labels[i].values).push_back(value);
     }
-    const auto pixels = bytes.subspan(at + labels.size(), pixels_each);
+    const auto pixels = bytes.subspan(at + labels.size(), image_bytes);
     images.pixels.insert(images.pixels.end(), pixels.begin(), pixels.end());
   }
 }
 
 CifarImages read(const std::vector<std::filesystem::path>& paths, Labels labels) {
-  const std::size_t record = labels.size() + pixels_each;
+  const std::size_t record = labels.size() + image_bytes;
   std::vector<InputFile> files;
   std::uint64_t records = 0;
   for (const auto& path : paths) {
@@ -63,9 +63,9 @@ CifarImages read(const std::vector<std::filesystem::path>& paths, Labels labels)
     records += files.back().size() / record;
   }
 
-  if (!files.empty()) require_memory_for(files.front().name(), records * pixels_each);
+  if (!files.empty()) require_memory_for(files.front().name(), records * image_bytes);
   CifarImages images;
-  images.pixels.reserve(records * pixels_each);
+  images.pixels.reserve(records * image_bytes);
   for (const Label& label : labels) (images.*label.values).reserve(records);
   std::vector<std::uint8_t> buffer(record * records_at_once);
   for (InputFile& file : files) {

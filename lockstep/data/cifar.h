@@ -1,4 +1,5 @@
-// Reads the binary versions of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html).
+// Reads the binary versions of CIFAR-10 and CIFAR-100
+// (https://www.cs.toronto.edu/~kriz/cifar.html).
 //
 // Errors: corrupt, naming file, byte, expected and found, before anything of a claimed size is
 // allocated; system, also for more images than there is memory for.
@@ -10,7 +11,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/data/image_dataset.h"
 
 namespace lockstep {

@@ -8,11 +8,11 @@
 #include <fstream>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/data/cifar.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::cifar_dataset_test {
 namespace {
 
 constexpr std::size_t plane = 32 * 32;
@@ -122,4 +122,4 @@ TEST_F(Cifar, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cifar_dataset_test

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/values.h"
 
@@ -143,8 +143,8 @@ struct DistributedSampler::State {
                          at::kLong);
   }
 
-  // Samples [begin, end) of this rank in the current pass. Padding goes through the order of the epoch
-  // again from its start, as in Python, wherever the pass began.
+  // Samples [begin, end) of this rank in the current pass. Padding goes through the order of the
+  // epoch again from its start, as in Python, wherever the pass began.
   std::vector<std::size_t> indices(std::size_t begin, std::size_t end) const {
     const auto* shuffled = order.defined() ? order.const_data_ptr<std::int64_t>() : nullptr;
     std::vector<std::size_t> result(end - begin);

@@ -10,8 +10,8 @@
 //       sampler.consume(batch.data.size(0));
 //     }
 //   }
-// What is saved after the last batch of an epoch goes on with the end of that epoch: an empty pass, and
-// what the program does after one. Who saves after that, says set_epoch(epoch + 1) before.
+// What is saved after the last batch of an epoch goes on with the end of that epoch: an empty pass,
+// and what the program does after one. Who saves after that, says set_epoch(epoch + 1) before.
 //
 // Where it is counts the samples of all ranks together, so that an interrupted epoch goes on among
 // any number of ranks: each sample that was not consumed is dealt once.
@@ -32,7 +32,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
@@ -73,7 +73,8 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
   std::int64_t epoch() const;
 
   // The program has taken so many more samples of this rank, which is for it to say: a data loader
-  // with workers draws up to two batches for each of them ahead. Returns their indices in the dataset.
+  // with workers draws up to two batches for each of them ahead. Returns their indices in the
+  // dataset.
   // Errors: misuse for more than were drawn in this pass.
   std::vector<std::size_t> consume(std::size_t samples);
 

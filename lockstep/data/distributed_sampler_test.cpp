@@ -8,13 +8,13 @@
 #include <numeric>
 #include <sstream>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::distributed_sampler_test {
 namespace {
 
 using test::fault_of;
@@ -136,7 +136,8 @@ void save_and_load(const DistributedSampler& from, DistributedSampler& to) {
   to.load(in);
 }
 
-// Draws a batch of all that is needed and more, as a loader with workers does, and consumes `samples`.
+// Draws a batch of all that is needed and more, as a loader with workers does, and consumes
+// `samples`.
 Indices prefetch_and_consume(DistributedSampler& sampler, std::size_t samples) {
   if (samples > 0) sampler.next(samples + 5);
   return sampler.consume(samples);
@@ -433,4 +434,4 @@ TEST(DistributedSampler, RefusesWhatCannotBeMeant) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::distributed_sampler_test

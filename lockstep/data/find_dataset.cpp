@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

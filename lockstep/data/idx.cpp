@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/data/gzip_file.h"
 #include "lockstep/data/input_file.h"
 

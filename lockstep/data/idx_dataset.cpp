@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/data/find_dataset.h"
 #include "lockstep/data/idx.h"
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/data/image_dataset.h"
 
 namespace lockstep {

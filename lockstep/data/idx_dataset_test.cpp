@@ -12,11 +12,11 @@
 #include <set>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::idx_dataset_test {
 namespace {
 
 using Stack = torch::data::transforms::Stack<>;
@@ -160,4 +160,4 @@ TEST(ImageDataset, RefusesTensorsOfAnotherForm) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::idx_dataset_test

@@ -10,10 +10,10 @@
 #include <string>
 #include <system_error>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::idx_test {
 namespace {
 
 // Two images of three rows and five columns, whose values count up from 0.
@@ -205,4 +205,4 @@ TEST_F(Idx, RefusesMoreValuesThanThereIsMemoryForBeforeItTakesAny) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::idx_test

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/shared_mapping.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/shared_mapping.h"
 
 namespace lockstep {
 

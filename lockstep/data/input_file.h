@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 

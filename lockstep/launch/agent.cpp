@@ -11,11 +11,11 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/comm/exit_code.h"
-#include "lockstep/comm/failure_record.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/ranges.h"
-#include "lockstep/comm/store/poll_until.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/poll_until.h"
+#include "lockstep/base/ranges.h"
+#include "lockstep/job/failure_record.h"
 #include "lockstep/launch/descendants.h"
 #include "lockstep/launch/signals.h"
 

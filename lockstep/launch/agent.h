@@ -1,7 +1,7 @@
 // The agent of one host: the process that the ranks are children of.
 //
-// It does what the rendezvous of the hosts orders: starts the ranks, ends them, starts them anew; and
-// tells it how they ended. It puts their output in order, passes signals on, and answers
+// It does what the rendezvous of the hosts orders: starts the ranks, ends them, starts them anew;
+// and tells it how they ended. It puts their output in order, passes signals on, and answers
 // `lockstep status`.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/local_ranks.h"
 #include "lockstep/launch/log_queue.h"
@@ -29,7 +29,8 @@ namespace lockstep {
 
 class Agent {
  public:
-  // `options` and `binding` outlive it; `signals` are blocked already. Of `lifeline`, a pipe, the guardian has the other end.
+  // `options` and `binding` outlive it; `signals` are blocked already. Of `lifeline`, a pipe, the
+  // guardian has the other end.
   Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
         int lifeline);
 

@@ -7,8 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/store/bytes.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clean_text.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <variant>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/job_command.h"
 #include "lockstep/launch/rendezvous.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lockstep/comm/clean_text.h"
+#include "lockstep/base/clean_text.h"
 #include "tests/fault_of.h"
 
 namespace lockstep {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
 #include "lockstep/launch/agent_frames.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/cpu_quota.h"
 #include "lockstep/launch/topology.h"
 
@@ -24,8 +24,8 @@ int worth(const Topology& topology, std::optional<double> quota) {
   return std::max(1, static_cast<int>(std::floor(*quota)));
 }
 
-// What a cut between two neighbouring cores keeps together: 0 cuts through an L3, 1 only between two
-// L3s, 2 between two NUMA nodes, 3 between two packages.
+// What a cut between two neighbouring cores keeps together: 0 cuts through an L3, 1 only between
+// two L3s, 2 between two NUMA nodes, 3 between two packages.
 int boundary(const Core& left, const Core& right) {
   if (left.package != right.package) return 3;
   if (left.node != right.node) return 2;

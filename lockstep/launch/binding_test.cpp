@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/topology.h"
 
 namespace lockstep {

@@ -6,11 +6,11 @@
 #include <map>
 #include <utility>
 
-#include "lockstep/comm/exit_code.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/store/door.h"
-#include "lockstep/comm/store/tcp_store_server.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/log.h"
+#include "lockstep/job/store/door.h"
+#include "lockstep/job/store/tcp_store_server.h"
 #include "lockstep/launch/agent_link.h"
 #include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/environment.h"
@@ -150,8 +150,8 @@ std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   return std::exchange(orders_, {});
 }
 
-// Whoever was told the end closes once it has read that. Were we first, what it has sent since might
-// reset the connection, and the news be lost.
+// Whoever was told the end closes once it has read that. Were we first, what it has sent since
+// might reset the connection, and the news be lost.
 bool CoordinatingEnd::flushed() const {
   return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.dismissed || entry.second.link.pending();
@@ -253,8 +253,8 @@ void CoordinatingEnd::dispatch() {
   }
 }
 
-// Says where the ranks of an attempt meet. Each has a place of its own, so that ranks that an earlier
-// one left behind meet nobody.
+// Says where the ranks of an attempt meet. Each has a place of its own, so that ranks that an
+// earlier one left behind meet nobody.
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;

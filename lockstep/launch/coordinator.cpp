@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/comm/exit_code.h"
+#include "lockstep/base/exit_code.h"
 
 namespace lockstep {
 namespace {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/restart_backoff.h"
 
@@ -59,7 +59,8 @@ class Coordinator {
   void tick(Time now);
   Deadline deadline() const;
 
-  // For whom, and what, in the order in which it was decided. Where its ranks meet is not filled in.
+  // For whom, and what, in the order in which it was decided. Where its ranks meet is not filled
+  // in.
   std::vector<std::pair<Id, Order>> take_orders();
 
   // The job has ended: there are no more orders once they are taken.

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "lockstep/comm/exit_code.h"
+#include "lockstep/base/exit_code.h"
 
 namespace lockstep {
 namespace {

@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/proc_file.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/proc_file.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 namespace {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 #include "tests/ranks.h"
 
 namespace lockstep {

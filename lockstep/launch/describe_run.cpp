@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/ranges.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/ranges.h"
 #include "lockstep/launch/environment.h"
 #include "lockstep/launch/run.h"
 
@@ -46,8 +46,8 @@ std::string quoted(const std::string& word) {
 
 bool several_hosts(const RunOptions& options) { return options.hosts.most > 1; }
 
-// What a rank gets when all that is decided at the start of a job is as `seed` makes it: what differs
-// between two seeds is not known yet.
+// What a rank gets when all that is decided at the start of a job is as `seed` makes it: what
+// differs between two seeds is not known yet.
 Variables variables_of(const RunOptions& options, const RankBinding& binding, int local_rank,
                        int seed) {
   RankPlace place;

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include <map>
 #include <string_view>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -51,9 +51,9 @@ Variables torchrun_variables(const RankPlace& place) {
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
 
-// A training step frees and takes the same tens of megabytes again and again. By default glibc gives
-// such memory back to the kernel, which must then clear every page anew: at large batches a fifth
-// of the step. A user who has set anything of malloc's keeps that.
+// A training step frees and takes the same tens of megabytes again and again. By default glibc
+// gives such memory back to the kernel, which must then clear every page anew: at large batches a
+// fifth of the step. A user who has set anything of malloc's keeps that.
 void keep_freed_memory(Variables& variables) {
   const auto is_mallocs = [](const auto& entry) {
     return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";

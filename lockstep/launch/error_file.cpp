@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

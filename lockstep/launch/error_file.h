@@ -1,12 +1,12 @@
-// Where one rank leaves the exception that ends it, as torchrun's error.json: a file among its logs,
-// or, without logs, a memfd that only that rank and its agent know.
+// Where one rank leaves the exception that ends it, as torchrun's error.json: a file among its
+// logs, or, without logs, a memfd that only that rank and its agent know.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/store/bytes.h"
-#include "lockstep/comm/store/sha256.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/job/store/sha256.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
-// The command that a launcher runs. Launchers that meet tell each other, and so notice when two jobs
-// have been given one endpoint.
+// The command that a launcher runs. Launchers that meet tell each other, and so notice when two
+// jobs have been given one endpoint.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

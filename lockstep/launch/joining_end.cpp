@@ -8,13 +8,13 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/exit_code.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/host/poll_entries.h"
-#include "lockstep/comm/store/handshake.h"
-#include "lockstep/comm/store/port_holder.h"
-#include "lockstep/comm/store/tcp_socket.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/poll_entries.h"
+#include "lockstep/job/store/handshake.h"
+#include "lockstep/job/store/port_holder.h"
+#include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/agent_link.h"
 #include "lockstep/launch/rendezvous_end.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/launch/log_options.h"
 
 namespace lockstep {

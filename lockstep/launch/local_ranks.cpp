@@ -14,9 +14,9 @@
 #include <set>
 #include <utility>
 
-#include "lockstep/comm/exit_code.h"
-#include "lockstep/comm/host/agent_line.h"
-#include "lockstep/comm/ranges.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/ranges.h"
+#include "lockstep/job/agent_line.h"
 #include "lockstep/launch/environment.h"
 #include "lockstep/launch/signals.h"
 

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/job_page.h"
-#include "lockstep/comm/host/switchboard.h"
-#include "lockstep/comm/store/job_token.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/job_page.h"
+#include "lockstep/job/store/job_token.h"
+#include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/output.h"
@@ -76,8 +76,8 @@ class LocalRanks {
 
   bool is_local(int number) const;  // A rank of the job.
 
-  // Ends the ranks because one failed, here or on another host: they get the chance to throw an Error
-  // that names it.
+  // Ends the ranks because one failed, here or on another host: they get the chance to throw an
+  // Error that names it.
   void end_after(const Failure& failure);
 
   // Sends `signal`, and SIGKILL to those that are left after `patience`.

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <optional>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

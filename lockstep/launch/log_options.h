@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 
@@ -31,8 +31,8 @@ enum class LogFormat {
 };
 
 struct LogOptions {
-  // Files of a job, mode 0600, go to DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/: stdout.log, stderr.log
-  // and, from a rank that failed with an exception, error.json. None when empty.
+  // Files of a job, mode 0600, go to DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/: stdout.log,
+  // stderr.log and, from a rank that failed with an exception, error.json. None when empty.
   std::string directory = {};
   StreamChoice redirects = {};     // These go to files only,
   StreamChoice tee = {};           // these to files as well.

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <sys/eventfd.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

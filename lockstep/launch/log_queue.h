@@ -1,5 +1,5 @@
-// What this library logs while a launcher runs: kept for its poll() loop, which writes it as it writes
-// everything else, without blocking and between whole lines.
+// What this library logs while a launcher runs: kept for its poll() loop, which writes it as it
+// writes everything else, without blocking and between whole lines.
 //
 // Thread safety: the log may come from any thread; watch() and take() are for the loop's.
 
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/log.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/poll_entries.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/poll_entries.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 // What the ranks write, put in order: whole lines, each with its rank before it, on the
 // launcher's own stdout and stderr.
 //
-// On a terminal, one status line (a rank's progress bar) is kept below everything else. What is to be
-// in files goes there as it came, byte for byte.
+// On a terminal, one status line (a rank's progress bar) is kept below everything else. What is to
+// be in files goes there as it came, byte for byte.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
 // Blocking: never. While a reader is slow the ranks that write to it wait, as on any pipe.
@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/line_format.h"
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/log_options.h"
@@ -37,8 +37,8 @@ class Output {
   // first add() of each attempt. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // What a rank is to have as stdout and stderr: pipes that we read; or the file itself, when that is
-  // all that it goes to. What is not shown goes to a file where there are any, else nowhere.
+  // What a rank is to have as stdout and stderr: pipes that we read; or the file itself, when that
+  // is all that it goes to. What is not shown goes to a file where there are any, else nowhere.
   // Errors: system.
   struct Ends {
     FileDescriptor out;

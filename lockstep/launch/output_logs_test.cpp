@@ -18,9 +18,9 @@
 #include <sstream>
 #include <thread>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/ignore_signals.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/ignore_signals.h"
+#include "lockstep/base/time.h"
 #include "lockstep/launch/output.h"
 #include "tests/fault_of.h"
 #include "tests/file_size_limit.h"

@@ -31,7 +31,8 @@ void write_all(const FileDescriptor& to, std::string_view text) {
   ASSERT_EQ(::write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
-// What can be read now; from a terminal, which passes things on in its own time, with some patience.
+// What can be read now; from a terminal, which passes things on in its own time, with some
+// patience.
 std::string read_all(const FileDescriptor& from) {
   const int patience_ms = ::isatty(from.get()) == 1 ? 100 : 0;
   ::fcntl(from.get(), F_SETFL, O_NONBLOCK);

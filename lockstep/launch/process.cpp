@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <climits>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -50,9 +50,9 @@ struct Prepared {
   pid_t parent;
 };
 
-// Memory is taken from these nodes while they have some, and from others then: MPOL_BIND would have the
-// kernel kill the process although memory is free. Where it is not allowed, as in some containers,
-// memory still comes from near the core that touches it first.
+// Memory is taken from these nodes while they have some, and from others then: MPOL_BIND would have
+// the kernel kill the process although memory is free. Where it is not allowed, as in some
+// containers, memory still comes from near the core that touches it first.
 void prefer_memory_of(const std::vector<unsigned long>& nodes) {
   if (nodes.empty()) return;
   // The kernel does not look at the last bit of those that it is told of.

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 

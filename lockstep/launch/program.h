@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "lockstep/comm/activity.h"
-#include "lockstep/comm/ranges.h"
+#include "lockstep/base/ranges.h"
+#include "lockstep/job/activity.h"
 #include "lockstep/launch/status.h"
 
 namespace lockstep {

@@ -5,9 +5,9 @@
 
 #include <cerrno>
 
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/store/poll_until.h"
-#include "lockstep/comm/store/tcp_socket.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/poll_until.h"
+#include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous_end.h"
 
 namespace lockstep {
@@ -27,8 +27,8 @@ void require_reachable(const Endpoint& endpoint, const SocketAddress& address) {
   });
 }
 
-// Who listens at the endpoint coordinates: the launcher of node 0 or, without node ranks, whoever is
-// first on the endpoint's host.
+// Who listens at the endpoint coordinates: the launcher of node 0 or, without node ranks, whoever
+// is first on the endpoint's host.
 std::unique_ptr<RendezvousEnd> make_end(const RunOptions& options,
                                         const std::optional<JobToken>& token) {
   require_hosts(options);

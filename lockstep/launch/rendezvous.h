@@ -1,12 +1,13 @@
 // How the agents of a job's hosts agree on when to start the ranks, to end them, and to start them
 // anew.
 //
-// One of them, on the host of the endpoint, coordinates: it decides, and the others do. For a job of
-// one host it is the same without a network. Agents prove the job's token to each other as ranks do
-// to a store (docs/protocol.md), and notice within 3 s when one of them has stopped answering.
+// One of them, on the host of the endpoint, coordinates: it decides, and the others do. For a job
+// of one host it is the same without a network. Agents prove the job's token to each other as ranks
+// do to a store (docs/protocol.md), and notice within 3 s when one of them has stopped answering.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: never, but for the constructor of Rendezvous, which may ask a name server for the endpoint.
+// Blocking: never, but for the constructor of Rendezvous, which may ask a name server for the
+// endpoint.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,9 +21,9 @@
 #include <variant>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/job_token.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/store/job_token.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {
@@ -75,8 +76,8 @@ void require_hosts(const RunOptions& options);
 class Rendezvous {
  public:
   // Listens at the endpoint, or begins to look for the launcher that does: the latter goes on in
-  // serve(), and ends with EndJob when there is none within options.hosts.join_timeout, or when this
-  // host is turned away. Calls read_job_token().
+  // serve(), and ends with EndJob when there is none within options.hosts.join_timeout, or when
+  // this host is turned away. Calls read_job_token().
   // Errors: misuse for hosts that cannot be, for an endpoint that is none or that is taken by
   // somebody else, and without a job token beyond loopback; system.
   explicit Rendezvous(const RunOptions& options);
@@ -87,9 +88,9 @@ class Rendezvous {
   // What proves that a process is of this job; for the ranks.
   const std::optional<JobToken>& token() const { return token_; }
 
-  // What this agent has to say of an attempt, -1 before the first. report() at once, when one of its
-  // ranks fails or the last one succeeds, and again when more is known of that failure; the exit code
-  // is what the job should end with if it is not started anew.
+  // What this agent has to say of an attempt, -1 before the first. report() at once, when one of
+  // its ranks fails or the last one succeeds, and again when more is known of that failure; the
+  // exit code is what the job should end with if it is not started anew.
   void report(int attempt, Outcome outcome, int exit_code, const std::optional<Failure>& failure);
   void all_gone(
       int attempt);  // No process of it is left on this host; to be said to every EndRanks.

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/exit_code.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/store/poll_until.h"
-#include "lockstep/comm/store/tcp_socket.h"
-#include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/poll_until.h"
+#include "lockstep/job/store/tcp_socket.h"
+#include "lockstep/job/store/tcp_store.h"
 #include "lockstep/launch/reserved_port.h"
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"

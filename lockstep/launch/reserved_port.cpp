@@ -5,9 +5,9 @@
 
 #include <cerrno>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/socket_address.h"
-#include "lockstep/comm/store/tcp_socket.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 

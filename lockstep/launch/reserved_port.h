@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 

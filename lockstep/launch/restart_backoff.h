@@ -11,7 +11,7 @@
 #include <chrono>
 #include <utility>
 
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 

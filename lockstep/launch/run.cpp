@@ -12,12 +12,12 @@
 #include <charconv>
 #include <optional>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exit_code.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/host/proc_file.h"
-#include "lockstep/comm/store/job_token.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/proc_file.h"
+#include "lockstep/job/store/job_token.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/descendants.h"
 #include "lockstep/launch/line_format.h"
@@ -62,7 +62,8 @@ sigset_t take_signals(const RunOptions& options) {
   if (hangup.sa_handler == SIG_IGN) ::sigdelset(&signals, SIGHUP);  // nohup(1) ignores it.
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 
-  // Neither a reader who is gone, nor a limit of files, nor writing from the background may stop us.
+  // Neither a reader who is gone, nor a limit of files, nor writing from the background may stop
+  // us.
   sigset_t nuisances;
   ::sigemptyset(&nuisances);
   for (const int signal : {SIGPIPE, SIGTTOU, SIGXFSZ}) ::sigaddset(&nuisances, signal);

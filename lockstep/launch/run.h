@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/log_options.h"
 
@@ -32,15 +32,16 @@ struct Hosts {
   // Of a single host: where rank 0 may listen, MASTER_PORT; 0 for any free port.
   int master_port = 0;
 
-  // HOST:PORT, [IPV6]:PORT: where the launchers meet. The host's own launcher listens there, and the
-  // job ends with it. Not used for a single host.
+  // HOST:PORT, [IPV6]:PORT: where the launchers meet. The host's own launcher listens there, and
+  // the job ends with it. Not used for a single host.
   std::string endpoint = {};
   // Names the job there: launchers that say another id are turned away. While it is `unnamed`, so
   // are those that run another program or give it other arguments.
   std::string id = {};
   static constexpr const char* unnamed = "none";
 
-  // How long to wait for the least number of hosts; then, where there may be more, for each next one.
+  // How long to wait for the least number of hosts; then, where there may be more, for each next
+  // one.
   std::chrono::milliseconds join_timeout = std::chrono::minutes(10);
   std::chrono::milliseconds last_call = std::chrono::seconds(3);
 };
@@ -73,8 +74,8 @@ struct RunOptions {
 
 // Returns once no process of the job is left on this host, with what the launcher should exit with:
 // 0 when every rank ended with 0; the exit code of the rank that failed first, or 128 + the signal
-// that killed it; 128 + the signal that this launcher was told to stop with; exit_preempted when the
-// ranks made room; exit_unavailable when too few hosts came or the one at `endpoint` was lost;
+// that killed it; 128 + the signal that this launcher was told to stop with; exit_preempted when
+// the ranks made room; exit_unavailable when too few hosts came or the one at `endpoint` was lost;
 // exit_not_executable or exit_not_found when the program could not be started; exit_system when the
 // operating system refused something else.
 //

@@ -12,8 +12,8 @@
 #include <optional>
 #include <sstream>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/proc_file.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/proc_file.h"
 #include "lockstep/launch/status.h"
 #include "lockstep/launch/status_address.h"
 #include "lockstep/launch/status_json.h"

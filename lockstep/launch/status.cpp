@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/poll_entries.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/poll_entries.h"
 #include "lockstep/launch/status_address.h"
 #include "lockstep/launch/status_json.h"
 

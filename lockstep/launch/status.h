@@ -1,5 +1,5 @@
-// How `lockstep status` learns of a user's jobs: each agent answers on an abstract Unix socket, which
-// has no name in any file system and ends with the agent.
+// How `lockstep status` learns of a user's jobs: each agent answers on an abstract Unix socket,
+// which has no name in any file system and ends with the agent.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/host/job_page.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/job_page.h"
 
 namespace lockstep {
 
@@ -42,8 +42,8 @@ struct JobStatus {
   std::vector<RankStatus> ranks = {};  // Of this host.
 };
 
-// The state of a job whose agent is stopped, or stuck: of it only job_id, program, agent_pid and host
-// are known.
+// The state of a job whose agent is stopped, or stuck: of it only job_id, program, agent_pid and
+// host are known.
 inline constexpr const char* no_answer = "does not answer";
 
 // The agent's side. Answers whoever runs as the same user, and root, as soon as they connect.

@@ -1,5 +1,5 @@
-// A JobStatus on its way from an agent to whoever asked: one JSON object. Both are of the same host,
-// not always of the same version: what is missing has its default.
+// A JobStatus on its way from an agent to whoever asked: one JSON object. Both are of the same
+// host, not always of the same version: what is missing has its default.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

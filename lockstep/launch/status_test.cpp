@@ -14,7 +14,7 @@
 #include <optional>
 #include <thread>
 
-#include "lockstep/comm/activity.h"
+#include "lockstep/job/activity.h"
 #include "lockstep/launch/status_address.h"
 #include "tests/serving_status.h"
 

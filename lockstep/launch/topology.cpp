@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 static_assert(HWLOC_API_VERSION >= 0x00020800, "hwloc 2.8 can leave out what costs time");
 
@@ -18,8 +18,8 @@ namespace {
 
 using Machine = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
 
-// hwloc's plugins look at devices. Their libraries (OpenCL's, X11's) take some 20 ms to load, and may
-// start threads, of which a process that is about to fork must have none.
+// hwloc's plugins look at devices. Their libraries (OpenCL's, X11's) take some 20 ms to load, and
+// may start threads, of which a process that is about to fork must have none.
 class WithoutPlugins {
  public:
   WithoutPlugins() {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/launch/binding.h"
 
 namespace lockstep {
@@ -28,8 +28,8 @@ struct Topology {
 // The CPUs that this process may run on, in rising order. Errors: system.
 LOCKSTEP_API std::vector<int> affinity_mask();
 
-// This host's, without what is not in the mask. Takes about a millisecond. Changes the environment for
-// a moment: no other thread may read it. Errors: system.
+// This host's, without what is not in the mask. Takes about a millisecond. Changes the environment
+// for a moment: no other thread may read it. Errors: system.
 LOCKSTEP_API Topology read_topology(const std::vector<int>& mask);
 
 // A machine as hwloc describes it, such as "pack:2 numa:1 l3:2 core:4 pu:2"; for tests.

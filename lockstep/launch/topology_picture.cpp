@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/ranges.h"
+#include "lockstep/base/ranges.h"
 #include "lockstep/launch/topology.h"
 
 namespace lockstep {

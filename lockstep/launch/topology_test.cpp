@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <torch/optim/adamw.h>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/shared_blocks.h"
 
 namespace lockstep {
@@ -38,8 +38,8 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
   return gradients;
 }
 
-// By device and type, in the order in which PyTorch's own grouping has them: the last bit of a total
-// over several types depends on it.
+// By device and type, in the order in which PyTorch's own grouping has them: the last bit of a
+// total over several types depends on it.
 std::vector<std::vector<at::Tensor>> grouped(const std::vector<at::Tensor>& gradients) {
   const auto groups = at::native::_group_tensors_by_first_tensors_device_and_dtype(
       {{gradients.begin(), gradients.end()}}, /*with_indices=*/false);

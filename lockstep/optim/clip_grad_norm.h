@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 
@@ -19,8 +19,8 @@ namespace lockstep {
 // rank finds the same total.
 //
 // Errors: misuse for a negative max_norm, and for shared parameters, which their optimizer clips;
-// unsupported for sparse gradients; corrupt when error_if_nonfinite and the total is not finite: skip
-// this step. The gradients are then as they were.
+// unsupported for sparse gradients; corrupt when error_if_nonfinite and the total is not finite:
+// skip this step. The gradients are then as they were.
 LOCKSTEP_API at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm,
                                         double norm_type = 2.0, bool error_if_nonfinite = false);
 

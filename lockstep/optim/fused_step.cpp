@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/strides.h"
 
 namespace lockstep::fused {

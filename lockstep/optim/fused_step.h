@@ -1,5 +1,5 @@
-// What Adam, AdamW and SGD share around ATen's fused kernels: what these can step, and what one call
-// of them works on.
+// What Adam, AdamW and SGD share around ATen's fused kernels: what these can step, and what one
+// call of them works on.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,8 +22,8 @@ using States = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::Optimizer
 // The loss of `closure`, which runs with gradients enabled; undefined when there is no closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
-// Looks at all parameters that have a gradient, so that a step is refused before it changed anything.
-// `optimizer` begins the message.
+// Looks at all parameters that have a gradient, so that a step is refused before it changed
+// anything. `optimizer` begins the message.
 // Errors: unsupported when a gradient is sparse, or a parameter not floating-point, or not dense in
 // memory; misuse when a gradient has another shape than its parameter.
 void require_fusible(const std::vector<Group>& groups, std::string_view optimizer);
@@ -36,8 +36,8 @@ void require_state(const at::Tensor& parameter, const at::Tensor& tensor);
 // It has the parameter's shape.
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor);
 
-// What one call of a kernel works on; optimizers add the state. All of a batch have one type, device
-// and step, or what stands for the step.
+// What one call of a kernel works on; optimizers add the state. All of a batch have one type,
+// device and step, or what stands for the step.
 struct Batch {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;

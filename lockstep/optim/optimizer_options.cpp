@@ -12,7 +12,7 @@
 #include <tuple>
 #include <typeinfo>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -25,7 +25,8 @@ namespace lockstep {
 std::vector<std::pair<std::string, c10::IValue>> archived_values(
     const torch::optim::OptimizerOptions& options);
 
-// A tuple of numbers, as betas are, is a vector of doubles; an optional one without value is left out.
+// A tuple of numbers, as betas are, is a vector of doubles; an optional one without value is left
+// out.
 // Errors: in addition, unsupported, naming it, for a value that is no StateValue.
 StateValues state_values_of(const torch::optim::OptimizerOptions& options);
 

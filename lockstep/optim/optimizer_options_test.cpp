@@ -16,7 +16,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::optimizer_options_test {
 namespace {
 
 using test::fault_of;
@@ -133,4 +133,4 @@ TEST(OptimizerOptions, OptionsThatCanOnlyBeReadAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::optimizer_options_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <typeinfo>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 
@@ -36,8 +36,8 @@ inline constexpr bool is_elementwise =
     OneOf<Optimizer, torch::optim::SGD, torch::optim::Adam, torch::optim::AdamW,
           torch::optim::Adagrad, torch::optim::RMSprop, Adam, AdamW, SGD>;
 
-// The members of one state, under the names that archives have for them: to read and to set. Tensors
-// are shaped as the parameter; those that the optimizer's options do without are undefined.
+// The members of one state, under the names that archives have for them: to read and to set.
+// Tensors are shaped as the parameter; those that the optimizer's options do without are undefined.
 struct OptimizerStateParts {
   std::string_view optimizer;  // Such as "Adam", also of what derives from it.
   std::vector<std::pair<std::string_view, at::Tensor*>> tensors;
@@ -45,7 +45,8 @@ struct OptimizerStateParts {
 };
 
 // Lifetime: the result points into `state`.
-// Errors: unsupported, with its name, for a state that is not of SGD, Adam, AdamW, Adagrad or RMSprop.
+// Errors: unsupported, with its name, for a state that is not of SGD, Adam, AdamW, Adagrad or
+// RMSprop.
 LOCKSTEP_API OptimizerStateParts parts_of(torch::optim::OptimizerParamState& state);
 
 // An empty state, of the type that `optimizer` has.

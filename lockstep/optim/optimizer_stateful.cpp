@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/optim/optimizer_state.h"

@@ -1,6 +1,7 @@
 // The state of an optimizer under the names of its parameters: what it remembers of each, and its
-// options. It is the plain optimizer's also of a sharded one, so that either is loaded into the other,
-// at any number of ranks; of that each rank describes, asks for and keeps its own shards alone.
+// options. It is the plain optimizer's also of a sharded one, so that either is loaded into the
+// other, at any number of ranks; of that each rank describes, asks for and keeps its own shards
+// alone.
 //
 //   type                     "Adam", also of lockstep::Adam and what derives from either
 //   param_groups             how many
@@ -22,17 +23,17 @@
 
 #include <memory>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
 
-// `parameters` are those of the module, of which the optimizer may step some; one that has two names
-// goes by the first. Not collective, neither are the members of the result.
+// `parameters` are those of the module, of which the optimizer may step some; one that has two
+// names goes by the first. Not collective, neither are the members of the result.
 // Lifetime: `optimizer` outlives it.
-// Errors: misuse for a parameter that has no name; wanted(): misuse, naming what does not fit, for the
-// state of another kind of optimizer, of other parameters or param groups.
+// Errors: misuse for a parameter that has no name; wanted(): misuse, naming what does not fit, for
+// the state of another kind of optimizer, of other parameters or param groups.
 LOCKSTEP_API std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer,
                                                        const NamedTensors& parameters);
 

@@ -15,7 +15,7 @@
 #include "lockstep/optim/sgd.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::optimizers_test {
 namespace {
 
 struct AdamCase {
@@ -253,4 +253,4 @@ TYPED_TEST(FusedOptimizer, RefusesTheStateOfAnotherModel) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::optimizers_test

@@ -10,13 +10,13 @@
 
 #include <memory>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
 
-// How many steps it has made, "step_count", is all that LibTorch's have; what a type of your own has
-// besides is not here.
+// How many steps it has made, "step_count", is all that LibTorch's have; what a type of your own
+// has besides is not here.
 // Lifetime: `schedule` outlives it.
 LOCKSTEP_API std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule);
 

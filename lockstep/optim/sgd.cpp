@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/optim/fused_step.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::sgd_test {
 namespace {
 
 using Options = torch::optim::SGDOptions;
@@ -54,4 +54,4 @@ TEST(Sgd, RefusesHalfPrecisionWhichItsKernelWouldLeaveUnstepped) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::sgd_test

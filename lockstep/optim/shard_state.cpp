@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_state.h"
 

@@ -22,7 +22,8 @@ at::Tensor fragment_of(const at::Tensor& tensor, const Shard& shard, const at::T
 // How many tensors a shard's state takes when it travels.
 std::size_t encoded_size(torch::optim::OptimizerParamState& prototype);
 
-// `count` tensors: the state's integers, as one, then its tensors; all undefined where `state` is null.
+// `count` tensors: the state's integers, as one, then its tensors; all undefined where `state` is
+// null.
 std::vector<at::Tensor> encode(torch::optim::OptimizerParamState* state, std::size_t count);
 
 // Writes what encode() made of `shard` into the state of the whole `parameter`.

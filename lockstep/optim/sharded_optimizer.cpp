@@ -15,8 +15,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_state.h"

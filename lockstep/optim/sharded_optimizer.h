@@ -3,21 +3,21 @@
 // It holds the user's param groups as any optimizer does, so that schedulers, zero_grad() and
 // options work on it, and an optimizer of the user's type over this rank's shards alone.
 //
-// Its archives are the plain optimizer's: torch::load() takes them into torch::optim::Adam, say, and
-// they go on at any number of ranks.
+// Its archives are the plain optimizer's: torch::load() takes them into torch::optim::Adam, say,
+// and they go on at any number of ranks.
 //   optimizer.consolidate_state_dict();                                  // All ranks.
 //   if (world.rank() == 0) torch::save(optimizer, "adam.pt");
 //   ...
 //   torch::load(optimizer, "adam.pt");                                    // Every rank, the same.
-// For the moment of it, consolidating takes one rank the whole state in memory, and loading every one.
-// optimizer_state() (optimizer_stateful.h) takes neither.
+// For the moment of it, consolidating takes one rank the whole state in memory, and loading every
+// one. optimizer_state() (optimizer_stateful.h) takes neither.
 //
 // Param groups are those that it was made with, and the same on all ranks.
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch when the ranks' parameters differ; misuse for no parameters or for one that is
-// named twice; unsupported for LBFGS, which needs all of them at once; those of ProcessGroup. What the
-// optimizer itself throws in step() on one rank aborts the group, so that the others' step() throws
-// Error(aborted); what a closure throws does not.
+// named twice; unsupported for LBFGS, which needs all of them at once; those of ProcessGroup. What
+// the optimizer itself throws in step() on one rank aborts the group, so that the others' step()
+// throws Error(aborted); what a closure throws does not.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -76,8 +76,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
                    Make make, const ProcessGroup& group);
 
   // Once. `shards` are the same on all ranks; parameters may have several, which cover them.
-  // `stepped` are the tensors that stand for this rank's, in their order: leaves, each the parameter
-  // itself or a flat view of the shard's elements, with a gradient of its own.
+  // `stepped` are the tensors that stand for this rank's, in their order: leaves, each the
+  // parameter itself or a flat view of the shard's elements, with a gradient of its own.
   void set_shards(std::vector<Shard> shards, const std::vector<at::Tensor>& stepped);
 
   // Around the step of the shards, without gradients enabled: where the others' part is exchanged.
@@ -87,7 +87,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // The norm of all shards' gradients, which it may have to make first.
   virtual double gradient_norm(double norm_type);
 
-  // Of the gradients of `tensors`, the sum of the norm_type-th powers, or the largest absolute value.
+  // Of the gradients of `tensors`, the sum of the norm_type-th powers, or the largest absolute
+  // value.
   static double power_of_norm(const std::vector<at::Tensor>& tensors, double norm_type);
   static double norm_of(const std::vector<double>& powers, double norm_type);
 

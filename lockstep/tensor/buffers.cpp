@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/device.h"
 

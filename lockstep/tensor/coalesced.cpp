@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/buffers.h"
 
 namespace lockstep {
@@ -25,8 +25,8 @@ struct Piece {
   std::int64_t elements = 0;
 };
 
-// The same on all ranks, as it follows from types, shapes and kinds of device alone: a rank uses one
-// device of a kind.
+// The same on all ranks, as it follows from types, shapes and kinds of device alone: a rank uses
+// one device of a kind.
 std::vector<Piece> pieces_of(at::TensorList tensors) {
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Piece>> lists;
   for (const at::Tensor& tensor : tensors) {

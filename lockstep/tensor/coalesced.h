@@ -3,13 +3,13 @@
 //   all_reduce_coalesced(gradients, world, ReduceOp::average);
 //
 // Equal to one call for each tensor, bit for bit. Tensors of one type and device are copied
-// together into buffers of at most 32 MiB, on that device; one that fills such a buffer alone, and a
-// type's only one, are worked on where they lie, if contiguous.
+// together into buffers of at most 32 MiB, on that device; one that fills such a buffer alone, and
+// a type's only one, are worked on where they lie, if contiguous.
 // Shapes, types and kinds of device of all tensors, in their order, must be the same on all ranks.
 // No two tensors that are reduced may share memory: that is misuse where neither's has gaps. An
 // empty list, and one of empty tensors, communicates nothing.
-// Types, Autograd, Blocking, Errors: as in collectives.h. Nothing is sent before every tensor of the
-// list was found fit.
+// Types, Autograd, Blocking, Errors: as in collectives.h. Nothing is sent before every tensor of
+// the list was found fit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

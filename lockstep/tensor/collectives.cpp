@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/buffers.h"
 
 namespace lockstep {
@@ -60,7 +60,7 @@ void require_total(at::IntArrayRef splits, const at::Tensor& tensor, std::string
               " rows, the tensor has " + std::to_string(tensor.size(0)));
 }
 
-// --- Parts along dim 0 -----------------------------------------------------------------------------
+// --- Parts along dim 0 ---------------------------------------------------------------------------
 
 std::vector<std::int64_t> equal_splits(const at::Tensor& tensor, const ProcessGroup& group,
                                        std::string_view what) {
@@ -130,7 +130,7 @@ std::vector<std::int64_t> exchange_splits(std::vector<std::int64_t> send_splits,
 
 }  // namespace
 
-// --- Same shape in, same shape out -------------------------------------------------------------------
+// --- Same shape in, same shape out ---------------------------------------------------------------
 
 void all_reduce(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                 const CallOptions& options) {
@@ -179,7 +179,7 @@ Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root,
   return group.reduce_async(reducible(tensor, op), root, op, labelled);
 }
 
-// --- Gathering ---------------------------------------------------------------------------------------
+// --- Gathering -----------------------------------------------------------------------------------
 
 at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                       const CallOptions& options) {
@@ -268,7 +268,7 @@ std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor, const ProcessGro
   return output.defined() ? parts_of(output, splits) : std::vector<at::Tensor>{};
 }
 
-// --- Scattering --------------------------------------------------------------------------------------
+// --- Scattering ----------------------------------------------------------------------------------
 
 at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                           at::IntArrayRef splits, const CallOptions& options) {
@@ -343,7 +343,7 @@ Work scatter_async(const at::Tensor& output, const at::Tensor& input, const Proc
                              counts_to_scatter(output, splits), labelled);
 }
 
-// --- All to all --------------------------------------------------------------------------------------
+// --- All to all ----------------------------------------------------------------------------------
 
 at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                       at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
@@ -387,7 +387,7 @@ Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor, const 
       even ? Counts{} : counts_of(receive_splits, tensor, source.dtype), labelled);
 }
 
-// --- Messages ----------------------------------------------------------------------------------------
+// --- Messages ------------------------------------------------------------------------------------
 
 void send(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
           const CallOptions& options) {
@@ -419,7 +419,7 @@ Work recv_async(const at::Tensor& tensor, const ProcessGroup& group, int peer, s
   return group.recv_async(movable(tensor), peer, tag, kept);
 }
 
-// --- Memory that all ranks have mapped -----------------------------------------------------------------
+// --- Memory that all ranks have mapped -----------------------------------------------------------
 
 at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType dtype,
                             const ProcessGroup& group) {

@@ -8,14 +8,15 @@
 // must be contiguous. Tensors made by registered_zeros() are not copied at all.
 // Shapes: `rows` are what lies along dim 0. Shapes and types must be the same on all ranks but for
 // what is said to differ; ranks that disagree get a mismatch.
-// Types: every type can be moved. Reduced are float16, bfloat16, float32, float64, all integers of 8
-// to 64 bits, bool and, by sum and average, complex numbers.
+// Types: every type can be moved. Reduced are float16, bfloat16, float32, float64, all integers of
+// 8 to 64 bits, bool and, by sum and average, complex numbers.
 // Autograd: nothing is recorded.
-// CUDA: where the group has an engine for it, tensors may lie in the memory of this rank's CUDA device,
-// local_device(). A call takes its place in the thread's current stream, which finds the result; it
-// returns, and a Work is complete, once that is so, and does not wait for the device. Asynchronous
-// calls of several groups at once each need a stream of their own, lest ranks enqueue them in
-// different orders. Not done there: messages, bitwise reductions, reductions of 16-bit integers.
+// CUDA: where the group has an engine for it, tensors may lie in the memory of this rank's CUDA
+// device, local_device(). A call takes its place in the thread's current stream, which finds the
+// result; it returns, and a Work is complete, once that is so, and does not wait for the device.
+// Asynchronous calls of several groups at once each need a stream of their own, lest ranks enqueue
+// them in different orders. Not done there: messages, bitwise reductions, reductions of 16-bit
+// integers.
 // Thread safety, Blocking: as ProcessGroup's. The _async forms keep their tensors alive.
 // Errors: as ProcessGroup's; misuse for a tensor to write to that expand() made; unsupported for
 // what is not dense, in neither CPU nor CUDA memory, or quantised.
@@ -90,8 +91,8 @@ LOCKSTEP_API std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor,
                                                    const CallOptions& options = {});
 
 // `output` becomes input[rank] of rank `root`'s input, which is of shape
-// [group.size(), *output.sizes()]; or, with `splits`, splits[rank] of the input's rows, which differ
-// between ranks. The others' input is not looked at and may be undefined.
+// [group.size(), *output.sizes()]; or, with `splits`, splits[rank] of the input's rows, which
+// differ between ranks. The others' input is not looked at and may be undefined.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input,
                           const ProcessGroup& group, int root = 0, at::IntArrayRef splits = {},
                           const CallOptions& options = {});

@@ -18,13 +18,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/coalesced.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::collectives_test {
 namespace {
 
 using test::fault_of;
@@ -427,7 +427,7 @@ TEST(TensorCollectives, KeepWhatTheCallerWantsKept) {
   EXPECT_TRUE(watched.expired());
 }
 
-// --- Registered memory -----------------------------------------------------------------------------
+// --- Registered memory ---------------------------------------------------------------------------
 
 const Ranks registered("registered tensors", [](const Rank& rank) {
   at::Tensor outlives;
@@ -449,7 +449,7 @@ TEST(TensorCollectives, RegisteredTensorsOutliveTheirGroup) {
   EXPECT_TRUE(all_succeeded(registered.run(2)));
 }
 
-// --- Errors ----------------------------------------------------------------------------------------
+// --- Errors --------------------------------------------------------------------------------------
 
 TEST(TensorCollectives, ShapesAndTypesThatDifferAreAMismatchOfEverySize) {
   const auto expect_mismatch = [](const std::function<void(const ProcessGroup&, at::Tensor)>& call,
@@ -533,4 +533,4 @@ TEST(TensorCollectives, WorkBetweenProcesses) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::collectives_test

@@ -3,7 +3,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

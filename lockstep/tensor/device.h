@@ -12,8 +12,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/buffer.h"
+#include "lockstep/base/api.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -23,8 +23,9 @@ namespace lockstep {
 // Errors: unsupported when LibTorch has no CUDA, or there is no device here.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
-// Makes `buffer`, the elements of `tensor`, one of its device, in the order of this thread's current
-// stream. The memory is not used for another tensor before what that stream has by then is done.
+// Makes `buffer`, the elements of `tensor`, one of its device, in the order of this thread's
+// current stream. The memory is not used for another tensor before what that stream has by then is
+// done.
 void set_device(Buffer& buffer, const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::device_test {
 namespace {
 
 using test::fault_of;
@@ -53,4 +53,4 @@ TEST(Device, OfOtherKindsIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::device_test

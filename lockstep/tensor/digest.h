@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace torch::nn {
 class Module;

@@ -8,10 +8,10 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::digest_test {
 namespace {
 
 TEST(Digest, EqualsTheOneThatPythonComputes) {
@@ -57,4 +57,4 @@ TEST(Digest, OfAModuleCoversParametersAndBuffers) {
 TEST(Digest, RefusesATensorWithoutValues) { EXPECT_THROW(sha256({at::Tensor()}), Error); }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::digest_test

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

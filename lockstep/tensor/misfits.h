@@ -18,8 +18,8 @@ class Misfits {
  public:
   void add(std::string text) { texts_.push_back(std::move(text)); }
 
-  // Looks for the whole tensor `name`, of this type and these sizes, in `saved`. Returns null, and has
-  // added why, when it is not there or is another.
+  // Looks for the whole tensor `name`, of this type and these sizes, in `saved`. Returns null, and
+  // has added why, when it is not there or is another.
   const StateTensor* find(const StateDict& saved, const std::string& name, at::ScalarType type,
                           at::IntArrayRef sizes);
 

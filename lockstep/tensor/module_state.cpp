@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/misfits.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/plain_values.h"

@@ -16,7 +16,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep {
+namespace lockstep::module_state_test {
 namespace {
 
 using test::catalogue_of;
@@ -113,4 +113,4 @@ TEST(ModuleState, RefusesParametersThatAllRanksShare) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::module_state_test

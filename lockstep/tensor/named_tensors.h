@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace torch::nn {
 class Module;

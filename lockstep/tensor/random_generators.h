@@ -3,16 +3,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
 
 class ProcessGroup;
 
-// Each rank's own, saved as "rank.0", "rank.1" and so on. Loaded on as many ranks, each gets its own
-// again, and draws the numbers that it would have drawn. Loaded on more, a rank that there was not
-// is seeded with XXH3_64bits_withSeed(rank 0's state, seed = its rank). That rule is frozen.
+// Each rank's own, saved as "rank.0", "rank.1" and so on. Loaded on as many ranks, each gets its
+// own again, and draws the numbers that it would have drawn. Loaded on more, a rank that there was
+// not is seeded with XXH3_64bits_withSeed(rank 0's state, seed = its rank). That rule is frozen.
 class LOCKSTEP_API RandomGenerators : public Stateful {
  public:
   explicit RandomGenerators(const ProcessGroup& group);

@@ -12,7 +12,7 @@
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::random_generators_test {
 namespace {
 
 using test::fault_of;
@@ -54,7 +54,8 @@ TEST(RandomGenerators, KeepTheStateThatTheyHadWhenItWasSaved) {
   EXPECT_TRUE(saved.tensors.at("rank.0").data.equal(before));
 }
 
-// What each of `world_size` ranks draws after `saved` was loaded, one after the other in this process.
+// What each of `world_size` ranks draws after `saved` was loaded, one after the other in this
+// process.
 std::vector<std::vector<double>> drawn_by_ranks(int world_size, const StateDict& saved) {
   std::vector<std::vector<double>> numbers(static_cast<std::size_t>(world_size));
   run_in_process(world_size, [&](const ProcessGroup& group) {
@@ -125,4 +126,4 @@ TEST(RandomGenerators, RefuseWhatIsNoStateOfAGenerator) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::random_generators_test

@@ -1,5 +1,5 @@
-// Which memory of this process is one and the same for all ranks of the host, so that what writes to
-// tensors there, as if they were its own, can be refused.
+// Which memory of this process is one and the same for all ranks of the host, so that what writes
+// to tensors there, as if they were its own, can be refused.
 //
 // Thread safety: all of it.
 
@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/registered_memory.h"
+#include "lockstep/comm/core/registered_memory.h"
 
 namespace lockstep {
 

@@ -2,8 +2,8 @@
 // keeps it reads that, and neither knows the other. After PyTorch's state_dict(), load_state_dict()
 // and torch.distributed.checkpoint.stateful.Stateful.
 //
-// A state has no topology: names and shapes are those of the whole, whatever ranks it is spread over.
-// What each rank has of its own, a random generator say, has the rank in its name.
+// A state has no topology: names and shapes are those of the whole, whatever ranks it is spread
+// over. What each rank has of its own, a random generator say, has the rank in its name.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/state_value.h"
 
 namespace lockstep {
@@ -36,8 +36,8 @@ struct StateTensor {
 
   std::int64_t begin = 0;
 
-  // Ranks may have unequal ones, such as the running mean of a BatchNorm: rank 0's counts. Otherwise
-  // all ranks that have a whole tensor have the same one, and any of them may be saved.
+  // Ranks may have unequal ones, such as the running mean of a BatchNorm: rank 0's counts.
+  // Otherwise all ranks that have a whole tensor have the same one, and any of them may be saved.
   bool of_rank_0 = false;
 
   // Only for a saved tensor on the meta device: equal where type, shape and all elements are.
@@ -46,7 +46,8 @@ struct StateTensor {
   bool is_whole() const { return data.sizes() == at::IntArrayRef(shape); }
 };
 
-// What is saved under a name of its own. The values of one name are equal on all ranks that have it.
+// What is saved under a name of its own. The values of one name are equal on all ranks that have
+// it.
 struct StateDict {
   std::map<std::string, StateTensor> tensors;
   StateValues values;
@@ -83,8 +84,8 @@ class LOCKSTEP_API Stateful {
   // Errors: misuse, naming what does not fit.
   virtual StateRequest wanted(const StateDict& saved) = 0;
 
-  // Takes what was wanted, on the CPU and verified, with all values. Tensors that were wanted in part
-  // have one dimension; it may keep them. Collective for what is spread over ranks; all ranks
+  // Takes what was wanted, on the CPU and verified, with all values. Tensors that were wanted in
+  // part have one dimension; it may keep them. Collective for what is spread over ranks; all ranks
   // have got theirs, so it should not fail.
   virtual void load_state_dict(StateDict state) = 0;
 };

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <limits>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/buffers.h"
 
 namespace lockstep {

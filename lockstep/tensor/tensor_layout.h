@@ -1,4 +1,5 @@
-// How lists of tensors travel: their types and shapes as a description, their elements as one block.
+// How lists of tensors travel: their types and shapes as a description, their elements as one
+// block.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

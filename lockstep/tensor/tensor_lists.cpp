@@ -4,8 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/tensor_layout.h"

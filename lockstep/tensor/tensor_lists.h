@@ -5,8 +5,8 @@
 //
 // First the shapes travel, as bytes (lockstep/comm/bytes.h), then the elements. Received tensors
 // are contiguous, in CPU memory and require no gradient; those that one call receives may be views
-// of one block. An undefined tensor stays one. Of tensors on a CUDA device copies in CPU memory travel:
-// a receiver could not know where to put others.
+// of one block. An undefined tensor stays one. Of tensors on a CUDA device copies in CPU memory
+// travel: a receiver could not know where to put others.
 // Types, Autograd, Blocking, Errors: as in collectives.h; corrupt for a description of tensors that
 // no rank can have sent, before memory is taken for them.
 

@@ -7,13 +7,13 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/tensor_layout.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::tensor_lists_test {
 namespace {
 
 using test::fault_of;
@@ -105,4 +105,4 @@ TEST(TensorLayout, OfWhateverBytesIsReadOrCorrupt) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::tensor_lists_test

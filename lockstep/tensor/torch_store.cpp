@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/foreign_store.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/environment.h"
+#include "lockstep/job/store/foreign_store.h"
 
 namespace lockstep {
 namespace {
@@ -24,7 +24,8 @@ std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begi
 
 std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-// Calls `body`, and says what c10d throws in our words; `broken` is what an error of its network is.
+// Calls `body`, and says what c10d throws in our words; `broken` is what an error of its network
+// is.
 template <class Body>
 auto translated(std::string_view what, Body body, Fault broken = Fault::peer_lost) {
   const auto text = [&](const std::exception& error) {
@@ -131,7 +132,8 @@ std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, D
 }
 
 // Done while this library is loaded, so that init_process_group(), which knows nothing of PyTorch,
-// finds torchrun's store in every program that uses tensors, without a call that could be forgotten.
+// finds torchrun's store in every program that uses tensors, without a call that could be
+// forgotten.
 [[maybe_unused]] const bool is_registered = [] {
   register_foreign_store(connect_to_torchrun);
   return true;

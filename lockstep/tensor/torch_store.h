@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "lockstep/comm/store/store.h"
+#include "lockstep/job/store/store.h"
 
 namespace c10d {
 class Store;

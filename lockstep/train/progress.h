@@ -8,8 +8,8 @@
 //
 // On a terminal it is one line that is drawn anew, ten times a second at the most; anywhere else,
 // such as in a log, a line every five seconds. Both end with the last step, or with the object.
-// `lockstep run` relays what its ranks write, and tells by LOCKSTEP_TERMINAL=<columns> that there is
-// a terminal behind it.
+// `lockstep run` relays what its ranks write, and tells by LOCKSTEP_TERMINAL=<columns> that there
+// is a terminal behind it.
 //
 // Thread safety: none.
 // Errors: misuse; what cannot be written is not written.
@@ -24,7 +24,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 #include "lockstep/train/progress_line.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 
@@ -26,8 +26,8 @@ struct ProgressState {
 // Such as "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left".
 LOCKSTEP_API std::string progress_line(const ProgressState& state);
 
-// Such as "epoch 1/5  42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left", less
-// than `columns` wide, so that a terminal does not wrap it: the bar goes first, then the end.
+// Such as "epoch 1/5  42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left",
+// less than `columns` wide, so that a terminal does not wrap it: the bar goes first, then the end.
 LOCKSTEP_API std::string progress_bar(const ProgressState& state, int columns);
 
 }  // namespace lockstep

@@ -9,9 +9,9 @@
 #include <limits>
 #include <thread>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::progress_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -136,4 +136,4 @@ TEST(Progress, DoesNotMindWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::progress_test

@@ -22,23 +22,23 @@
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/adamw.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/shared_optimizer.h"
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/digest.h"
 #include "lockstep/train/training_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::resumed_training_test {
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr std::int64_t all_steps = 12;
 
-// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones. Kept by name,
-// as parameters change places when buckets are rebuilt.
+// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones. Kept by
+// name, as parameters change places when buckets are rebuilt.
 class ErrorFeedback final : public Stateful {
  public:
   explicit ErrorFeedback(int rank) : prefix_("rank." + std::to_string(rank) + ".") {}
@@ -184,7 +184,8 @@ std::vector<at::Tensor> weights_of(const Training& training) {
   return weights;
 }
 
-// Four ranks train on whole batches, without random numbers; two go on from step 5 to step 8, and three from there to the end.
+// Four ranks train on whole batches, without random numbers; two go on from step 5 to step 8, and
+// three from there to the end.
 void change_ranks(const test::Rank& rank) {
   ProcessGroup world = init_process_group();
   torch::manual_seed(1);
@@ -249,4 +250,4 @@ TEST(ResumedTraining, WithStateSpreadOverTheRanksIsTheSame) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::resumed_training_test

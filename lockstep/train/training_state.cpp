@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/train/training_state.h"
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
-#include "lockstep/parallel/data_parallel_state.h"
+#include "lockstep/parallel/replicate/data_parallel_state.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/train/variable_state.h"
 

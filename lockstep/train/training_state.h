@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "lockstep/data/distributed_sampler.h"
-#include "lockstep/parallel/data_parallel_base.h"
+#include "lockstep/parallel/replicate/data_parallel_base.h"
 #include "lockstep/tensor/random_generators.h"
 #include "lockstep/tensor/state.h"
 
@@ -56,9 +56,9 @@ class LOCKSTEP_API TrainingState {
   // Those of its module; shared ones are loaded by rank 0 for all.
   void add(const std::string& name, DataParallelBase& ddp);
 
-  // State and options; parameters have their names in `module`. Errors: misuse for a parameter that is
-  // not the module's; unsupported, naming it, for an optimizer but SGD, Adam, AdamW, Adagrad, RMSprop
-  // and what derives from these.
+  // State and options; parameters have their names in `module`. Errors: misuse for a parameter that
+  // is not the module's; unsupported, naming it, for an optimizer but SGD, Adam, AdamW, Adagrad,
+  // RMSprop and what derives from these.
   void add(const std::string& name, torch::optim::Optimizer& optimizer,
            const torch::nn::Module& module);
 
@@ -71,8 +71,8 @@ class LOCKSTEP_API TrainingState {
 
   void add(const std::string& name, const RandomGenerators& generators);
 
-  // A variable of the program, equal on all ranks: a bool, an integer, a float or double, a text; or
-  // a tensor, whose values are copied into it. Saved as `value`.
+  // A variable of the program, equal on all ranks: a bool, an integer, a float or double, a text;
+  // or a tensor, whose values are copied into it. Saved as `value`.
   // Errors, when it is loaded: misuse for another kind of value, an integer or float that does not
   // fit the variable, and a tensor of another type or shape.
   template <VariableType T>

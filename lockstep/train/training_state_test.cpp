@@ -12,7 +12,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::training_state_test {
 namespace {
 
 using test::fault_of;
@@ -186,4 +186,4 @@ TEST(TrainingState, GoesOnAsIfATrainingHadNeverBeenInterrupted) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::training_state_test

@@ -14,7 +14,7 @@
 #include <utility>
 #include <variant>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {

@@ -6,13 +6,13 @@
 
 #include <string>
 
-#include "lockstep/optim/zero_redundancy_optimizer.h"
-#include "lockstep/parallel/memory_report.h"
-#include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/observe/memory_report.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::ddp_refusals_test {
 namespace {
 
 using namespace test;
@@ -125,4 +125,4 @@ TEST_F(RefusalsOnCuda, AnEngineIsNeeded) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ddp_refusals_test

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "lockstep/optim/adam.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::ddp_test {
 namespace {
 
 using namespace test;
@@ -223,7 +223,7 @@ TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {
   });
 }
 
-// --- Streams --------------------------------------------------------------------------------------
+// --- Streams -------------------------------------------------------------------------------------
 
 bool is_write(const StreamEntry& entry) { return entry.kind == StreamEntry::Kind::write; }
 
@@ -305,4 +305,4 @@ TEST_F(DistributedDataParallelOnCuda, ReducesBesideBackwardInAnOrderThatStreamsK
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ddp_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/reduction_stream.h"
+#include "lockstep/parallel/gradients/reduction_stream.h"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -9,7 +9,7 @@
 
 #include "tests/cuda/stand_in_cuda.h"
 
-namespace lockstep {
+namespace lockstep::reduction_stream_test {
 namespace {
 
 using namespace test;
@@ -89,4 +89,4 @@ TEST_F(ReductionStreamOnCuda, LeavesJobsInCpuMemoryAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::reduction_stream_test

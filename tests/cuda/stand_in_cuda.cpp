@@ -330,7 +330,8 @@ std::optional<at::Tensor> on_host(const std::optional<at::Tensor>& tensor) {
   return tensor && tensor->defined() ? std::optional(on_host(*tensor)) : tensor;
 }
 
-// That it writes to the running statistics its schema does not say, so compute_on_host() would lose it.
+// That it writes to the running statistics its schema does not say, so compute_on_host() would lose
+// it.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,

@@ -1,4 +1,5 @@
-// The stand-ins themselves: what would hold a thread up is counted, and nothing holds one up for good.
+// The stand-ins themselves: what would hold a thread up is counted, and nothing holds one up for
+// good.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -19,7 +20,7 @@
 #include "tests/fault_of.h"
 #include "tests/stand_in_engine.h"
 
-namespace lockstep {
+namespace lockstep::stand_ins_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -148,4 +149,4 @@ TEST_F(StandInEngine, WaitsNotForEverForARankThatDoesNotCome) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::stand_ins_test

@@ -1,10 +1,10 @@
 // Whether streams use a device's memory in an order that they keep, whatever time each takes.
 //
 // A stand-in runs every kernel at once, so its results are right though a stream forgot to wait for
-// another. This finds such a stream in any run: two uses of the same bytes, one of them a write, are
-// in order on one stream, after a wait for an event that came after the first use, or after a wait
-// of the host. It also finds memory that is freed while a stream other than the one that it was
-// allocated on may still use it: the CUDA allocator gives it away.
+// another. This finds such a stream in any run: two uses of the same bytes, one of them a write,
+// are in order on one stream, after a wait for an event that came after the first use, or after a
+// wait of the host. It also finds memory that is freed while a stream other than the one that it
+// was allocated on may still use it: the CUDA allocator gives it away.
 //
 // Thread safety: none.
 

@@ -7,13 +7,13 @@
 #include <set>
 #include <string>
 
-#include "lockstep/parallel/finite_check.h"
+#include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_lists.h"
 #include "tests/cuda/trained.h"
 
-namespace lockstep {
+namespace lockstep::tensors_test {
 namespace {
 
 using namespace test;
@@ -29,7 +29,8 @@ Tensors some(int rank, at::Device device) {
           torch::full({5}, rank + 2, torch::TensorOptions(device).dtype(torch::kLong))};
 }
 
-// Calls `collective` on both and expects equal tensors on every rank, on the device that they were on.
+// Calls `collective` on both and expects equal tensors on every rank, on the device that they were
+// on.
 void expect_same_on_both(
     const std::function<void(const Tensors&, const ProcessGroup&)>& collective) {
   StandInDevices devices;
@@ -129,4 +130,4 @@ TEST_F(TensorsOnCuda, FiniteCheckFindsTheFirstThatIsNot) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::tensors_test

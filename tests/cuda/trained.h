@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/device.h"
 #include "tests/cuda/stand_in_cuda.h"
 #include "tests/stand_in_engine.h"
@@ -85,8 +85,8 @@ inline void note_calls(StandInDevices& devices) {
   };
 }
 
-// Calls `train` on each rank and returns what its model's parameters, buffers and gradients are then, in
-// CPU memory; those that are undefined are left out.
+// Calls `train` on each rank and returns what its model's parameters, buffers and gradients are
+// then, in CPU memory; those that are undefined are left out.
 inline std::vector<std::vector<torch::Tensor>> trained(
     Place place, int ranks, const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& train,
     StandInDevices* devices = nullptr) {

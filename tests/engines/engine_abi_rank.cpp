@@ -1,8 +1,8 @@
 // A rank of a job that an engine's own launcher has started; it opens a plugin and knows nothing
 // else of what is underneath.
 //
-// engine_abi_rank PLUGIN collectives     compares all that the engine does with the same done serially
-// engine_abi_rank PLUGIN identify        learns who it is, makes no communicator, and ends
+// engine_abi_rank PLUGIN collectives     compares all that the engine does with the same done
+// serially engine_abi_rank PLUGIN identify        learns who it is, makes no communicator, and ends
 // engine_abi_rank PLUGIN refused WORDS   sees probe() or identify() refuse, with all of these words
 // engine_abi_rank PLUGIN deserted        rank 0 ends with exit code 3 while the others wait for it
 
@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 #include "tests/engines/engine_checks.h"
 
 namespace {

@@ -1,4 +1,5 @@
-// All functions of an engine: its collectives, sub-groups, and communicators of two threads at once.
+// All functions of an engine: its collectives, sub-groups, and communicators of two threads at
+// once.
 //
 // For engines that know by themselves who a process is (identify); any launcher of theirs starts
 // the ranks.

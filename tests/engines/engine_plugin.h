@@ -15,7 +15,8 @@ namespace lockstep::test {
 // The engine in the plugin `path`, which stays open.
 const lockstep_engine& open_plugin(const char* path);
 
-// A function of the ABI has returned `result`: throws with `what` and the error's text unless it is 0.
+// A function of the ABI has returned `result`: throws with `what` and the error's text unless it is
+// 0.
 void expect_success(int result, const std::string& what, const lockstep_engine_error& error);
 
 struct World {

@@ -60,7 +60,7 @@ class Cases:
             sys.exit(f"exit code {code}")
 
     def deserted(self):
-        """A rank that ends with an error does not wait for the others, so the launcher ends them."""
+        """A rank that fails does not wait for the others, so the launcher ends them."""
         start = time.monotonic()
         code, _ = run([self.mpiexec, "-n", 3, self.rank, self.plugin, "deserted"], limit=60)
         if code == 0:

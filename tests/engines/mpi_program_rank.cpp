@@ -13,10 +13,11 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/buffer.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/engine/mpi/library.h"  // <mpi.h>
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/job/operation.h"
 #include "tests/engines/engine_checks.h"
 
 namespace {

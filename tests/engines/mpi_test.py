@@ -17,7 +17,10 @@ def main():
         print("skipped: there is no mpiexec (Debian's package openmpi-bin)")
         sys.exit(SKIPPED)
     Cases("mpiexec", plugin, rank, program).all()
-    Cases("mpiexec", in_pieces, rank, program).succeed(3, rank, "collectives", says="all of 3 ranks")
+    Cases("mpiexec", in_pieces, rank, program).succeed(3,
+                                                       rank,
+                                                       "collectives",
+                                                       says="all of 3 ranks")
 
 
 if __name__ == "__main__":

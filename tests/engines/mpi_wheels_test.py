@@ -19,8 +19,11 @@ PROGRAM = ("mpi_program_rank", "collective_checks", "engine_checks", "engine_plu
 
 def compile_with(mpicxx, source, output, *words):
     output.parent.mkdir(parents=True, exist_ok=True)
-    code, _ = run([mpicxx, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
-                   "-I", source, *words, "-o", output], limit=300)
+    code, _ = run([
+        mpicxx, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-I",
+        source, *words, "-o", output
+    ],
+                  limit=300)
     if code != 0:
         sys.exit(f"it does not compile with {mpicxx}")
     return output

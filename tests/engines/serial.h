@@ -7,16 +7,16 @@
 #include <cstddef>
 #include <vector>
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep::test {
 
 using Bytes = std::vector<std::byte>;
 
 // Of a rank, or of any other number. Sums and products of some ranks' are exact in floating-point
-// types and overflow in integers, of which every fifth is large; there are negative ones where there
-// can be. Booleans are bytes of 0 to 3.
+// types and overflow in integers, of which every fifth is large; there are negative ones where
+// there can be. Booleans are bytes of 0 to 3.
 Bytes elements(DType dtype, std::size_t count, int seed);
 
 // Whether combined() knows its arithmetic.

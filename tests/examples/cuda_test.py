@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An example trains on a GPU as it does on the CPU, but for rounding. Skipped where there is none."""
+"""An example trains on a GPU as on the CPU, up to rounding. Skipped where there is no GPU."""
 
 import argparse
 import json
@@ -15,7 +15,8 @@ from small_datasets import write_fashion_mnist  # noqa: E402
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 STEPS = 20
-TOLERANCE = 0.02  # Of the loss, which falls from 2.3: sums have another order, and convolutions TF32.
+# On the loss, which falls from 2.3: sums have another order, and convolutions use TF32.
+TOLERANCE = 0.02
 
 
 def train(arguments, folder, device):

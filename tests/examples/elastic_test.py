@@ -82,8 +82,8 @@ class Elastic(unittest.TestCase):
         return hash_in(job.output())
 
     def kept(self, every=5):
-        return ("--checkpoint", self.checkpoints, "--checkpoint-every", every, "--keep", 3, "--resume",
-                "auto")
+        return ("--checkpoint", self.checkpoints, "--checkpoint-every", every, "--keep", 3,
+                "--resume", "auto")
 
     def until(self, holds, what, limit=60):
         deadline = time.monotonic() + limit
@@ -108,7 +108,8 @@ class Elastic(unittest.TestCase):
     def test_killed_ranks_are_started_anew_and_the_weights_are_those_of_an_undisturbed_run(self):
         training = ("--steps", 100, "--batch-size", 16)
         whole = self.undisturbed(2, PROGRAMS.fashion_mnist, *training)
-        job = self.start(("-n", 2, "--max-restarts", 3), PROGRAMS.fashion_mnist, *training, *self.kept())
+        job = self.start(("-n", 2, "--max-restarts", 3), PROGRAMS.fashion_mnist, *training,
+                         *self.kept())
         for _ in range(3):
             self.after_another_checkpoint()
             time.sleep(random.uniform(0, 0.1))
@@ -160,7 +161,8 @@ class Elastic(unittest.TestCase):
         self.assertRegex(first.output(), r"was lost; attempt \d: 1 rank on 1 host")
 
     def test_the_loss_of_the_host_with_the_store_ends_the_others_within_five_seconds(self):
-        _, first, second = self.two_hosts(2, PROGRAMS.fashion_mnist, "--steps", 100000, *self.kept())
+        _, first, second = self.two_hosts(2, PROGRAMS.fashion_mnist, "--steps", 100000,
+                                          *self.kept())
         self.after_another_checkpoint()
         kill_all(first.process.pid)
         start = time.monotonic()
@@ -175,7 +177,8 @@ class Elastic(unittest.TestCase):
         for tell in (lambda job: job.process.send_signal(signal.SIGTERM),
                      lambda job: job.process.send_signal(signal.SIGUSR1),
                      lambda job: os.kill(ranks_of(job.process.pid)[1], signal.SIGUSR1)):
-            job = self.start(("-n", 2, "--max-restarts", 3), PROGRAMS.fashion_mnist, *training, *kept)
+            job = self.start(("-n", 2, "--max-restarts", 3), PROGRAMS.fashion_mnist, *training,
+                             *kept)
             self.after_another_checkpoint()
             time.sleep(random.uniform(0, 0.05))
             tell(job)

@@ -60,7 +60,8 @@ class Examples(unittest.TestCase):
     def test_fashion_mnist_learns_and_reports(self):
         write_fashion_mnist(self.data)
         result = self.folder / "result.json"
-        done = self.train(2, PROGRAMS.fashion_mnist, "--epochs", 4, "--batch-size", 32, "--json", result)
+        done = self.train(2, PROGRAMS.fashion_mnist, "--epochs", 4, "--batch-size", 32, "--json",
+                          result)
         report = json.loads(result.read_text())
         self.assertEqual((report["world_size"], report["steps"]), (2, 32))
         self.assertGreater(report["accuracy"], 0.8)
@@ -71,7 +72,8 @@ class Examples(unittest.TestCase):
         write_fashion_mnist(self.data)
         hashes = []
         for seed in (1, 1, 2):
-            done = self.train(2, PROGRAMS.fashion_mnist, "--steps", 3, "--seed", seed, "--print-hash")
+            done = self.train(2, PROGRAMS.fashion_mnist, "--steps", 3, "--seed", seed,
+                              "--print-hash")
             hashes.append(re.search(r"sha256 ([0-9a-f]{64})", done.stdout)[1])
         self.assertEqual(hashes[0], hashes[1])
         self.assertNotEqual(hashes[0], hashes[2])
@@ -79,8 +81,10 @@ class Examples(unittest.TestCase):
     def test_saved_weights_are_loaded_bit_for_bit_on_another_number_of_ranks(self):
         write_fashion_mnist(self.data)
         weights = self.folder / "weights.safetensors"
-        saved = self.train(2, PROGRAMS.fashion_mnist, "--steps", 3, "--save", weights, "--print-hash")
-        loaded = self.train(1, PROGRAMS.fashion_mnist, "--epochs", 0, "--load", weights, "--print-hash")
+        saved = self.train(2, PROGRAMS.fashion_mnist, "--steps", 3, "--save", weights,
+                           "--print-hash")
+        loaded = self.train(1, PROGRAMS.fashion_mnist, "--epochs", 0, "--load", weights,
+                            "--print-hash")
         hash_of = re.compile(r"sha256 ([0-9a-f]{64})")
         self.assertEqual(hash_of.search(saved.stdout)[1], hash_of.search(loaded.stdout)[1])
         accuracy_of = re.compile(r"test accuracy ([\d.]+)")
@@ -96,7 +100,8 @@ class Examples(unittest.TestCase):
         write_fashion_mnist(self.data)
         lines = []
         for ranks in (1, 2, 4):
-            done = self.train(ranks, PROGRAMS.deterministic, "--epochs", 1, "--batch-size", 64, "--steps", 4)
+            done = self.train(ranks, PROGRAMS.deterministic, "--epochs", 1, "--batch-size", 64,
+                              "--steps", 4)
             lines.append(re.search(r"loss \S+, sha256 [0-9a-f]{64}", done.stdout)[0])
         self.assertEqual(lines[1:], lines[:1] * 2)
 
@@ -148,8 +153,8 @@ class Examples(unittest.TestCase):
         for ranks, steps in ((4, 5), (2, 7), (3, 11)):
             logs.append(self.folder / f"log-{ranks}")
             first = ("--batch-size", 12) if ranks == 4 else ()
-            done = self.train(ranks, PROGRAMS.fashion_mnist, *first, "--steps", steps, "--checkpoint",
-                              folder, "--resume", "auto", "--log-samples", logs[-1])
+            done = self.train(ranks, PROGRAMS.fashion_mnist, *first, "--steps", steps,
+                              "--checkpoint", folder, "--resume", "auto", "--log-samples", logs[-1])
             self.assertIn(f"{steps}/{steps} steps", done.stderr)
         samples, steps_seen = [], set()
         for ranks, log in zip((4, 2, 3), logs):
@@ -182,8 +187,8 @@ class Examples(unittest.TestCase):
         program, folder = PROGRAMS.cifar10, self.folder / "checkpoints"
         self.train(2, program, "--steps", 7, "--batch-size", 30, "--checkpoint", folder)
         result = self.folder / "result.json"
-        done = self.train(1, program, "--epochs", 2, "--checkpoint", folder, "--resume", "auto", "--json",
-                          result)
+        done = self.train(1, program, "--epochs", 2, "--checkpoint", folder, "--resume", "auto",
+                          "--json", result)
         # Nine steps of 60 make an epoch of 500.
         self.assertEqual(json.loads(result.read_text())["steps"], 18)
         self.assertIn("18/18 steps", done.stderr)
@@ -209,8 +214,8 @@ class Examples(unittest.TestCase):
     def test_without_any_checkpoint_auto_starts_anew(self):
         write_fashion_mnist(self.data)
         folder = self.folder / "deep" / "checkpoints"
-        done = self.train(2, PROGRAMS.fashion_mnist, "--steps", 2, "--checkpoint", folder, "--resume",
-                          "auto")
+        done = self.train(2, PROGRAMS.fashion_mnist, "--steps", 2, "--checkpoint", folder,
+                          "--resume", "auto")
         self.assertNotIn("resumed", done.stderr)
         self.assertEqual(checkpoints_in(folder), ["step-0000000002"])
 
@@ -224,7 +229,11 @@ class Examples(unittest.TestCase):
         self.refuses(program, "--resume", "/no/such/folder", code=64, text="/no/such/folder")
         self.refuses(program, "--resume", "auto", code=64, text="--checkpoint")
         self.refuses(program, "--checkpoint-every", 5, code=64, text="--checkpoint")
-        self.refuses(program, "--checkpoint", "/dev/null/a", code=64, text="cannot write in /dev/null")
+        self.refuses(program,
+                     "--checkpoint",
+                     "/dev/null/a",
+                     code=64,
+                     text="cannot write in /dev/null")
 
     def test_missing_and_damaged_data_are_named(self):
         program = PROGRAMS.fashion_mnist
@@ -295,7 +304,10 @@ class Examples(unittest.TestCase):
 
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic):
-            done = subprocess.run([program, "--help"], text=True, stdout=subprocess.PIPE, check=True)
+            done = subprocess.run([program, "--help"],
+                                  text=True,
+                                  stdout=subprocess.PIPE,
+                                  check=True)
             self.assertIn("lockstep run -n 2", done.stdout)
 
     def test_without_a_launcher_it_says_what_to_do(self):

@@ -1,4 +1,5 @@
-// What a disk, or a kill, in the midst of a save does to checkpoints: nothing to those that there are.
+// What a disk, or a kill, in the midst of a save does to checkpoints: nothing to those that there
+// are.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -16,10 +17,10 @@
 #include <sstream>
 #include <string>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpointer.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/log.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/faults/forked_ranks.h"

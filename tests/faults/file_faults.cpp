@@ -3,7 +3,7 @@
 //
 //   LOCKSTEP_TEST_FAULT="in=/runs/a rank=1 at=17 do=kill log=/tmp/operations"
 //
-//   in=FOLDER  counts the operations that change something in this folder or below, but for its .lock
+//   in=FOLDER  counts operations that change something in this folder or below, except its .lock
 //   rank=R     only where RANK is R; else in every process
 //   at=N       the operation, counted from 1; at=N+ for that and all that follow; 0 for all of them
 //   do=kill          SIGKILL before the operation

@@ -13,8 +13,8 @@
 
 namespace lockstep::test {
 
-// Runs `body` in each, with the environment of init_process_group(). They are a process group of their
-// own. At the limit the rest are killed.
+// Runs `body` in each, with the environment of init_process_group(). They are a process group of
+// their own. At the limit the rest are killed.
 std::vector<Exit> fork_ranks(int world_size, const Body& body,
                              std::chrono::milliseconds limit = std::chrono::seconds(60));
 

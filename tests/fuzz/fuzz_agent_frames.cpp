@@ -3,8 +3,8 @@
 // way when it is said again.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/agent_frames.h"
 #include "tests/fuzz/target.h"
 

@@ -2,8 +2,8 @@
 // in, and nothing but an Error comes out. The first byte chooses the end.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/handshake.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/store/handshake.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

@@ -1,6 +1,6 @@
-// F8: what a user, a script or a batch system says to `lockstep run`. The first byte chooses: streams of
-// ranks alone, or a whole command line, its words separated by zeros. There, a word NAME=VALUE is a
-// variable of the environment instead, where NAME is LOCKSTEP_ and capitals.
+// F8: what a user, a script or a batch system says to `lockstep run`. The first byte chooses:
+// streams of ranks alone, or a whole command line, its words separated by zeros. There, a word
+// NAME=VALUE is a variable of the environment instead, where NAME is LOCKSTEP_ and capitals.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/launch/log_options.h"
 #include "tests/fuzz/target.h"
 #include "tools/run/options.h"

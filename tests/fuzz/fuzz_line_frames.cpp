@@ -2,7 +2,7 @@
 // comes out, and what is understood is understood in the same way when it is said again.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/lines/line_frames.h"
 #include "tests/fuzz/target.h"
 

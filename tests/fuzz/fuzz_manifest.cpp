@@ -1,14 +1,14 @@
-// F5: the manifest of a checkpoint. The first byte chooses whether the rest is read as it is, or with
-// the end and the CRC-32C that belong to it, so that broken ones reach the parser.
+// F5: the manifest of a checkpoint. The first byte chooses whether the rest is read as it is, or
+// with the end and the CRC-32C that belong to it, so that broken ones reach the parser.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <limits>
 #include <span>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/comm/error.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

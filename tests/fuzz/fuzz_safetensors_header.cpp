@@ -1,14 +1,14 @@
-// F4: the header of a safetensors file. The first byte chooses whether the rest is read, as the JSON of
-// a file with so many bytes of data as the next two say, or is made into a header, which is written
-// and read again.
+// F4: the header of a safetensors file. The first byte chooses whether the rest is read, as the
+// JSON of a file with so many bytes of data as the next two say, or is made into a header, which is
+// written and read again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <string_view>
 #include <tuple>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

@@ -4,9 +4,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/store_protocol.h"
-#include "lockstep/comm/store/store_service.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/store/store_protocol.h"
+#include "lockstep/job/store/store_service.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

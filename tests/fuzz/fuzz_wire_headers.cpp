@@ -1,5 +1,5 @@
-// F3: what one rank writes for another: the header of a message, and the packets of the switchboard.
-// The first byte chooses which.
+// F3: what one rank writes for another: the header of a message, and the packets of the
+// switchboard. The first byte chooses which.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/packet.h"
-#include "lockstep/comm/host/switchboard.h"
-#include "lockstep/comm/message_header.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/message_header.h"
+#include "lockstep/job/packet.h"
+#include "lockstep/job/switchboard.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {

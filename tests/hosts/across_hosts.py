@@ -21,7 +21,8 @@ from jobs_across import Job
 from network_hosts import Hosts
 from run_tests import run_tests
 
-MISUSE, MISMATCH, TIMEOUT, PEER_LOST, ABORTED, CORRUPT = 10, 11, 13, 14, 15, 16  # Of rank_of_hosts.h.
+# As in rank_of_hosts.h.
+MISUSE, MISMATCH, TIMEOUT, PEER_LOST, ABORTED, CORRUPT = 10, 11, 13, 14, 15, 16
 PREEMPTED = 75
 NAMED_WITHIN = 1  # Seconds, on every surviving rank, of a rank that was killed.
 UNREACHED_WITHIN = 6  # Seconds, of a host without a link.
@@ -71,11 +72,13 @@ class AcrossHosts(unittest.TestCase):
     def assert_joined(self, joined, backend, counts, job):
         """These are all ranks of one group, and they are where they should be."""
         size = sum(counts)
-        self.assertEqual(sorted(int(event["rank"]) for event in joined), list(range(size)), job.said())
+        self.assertEqual(sorted(int(event["rank"]) for event in joined), list(range(size)),
+                         job.said())
         self.assertEqual({(event["backend"], event["size"]) for event in joined},
                          {(backend, str(size))}, job.said())
         places = sorted((int(event["local_size"]), int(event["local_rank"])) for event in joined)
-        self.assertEqual(places, sorted((count, local) for count in counts for local in range(count)))
+        self.assertEqual(places, sorted(
+            (count, local) for count in counts for local in range(count)))
 
     def assert_named(self, job, survivors, lost, since, limit):
         """Each of them, within so many seconds."""

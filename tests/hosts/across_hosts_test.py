@@ -37,7 +37,8 @@ class Launchers(AcrossHosts):
         job = self.job(LOCKSTEP_LOG="info")
         job.by_lockstep_run((2, 2))
         self.assert_was_in_order(job, "shm+gloo")
-        self.assertEqual(job.said().count("backend shm+gloo (4 ranks on 2 hosts; by eth0 "), 4, job.said())
+        self.assertEqual(job.said().count("backend shm+gloo (4 ranks on 2 hosts; by eth0 "), 4,
+                         job.said())
 
     def test_lockstep_run_on_three_hosts(self):
         self.need("oneccl")
@@ -136,7 +137,8 @@ class WithoutIPv4(AcrossHosts):
         job.until("stepping", 4)
         for host in self.hosts:
             own = f"[{host.address6}]:"
-            self.assertGreaterEqual(len([one for one in host.listening() if one.startswith(own)]), 2)
+            mine = [one for one in host.listening() if one.startswith(own)]
+            self.assertGreaterEqual(len(mine), 2)
         job.tell_to_end()
         self.assert_was_in_order(job, "shm+mpi")
 
@@ -173,7 +175,8 @@ class Protection(AcrossHosts):
         self.need("gloo")
         job = self.job(LOCKSTEP_JOB_ID="right")
         job.by_variables((1, 1, 1), ranks=(0, 1))
-        for wrong in ({"LOCKSTEP_JOB_TOKEN_FILE": job.token("other")}, {"LOCKSTEP_JOB_ID": "wrong"}):
+        for wrong in ({"LOCKSTEP_JOB_TOKEN_FILE": job.token("other")},
+                      {"LOCKSTEP_JOB_ID": "wrong"}):
             impostor = self.job("--timeout", 5, **{"LOCKSTEP_JOB_ID": "right", **wrong})
             impostor.by_variables((1, 1, 1), ranks=(2,), port=job.port)
             self.assertEqual(impostor.wait(), [MISUSE], impostor.said())
@@ -252,7 +255,8 @@ class Harm(AcrossHosts):
         job.until("stepping", 4)
         os.kill(job.pid_of(3), signal.SIGKILL)
         self.assertNotEqual(job.wait(), [0], job.said())
-        self.assertEqual({event["lost"] for event in job.events("error")} - {"3"}, set(), job.said())
+        self.assertEqual({event["lost"] for event in job.events("error")} - {"3"}, set(),
+                         job.said())
 
     def unplug_one(self, backend):
         job = self.start(backend)
@@ -299,7 +303,8 @@ class Harm(AcrossHosts):
                     relay.do("corrupt", position)
                     self.through_relay(job, relay)
                     codes = set(job.wait())
-                self.assertEqual(codes - {0, CORRUPT, MISUSE, PEER_LOST, TIMEOUT}, set(), job.said())
+                self.assertEqual(codes - {0, CORRUPT, MISUSE, PEER_LOST, TIMEOUT}, set(),
+                                 job.said())
 
     def test_a_cut_way_to_the_store_after_joining_does_not_harm_the_job(self):
         self.need("gloo")

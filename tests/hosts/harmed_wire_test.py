@@ -66,7 +66,7 @@ class OverAHarmedWire(AcrossHosts):
         self.cut_it(2)
 
     def flip_until_it_shows(self, job, position):
-        """Of a packet that TCP repeats the receiver may have had the first: then it is another's turn."""
+        """The receiver may have the first copy of a packet that TCP repeats: another's turn."""
         for _ in range(5):
             self.wire.do("flip", "line", position)
             patience = time.monotonic() + 5  # Longer than the job's own.
@@ -76,7 +76,8 @@ class OverAHarmedWire(AcrossHosts):
                 time.sleep(0.02)
 
     def test_a_bit_that_is_flipped_in_a_line_ends_the_job_with_an_error_and_no_wrong_sum(self):
-        # Of the frame in which a rank says what it calls (comm/lines/line_frames.h, comm/signature.h).
+        # The frame in which a rank says what it calls: comm/lines/line_frames.h,
+        # comm/core/signature.h.
         parts = {"length": 0, "kind": 4, "group": 5, "number": 13, "count": 21, "operation": 49,
                  "dtype": 50}
         for part, position in parts.items():

@@ -243,8 +243,8 @@ class RelayTest(unittest.TestCase):
             self.assertEqual(said, f"node1 {hosts[1].address}\n")
 
 
-# Gives back to each connection what it says, the first "LOCKSTEP", as the end of a line does, if that
-# is asked for.
+# Gives back to each connection what it says, the first "LOCKSTEP", as the end of a line does, if
+# that is asked for.
 ECHO = """
 import socket, sys, threading
 def answer(peer):

@@ -124,7 +124,8 @@ class Job:
         return self.events(kind)
 
     def pid_of(self, rank):
-        return next(int(event["pid"]) for event in self.events("joined") if event["rank"] == str(rank))
+        return next(
+            int(event["pid"]) for event in self.events("joined") if event["rank"] == str(rank))
 
     def wait(self, patience=PATIENCE):
         """Exit codes, in the order in which processes were started."""

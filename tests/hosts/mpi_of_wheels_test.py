@@ -29,9 +29,12 @@ class UnderMpiOfAWheel(AcrossHosts):
 
     def assert_runs_under(self, wheel, kind):
         job = self.job_with(wheel, LOCKSTEP_JOB_TOKEN_FILE=None, LOCKSTEP_LOG="info")
-        job.by_mpirun((2, 2), mpirun=self.options.source / ".deps" / wheel / "bin/mpiexec", kind=kind)
+        job.by_mpirun((2, 2),
+                      mpirun=self.options.source / ".deps" / wheel / "bin/mpiexec",
+                      kind=kind)
         self.assert_was_in_order(job, "shm+mpi")
-        self.assertEqual(job.said().count("backend shm+mpi (4 ranks on 2 hosts; by eth0 "), 4, job.said())
+        self.assertEqual(job.said().count("backend shm+mpi (4 ranks on 2 hosts; by eth0 "), 4,
+                         job.said())
 
     def test_mpich(self):
         self.assert_runs_under("mpich", "mpich")

@@ -5,11 +5,11 @@
         server = hosts[0].popen(["server", hosts[0].address])
         hosts[1].run(["client", "node1"])
 
-Host number i is called node1, node2, ...: by its own hostname, and in every host's /etc/hosts. It has
-the interfaces lo and eth0, with 10.77.0.i and fd77::i; with Hosts(2, networks=2) also eth1, with
-10.78.0.i and fd78::i, on a switch of its own; with Hosts(2, families=(6,)) no IPv4 address but that
-of lo. Nothing of this machine's own network is seen or touched. All of it is gone at the end, with
-the processes in it; what a killed test left behind goes when the next one starts.
+Host number i is called node1, node2, ...: by its own hostname, and in every host's /etc/hosts. It
+has the interfaces lo and eth0, with 10.77.0.i and fd77::i; with Hosts(2, networks=2) also eth1,
+with 10.78.0.i and fd78::i, on a switch of its own; with Hosts(2, families=(6,)) no IPv4 address but
+that of lo. Nothing of this machine's own network is seen or touched. All of it is gone at the end,
+with the processes in it; what a killed test left behind goes when the next one starts.
 """
 
 import os
@@ -101,7 +101,7 @@ def remove_stale():
 
 
 class Host:
-    """One of them. Its processes see this machine's files, but for /etc/hosts and the resolver's."""
+    """One host. Its processes see this machine's files, except /etc/hosts and the resolver's."""
 
     def __init__(self, hosts, number):
         self.number = number
@@ -132,7 +132,8 @@ class Host:
             out, err = process.communicate()
             raise RuntimeError(f"{words} on {self.name} took more than {timeout} s:\n{out}{err}")
         if check and process.returncode:
-            raise RuntimeError(f"{words} on {self.name} ended with {process.returncode}:\n{out}{err}")
+            raise RuntimeError(
+                f"{words} on {self.name} ended with {process.returncode}:\n{out}{err}")
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def listening(self):
@@ -141,7 +142,7 @@ class Host:
         return sorted(line.split()[3] for line in lines)
 
     def unplug(self):
-        """Pulls the cable out of eth0: the host sees that there is no link, its peers see nothing."""
+        """Pulls the cable out of eth0: the host sees that the link is down, its peers do not."""
         self._at_switch("ip", "link", "set", self.name, "down")
 
     def plug_in(self):
@@ -231,7 +232,8 @@ class Hosts:
         _run("ip", "link", "add", device, "netns", host.namespace, "type", "veth",
              "peer", "name", port, "netns", self.switch)
         _run("ip", "-n", self.switch, "link", "set", port, "master", f"switch{network}", "up")
-        address, address6 = (f"10.{77 + network}.0.{host.number}", f"fd{77 + network}::{host.number}")
+        address, address6 = (f"10.{77 + network}.0.{host.number}",
+                             f"fd{77 + network}::{host.number}")
         commands = [("link", "set", device, "up")]
         if 4 in self._families:
             commands.append(("addr", "add", f"{address}/24", "dev", device))

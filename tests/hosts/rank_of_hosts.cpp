@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exit_code.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/job/environment.h"
 #include "tests/hosts/world_checks.h"
 
 namespace lockstep::test {

@@ -22,7 +22,8 @@ import subprocess
 import sys
 
 CHUNK = 1 << 16
-IN_FLIGHT = 64  # Chunks of each direction that a delay or stall may hold before the sender feels it.
+# Chunks of each direction that a delay or stall may hold before the sender feels it.
+IN_FLIGHT = 64
 
 
 class Harm:
@@ -61,7 +62,8 @@ class Connections:
             return
         self.writers.add(far_writer)
         try:
-            await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
+            await asyncio.gather(self._pass_on(reader, far_writer),
+                                 self._pass_on(far_reader, writer))
         except asyncio.CancelledError:  # The relay ends.
             return
         for each in (writer, far_writer):

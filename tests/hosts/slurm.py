@@ -4,10 +4,10 @@
     with Slurm(nodes=2) as slurm:
         slurm.run(["srun", "-n", "2", "hostname"])
 
-Nodes are called node1, node2, ..., each with a slurmd of its own. They are those of network_hosts.py
-with Slurm(hosts=hosts), and commands then run on the first; else all are this machine. Daemons, keys
-and states are in a folder that goes with them; nothing of /etc/slurm or of an installed service is
-used.
+Nodes are called node1, node2, ..., each with a slurmd of its own. They are those of
+network_hosts.py with Slurm(hosts=hosts), and commands then run on the first; else all are this
+machine. Daemons, keys and states are in a folder that goes with them; nothing of /etc/slurm or of
+an installed service is used.
 """
 
 import os
@@ -91,7 +91,8 @@ class Slurm:
 
     def __exit__(self, *_):
         for daemon in reversed(self._daemons):
-            daemon.terminate()  # So that a slurmd ends its steps, whose daemons are not its children.
+            # A slurmd then ends its steps, whose daemons are not its children.
+            daemon.terminate()
         for daemon in reversed(self._daemons):
             try:
                 daemon.wait(timeout=10)
@@ -121,7 +122,8 @@ class Slurm:
             process.communicate()
             raise
         if check and process.returncode:
-            raise RuntimeError(f"{words} ended with {process.returncode}:\n{out}{err}\n{self.logs()}")
+            raise RuntimeError(
+                f"{words} ended with {process.returncode}:\n{out}{err}\n{self.logs()}")
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def logs(self):
@@ -183,7 +185,7 @@ class Slurm:
         return said.split() == ["idle"] * len(self._names)
 
     def _kill_steps(self):
-        """A step's slurmstepd outlives its slurmd; what tells ours from others is the environment."""
+        """A step's slurmstepd outlives its slurmd; the environment tells ours from others."""
         mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         for entry in pathlib.Path("/proc").iterdir():
             try:

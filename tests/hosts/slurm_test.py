@@ -14,9 +14,10 @@ from run_tests import run_tests
 from slurm import Slurm
 
 
-# What lockstep/comm/environment.cpp and slurm.cpp read.
-READ = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE",
-        "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID")
+# What lockstep/job/environment.cpp and slurm.cpp read.
+READ = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",
+        "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
+        "SLURM_JOB_ID", "SLURM_STEP_ID")
 # srun takes lines of more than a kilobyte apart, and those of several tasks would mix.
 OTHERS = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
 TELL = (f"import json, os\nprint(json.dumps({{name: os.environ[name] for name in {READ + OTHERS} "
@@ -88,8 +89,11 @@ class SlurmTest(unittest.TestCase):
             self.assert_signalled(step)
 
     def waiting_tasks(self, *options):
-        step = self.slurm.popen(["srun", "-n", "2", *options, sys.executable, "-c", WAIT_FOR_SIGNAL],
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        step = self.slurm.popen(
+            ["srun", "-n", "2", *options, sys.executable, "-c", WAIT_FOR_SIGNAL],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True)
         self.addCleanup(step.kill)  # Does nothing to a step that has ended.
         self.assertEqual([step.stdout.readline() for _ in range(2)], ["ready\n"] * 2)
         return step

@@ -81,8 +81,8 @@ class StartedAnew(AcrossHosts):
         job = self.job()
         job.by_torchrun((2, 2), "--max-restarts", 1, until_told=True)
         job.until("stepping", 4)
-        # The second host's agent sees a failure. The first one's sees no more than that the other begins
-        # anew, which does not count.
+        # The second host's agent sees a failure. The first one's sees no more than that the other
+        # begins anew, which does not count.
         unaware = [job.pid_of(rank) for rank in (0, 1)]
         for pid in unaware:
             os.kill(pid, signal.SIGSTOP)

@@ -78,7 +78,8 @@ class Segment:
         """The same packet with one bit of its payload flipped, which its checksum does not show."""
         harmed = bytearray(self.packet)
         harmed[self.payload + position] ^= 0x10
-        # Byte by byte as RFC 1624 says it for words: their place in the segment decides their weight.
+        # Byte by byte as RFC 1624 says it for words: their place in the segment decides their
+        # weight.
         weight = 8 * (1 - (self.payload - self.begin + position) % 2)
         change = (harmed[self.payload + position] - self.packet[self.payload + position]) << weight
         place = self.begin + 16

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs Lockstep, builds a program against the copy with find_package(), and runs it.
 
-  readme         the program and the CMakeLists.txt of README.md, on a small data set, with two ranks
+  readme         the program and the CMakeLists.txt of README.md, on a small data set, with two
+                 ranks
   guide          the programs of docs/guide, each with its ranks
   comm           a program that needs no LibTorch, against the same copy, and the guide's
   moved_torch    programs against a copy whose LibTorch is no longer where it was built with it
@@ -32,8 +33,13 @@ def environment(**added):
 def run(*command, fails=False, folder=None, **added):
     """Runs a command, which must succeed or, if asked, fail; returns what it wrote."""
     print("+", *command, flush=True)
-    done = subprocess.run([str(word) for word in command], env=environment(**added), cwd=folder,
-                          text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([str(word) for word in command],
+                          env=environment(**added),
+                          cwd=folder,
+                          text=True,
+                          stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
     print(done.stdout, flush=True)
     if fails == (done.returncode == 0):
         sys.exit(f"exit code {done.returncode}")
@@ -229,8 +235,10 @@ def moved_torch(args):
 
 def without_torch(args):
     # Beside the other build, as deep in the file system, so that ccache knows its units.
-    build, prefix = args.build.with_name(f"{args.build.name}-without-torch"), args.scratch / "prefix"
-    run("cmake", "-S", args.source, "--preset", "no-torch", "-B", build, "-DLOCKSTEP_BUILD_TESTS=OFF")
+    build, prefix = args.build.with_name(
+        f"{args.build.name}-without-torch"), args.scratch / "prefix"
+    run("cmake", "-S", args.source, "--preset", "no-torch", "-B", build,
+        "-DLOCKSTEP_BUILD_TESTS=OFF")
     run("cmake", "--build", build)
     install(build, prefix)
     binary = compile_program(HERE / "comm", prefix, args.scratch / "build")

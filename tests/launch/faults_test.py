@@ -300,7 +300,8 @@ class Faults(unittest.TestCase):
                                   stdout=subprocess.PIPE)
             status = [it for it in json.loads(done.stdout) if it["ranks"] and
                       {rank["pid"] for rank in it["ranks"]} == set(ranks)]
-            states = [(rank["state"], rank["waits_for"]) for rank in status[0]["ranks"]] if status else []
+            states = [(rank["state"], rank["waits_for"])
+                      for rank in status[0]["ranks"]] if status else []
             if states == [("waiting", [1]), ("stopped", []), ("waiting", [1])]:
                 break
             self.assertLess(time.monotonic(), deadline, done.stdout)
@@ -321,15 +322,15 @@ class Faults(unittest.TestCase):
 
     def test_the_second_job_on_a_port_is_refused_and_the_first_is_not_disturbed(self):
         port = free_port()
-        first = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id",
-                           "one", OPTIONS.rank, "agree-on", 1)
+        first = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}",
+                           "--rdzv-id", "one", OPTIONS.rank, "agree-on", 1)
         self.until_listening(port)
-        other = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id",
-                           "other", OPTIONS.rank, "agree-on", 2)
+        other = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}",
+                           "--rdzv-id", "other", OPTIONS.rank, "agree-on", 2)
         self.assertNotEqual(other.wait(), 0)
         self.assertRegex(other.errors(), r"\bone\b|another job")
-        second = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id",
-                            "one", OPTIONS.rank, "agree-on", 1)
+        second = self.start("-n", 1, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}",
+                            "--rdzv-id", "one", OPTIONS.rank, "agree-on", 1)
         for job in (first, second):
             self.assertEqual(job.wait(), 0, job.errors())
 
@@ -337,13 +338,16 @@ class Faults(unittest.TestCase):
         token = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
         port = free_port()
         hosts = ("--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "token")
-        jobs = [self.start("-n", 1, *hosts, OPTIONS.rank, "reduce-for", 1000, LOCKSTEP_JOB_TOKEN=token)
-                for _ in range(2)]
+        jobs = [
+            self.start("-n", 1, *hosts, OPTIONS.rank, "reduce-for", 1000, LOCKSTEP_JOB_TOKEN=token)
+            for _ in range(2)
+        ]
         for job in jobs:
             job.when_ready(1)
             for pid in (job.process.pid, *job.family()):
                 for file in ("environ", "cmdline"):
-                    self.assertNotIn(token.encode(), pathlib.Path(f"/proc/{pid}/{file}").read_bytes())
+                    self.assertNotIn(token.encode(),
+                                     pathlib.Path(f"/proc/{pid}/{file}").read_bytes())
         for job in jobs:
             job.process.terminate()
         for job in jobs:

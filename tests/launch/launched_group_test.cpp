@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/ranks.h"
 #include "tools/command.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same binary forms its group under torchrun, under mpirun, and with bare environment variables.
+"""The same binary forms its group under torchrun, under mpirun, and with bare environment
+variables.
 
 other_launchers_test.py LAUNCHED_GROUP_TEST --python PYTHON
 """

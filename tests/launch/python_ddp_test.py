@@ -46,8 +46,12 @@ if not options.python:
     sys.exit(SKIPPED)
 
 def started(program, ranks, *hosts):
-    return subprocess.Popen([options.lockstep, "run", "-n", str(ranks), *hosts, options.python, program],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [options.lockstep, "run", "-n",
+         str(ranks), *hosts, options.python, program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True)
 
 
 def lines_of(*launchers):

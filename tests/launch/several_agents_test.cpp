@@ -16,13 +16,13 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/exit_code.h"
-#include "lockstep/comm/host/agent_line.h"
-#include "lockstep/comm/host/job_page.h"
-#include "lockstep/comm/host/switchboard.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/store/tcp_store_server.h"
+#include "lockstep/job/agent_line.h"
+#include "lockstep/job/job_page.h"
+#include "lockstep/job/store/tcp_store_server.h"
+#include "lockstep/job/switchboard.h"
 #include "tests/ranks.h"
 #include "tools/command.h"
 

@@ -13,7 +13,8 @@ SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 PLACES = {
     "1 MB": "mount -t tmpfs -o size=1m tmpfs /dev/shm",
     "read-only": "mount -t tmpfs -o ro tmpfs /dev/shm",
-    "absent": "cp -a /dev/null /dev/zero /dev/urandom {scratch} && mount --bind {scratch} /dev && ! test -e /dev/shm",
+    "absent": "cp -a /dev/null /dev/zero /dev/urandom {scratch} && "
+              "mount --bind {scratch} /dev && ! test -e /dev/shm",
 }
 
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/record.h"
+#include "lockstep/job/record.h"
 
 namespace {
 

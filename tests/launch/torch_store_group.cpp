@@ -7,10 +7,10 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/store/foreign_store.h"
+#include "lockstep/job/environment.h"
+#include "lockstep/job/store/foreign_store.h"
 #include "lockstep/tensor/torch_store.h"
 
 namespace {

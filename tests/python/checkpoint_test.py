@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Python reads our checkpoints with json and safetensors alone: every tensor is in one file, bit for bit
-as it was saved, and the checksums are those of docs/checkpoint-format.md. Where Python's safetensors module
-is not installed, the files are read by their specification.
+"""Python reads our checkpoints with json and safetensors alone: every tensor is in one file, bit
+for bit as it was saved, and the checksums are those of docs/checkpoint-format.md. Where Python's
+safetensors module is not installed, the files are read by their specification.
 """
 
 import argparse
@@ -96,7 +96,9 @@ def check(checkpoint, printed):
 def check_merged(lockstep, folder, found):
     """One file of all tensors of a part, as `lockstep checkpoint merge` writes it."""
     file = pathlib.Path(folder, "model.safetensors")
-    subprocess.run([lockstep, "checkpoint", "merge", folder, file], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([lockstep, "checkpoint", "merge", folder, file],
+                   stdout=subprocess.DEVNULL,
+                   check=True)
     merged = {("model", name): digest(tensor)
               for name, tensor in tensors_in(file, {"format": "pt"}).items()}
     assert merged == {key: value for key, value in found.items() if key[0] == "model"}, "merged"

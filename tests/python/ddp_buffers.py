@@ -117,8 +117,8 @@ def join_unused(rig):
     net = rig.load("Branches")
     ddp = rig.wrap(net, find_unused_parameters=True)
     optimizer = sgd(net, 0.01)
-    # A rank that has joined uses nothing. PyTorch's says that it uses whatever any has used since it
-    # joined: it hands its own map to the all-reduce as it lies, and never clears it again.
+    # A rank that has joined uses nothing. PyTorch's says that it uses whatever any has used since
+    # it joined: it hands its own map to the all-reduce as it lies, and never clears it again.
     ddp._match_unused_params_allreduce = lambda: ddp.process_group.allreduce(
         torch.zeros_like(ddp.reducer._get_local_used_map()))
     with ddp.join():

@@ -78,7 +78,8 @@ struct Mixed : torch::nn::Module {
   torch::nn::Linear linear1, linear2, linear3, linear4;
 };
 
-// A layer of complex weights, and a complex buffer, between real ones. Its values follow from `factor`.
+// A layer of complex weights, and a complex buffer, between real ones. Its values follow from
+// `factor`.
 struct Complex : torch::nn::Module {
   explicit Complex(double factor)
       : linear1(12, 16),

@@ -8,8 +8,8 @@
 
 #include "tests/python/ddp_rig.h"
 
-// Under the names that the functions of ddp_gradients.py, ddp_unused.py, ddp_buffers.py and ddp_zero.py
-// have.
+// Under the names that the functions of ddp_gradients.py, ddp_unused.py, ddp_buffers.py and
+// ddp_zero.py have.
 using Scenarios = std::vector<std::pair<const char*, void (*)(Rig&)>>;
 
 Scenarios gradient_scenarios();

@@ -6,8 +6,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/stack.h>
+#include <lockstep/base/error.h>
 #include <lockstep/checkpoint/safetensors.h>
-#include <lockstep/comm/error.h>
 #include <lockstep/optim/adam.h>
 #include <lockstep/optim/adamw.h>
 #include <lockstep/optim/clip_grad_norm.h>

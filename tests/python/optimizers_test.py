@@ -42,9 +42,12 @@ def made_inputs(kinds):
 
 def optimizer_in_python(algorithm, weights, options):
     if algorithm == "SGD":
-        return torch.optim.SGD(weights, fused=True, **options | {"nesterov": options["nesterov"] == 1})
-    options = {"betas": (options["beta1"], options["beta2"]), "amsgrad": options["amsgrad"] == 1} | {
-        name: options[name] for name in ("lr", "eps", "weight_decay")}
+        return torch.optim.SGD(weights,
+                               fused=True,
+                               **options | {"nesterov": options["nesterov"] == 1})
+    same = {name: options[name] for name in ("lr", "eps", "weight_decay")}
+    options = same | {"betas": (options["beta1"], options["beta2"]),
+                      "amsgrad": options["amsgrad"] == 1}
     return getattr(torch.optim, algorithm)(weights, fused=True, **options)
 
 
@@ -90,7 +93,8 @@ def main():
     cases += [("AdamW", ADAM, clipping, HALF + FULL) for clipping in CLIPPING]
     with tempfile.TemporaryDirectory() as name:
         for algorithm, options, clipping, kinds in cases:
-            compare(sys.argv[1], pathlib.Path(name), algorithm, made_inputs(kinds), options, clipping)
+            compare(sys.argv[1], pathlib.Path(name), algorithm, made_inputs(kinds), options,
+                    clipping)
     print(f"equal, bit for bit, in {len(cases)} cases")
 
 

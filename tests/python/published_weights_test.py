@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Weights under the names that torchvision, Hugging Face and nanoGPT give them are loaded into the models
-of examples/, each tensor into the right place. The values are random, the files written by Python.
+"""Weights under the names that torchvision, Hugging Face and nanoGPT give them are loaded into the
+models of examples/, each tensor into the right place. The values are random, the files written by
+Python.
 """
 
 import hashlib
@@ -36,13 +37,16 @@ def torchvision(model):
     tensors = {}
     for line in (NAMES / f"{model}.txt").read_text().splitlines()[1:]:
         name, dtype, shape = line.split(maxsplit=2)
-        tensors[name] = random(getattr(torch, dtype), [int(size) for size in shape[1:-1].split(",") if size])
+        tensors[name] = random(getattr(torch, dtype),
+                               [int(size) for size in shape[1:-1].split(",") if size])
     return tensors
 
 
 def gpt(prefix):
     """As nanoGPT has it: weights of linear layers are [out, in]."""
-    tensors = {"wte.weight": torch.randn(VOCABULARY, WIDTH), "wpe.weight": torch.randn(BLOCK, WIDTH)}
+    tensors = {
+        "wte.weight": torch.randn(VOCABULARY, WIDTH), "wpe.weight": torch.randn(BLOCK, WIDTH)
+    }
     for layer in (f"h.{i}" for i in range(LAYERS)):
         for name in ("ln_1", "ln_2"):
             tensors |= {f"{layer}.{name}.{kind}": torch.randn(WIDTH) for kind in ("weight", "bias")}
@@ -59,7 +63,8 @@ def of_hugging_face(ours, prefix):
     theirs = {}
     for name, tensor in ours.items():
         of_conv1d = ".c_" in name and name.endswith(".weight")
-        theirs[name.replace("transformer.", prefix)] = tensor.t().contiguous() if of_conv1d else tensor
+        name = name.replace("transformer.", prefix)
+        theirs[name] = tensor.t().contiguous() if of_conv1d else tensor
     mask = torch.ones(1, 1, BLOCK, BLOCK).tril()
     for i in range(LAYERS):
         theirs[f"{prefix}h.{i}.attn.bias"] = mask.bool().clone() if prefix else mask.clone()
@@ -86,7 +91,8 @@ def main():
             save_file(theirs, file, {"format": "pt"})
             found = loaded(sys.argv[1], model, file)
             expected = {name: digest(tensor) for name, tensor in (expected or theirs).items()}
-            assert found == expected, f"{model}: {sorted(set(found.items()) ^ set(expected.items()))[:4]}"
+            differences = sorted(set(found.items()) ^ set(expected.items()))
+            assert found == expected, f"{model}: {differences[:4]}"
             print(model, len(theirs), "tensors of theirs,", len(found), "of ours")
 
 

@@ -32,7 +32,9 @@ def samples():
         for name, dtype in TYPES.items()
         if dtype in KNOWN
     }
-    return tensors | {"scalar": torch.tensor(2.5), "empty": torch.empty(0, 4), "größe": torch.ones(2)}
+    return tensors | {
+        "scalar": torch.tensor(2.5), "empty": torch.empty(0, 4), "größe": torch.ones(2)
+    }
 
 
 def digest(tensors):

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-PROGRAMS = ["comm_test", "store_test"]
+PROGRAMS = ["base_test", "job_test", "comm_test", "store_test"]
 
 
 def arguments():

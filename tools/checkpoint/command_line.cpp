@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/source.h"
@@ -36,7 +36,7 @@ Examples:
   lockstep checkpoint show runs/a                         # which there are; what is in the latest
   lockstep checkpoint verify runs/a                       # every byte of all of them
   lockstep checkpoint diff runs/a runs/b --part model
-  lockstep checkpoint merge runs/a model.safetensors      # for safetensors.torch.load_file() in Python
+  lockstep checkpoint merge runs/a model.safetensors      # for safetensors.torch in Python
 
 Exit code: 0; of diff 1 when there are differences and 2 for trouble; 64 usage, 65 something is
 damaged, 66 no checkpoint is there, 73 a file is there already, 74 a file cannot be read or written,
@@ -187,7 +187,8 @@ int run_guarded(const std::string& name, const CommandLine& line) {
   }
 }
 
-// With a standard stream closed, the first file that is opened would take its place and be printed to.
+// With a standard stream closed, the first file that is opened would take its place and be printed
+// to.
 void keep_standard_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::dup(fd))
     if (fd > STDERR_FILENO) {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <set>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/comm/error.h"
 #include "tools/checkpoint/byte_bar.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"

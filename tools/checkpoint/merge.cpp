@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_writer.h"
-#include "lockstep/comm/error.h"
 #include "tools/checkpoint/byte_bar.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"

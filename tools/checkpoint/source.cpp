@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <map>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_file.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -2,9 +2,9 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
-#include "lockstep/comm/error.h"
 #include "tools/checkpoint/byte_bar.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"

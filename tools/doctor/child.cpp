@@ -13,26 +13,37 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
 
 extern char** environ;
 
 namespace lockstep::doctor {
 namespace {
 
-pid_t start(const std::vector<std::string>& arguments, int out) {
+std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
-  for (const std::string& each : arguments) pointers.push_back(const_cast<char*>(each.c_str()));
+  for (const std::string& each : texts) pointers.push_back(const_cast<char*>(each.c_str()));
+  return pointers;
+}
+
+pid_t start(const std::vector<std::string>& arguments, const std::vector<std::string>& variables,
+            int out) {
+  std::vector<char*> pointers = pointers_to(arguments);
   pointers.push_back(nullptr);
+  std::vector<char*> environment = pointers_to(variables);
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    environment.push_back(*variable);
+  environment.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
   ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t pid = 0;
-  const int error = ::posix_spawn(&pid, pointers[0], &actions, nullptr, pointers.data(), environ);
+  const int error =
+      ::posix_spawn(&pid, pointers[0], &actions, nullptr, pointers.data(), environment.data());
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw_errno("starting " + arguments[0], error);
   return pid;
@@ -67,12 +78,13 @@ std::string describe_end(int status) {
 
 }  // namespace
 
-Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds limit) {
+Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds limit,
+           const std::vector<std::string>& variables) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
   const FileDescriptor reading(ends[0]);
   FileDescriptor writing(ends[1]);
-  const pid_t pid = start(arguments, writing.get());
+  const pid_t pid = start(arguments, variables, writing.get());
   writing = FileDescriptor();
   Answer answer;
   const bool ended = read_all(reading.get(), answer.out, in(limit));

@@ -15,8 +15,10 @@ struct Answer {
                          // (Segmentation fault)"; empty for exit code 0.
 };
 
-// `arguments` begin with the program's path. What it writes to stderr is dropped. Blocking: until it
-// has ended, or it is killed at the limit. Errors: system.
-Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds limit);
+// `arguments` begin with the program's path; `variables`, such as "NAME=value", are added to our
+// environment. The program's stderr is dropped. Blocking: until it has ended, or it is killed at
+// the limit. Errors: system.
+Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds limit,
+           const std::vector<std::string>& variables = {});
 
 }  // namespace lockstep::doctor

@@ -214,6 +214,14 @@ TEST(DoctorLibTorch, IsWhatTheLoaderSays) {
   EXPECT_EQ(lacking.error, "there is no libtorch_cpu.so, libc10.so");
 }
 
+TEST(DoctorLibTorch, ThatIsNotThereIsNamed) {
+  const Answer answer = list_needed(LOCKSTEP_NEEDS_ABSENT_LIBRARY);
+  EXPECT_EQ(answer.end, "");
+  const LibTorch torch = libtorch_in(answer.out, "2.13");
+  EXPECT_EQ(torch.error, "there is no libtorch_absent.so");
+  EXPECT_EQ(torch.path, "");
+}
+
 TEST(DoctorLibTorch, HasItsVersionInTheFileOfItsArchiveOrItsWheel) {
   const test::ScratchDirectory scratch;
   const auto library = scratch.path() / "lib" / "libtorch_cpu.so";

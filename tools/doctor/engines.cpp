@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/file_descriptor.h"
 #include "tools/doctor/child.h"
 
 namespace lockstep::doctor {

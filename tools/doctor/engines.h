@@ -10,8 +10,8 @@
 
 namespace lockstep::doctor {
 
-// Each is opened by a process of its own, `program` --engine NAME, as in a job: libraries that do not
-// bear each other, crash or hang are a line in the report. Blocking: 20 s for each at worst.
+// Each is opened by a process of its own, `program` --engine NAME, as in a job: libraries that do
+// not bear each other, crash or hang are a line in the report. Blocking: 20 s for each at worst.
 std::vector<EngineState> examine_engines(const std::string& program);
 
 // What that process does: opens the engine, writes what came of it to stdout, alone, and ends.

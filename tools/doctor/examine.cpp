@@ -11,13 +11,13 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/comm/environment.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/host/proc_file.h"
-#include "lockstep/comm/host/shared_mapping.h"
-#include "lockstep/comm/ranges.h"
-#include "lockstep/comm/store/job_token.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/proc_file.h"
+#include "lockstep/base/ranges.h"
+#include "lockstep/base/shared_mapping.h"
+#include "lockstep/job/environment.h"
+#include "lockstep/job/store/job_token.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/cpu_quota.h"
 

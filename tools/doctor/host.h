@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/network.h"
+#include "lockstep/job/network.h"
 #include "lockstep/launch/topology.h"
 
 namespace lockstep::doctor {

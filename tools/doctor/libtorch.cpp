@@ -10,8 +10,6 @@
 #include <sstream>
 #include <string_view>
 
-#include "tools/doctor/child.h"
-
 namespace lockstep::doctor {
 namespace {
 
@@ -50,9 +48,8 @@ std::string first_line(const fs::path& file) {
 
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library) {
   if (built_for.empty()) return {};
-  const Loaded loaded = what_is_loaded();
-  const fs::path path = loaded.comm.parent_path() / library;
-  const Answer answer = ask({loaded.loader, "--list", path.string()}, std::chrono::seconds(10));
+  const fs::path path = what_is_loaded().comm.parent_path() / library;
+  const Answer answer = list_needed(path);
   LibTorch torch = libtorch_in(answer.out, built_for);
   if (torch.path.empty() && torch.error.empty())
     torch.error = fmt::format("the loader does not list what {} needs{}{}", path.string(),
@@ -61,7 +58,11 @@ LibTorch examine_libtorch(const std::string& built_for, const std::string& libra
   return torch;
 }
 
-// Lines "NAME => PATH (ADDRESS)" and "NAME => not found".
+Answer list_needed(const fs::path& library) {
+  return ask({what_is_loaded().loader, library.string()}, std::chrono::seconds(10),
+             {"LD_TRACE_LOADED_OBJECTS=1"});
+}
+
 LibTorch libtorch_in(const std::string& list, const std::string& built_for) {
   LibTorch torch{.built_for = built_for};
   std::istringstream lines(list);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "tools/doctor/child.h"
 #include "tools/doctor/host.h"
 
 namespace lockstep::doctor {
@@ -14,7 +15,12 @@ namespace lockstep::doctor {
 // liblockstep_comm.so; both are empty in a build without LibTorch.
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library);
 
-// What the loader's --list of `library` says of it.
+// The loader's list of libraries that `library` needs, a line "NAME => PATH (ADDRESS)" or
+// "NAME => not found" for each, as ldd(1) prints it. Its --list would stop at one that is not
+// found.
+Answer list_needed(const std::filesystem::path& library);
+
+// What such a list says of LibTorch.
 LibTorch libtorch_in(const std::string& list, const std::string& built_for);
 
 // As it says in the folder above that of `libtorch_cpu`: LibTorch's archives have a file

@@ -9,7 +9,8 @@ class App;
 
 namespace lockstep::tools {
 
-// Every option takes one text, as yet unread, and every flag none; each of them also from a variable.
+// Every option takes one text, as yet unread, and every flag none; each of them also from a
+// variable.
 void declare_options(CLI::App& app);
 
 // Options of torchrun that cannot do anything here. Errors: misuse, with what to do instead.

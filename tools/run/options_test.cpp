@@ -10,8 +10,8 @@
 #include <functional>
 #include <sstream>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::tools {
 namespace {

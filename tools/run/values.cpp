@@ -9,7 +9,7 @@
 #include <cmath>
 #include <string>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::tools {
 namespace {

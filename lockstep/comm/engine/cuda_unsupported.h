@@ -5,13 +5,14 @@
 
 #include <string_view>
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/job/operation.h"
 
 namespace lockstep {
 
-// Why; empty for what works. `op` matters to reductions only. What has no meaning on any device, such
-// as an average of integers, is not looked at.
+// Why; empty for what works. `op` matters to reductions only. What has no meaning on any device,
+// such as an average of integers, is not looked at.
 constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
   if (operation == Operation::send || operation == Operation::recv)
     return "messages move CPU memory only";

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/bare_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {
@@ -138,7 +138,7 @@ void DeviceBackend::cancel() {
   if (communicator_) communicator_->cancel();
 }
 
-// --- On the device ----------------------------------------------------------------------------------
+// --- On the device -------------------------------------------------------------------------------
 
 // Of all ranks: each comes here first with the same collective.
 DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {

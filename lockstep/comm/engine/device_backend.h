@@ -1,10 +1,10 @@
 // A backend that moves CUDA memory beside what the one that it is made of moves.
 //
-// Collectives on CPU memory pass through. Those on CUDA memory are entered as if they were a barrier
-// that carries the signature: so ranks compare what they call, wait with a deadline and learn of
-// deaths as always. Then they are enqueued on a communicator of all ranks, which the first of them
-// makes. Ranks of which some call with CUDA memory and some with the CPU's get a mismatch: the
-// signature tells, see layout_on_cuda.
+// Collectives on CPU memory pass through. Those on CUDA memory are entered as if they were a
+// barrier that carries the signature: so ranks compare what they call, wait with a deadline and
+// learn of deaths as always. Then they are enqueued on a communicator of all ranks, which the first
+// of them makes. Ranks of which some call with CUDA memory and some with the CPU's get a mismatch:
+// the signature tells, see layout_on_cuda.
 //
 // A collective is complete when it is enqueued on its buffers' stream: what is enqueued there later
 // finds the result, and the host is not held up. A rank that dies after that leaves the others'
@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/engine/device_communicator.h"
 
 namespace lockstep {

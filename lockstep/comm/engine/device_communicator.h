@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/buffer.h"
-#include "lockstep/comm/operation.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/plugin_file.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 

@@ -1,7 +1,8 @@
 // An engine's plugin, found and opened.
 //
 // Looked for, in this order: in the folders of LOCKSTEP_ENGINE_PATH (separated by ':'), and in the
-// folder of this library and its lockstep-engines/. Opened at most once, for the life of the process.
+// folder of this library and its lockstep-engines/. Opened at most once, for the life of the
+// process.
 //
 // Thread safety: every function may be called from any thread.
 
@@ -12,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/api.h"
-#include "lockstep/comm/buffer.h"
+#include "lockstep/base/api.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 
 namespace lockstep {

@@ -75,16 +75,18 @@ typedef struct lockstep_engine_config {
   const void* world; /* Of identify(): all ranks of the job, in their order. Null where that is. */
 } lockstep_engine_config;
 
-/* Communicators that have two processes in common must be made in the same order on both. The core then
-   makes a group's when it makes the group, and not when they are first needed. */
+/* Communicators that have two processes in common must be made in the same order on both. The core
+   then makes a group's when it makes the group, and not when they are first needed. */
 #define LOCKSTEP_ENGINE_ORDERED 1u
 
-/* cancel() is heeded between the steps of a call, and a step may wait for a peer that is gone: the core
-   does not wait for the call, and lets it work on memory of its own, as where there is no cancel(). */
+/* cancel() is heeded between the steps of a call, and a step may wait for a peer that is gone: the
+   core does not wait for the call, and lets it work on memory of its own, as where there is no
+   cancel(). */
 #define LOCKSTEP_ENGINE_MAY_STAY 2u
 
-/* An all_reduce of two members takes fewer messages when each gets all of the other's: the core makes
-   one of up to 256 KiB of CPU memory of all_to_all. All members must have the flag, or none. */
+/* An all_reduce of two members takes fewer messages when each gets all of the other's: the core
+   makes one of up to 256 KiB of CPU memory of all_to_all. All members must have the flag, or
+   none. */
 #define LOCKSTEP_ENGINE_SWAPS 4u
 
 typedef struct lockstep_engine {
@@ -99,9 +101,9 @@ typedef struct lockstep_engine {
   int (*probe)(char* text, size_t capacity, lockstep_engine_error* error);
 
   /* Null, unless the library underneath knows by itself who this process is, as MPI does. Starts
-     it if it was not started, and tells rank and size in `handed_over`, which the program gave (MPI's
-     is an MPI_Comm*), or in the whole job when that is null. The first call for each is collective
-     over it. *world is for tell_all() and create(), and lives as long as the process. */
+     it if it was not started, and tells rank and size in `handed_over`, which the program gave
+     (MPI's is an MPI_Comm*), or in the whole job when that is null. The first call for each is
+     collective over it. *world is for tell_all() and create(), and lives as long as the process. */
   int (*identify)(const void* handed_over, const void** world, int32_t* rank, int32_t* size,
                   lockstep_engine_error* error);
   /* Null when identify is. `data` becomes rank 0's on all ranks of `world`; from one thread. */

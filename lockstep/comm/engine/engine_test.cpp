@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/plugin_file.h"
-#include "lockstep/comm/error.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

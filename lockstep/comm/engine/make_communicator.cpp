@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

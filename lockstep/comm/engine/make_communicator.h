@@ -1,5 +1,5 @@
-// Makes an engine's communicator for some ranks of a job, which exchange their addresses through the
-// job's store.
+// Makes an engine's communicator for some ranks of a job, which exchange their addresses through
+// the job's store.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/engine/plugin_communicator.h"
-#include "lockstep/comm/network.h"
-#include "lockstep/comm/store/store.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/job/network.h"
+#include "lockstep/job/store/store.h"
 
 namespace lockstep {
 

@@ -14,10 +14,11 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/dtype.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/job/operation.h"
 
 namespace lockstep::plugin {
 
@@ -89,9 +90,10 @@ inline void set_by_default(const char* name, const std::string& value) {
 }
 
 // For libraries that move data only while a thread is in a call of theirs, as MPI and oneCCL do: a
-// member that has all that it waits for may leave a call with some of what it sends still queued, and
-// its peers would wait until it comes back. So such a call ends with a barrier, by which all data have
-// arrived. Not where they fit into a socket's buffer, which is empty when the call begins.
+// member that has all that it waits for may leave a call with some of what it sends still queued,
+// and its peers would wait until it comes back. So such a call ends with a barrier, by which all
+// data have arrived. Not where they fit into a socket's buffer, which is empty when the call
+// begins.
 constexpr std::size_t sent_at_once = std::size_t{8} << 10;
 constexpr std::size_t of_any_size =
     std::numeric_limits<std::size_t>::max();  // Members know different sizes.

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -5,13 +5,14 @@
 
 #include "lockstep/comm/engine/device_communicator.h"
 #include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/job/operation.h"
 
 namespace lockstep {
 
 class PluginCommunicator final : public DeviceCommunicator {
  public:
-  // Collective over the members of `config`, which is not needed afterwards. Errors: what the plugin
-  // says.
+  // Collective over the members of `config`, which is not needed afterwards. Errors: what the
+  // plugin says.
   PluginCommunicator(const lockstep_engine& engine, const lockstep_engine_config& config);
   ~PluginCommunicator() override;
   PluginCommunicator(const PluginCommunicator&) = delete;

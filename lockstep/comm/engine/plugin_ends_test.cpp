@@ -12,9 +12,9 @@
 #include <set>
 #include <thread>
 
-#include "lockstep/comm/engine/plugin_rig.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "tests/ranks.h"
+#include "tests/rigs/plugin_rig.h"
 
 namespace lockstep::test {
 namespace {
@@ -100,8 +100,8 @@ const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
   }
 });
 
-// A peer is killed in the midst of a message: whoever waits returns when it is cancelled, as the core does
-// when it has heard of the death.
+// A peer is killed in the midst of a message: whoever waits returns when it is cancelled, as the
+// core does when it has heard of the death.
 void expect_end_within_a_message(const Rank& rank, const std::function<void(Member&)>& call) {
   Member member(engine_under_test(), member_of(rank));
   member.meet();

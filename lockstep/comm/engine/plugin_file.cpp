@@ -13,8 +13,8 @@
 #include <system_error>
 #include <type_traits>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/keep_signal_handlers.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/keep_signal_handlers.h"
 
 namespace lockstep {
 namespace {

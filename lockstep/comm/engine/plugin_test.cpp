@@ -12,8 +12,8 @@
 #include <numeric>
 #include <thread>
 
-#include "lockstep/comm/engine/plugin_rig.h"
 #include "tests/ranks.h"
+#include "tests/rigs/plugin_rig.h"
 
 namespace lockstep::test {
 namespace {

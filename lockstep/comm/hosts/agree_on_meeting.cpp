@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/ranges.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/ranges.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/host/host_session.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 

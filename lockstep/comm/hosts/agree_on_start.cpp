@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/store/job_token.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/store/job_token.h"
 
 namespace lockstep {
 namespace {

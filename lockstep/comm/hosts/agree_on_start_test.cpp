@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/store/in_process_store.h"
+#include "lockstep/job/store/in_process_store.h"
 #include "tests/fault_of.h"
 
 namespace lockstep {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/error.h"
 
 namespace lockstep {
 namespace {

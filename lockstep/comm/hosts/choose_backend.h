@@ -19,8 +19,9 @@ struct BackendChoice {
   std::vector<int> places;    // By rank: the first rank of the same place.
 };
 
-// Of the engines that `backend`, or "auto", may come to, the best first. `under_mpi`: this process was
-// started by an MPI launcher, or has an MPI communicator. Errors: misuse for what names no backend.
+// Of the engines that `backend`, or "auto", may come to, the best first. `under_mpi`: this process
+// was started by an MPI launcher, or has an MPI communicator. Errors: misuse for what names no
+// backend.
 std::vector<std::string> engines_for(std::string_view backend, bool under_mpi);
 
 // Errors: mismatch when ranks ask for different backends, or were told what their launcher was not;

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

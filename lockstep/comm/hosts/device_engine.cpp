@@ -7,10 +7,10 @@
 #include <charconv>
 #include <cstring>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/timeouts.h"
 #include "lockstep/comm/engine/make_communicator.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/hosts/served_store.h"
-#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {

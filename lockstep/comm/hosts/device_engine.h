@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "lockstep/comm/engine/device_communicator.h"
-#include "lockstep/comm/host/host_session.h"
-#include "lockstep/comm/network.h"
-#include "lockstep/comm/store/store.h"
+#include "lockstep/job/host_session.h"
+#include "lockstep/job/network.h"
+#include "lockstep/job/store/store.h"
 
 namespace lockstep {
 

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/compose.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/thread.h"
-#include "lockstep/comm/log.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/thread.h"
+#include "lockstep/comm/reduce/compose.h"
 
 namespace lockstep {
 namespace {
@@ -26,12 +26,12 @@ constexpr std::chrono::seconds time_to_cancel{3};
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
 
-// Of what LOCKSTEP_ENGINE_SWAPS is for. Beside Gloo's ring a swap of 64 KB took 0.6 times as long, on a
-// link as fast as memory; on 1 Gbit/s one of 1 MB as long, and one of 8 MB 1.08 times as long.
+// Of what LOCKSTEP_ENGINE_SWAPS is for. Beside Gloo's ring a swap of 64 KB took 0.6 times as long,
+// on a link as fast as memory; on 1 Gbit/s one of 1 MB as long, and one of 8 MB 1.08 times as long.
 constexpr std::size_t most_swapped_bytes = std::size_t{256} << 10;
 
-// A thread that stays in an engine uses what the end of the process would destroy: the engine's library
-// and its memory. Exit handlers of before this are not called.
+// A thread that stays in an engine uses what the end of the process would destroy: the engine's
+// library and its memory. Exit handlers of before this are not called.
 void leave_without_destructors() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -104,8 +104,8 @@ class EngineCommunicator::Caller {
               size());
   }
 
-  // From the thread of the communicator's owner. What is stuck in a call stays with its thread, and so
-  // does an end that waits for peers: oneCCL's does.
+  // From the thread of the communicator's owner. What is stuck in a call stays with its thread, and
+  // so does an end that waits for peers: oneCCL's does.
   void end() {
     std::unique_lock lock(mutex_);
     ending_ = true;

@@ -1,9 +1,9 @@
 // An engine's communicator, and the thread that calls it.
 //
-// Engines block, some of them for ever when a peer is gone; so each communicator has a thread of its
-// own, for which the caller waits with a deadline. A call that is given up is cancelled where the
-// engine can do that; where it cannot, its thread and the memory that it works on are never taken
-// back.
+// Engines block, some of them for ever when a peer is gone; so each communicator has a thread of
+// its own, for which the caller waits with a deadline. A call that is given up is cancelled where
+// the engine can do that; where it cannot, its thread and the memory that it works on are never
+// taken back.
 //
 // Thread safety: one thread at a time.
 
@@ -13,9 +13,9 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/engine/make_communicator.h"
-#include "lockstep/comm/time.h"
 
 namespace lockstep {
 
@@ -41,13 +41,13 @@ class EngineCommunicator {
   // buffers must be kept alive by `keep_alive`.
   bool can_cancel() const;
 
-  // Starts `collective`, composed of others where the engine does not do it, or does it worse. Counts
-  // are of the members, as in Backend::run(). Nothing else is called before wait() has returned, or
-  // give_up().
+  // Starts `collective`, composed of others where the engine does not do it, or does it worse.
+  // Counts are of the members, as in Backend::run(). Nothing else is called before wait() has
+  // returned, or give_up().
   void start(const Collective& collective, std::shared_ptr<const void> keep_alive);
 
-  // Blocks until what was started is complete. Errors: as the constructor's; after any of them nothing
-  // but the destructor is called.
+  // Blocks until what was started is complete. Errors: as the constructor's; after any of them
+  // nothing but the destructor is called.
   void wait(Deadline deadline, const Watch& watch);
 
   // Instead of wait(), by a caller that has failed meanwhile. Nothing when nothing is under way.

@@ -1,5 +1,5 @@
-// The thread of an engine's communicator, and how its calls are waited for and given up. The engine is
-// a table of functions of this file.
+// The thread of an engine's communicator, and how its calls are waited for and given up. The engine
+// is a table of functions of this file.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/hosts/engine_communicator.h"
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/engine/plugin.h"
-#include "lockstep/comm/store/in_process_store.h"
+#include "lockstep/job/store/in_process_store.h"
 #include "tests/fault_of.h"
 
 namespace lockstep {
@@ -189,7 +189,8 @@ TEST_F(Calls, OfTwoMembersSwapWhatIsShortWhereTheEngineAsksForIt) {
   constexpr float own_sum = 1 + 1;
   abi.all_to_all = swap_with_peer;
   abi.flags = LOCKSTEP_ENGINE_SWAPS;
-  // The sum of one element, which all have where they were swapped: the engine's own adds one to the first.
+  // The sum of one element, which all have where they were swapped: the engine's own adds one to
+  // the first.
   const auto sum_of = [&](const std::vector<int>& members, std::size_t count) {
     const auto communicator = make(swapping, members);
     std::vector<float> values(count, 1);

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -1,4 +1,5 @@
-// Tells the ranks of other hosts when a rank of this one is lost, also while nobody here waits for it.
+// Tells the ranks of other hosts when a rank of this one is lost, also while nobody here waits for
+// it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,9 +9,9 @@
 #include <mutex>
 #include <vector>
 
-#include "lockstep/comm/host/host_session.h"
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/comm/lines/lines.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/comm/host/host_name.h"
+#include "lockstep/base/host_name.h"
 
 namespace lockstep {
 namespace {

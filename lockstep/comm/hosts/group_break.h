@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_session.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 

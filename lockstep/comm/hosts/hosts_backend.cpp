@@ -8,8 +8,8 @@
 #include <numeric>
 #include <thread>
 
-#include "lockstep/comm/blame.h"
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/blame.h"
 
 namespace lockstep {
 namespace {
@@ -112,7 +112,7 @@ void HostsBackend::throw_if_explained(const Call& call) const {
     throw_if_over(call.outer);
 }
 
-// --- What ranks say ---------------------------------------------------------------------------------
+// --- What ranks say ------------------------------------------------------------------------------
 
 void HostsBackend::enter(const Collective& collective) {
   const Deadline deadline = in(collective.timeout);

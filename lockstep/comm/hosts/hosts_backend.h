@@ -18,15 +18,15 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/core/counts.h"
+#include "lockstep/comm/core/mailbox.h"
 #include "lockstep/comm/hosts/engine_communicator.h"
 #include "lockstep/comm/hosts/failure_news.h"
 #include "lockstep/comm/hosts/host_map.h"
 #include "lockstep/comm/hosts/hosts_pipes.h"
 #include "lockstep/comm/hosts/kept_memory.h"
 #include "lockstep/comm/lines/lines.h"
-#include "lockstep/comm/mailbox.h"
-#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
 
@@ -162,8 +162,8 @@ class HostsBackend final : public Backend {
   HostsPipes pipes_;
   Mailbox mailbox_;
   std::vector<Signature> said_;  // By rank, of what all have entered last.
-  // Which of kept_'s scratch a step uses: the first four for what it computes, and these, one for each
-  // slot, for copies of a user's memory.
+  // Which of kept_'s scratch a step uses: the first four for what it computes, and these, one for
+  // each slot, for copies of a user's memory.
   static constexpr std::size_t staged_input = 4;
   static constexpr std::size_t staged_output = staged_input + slots;
   KeptMemory kept_;

@@ -5,18 +5,19 @@
 #include <cstring>
 #include <numeric>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/timeouts.h"
 #include "lockstep/comm/hosts/crossing.h"
 #include "lockstep/comm/hosts/slices.h"
 #include "lockstep/comm/reduce/average.h"
 #include "lockstep/comm/shm/parts.h"
-#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 namespace {
 
-// Of a slice that is on its way at a time: as much as bounds the scratch memory, and as little as lets
-// the host's ranks work on other pieces meanwhile, but not less than an engine needs to be quick.
+// Of a slice that is on its way at a time: as much as bounds the scratch memory, and as little as
+// lets the host's ranks work on other pieces meanwhile, but not less than an engine needs to be
+// quick.
 constexpr std::size_t most_piece_bytes = std::size_t{4} << 20;
 constexpr std::size_t least_piece_bytes = std::size_t{1} << 20;
 constexpr std::size_t usual_pieces = 4;
@@ -145,7 +146,7 @@ void HostsBackend::by_all_ranks(const Call& call) {
   cross(call, engine_of_all(call), mine);
 }
 
-// --- Two levels -------------------------------------------------------------------------------------
+// --- Two levels ----------------------------------------------------------------------------------
 
 // With slices, and this rank's of them in memory of ours.
 std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call) {
@@ -158,7 +159,8 @@ std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call
   for (Piece& piece : pieces) {
     piece.slices = cut(piece.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
     const std::size_t mine = piece.slices[static_cast<std::size_t>(map_.local_rank())];
-    // A cache line more than the most: slices are cut at cache lines, and all of a slot get one room.
+    // A cache line more than the most: slices are cut at cache lines, and all of a slot get one
+    // room.
     const std::size_t room = most + cache_line / size_of(call.dtype);
     check(mine <= room, "a slice is larger than its room");
     piece.mine = kept_.scratch(piece.slot, like(data, room));
@@ -257,7 +259,7 @@ void HostsBackend::reduce_scatter(const Call& call) {
   copy(call.outer.output, part_of(block, begin_of(parts, map_.local_rank()), parts[me]));
 }
 
-// --- One level ----------------------------------------------------------------------------------------
+// --- One level -----------------------------------------------------------------------------------
 
 Collective HostsBackend::step_of(const Call& call, Operation operation, const Buffer& input,
                                  const Buffer& output, const Counts& counts, int root) {

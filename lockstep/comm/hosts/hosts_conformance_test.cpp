@@ -1,4 +1,5 @@
-// Every engine over the whole conformance suite: alone, and between hosts with shared memory inside.
+// Every engine over the whole conformance suite: alone, and between hosts with shared memory
+// inside.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -6,8 +7,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "lockstep/comm/conformance.h"
-#include "lockstep/comm/hosts/across_hosts.h"
+#include "tests/rigs/across_hosts.h"
+#include "tests/rigs/conformance.h"
 
 namespace lockstep {
 namespace {

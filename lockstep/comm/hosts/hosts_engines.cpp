@@ -5,9 +5,9 @@
 
 #include <numeric>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/timeouts.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
-#include "lockstep/comm/timeouts.h"
 
 namespace lockstep {
 

@@ -1,4 +1,5 @@
-// Ranks of several hosts that die, differ, are late or give up: what those of the other hosts learn.
+// Ranks of several hosts that die, differ, are late or give up: what those of the other hosts
+// learn.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -14,10 +15,10 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/file_descriptor.h"
-#include "lockstep/comm/hosts/across_hosts.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/across_hosts.h"
 
 namespace lockstep {
 namespace {
@@ -55,8 +56,8 @@ double seconds_since_written(const std::filesystem::path& file) {
   return seconds_since(Clock::time_point(Clock::duration(then)));
 }
 
-// Until an Error ends it, which must come within a second of the death that is written in the scratch
-// folder, and name it.
+// Until an Error ends it, which must come within a second of the death that is written in the
+// scratch folder, and name it.
 void reduce_until(const ProcessGroup& group, const Rank& rank, int dead, int signal) {
   std::vector<float> values(some, 1);
   try {

@@ -5,9 +5,9 @@
 
 #include <memory>
 
+#include "lockstep/comm/core/pipe.h"
 #include "lockstep/comm/hosts/host_map.h"
 #include "lockstep/comm/lines/lines.h"
-#include "lockstep/comm/pipe.h"
 #include "lockstep/comm/shm/shm_backend.h"
 
 namespace lockstep {

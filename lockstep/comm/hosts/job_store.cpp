@@ -7,19 +7,19 @@
 #include <algorithm>
 #include <exception>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/clean_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/timeouts.h"
+#include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/agent_line.h"
 #include "lockstep/comm/hosts/served_store.h"
-#include "lockstep/comm/network.h"
-#include "lockstep/comm/signature.h"
-#include "lockstep/comm/store/foreign_store.h"
-#include "lockstep/comm/store/handshake.h"
-#include "lockstep/comm/store/socket_address.h"
-#include "lockstep/comm/store/tcp_socket.h"
-#include "lockstep/comm/timeouts.h"
+#include "lockstep/job/agent_line.h"
+#include "lockstep/job/network.h"
+#include "lockstep/job/store/foreign_store.h"
+#include "lockstep/job/store/handshake.h"
+#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {
@@ -59,8 +59,8 @@ std::pair<std::string, int> address_of(const std::string& text, std::string_view
   return *address;
 }
 
-// What rank 0 tells the others by MPI. An MPI communicator may be one of several in a job, so the job
-// gets a name for it alone.
+// What rank 0 tells the others by MPI. An MPI communicator may be one of several in a job, so the
+// job gets a name for it alone.
 struct Announcement {
   char problem[512];  // Why there is no store; else empty.
   char host[64];
@@ -93,7 +93,8 @@ std::string listening_address(const std::string& host, const std::string& interf
   return choose_interface(interface, "").address;
 }
 
-// Ranks of which MPI alone knows: rank 0 opens a store and MPI tells the others where, and the token.
+// Ranks of which MPI alone knows: rank 0 opens a store and MPI tells the others where, and the
+// token.
 JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std::string& interface,
                      Deadline deadline) {
   const MpiWorld world = identify_by_mpi(communicator);

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/comm/process_group.h"
-#include "lockstep/comm/store/job_token.h"
+#include "lockstep/comm/core/init_options.h"
+#include "lockstep/job/store/job_token.h"
 
 namespace lockstep {
 
@@ -24,8 +24,9 @@ std::string member_id(const std::string& job_id);
 // Whether an MPI launcher started this process.
 bool is_under_mpi(const LaunchEnvironment& who);
 
-// Who this process is in `communicator`, an MPI_Comm* that the program hands over, or in the whole job
-// when that is null; collective over it. Errors: unsupported without MPI, or with too low a thread level.
+// Who this process is in `communicator`, an MPI_Comm* that the program hands over, or in the whole
+// job when that is null; collective over it. Errors: unsupported without MPI, or with too low a
+// thread level.
 struct MpiWorld {
   const void* handle = nullptr;  // lockstep_engine_config::world.
   int rank = 0;
@@ -33,11 +34,11 @@ struct MpiWorld {
 };
 MpiWorld identify_by_mpi(const void* communicator);
 
-// The user's store; else that of the job's agents; else torchrun's; else one that rank 0 opens at the
-// job's master address; else, under MPI, one that rank 0 opens anywhere and MPI tells of.
+// The user's store; else that of the job's agents; else torchrun's; else one that rank 0 opens at
+// the job's master address; else, under MPI, one that rank 0 opens anywhere and MPI tells of.
 // `interface` is where rank 0 listens when nothing else says it. `who` may gain a name for the job.
-// Blocking: until it is there. Errors: misuse when there is none of these, and for one on the network
-// without a token; timeout; unsupported.
+// Blocking: until it is there. Errors: misuse when there is none of these, and for one on the
+// network without a token; timeout; unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline);
 

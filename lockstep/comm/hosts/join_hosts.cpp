@@ -10,15 +10,15 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/agent_line.h"
-#include "lockstep/comm/host/host_name.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/comm/hosts/agree_on_start.h"
 #include "lockstep/comm/hosts/choose_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/rank_card.h"
-#include "lockstep/comm/network.h"
 #include "lockstep/comm/shm/host_peers.h"
+#include "lockstep/job/agent_line.h"
+#include "lockstep/job/network.h"
 
 namespace lockstep {
 namespace {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/comm/host/host_session.h"
+#include "lockstep/comm/core/init_options.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
-#include "lockstep/comm/process_group.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 

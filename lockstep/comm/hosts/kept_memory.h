@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/buffer.h"
-#include "lockstep/comm/registered_memory.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/registered_memory.h"
 
 namespace lockstep {
 
@@ -19,12 +19,12 @@ class KeptMemory {
   // The same memory, of which owner_of() knows from now on.
   RegisteredMemory add(RegisteredMemory memory);
 
-  // Memory of the group's own for a buffer like `shape`, the `which`th at a time; stays until a larger
-  // one is asked for, or the last call that has it is over.
+  // Memory of the group's own for a buffer like `shape`, the `which`th at a time; stays until a
+  // larger one is asked for, or the last call that has it is over.
   Buffer scratch(std::size_t which, const Buffer& shape);
 
-  // Whoever holds it keeps all of `buffer` where it is; null for memory that is not known, and for an
-  // empty buffer.
+  // Whoever holds it keeps all of `buffer` where it is; null for memory that is not known, and for
+  // an empty buffer.
   std::shared_ptr<const void> owner_of(const Buffer& buffer) const;
 
  private:

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/host_name.h"
-#include "lockstep/comm/store/job_token.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/job/store/job_token.h"
 
 namespace lockstep {
 namespace {

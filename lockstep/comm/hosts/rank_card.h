@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/store/store.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/store/store.h"
 
 namespace lockstep {
 
@@ -25,8 +25,8 @@ struct RankCard {
 };
 
 // What ranks that can share memory have in common: the kernel as it was booted, the network
-// namespace, in which they meet on an abstract socket, and the user. LOCKSTEP_HOST_ID, when it is set,
-// takes part: ranks with different ones count as ranks of different hosts.
+// namespace, in which they meet on an abstract socket, and the user. LOCKSTEP_HOST_ID, when it is
+// set, takes part: ranks with different ones count as ranks of different hosts.
 std::string this_place();
 
 struct RollCall {
@@ -34,7 +34,8 @@ struct RollCall {
   std::vector<RankCard> cards;  // By rank.
 };
 
-// Collective: all ranks' cards. Keys in the store begin with `prefix`. Blocking: until all have come.
+// Collective: all ranks' cards. Keys in the store begin with `prefix`. Blocking: until all have
+// come.
 // Errors: timeout, on all ranks and with all that are missing; corrupt; the store's.
 RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
                        int world_size, Deadline deadline);

@@ -3,13 +3,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/store/tcp_store.h"
-#include "lockstep/comm/store/tcp_store_server.h"
+#include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/store/tcp_store_server.h"
 
 namespace lockstep {
 
 struct ServedStore {
-  // It listens at the address and port that `options` is to connect to; with port 0 at any free one.
+  // It listens at the address and port that `options` is to connect to; with port 0 at any free
+  // one.
   explicit ServedStore(TcpStoreOptions options)
       : server({.address = options.host,
                 .port = options.port,

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "lockstep/comm/core/counts.h"
 #include "lockstep/comm/hosts/host_map.h"
-#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -31,8 +31,8 @@ class HostBlocks {
   Counts slices_by_host(int slice) const;             // That slice of each block,
   Counts elements_by_slice(int owners) const;         // and of all blocks together.
 
-  // Between all parts in the order of the ranks, and all slices: those of slice 0, by host, then those
-  // of slice 1, and so on.
+  // Between all parts in the order of the ranks, and all slices: those of slice 0, by host, then
+  // those of slice 1, and so on.
   void slices_from_parts(std::byte* slices, const std::byte* parts) const;
   void parts_from_slices(std::byte* parts, const std::byte* slices) const;
 

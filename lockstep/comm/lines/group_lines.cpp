@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/clean_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/clean_text.h"
 
 namespace lockstep {
 namespace {

@@ -18,8 +18,8 @@ constexpr std::size_t full_bytes = std::size_t{256} << 10;
 constexpr std::size_t max_queued_bytes = std::size_t{64} << 20;
 constexpr int silence_s = 4;
 
-// The kernel asks an idle peer each second and gives up in the fourth. TCP_USER_TIMEOUT would do the
-// same while bytes are on their way, but also end the line to a process that is stopped and
+// The kernel asks an idle peer each second and gives up in the fourth. TCP_USER_TIMEOUT would do
+// the same while bytes are on their way, but also end the line to a process that is stopped and
 // whose buffer is full: so that is for is_unanswered() to find.
 void tune(int socket) {
   const auto set = [&](int level, int option, int value) {

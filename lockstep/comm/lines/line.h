@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/host/file_descriptor.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/comm/lines/line_frames.h"
 
 namespace lockstep {

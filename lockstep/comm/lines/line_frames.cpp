@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/lines/line_frames.h"
 
-#include "lockstep/comm/blame.h"
-#include "lockstep/comm/clean_text.h"
-#include "lockstep/comm/signature.h"
-#include "lockstep/comm/store/bytes.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clean_text.h"
+#include "lockstep/comm/core/blame.h"
+#include "lockstep/comm/core/signature.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
-// The lines between ranks of different hosts: one TCP connection for each pair, authenticated by the
-// job's token. They carry what engines do not: what ranks say of a collective before it begins,
+// The lines between ranks of different hosts: one TCP connection for each pair, authenticated by
+// the job's token. They carry what engines do not: what ranks say of a collective before it begins,
 // deaths and aborts, messages. docs/protocol.md has the frames.
 //
 // A thread of its own reads them all. A host or link that vanishes without a word is noticed within
@@ -19,11 +19,11 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/pipe.h"
-#include "lockstep/comm/store/job_member.h"
-#include "lockstep/comm/store/job_token.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/pipe.h"
+#include "lockstep/job/store/job_member.h"
+#include "lockstep/job/store/job_token.h"
 
 namespace lockstep {
 
@@ -62,9 +62,10 @@ class Lines {
 
   // Blocks until there is a line to each; the ranks connect to those of higher number. Once.
   // Strangers, other jobs and earlier attempts are turned away, without an end to the waiting.
-  // `watch` is called every 20 ms, but for the some 6 s that a silent address may take, and may throw.
-  // Errors: timeout, naming all that did not come and why; peer_lost for one that was here and went;
-  // system when the lines' thread has failed.
+  // `watch` is called every 20 ms, but for the some 6 s that a silent address may take, and may
+  // throw.
+  // Errors: timeout, naming all that did not come and why; peer_lost for one that was here and
+  // went; system when the lines' thread has failed.
   void connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
                const std::function<void()>& watch);
 
@@ -105,8 +106,8 @@ class LineGroup {
   virtual void give_up(Fault fault, std::string_view reason) = 0;
 
   // `act` is called on the lines' thread for what a remote rank gave up with, also if that was
-  // before this call; must not call back, nor throw. A failure of the lines' thread itself counts as
-  // such (Fault::system), and is told by this call if it was before.
+  // before this call; must not call back, nor throw. A failure of the lines' thread itself counts
+  // as such (Fault::system), and is told by this call if it was before.
   virtual void on_give_up(std::function<void(Fault, std::string_view)> act) = 0;
 
   // Of remote ranks only: see pipe.h. 1 MiB of each that nobody has read yet.

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lockstep/comm/bare_text.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/poll_until.h"
 #include "lockstep/comm/lines/lines_loop.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/store/poll_until.h"
 
 namespace lockstep {
 namespace {

@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "lockstep/comm/lines/line_frames.h"
-#include "lockstep/comm/lines/lines_rig.h"
-#include "lockstep/comm/store/socket_address.h"
-#include "lockstep/comm/store/store_rig.h"
+#include "lockstep/job/store/socket_address.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/lines_rig.h"
+#include "tests/rigs/store_rig.h"
 
 namespace lockstep {
 namespace {

@@ -9,11 +9,11 @@
 #include <fstream>
 #include <thread>
 
-#include "lockstep/comm/lines/lines_rig.h"
 #include "lockstep/comm/lines/stream.h"
-#include "lockstep/comm/store/file_store.h"
+#include "lockstep/job/store/file_store.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/lines_rig.h"
 
 namespace lockstep {
 namespace {

@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include "lockstep/base/log.h"
 #include "lockstep/comm/lines/lines_loop.h"
-#include "lockstep/comm/log.h"
 
 namespace lockstep {
 namespace {

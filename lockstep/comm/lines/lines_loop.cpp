@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lockstep/comm/bare_text.h"
-#include "lockstep/comm/log.h"
-#include "lockstep/comm/store/join_store.h"
-#include "lockstep/comm/store/poll_until.h"
-#include "lockstep/comm/store/socket_address.h"
-#include "lockstep/comm/store/tcp_socket.h"
+#include "lockstep/base/bare_text.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/poll_until.h"
+#include "lockstep/job/store/join_store.h"
+#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/host/thread.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/comm/lines/group_lines.h"
 #include "lockstep/comm/lines/lines.h"
-#include "lockstep/comm/store/door.h"
-#include "lockstep/comm/store/socket_address.h"
+#include "lockstep/job/store/door.h"
+#include "lockstep/job/store/socket_address.h"
 
 namespace lockstep {
 
@@ -30,7 +30,8 @@ class Lines::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all lines, after peers have read what was sent, for which finished ones wait up to a second.
+  // Ends all lines, after peers have read what was sent, for which finished ones wait up to a
+  // second.
   void stop();
 
   // Who the remote ranks are.

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
-#include "lockstep/comm/lines/lines_rig.h"
-#include "lockstep/comm/store/store_rig.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/lines_rig.h"
+#include "tests/rigs/store_rig.h"
 #include "tests/small_stacks.h"
 
 namespace lockstep {

@@ -16,8 +16,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/comm/core/pipe.h"
 #include "lockstep/comm/lines/line.h"
-#include "lockstep/comm/pipe.h"
 
 namespace lockstep {
 

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <thread>
 
-#include "lockstep/comm/lines/lines_rig.h"
+#include "lockstep/comm/core/mailbox.h"
 #include "lockstep/comm/lines/stream.h"
-#include "lockstep/comm/mailbox.h"
+#include "tests/rigs/lines_rig.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/buffer.h"
+#include "lockstep/comm/core/buffer.h"
 
 namespace lockstep {
 

@@ -53,7 +53,8 @@ struct Float16 {
   static Sum load(Stored x) {
     const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000) << 16;
     const std::uint32_t magnitude = x & 0x7fff;
-    // One step of the last digit is the same, 2^-24, in subnormal float16 and from 0.5 on in float32.
+    // One step of the last digit is the same, 2^-24, in subnormal float16 and from 0.5 on in
+    // float32.
     const float subnormal = __builtin_bit_cast(float, 0x3f000000 | magnitude) - 0.5F;
     std::uint32_t bits = (magnitude << 13) + rebias;
     bits = magnitude < 0x7c00 ? bits

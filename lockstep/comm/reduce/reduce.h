@@ -13,8 +13,8 @@
 
 #include <cstddef>
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep {
 

@@ -13,9 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/shm/peers.h"
-#include "lockstep/comm/signature.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <mutex>
 
-#include "lockstep/comm/host/host_session.h"
 #include "lockstep/comm/shm/peers.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/reduction.h"
 #include "lockstep/comm/shm/regions.h"

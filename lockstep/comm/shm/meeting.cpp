@@ -5,11 +5,11 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "lockstep/comm/blame.h"
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/fixed_text.h"
-#include "lockstep/comm/host/futex.h"
-#include "lockstep/comm/log.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/fixed_text.h"
+#include "lockstep/base/futex.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/core/blame.h"
 
 namespace lockstep {
 namespace {
@@ -169,8 +169,8 @@ std::vector<int> Meeting::numbers_of(const std::vector<int>& ranks) const {
   return numbers;
 }
 
-// Another host gave the group up for want of ranks: who is absent here is known here best. A rank of
-// this host that gave up has said whom it waited for, and may be absent itself by now.
+// Another host gave the group up for want of ranks: who is absent here is known here best. A rank
+// of this host that gave up has said whom it waited for, and may be absent itself by now.
 void Meeting::throw_if_given_up_without(const std::vector<int>& absent,
                                         const std::string& context) const {
   const auto& common = segment_.common();

@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/peers.h"
 

@@ -14,7 +14,7 @@
 
 #include <cstddef>
 
-#include "lockstep/comm/api.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 

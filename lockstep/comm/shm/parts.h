@@ -8,7 +8,7 @@
 #include <cstring>
 #include <span>
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 
 namespace lockstep {
 

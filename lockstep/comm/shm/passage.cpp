@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/shm/passage.h"
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/shm/ownership.h"
 
 namespace lockstep {
@@ -150,7 +150,7 @@ void Passage::all_reduce(const Collective& collective) {
   }
 }
 
-// --- Putting --------------------------------------------------------------------------------------
+// --- Putting -------------------------------------------------------------------------------------
 
 void Passage::put(const Collective& collective, std::size_t chunk) {
   const Signature& signature = collective.signature;
@@ -215,7 +215,7 @@ void Passage::combine_slice(const Collective& collective, std::size_t chunk) {
   reduction_.run_taking_over(collective.signature, slice.count(), rank_);
 }
 
-// --- Taking ---------------------------------------------------------------------------------------
+// --- Taking --------------------------------------------------------------------------------------
 
 void Passage::take(const Collective& collective, std::size_t chunk) {
   const bool is_root = rank_ == collective.signature.root;

@@ -6,16 +6,16 @@
 //
 // Why nobody overwrites what another one still reads: a rank that puts a chunk has met all others
 // since the chunk two before it was to be taken (three, of an all_reduce), and every rank takes a
-// chunk before it comes to the next meeting but one. So three chunks in a row must lie apart; where a
-// collective begins anew at the begin of the room, or of a chunk, less than one more is left out. A
-// room is four chunks at least.
+// chunk before it comes to the next meeting but one. So three chunks in a row must lie apart; where
+// a collective begins anew at the begin of the room, or of a chunk, less than one more is left out.
+// A room is four chunks at least.
 //
 // Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/backend.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/parts.h"

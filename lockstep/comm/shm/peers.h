@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/activity.h"
-#include "lockstep/comm/time.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/activity.h"
 
 namespace lockstep {
 

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <vector>
 
+#include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/ownership.h"
-#include "lockstep/comm/signature.h"
 
 namespace lockstep {
 

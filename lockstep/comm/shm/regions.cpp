@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/buffer.h"
-#include "lockstep/comm/registered_memory.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/registered_memory.h"
 #include "lockstep/comm/shm/peers.h"
 
 namespace lockstep {

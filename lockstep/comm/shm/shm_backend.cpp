@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/comm/error.h"
-#include "lockstep/comm/host/fixed_text.h"
-#include "lockstep/comm/host/shared_mapping.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/fixed_text.h"
+#include "lockstep/base/shared_mapping.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {

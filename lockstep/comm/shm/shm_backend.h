@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/backend.h"
-#include "lockstep/comm/mailbox.h"
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/core/mailbox.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/in_place.h"
 #include "lockstep/comm/shm/meeting.h"

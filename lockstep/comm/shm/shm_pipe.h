@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "lockstep/comm/pipe.h"
+#include "lockstep/comm/core/pipe.h"
 #include "lockstep/comm/shm/peers.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/pipe.h"
+#include "lockstep/comm/core/pipe.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/peers.h"

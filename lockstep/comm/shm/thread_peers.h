@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "lockstep/comm/error.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/shm/peers.h"
 
 namespace lockstep {

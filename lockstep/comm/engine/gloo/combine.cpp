@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep::plugin {
 namespace {

@@ -196,9 +196,10 @@ struct Parts {
   std::vector<std::size_t> begins;
 };
 
-// Each member's part of `send` goes to it. As gloo::alltoallv(), but for the order: there a member says
-// that it can receive after it has begun to send. Its peer hears of that behind all that is sent, so
-// that the two directions of a link take turns where one member comes later than the other.
+// Each member's part of `send` goes to it. As gloo::alltoallv(), but for the order: there a member
+// says that it can receive after it has begun to send. Its peer hears of that behind all that is
+// sent, so that the two directions of a link take turns where one member comes later than the
+// other.
 void exchange(Mesh& mesh, const Parts& send, const Parts& receive) {
   const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
   const auto arriving = mesh.buffer(receive.data, receive.total);

@@ -1,9 +1,10 @@
 // The thread with which Gloo reads and writes the connections of a device.
 //
-// It is woken by whoever sends, and spins until the sender has let go of the connection: where a rank
-// has one CPU, for all of its time slice, 4 ms a message of 64 KB. So it is of SCHED_BATCH, and does not
-// preempt who wakes it. But neither does it preempt a thread that computes then, and waits for the end of
-// its slice: some 4 ms, each time. A caller that only waits holds no connection, and lets it preempt.
+// It is woken by whoever sends, and spins until the sender has let go of the connection: where a
+// rank has one CPU, for all of its time slice, 4 ms a message of 64 KB. So it is of SCHED_BATCH,
+// and does not preempt who wakes it. But neither does it preempt a thread that computes then, and
+// waits for the end of its slice: some 4 ms, each time. A caller that only waits holds no
+// connection, and lets it preempt.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,8 +19,8 @@ class LoopThread {
  public:
   LoopThread() = default;
 
-  // The one thread that `start` starts. Where that is not to be found, or the calling thread has another
-  // policy than SCHED_OTHER, it stays as it was started.
+  // The one thread that `start` starts. Where that is not to be found, or the calling thread has
+  // another policy than SCHED_OTHER, it stays as it was started.
   static LoopThread started_by(const std::function<void()>& start);
 
   // It preempts while one of these lives: one at a time.

@@ -29,8 +29,8 @@ class Mesh final : public gloo::rendezvous::Context {
   // for this one.
   void give_up(const std::string& why);
 
-  // A buffer whose waits fail after give_up(). Gloo ends those of its own whose messages have not begun
-  // to come or to leave; the others would wait for ever. It must not outlive this.
+  // A buffer whose waits fail after give_up(). Gloo ends those of its own whose messages have not
+  // begun to come or to leave; the others would wait for ever. It must not outlive this.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
 
   // Of the next call: those of two calls must not be taken for each other's.

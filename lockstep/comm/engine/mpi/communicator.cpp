@@ -184,8 +184,8 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
   if (in_place && bytes != 0) std::memcpy(output.data, apart.get(), bytes);
 }
 
-// As messages, which both ends of a pair cut alike. MPI_Alltoallv() would be asked for by a rank whose
-// parts fit into one call, while another rank's do not.
+// As messages, which both ends of a pair cut alike. MPI_Alltoallv() would be asked for by a rank
+// whose parts fit into one call, while another rank's do not.
 void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* send_counts, const std::size_t* receive_counts) {
   const Parts sent(send_counts, size_, element_of(input));

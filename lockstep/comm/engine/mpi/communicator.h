@@ -1,7 +1,7 @@
 // Some ranks of the job, and their collectives through MPI.
 //
-// Everything but reductions moves bytes, whatever their type. MPI counts in int: what is longer goes
-// in several calls, which all ranks cut alike.
+// Everything but reductions moves bytes, whatever their type. MPI counts in int: what is longer
+// goes in several calls, which all ranks cut alike.
 //
 // MPI waits without a deadline and cannot be interrupted, so that config.timeout_ms has no meaning
 // here, and the engine no cancel().

@@ -52,8 +52,8 @@ struct Launched {
   int ranks;
 };
 
-// How many ranks the launcher has started, as far as it says. Open MPI's ranks have Slurm's variable
-// too, of the step that started its daemons: the order matters.
+// How many ranks the launcher has started, as far as it says. Open MPI's ranks have Slurm's
+// variable too, of the step that started its daemons: the order matters.
 std::optional<Launched> launched() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
     if (const char* value = std::getenv(variable)) return Launched{variable, std::atoi(value)};

@@ -28,14 +28,15 @@ void check(int result, const char* function);
 // this plugin was compiled with, whose handles it would not understand.
 std::string version();
 
-// Starts MPI, unless the program has, and sees that it is as this engine needs it: of all ranks that
-// the launcher has started, and with MPI_THREAD_MULTIPLE. When it was started here, it is ended when
-// the process exits with code 0 and no Unfinished is left.
+// Starts MPI, unless the program has, and sees that it is as this engine needs it: of all ranks
+// that the launcher has started, and with MPI_THREAD_MULTIPLE. When it was started here, it is
+// ended when the process exits with code 0 and no Unfinished is left.
 // Errors: unsupported; misuse when the program has ended MPI.
 void start();
 
-// What must end well before MPI may be ended in an orderly way, which waits for all ranks. The ranks
-// would wait for ever for one that gave up: it leaves without, and so the launcher ends the job.
+// What must end well before MPI may be ended in an orderly way, which waits for all ranks. The
+// ranks would wait for ever for one that gave up: it leaves without, and so the launcher ends the
+// job.
 class Unfinished {
  public:
   Unfinished();

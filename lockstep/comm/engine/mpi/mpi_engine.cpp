@@ -1,13 +1,13 @@
 // The engine "mpi": what the ABI asks for, in terms of MPI.
 //
 // Which networks MPI uses is decided by whoever starts the ranks, and config.interface_name has no
-// say in it: with Open MPI's TCP by `mpirun --mca btl_tcp_if_include eth0`, with libfabric's (MPICH,
-// Intel MPI) by FI_TCP_IFACE=eth0, with UCX by UCX_NET_DEVICES=eth0.
+// say in it: with Open MPI's TCP by `mpirun --mca btl_tcp_if_include eth0`, with libfabric's
+// (MPICH, Intel MPI) by FI_TCP_IFACE=eth0, with UCX by UCX_NET_DEVICES=eth0.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "lockstep/comm/buffer.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/engine/mpi/communicator.h"
 #include "lockstep/comm/engine/mpi/library.h"

@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/engine/mpi/library.h"
-#include "lockstep/comm/operation.h"
 
 namespace lockstep::mpi {
 
@@ -13,8 +13,8 @@ namespace lockstep::mpi {
 MPI_Datatype type_of(DType dtype);
 
 // How elements of type_of(dtype) are combined. MPI_OP_NULL where MPI cannot or need not do as
-// Lockstep does: averages; types that it does not know; min and max of floating-point numbers, which
-// may lose a NaN; sums of integers of 8 and 16 bits, which may not wrap.
+// Lockstep does: averages; types that it does not know; min and max of floating-point numbers,
+// which may lose a NaN; sums of integers of 8 and 16 bits, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
 }  // namespace lockstep::mpi

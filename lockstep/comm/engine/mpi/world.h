@@ -13,9 +13,9 @@
 
 namespace lockstep::mpi {
 
-// `original_world` is an MPI_Comm*, or null for MPI_COMM_WORLD. The first call for a communicator is
-// collective over it, and from one thread at a time; MPI has been started. What it returns lives as
-// long as the process.
+// `original_world` is an MPI_Comm*, or null for MPI_COMM_WORLD. The first call for a communicator
+// is collective over it, and from one thread at a time; MPI has been started. What it returns lives
+// as long as the process.
 const MPI_Comm* duplicate_world(const void* original_world);
 
 // What duplicate_world() has returned, from any thread.

@@ -148,7 +148,7 @@ void Communicator::exchange(const char* what, cudaStream_t stream, const std::ve
   });
 }
 
-// --- Collectives ----------------------------------------------------------------------------------
+// --- Collectives ---------------------------------------------------------------------------------
 
 void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
   const auto [type, op] = known_reduction(data, reduce_op);

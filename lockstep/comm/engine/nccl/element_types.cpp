@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/nccl/element_types.h"
 
-#include "lockstep/comm/dtype.h"
-#include "lockstep/comm/operation.h"
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep::plugin {
 namespace {

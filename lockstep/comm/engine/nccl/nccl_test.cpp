@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/dtype.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/dtype.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/comm/error.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {

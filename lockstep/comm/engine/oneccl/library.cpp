@@ -4,8 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "lockstep/base/keep_signal_handlers.h"
 #include "lockstep/comm/engine/plugin.h"
-#include "lockstep/comm/host/keep_signal_handlers.h"
 
 namespace lockstep::plugin {
 namespace {

@@ -158,8 +158,8 @@ void await_all(Communicator& self) {
   });
 }
 
-// One collective, of which `begin(communicator)` returns the event. `bytes` are of all that it moves,
-// alike on all members.
+// One collective, of which `begin(communicator)` returns the event. `bytes` are of all that it
+// moves, alike on all members.
 template <class Begin>
 int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Begin begin) noexcept {
   auto& self = *static_cast<Communicator*>(communicator);
@@ -262,8 +262,8 @@ int create(const lockstep_engine_config* config, void** communicator,
   });
 }
 
-// It stays: oneCCL ends one by asking the service at which its ranks met, and ends the process where
-// that is gone, as it is when rank 0 was a little faster.
+// It stays: oneCCL ends one by asking the service at which its ranks met, and ends the process
+// where that is gone, as it is when rank 0 was a little faster.
 void destroy(void*) {}
 
 void cancel(void* communicator) { static_cast<Communicator*>(communicator)->is_cancelled = true; }

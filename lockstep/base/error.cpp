@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/base/error.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/ranges.h"
+
+namespace lockstep {
+namespace {
+
+std::string compose(Fault fault, std::string_view message, std::source_location where) {
+  const std::string_view path = where.file_name();
+  const auto ours = path.rfind("lockstep/");  // The build machine's folders tell a user nothing.
+  return fmt::format("{}: {} [{}:{}]", name(fault), message,
+                     ours == path.npos ? path : path.substr(ours), where.line());
+}
+
+std::string signal_text(const Failure& failure) {
+  const char* abbreviation = ::sigabbrev_np(*failure.signal);
+  return fmt::format("was killed by signal {} (SIG{}){}", *failure.signal,
+                     abbreviation ? abbreviation : "?",
+                     failure.oom.value_or(false) ? ", out of memory," : "");
+}
+
+std::string cause(const Failure& failure) {
+  // What an exception that nobody caught ends with is SIGABRT.
+  const bool another_signal = failure.signal && failure.signal != SIGABRT;
+  if (!failure.what.empty())
+    return fmt::format("{} an exception: {}",
+                       another_signal ? signal_text(failure) + " after" : "ended with",
+                       failure.what);
+  if (failure.signal) return signal_text(failure);
+  if (failure.exit_code)
+    return fmt::format("exited with code {} without destroy_process_group()", *failure.exit_code);
+  if (failure.left) return "left the job without destroy_process_group()";
+  if (!failure.connection.empty()) return fmt::format("was lost: {}", failure.connection);
+  return "died of an unknown cause";
+}
+
+// Of ranks that live.
+std::string describe_break(const Failure& failure) {
+  if (failure.fault == Fault::mismatch)
+    return fmt::format("ranks disagree in {}: {}", failure.call, failure.what);
+  if (failure.ranks.empty()) return fmt::format("{} timed out: {}", failure.call, failure.what);
+  return fmt::format("{} did not come to {} {}", name_of_ranks(failure.ranks), failure.call,
+                     failure.what);
+}
+
+}  // namespace
+
+std::string_view name(Fault fault) {
+  switch (fault) {
+    case Fault::misuse:
+      return "misuse";
+    case Fault::mismatch:
+      return "mismatch";
+    case Fault::unsupported:
+      return "unsupported";
+    case Fault::timeout:
+      return "timeout";
+    case Fault::peer_lost:
+      return "peer_lost";
+    case Fault::aborted:
+      return "aborted";
+    case Fault::corrupt:
+      return "corrupt";
+    case Fault::system:
+      return "system";
+    case Fault::bug:
+      return "bug";
+  }
+  return "unknown";
+}
+
+// A rank's text is data: it may not move a reader's cursor.
+std::string describe(const Failure& failure) {
+  if (failure.fault) return clean_text(describe_break(failure));
+  std::string text = fmt::format("rank {} (pid {} on {}) {}", failure.rank, failure.pid,
+                                 failure.host, cause(failure));
+  if (!failure.operation.empty())
+    text += fmt::format(", last seen in {} #{}", failure.operation, failure.sequence);
+  return clean_text(text);
+}
+
+Error::Error(Fault fault, std::string_view message, std::source_location where)
+    : std::runtime_error(compose(fault, message, where)), fault_(fault) {}
+
+Error::Error(Fault fault, std::string_view message, std::vector<int> ranks,
+             std::source_location where)
+    : std::runtime_error(compose(fault, message, where)), fault_(fault), ranks_(std::move(ranks)) {}
+
+Error::Error(std::string_view context, Failure failure, std::source_location where)
+    : std::runtime_error(
+          compose(Fault::peer_lost, fmt::format("{}: {}", context, describe(failure)), where)),
+      fault_(Fault::peer_lost),
+      failure_(std::move(failure)) {}
+
+void require(bool ok, std::string_view message, std::source_location where) {
+  if (!ok) throw Error(Fault::misuse, message, where);
+}
+
+void check(bool ok, std::string_view message, std::source_location where) {
+  if (!ok) throw Error(Fault::bug, message, where);
+}
+
+void throw_errno(std::string_view what, std::source_location where) {
+  throw_errno(what, errno, where);
+}
+
+void throw_errno(std::string_view what, int error_number, std::source_location where) {
+  throw Error(Fault::system,
+              fmt::format("{}: {}", what, std::generic_category().message(error_number)), where);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/base/ranges.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+TEST(Ranges, NeighboursAreWrittenAsOne) {
+  EXPECT_EQ(as_ranges({}), "");
+  EXPECT_EQ(as_ranges({5}), "5");
+  EXPECT_EQ(as_ranges({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+}
+
+}  // namespace
+}  // namespace lockstep

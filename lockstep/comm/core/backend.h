@@ -1,0 +1,139 @@
+// What a way of moving bytes between the ranks of one group must be able to do.
+//
+// ProcessGroup holds, once, everything that all backends share: argument checks, the numbering
+// and comparison of calls, asynchronous calls, the flight recorder, and the operations that a
+// backend does not do itself. A backend may rely on it that collectives come one at a time, in the
+// same order on all ranks, with arguments that are valid on this rank; messages may come at the
+// same time from another thread, also one at a time.
+//
+// Blocking: enter(), run() and allocate(), until this rank's part is complete and its memory may be
+// used. Their Errors: peer_lost; timeout after the collective's time, which names every rank that
+// did not come; what give_up() was told on any rank. After any of them the group is broken and
+// nothing but give_up() is called.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/core/message.h"
+#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/registered_memory.h"
+#include "lockstep/comm/core/signature.h"
+#include "lockstep/job/operation.h"
+
+namespace lockstep {
+
+// A collective as this rank entered it. What it reads and writes, by operation:
+//   all_reduce, broadcast, reduce   `output`, in place
+//   all_gather, gather              part r of `output` (the root's, for gather) is rank r's `input`
+//   scatter                         `output` is part rank() of the root's `input`
+//   reduce_scatter                  `output` is part rank() of all ranks' `input`, combined
+//   all_to_all                      part r of `output` is part rank() of rank r's `input`
+// Parts lie in the order of the ranks, without gaps.
+struct Collective {
+  Signature signature;
+  std::uint64_t sequence = 0;                           // Counts the group's operations from 1.
+  std::chrono::milliseconds timeout = default_timeout;  // From the first wait for a rank on.
+  Buffer input = {};
+  Buffer output = {};
+
+  // Elements of each part, one for each rank; of all_to_all, counts[s * size + d] from rank s to
+  // rank d. Empty when all parts are equal, of signature.count elements; else that is their sum.
+  std::span<const std::size_t> counts = {};
+
+  // The caller's, cut to most_carried_label_bytes: the text of signature.label.
+  std::string_view label = {};
+
+  // Entered only to learn what all ranks say: there are no buffers, and no run() follows.
+  bool only_says = false;
+};
+
+inline bool is_on_device(const Collective& collective) {
+  return collective.output.device != DeviceKind::cpu || collective.input.device != DeviceKind::cpu;
+}
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;
+
+  // This rank among those of the group that share its host.
+  struct Place {
+    int rank = 0;
+    int size = 1;
+  };
+  virtual Place local() const = 0;
+
+  // Whether run() does this itself. True for all_gather and all_to_all of every type: ProcessGroup
+  // composes all others from them. `op` matters to reductions only.
+  virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;
+
+  // Why it cannot do `collective`, of which a buffer is in a device's memory; empty when run() does
+  // it, whatever native() says. Asked on this rank alone, from any thread, before it is entered.
+  virtual std::string refusal_on_device(const Collective&) {
+    return "this group moves CPU memory only";
+  }
+
+  // Begins `collective`: blocks until all ranks have entered one, and writes to no user's memory.
+  virtual void enter(const Collective& collective) = 0;
+
+  // What `rank` said of the collective that all have entered.
+  virtual const Signature& entered(int rank) const = 0;
+
+  // Each rank's label for `collective`, which all have entered and in which they differ. All of
+  // them call this instead of run(), as all see that they differ. Blocking, Errors: as enter().
+  virtual std::vector<std::string> labels(const Collective& collective) = 0;
+
+  // Completes the collective that was entered last.
+  virtual void run(const Collective& collective) = 0;
+
+  // Memory of signature.count bytes after enter(): of allocate for every rank, of allocate_shared
+  // for all ranks of the host together. When there is too little, no
+  // rank gets any, all get the same `refusal`, and the group can still be used.
+  struct Allocation {
+    RegisteredMemory memory;
+    std::string refusal;
+  };
+  virtual Allocation allocate(const Collective& collective) = 0;
+
+  // Begins to send or receive `message`, which must not be changed until it is complete. What is
+  // wrong with one message is in its `error`.
+  virtual void post(std::shared_ptr<Message> message) = 0;
+
+  // Moves all posted messages as far as they go. Never blocks.
+  virtual void progress() = 0;
+
+  // Forgets all posted messages: their buffers are not touched again.
+  virtual void drop_messages() = 0;
+
+  // How many messages of or to this rank have been sent and not received.
+  virtual std::size_t messages_pending() const = 0;
+
+  // Blocks until the bell is no longer `seen`, after which progress() may have more to do, or some
+  // 20 ms have passed. Errors: peer_lost, and what give_up() was told. These two may be called by
+  // any number of threads, beside the members above.
+  virtual std::uint32_t message_bell() const = 0;
+  virtual void await_messages(std::uint32_t seen) = 0;
+
+  // A backend of the same kind for a group of `ranks`, of which this is one. Blocks until all of
+  // these have called it; the others do not take part.
+  virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
+                                         std::chrono::milliseconds timeout) = 0;
+
+  // Makes calls that are under way, here and on all other ranks, and all later ones throw an Error
+  // of this fault and reason at their next wait. May be called from any thread at any time.
+  virtual void give_up(Fault fault, std::string_view reason) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/activity.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep {
+namespace {
+
+double seconds_for(const Activity& activity) {
+  return std::max(0.0, seconds_since(time_of(activity.since.load(std::memory_order_relaxed))));
+}
+
+}  // namespace
+
+std::string group_of(const Activity& activity) {
+  char text[sizeof activity.group + 1] = {};
+  for (std::size_t i = 0; i < activity.group.size(); ++i) {
+    const std::uint64_t word = activity.group[i].load(std::memory_order_relaxed);
+    std::memcpy(text + i * sizeof word, &word, sizeof word);
+  }
+  return text;
+}
+
+GroupName pack_group_name(std::string_view name) {
+  GroupName packed{};
+  std::memcpy(packed.data(), name.data(), std::min(name.size(), sizeof packed));
+  return packed;
+}
+
+std::string describe(const Activity& activity) {
+  if (activity.sequence() == 0) return "yet to call its first collective";
+  const auto operation = fmt::format("{} #{} of group {}", name(activity.operation()),
+                                     activity.sequence(), group_of(activity));
+  if (activity.inside()) return fmt::format("in {} for {:.1f} s", operation, seconds_for(activity));
+  return fmt::format("outside of collectives for {:.1f} s, after {}", seconds_for(activity),
+                     operation);
+}
+
+}  // namespace lockstep

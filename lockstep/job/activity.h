@@ -1,0 +1,61 @@
+// What a rank is doing, for its peers to read while they wait for it.
+//
+// Written by that rank alone, with relaxed stores: readers get a description, not a guarantee.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/api.h"
+#include "lockstep/base/ticks.h"
+#include "lockstep/job/operation.h"
+
+namespace lockstep {
+
+// A group's name, cut to 48 bytes.
+using GroupName = std::array<std::uint64_t, 6>;
+LOCKSTEP_API GroupName pack_group_name(std::string_view name);
+
+struct Activity {
+  std::atomic<std::uint64_t> heartbeat;  // Ticks ten times a second while the process runs.
+  // Of the latest operation: its sequence << 16 | operation << 8 | whether it still goes on. 0
+  // before the first one.
+  std::atomic<std::uint64_t> state;
+  std::atomic<Ticks> since;                         // When it began, or ended.
+  std::array<std::atomic<std::uint64_t>, 6> group;  // Whose operation it is.
+  std::atomic<std::uint64_t> step;  // Of training, ProcessGroup::set_step(); 0 before the first.
+
+  void enter(const GroupName& name, Operation what, std::uint64_t number, Ticks now) {
+    for (std::size_t i = 0; i < name.size(); ++i)
+      group[i].store(name[i], std::memory_order_relaxed);
+    since.store(now, std::memory_order_relaxed);
+    state.store(number << 16 | static_cast<std::uint64_t>(what) << 8 | 1,
+                std::memory_order_relaxed);
+  }
+
+  void leave(Ticks now) {
+    since.store(now, std::memory_order_relaxed);
+    state.store(state.load(std::memory_order_relaxed) & ~std::uint64_t{1},
+                std::memory_order_relaxed);
+  }
+
+  std::uint64_t sequence() const { return state.load(std::memory_order_relaxed) >> 16; }
+  Operation operation() const {
+    return static_cast<Operation>(state.load(std::memory_order_relaxed) >> 8 & 0xff);
+  }
+  bool inside() const { return (state.load(std::memory_order_relaxed) & 1) != 0; }
+};
+
+// The name of the group whose operation it is; empty before the first.
+LOCKSTEP_API std::string group_of(const Activity& activity);
+
+// Such as "in all_reduce #812 of group world for 3.2 s", "outside of collectives for 34.0 s, after
+// all_reduce #811 of group world" or "yet to call its first collective".
+LOCKSTEP_API std::string describe(const Activity& activity);
+
+}  // namespace lockstep

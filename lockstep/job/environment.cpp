@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/environment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/variables.h"
+#include "lockstep/job/slurm.h"
+#include "lockstep/job/store/socket_address.h"
+
+namespace lockstep {
+namespace {
+
+// The variables in which one family of launchers says who a process is.
+struct Dialect {
+  std::string_view launcher;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;  // Of SLURM's own, a list: see slurm_local_world_size().
+  const char* hosts;             // Where it is not always told how many ranks are on each.
+  std::vector<const char*> job;  // Together they tell this job from others of the host.
+};
+
+// PMIx alone gives no size: Open MPI and `srun --mpi=pmix` give theirs beside it.
+const std::vector<Dialect>& dialects() {
+  static const std::vector<Dialect> all{
+      {"environment",
+       "RANK",
+       "WORLD_SIZE",
+       "LOCAL_RANK",
+       "LOCAL_WORLD_SIZE",
+       "GROUP_WORLD_SIZE",
+       {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
+      {"Open MPI",
+       "OMPI_COMM_WORLD_RANK",
+       "OMPI_COMM_WORLD_SIZE",
+       "OMPI_COMM_WORLD_LOCAL_RANK",
+       "OMPI_COMM_WORLD_LOCAL_SIZE",
+       "OMPI_MCA_orte_num_nodes",
+       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+      {"PMI",
+       "PMI_RANK",
+       "PMI_SIZE",
+       "MPI_LOCALRANKID",
+       "MPI_LOCALNRANKS",
+       "SLURM_STEP_NUM_NODES",
+       {"PMI_JOBID", "HYDI_CONTROL_FD", "SLURM_JOB_ID", "SLURM_STEP_ID"}},
+      {"SLURM",
+       "SLURM_PROCID",
+       "SLURM_NTASKS",
+       "SLURM_LOCALID",
+       nullptr,
+       "SLURM_STEP_NUM_NODES",
+       {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+  };
+  return all;
+}
+
+bool speaks(const Dialect& dialect, const Variables& variables) {
+  return variables.has(dialect.rank) && variables.has(dialect.world_size);
+}
+
+bool is_bare(const Dialect& dialect) { return dialect.launcher == "environment"; }
+bool is_slurm(const Dialect& dialect) { return dialect.launcher == "SLURM"; }
+
+// Whether RANK and WORLD_SIZE are from an agent, which may well run inside of another launcher's
+// job.
+bool is_of_agent(const Variables& variables) {
+  return variables.has("TORCHELASTIC_RUN_ID") || variables.has("LOCKSTEP_JOB_ID") ||
+         variables.has("LOCKSTEP_AGENT_FD");
+}
+
+void require_below(int value, const char* key, int bound, const char* bound_key) {
+  require(bound > 0, fmt::format("{}={} must be at least 1", bound_key, bound));
+  require(value >= 0 && value < bound,
+          fmt::format("{}={} is not in 0..{} ({}={})", key, value, bound - 1, bound_key, bound));
+}
+
+// The launcher around variables that were set by hand. One task of SLURM is none: it is the shell
+// of `srun --pty`; nor is what sbatch sets for its script, which is not a step.
+const Dialect* outer_launcher(const Variables& variables) {
+  for (const Dialect& dialect : dialects()) {
+    if (is_bare(dialect) || !speaks(dialect, variables)) continue;
+    const bool counts = !is_slurm(dialect) || (variables.has("SLURM_STEP_ID") &&
+                                               variables.number(dialect.world_size) != 1);
+    if (counts) return &dialect;
+  }
+  return nullptr;
+}
+
+void require_outer_launcher_agrees(const LaunchEnvironment& found, const Variables& variables) {
+  const Dialect* outer = outer_launcher(variables);
+  if (outer == nullptr) return;
+  const int rank = *variables.number(outer->rank);
+  const int world_size = *variables.number(outer->world_size);
+  require(found.rank == rank && found.world_size == world_size, [&] {
+    return fmt::format(
+        "RANK={} and WORLD_SIZE={} contradict {}, which has started this process with {}={} and "
+        "{}={}: unset RANK and WORLD_SIZE, or make them agree",
+        found.rank, found.world_size, outer->launcher, outer->rank, rank, outer->world_size,
+        world_size);
+  });
+}
+
+// Whether the tasks of the SLURM step that we are in are the ranks.
+bool ranks_are_slurms(const Dialect& dialect, const LaunchEnvironment& found,
+                      const Variables& variables) {
+  if (is_slurm(dialect)) return true;
+  return !is_of_agent(variables) && variables.has("SLURM_STEP_ID") &&
+         variables.number("SLURM_PROCID") == found.rank &&
+         variables.number("SLURM_NTASKS") == found.world_size;
+}
+
+// Kubernetes' operators tell a pod its rank and where rank 0 is, and no more. Which ranks do share
+// a host is seen when they meet.
+bool may_be_alone(const Dialect& dialect, const Variables& variables) {
+  const auto master = variables.text("MASTER_ADDR");
+  if (!is_bare(dialect) || variables.has(dialect.local_rank) || !master) return false;
+  return *master != "localhost" && *master != "::1" && !master->starts_with("127.");
+}
+
+void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
+                const Variables& variables) {
+  const char* size_key = dialect.local_world_size;
+  auto size = size_key == nullptr ? std::nullopt : variables.number(size_key);
+  auto rank = variables.number(dialect.local_rank);
+  if (size_key == nullptr) size_key = "the tasks per node in SLURM's variables";
+  if (by_slurm && !size) size = slurm_local_world_size(variables);
+  if (by_slurm && !rank) rank = variables.number("SLURM_LOCALID");
+
+  const int hosts =
+      std::max(1, variables.number(dialect.hosts)
+                      .value_or(may_be_alone(dialect, variables) ? found.world_size : 1));
+  found.local_world_size = size.value_or((found.world_size + hosts - 1) / hosts);
+  found.local_rank = rank.value_or(found.rank % std::max(1, found.local_world_size));
+  require_below(found.local_rank, dialect.local_rank, found.local_world_size, size_key);
+  require(found.local_world_size <= found.world_size,
+          fmt::format("{}={} is more than {}={}", size_key, found.local_world_size,
+                      dialect.world_size, found.world_size));
+}
+
+// What says where rank 0 listens counts on one host too, but nothing has to there: with MASTER_PORT
+// alone jobs of a host are told apart.
+std::string master(const LaunchEnvironment& found, bool by_slurm, const Variables& variables) {
+  const bool several_hosts = found.local_world_size < found.world_size;
+  const auto address = variables.text("MASTER_ADDR");
+  const auto port = variables.number("MASTER_PORT");
+  if (address && port) {
+    require(*port > 0 && *port <= 65535,
+            [&] { return fmt::format("MASTER_PORT={} is not a port: 1 to 65535", *port); });
+    return to_text(*address, *port);
+  }
+  if (!several_hosts) return {};
+  require(!address && !port, [&] {
+    return fmt::format("{} is set, but {} is not: ranks of several hosts need both or neither",
+                       address ? "MASTER_ADDR" : "MASTER_PORT",
+                       address ? "MASTER_PORT" : "MASTER_ADDR");
+  });
+  return by_slurm ? slurm_master(variables) : std::string();
+}
+
+std::string job_id(const Dialect& dialect, const Variables& variables) {
+  if (const auto ours = variables.text("LOCKSTEP_JOB_ID")) return *ours;
+  std::string id(dialect.launcher);
+  for (const char* key : dialect.job)
+    if (const auto value = variables.text(key)) id += fmt::format(" {}={}", key, *value);
+  return id;
+}
+
+int attempt(const Variables& variables) {
+  for (const char* key : {"LOCKSTEP_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"})
+    if (const auto value = variables.number(key)) {
+      require(*value >= 0, fmt::format("{}={} is negative", key, *value));
+      return *value;
+    }
+  return 0;
+}
+
+std::string launcher_name(const Dialect& dialect, const Variables& variables) {
+  if (variables.has("LOCKSTEP_AGENT_FD")) return "lockstep run";
+  if (is_bare(dialect) && variables.has("TORCHELASTIC_RUN_ID")) return "torchrun";
+  return std::string(dialect.launcher);
+}
+
+LaunchEnvironment read(const Dialect& dialect, const Variables& variables) {
+  LaunchEnvironment found;
+  found.launcher = launcher_name(dialect, variables);
+  found.rank = *variables.number(dialect.rank);
+  found.world_size = *variables.number(dialect.world_size);
+  require_below(found.rank, dialect.rank, found.world_size, dialect.world_size);
+  if (is_bare(dialect) && !is_of_agent(variables)) require_outer_launcher_agrees(found, variables);
+
+  const bool by_slurm = ranks_are_slurms(dialect, found, variables);
+  read_local(found, dialect, by_slurm, variables);
+  found.job_id = job_id(dialect, variables);
+  found.agent_fd = variables.number("LOCKSTEP_AGENT_FD");
+  found.attempt = attempt(variables);
+  found.store = variables.text("LOCKSTEP_STORE").value_or("");
+  found.master = master(found, by_slurm, variables);
+  found.master_is_taken = is_bare(dialect) && !found.master.empty() &&
+                          variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return found;
+}
+
+[[noreturn]] void throw_nothing_found(const Variables& variables) {
+  std::string text = "no launcher has said who this process is. Looked for";
+  for (const Dialect& dialect : dialects()) {
+    const auto state = [&](const char* key) { return variables.text(key).value_or("unset"); };
+    text += fmt::format("\n  {} ({}) and {} ({})", dialect.rank, state(dialect.rank),
+                        dialect.world_size, state(dialect.world_size));
+  }
+  throw Error(Fault::misuse, text + "\nStart the program with: lockstep run -n 2 PROGRAM ARGS...");
+}
+
+}  // namespace
+
+LaunchEnvironment read_environment(const std::function<const char*(const char*)>& lookup) {
+  const Variables variables(lookup);
+  for (const Dialect& dialect : dialects())
+    if (speaks(dialect, variables)) return read(dialect, variables);
+  throw_nothing_found(variables);
+}
+
+LaunchEnvironment read_environment() {
+  return read_environment([](const char* key) -> const char* { return ::getenv(key); });
+}
+
+}  // namespace lockstep

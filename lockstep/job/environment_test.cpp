@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/environment.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/job/slurm.h"
+
+namespace lockstep {
+namespace {
+
+using Settings = std::map<std::string, std::string>;
+
+LaunchEnvironment read(const Settings& variables) {
+  return read_environment([&](const char* key) -> const char* {
+    const auto found = variables.find(key);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string refusal_of(const Settings& variables) {
+  try {
+    read(variables);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::misuse);
+    return error.what();
+  }
+  ADD_FAILURE() << "was accepted";
+  return {};
+}
+
+TEST(Environment, UnderTorchrunItsVariablesCount) {
+  const auto who = read({{"RANK", "3"},
+                         {"WORLD_SIZE", "4"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"TORCHELASTIC_RUN_ID", "none"},
+                         {"SLURM_PROCID", "0"},
+                         {"SLURM_NTASKS", "1"}});
+  EXPECT_EQ(who.launcher, "torchrun");
+  EXPECT_EQ(who.rank, 3);
+  EXPECT_EQ(who.world_size, 4);
+  EXPECT_EQ(who.local_rank, 1);
+  EXPECT_EQ(who.local_world_size, 2);
+}
+
+TEST(Environment, OpenMpiPmiAndSlurmAreUnderstood) {
+  EXPECT_EQ(read({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}).launcher,
+            "Open MPI");
+  EXPECT_EQ(read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).launcher, "PMI");
+  EXPECT_EQ(read({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}).launcher, "SLURM");
+}
+
+TEST(Environment, WithoutLocalVariablesAllRanksAreOnThisHost) {
+  const auto who = read({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(who.local_rank, 1);
+  EXPECT_EQ(who.local_world_size, 2);
+}
+
+TEST(Environment, JobsOfOneHostDifferByTheirPort) {
+  const auto job = [](const char* port) {
+    return read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}}).job_id;
+  };
+  EXPECT_EQ(job("29500"), job("29500"));
+  EXPECT_NE(job("29500"), job("29501"));
+}
+
+TEST(Environment, ProcessesOfTwoStepsOfOneSlurmJobAreTwoJobs) {
+  const auto job = [](const char* step) {
+    return read({{"SLURM_PROCID", "0"},
+                 {"SLURM_NTASKS", "2"},
+                 {"SLURM_JOB_ID", "7"},
+                 {"SLURM_STEP_ID", step}})
+        .job_id;
+  };
+  EXPECT_NE(job("0"), job("1"));
+}
+
+TEST(Environment, TheAttemptIsLockstepsElseTorchrunsElseTheFirst) {
+  Settings variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  EXPECT_EQ(read(variables).attempt, 0);
+  variables["TORCHELASTIC_RESTART_COUNT"] = "2";
+  EXPECT_EQ(read(variables).attempt, 2);
+  variables["LOCKSTEP_ATTEMPT"] = "3";  // It also counts the starts that no failure has caused.
+  EXPECT_EQ(read(variables).attempt, 3);
+}
+
+TEST(Environment, AnAttemptThatIsNoneIsRefusedByName) {
+  for (const char* wrong : {"-1", "second"}) {
+    const std::string text =
+        refusal_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_ATTEMPT", wrong}});
+    EXPECT_NE(text.find("LOCKSTEP_ATTEMPT"), text.npos) << text;
+  }
+}
+
+TEST(Environment, RanksOfSeveralAgentsAreToldTheirStore) {
+  Settings variables{{"RANK", "2"},
+                     {"WORLD_SIZE", "4"},
+                     {"LOCAL_RANK", "0"},
+                     {"LOCAL_WORLD_SIZE", "2"},
+                     {"LOCKSTEP_STORE", "node1:29400"}};
+  EXPECT_EQ(read(variables).store, "node1:29400");
+  variables.erase("LOCKSTEP_STORE");
+  EXPECT_EQ(read(variables).store, "");
+}
+
+TEST(Environment, NothingSetIsRefusedWithWhatWasLookedFor) {
+  const std::string text = refusal_of({});
+  for (const char* key :
+       {"WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "lockstep run"})
+    EXPECT_NE(text.find(key), text.npos) << key;
+}
+
+TEST(Environment, AnEmptyVariableIsAsGoodAsNone) {
+  EXPECT_NE(refusal_of({{"RANK", ""}, {"WORLD_SIZE", "2"}}).find("no launcher"), std::string::npos);
+  EXPECT_EQ(read({{"RANK", ""}, {"WORLD_SIZE", ""}, {"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).launcher,
+            "PMI");
+}
+
+TEST(Environment, StepsOfSlurmOnSeveralHostsAreSeenAsSuch) {
+  const auto who = read({{"SLURM_PROCID", "3"},
+                         {"SLURM_NTASKS", "4"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_STEP_NUM_NODES", "2"}});
+  EXPECT_EQ(who.local_world_size, 2);
+  EXPECT_EQ(who.local_rank, 1);
+}
+
+TEST(Environment, ContradictionsAndNonsenseAreRefusedByName) {
+  const auto names = [](const std::string& text, const char* key) {
+    return text.find(key) != text.npos;
+  };
+  EXPECT_TRUE(names(refusal_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "RANK=2"));
+  EXPECT_TRUE(names(refusal_of({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}), "RANK=-1"));
+  EXPECT_TRUE(names(refusal_of({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "WORLD_SIZE=0"));
+  EXPECT_TRUE(names(refusal_of({{"RANK", "one"}, {"WORLD_SIZE", "2"}}), "'one'"));
+  EXPECT_TRUE(names(refusal_of({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE"));
+  EXPECT_TRUE(names(
+      refusal_of(
+          {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "4"}}),
+      "LOCAL_WORLD_SIZE=4"));
+}
+
+TEST(Environment, TheFirstFamilyOfLaunchersThatSpeaksCounts) {
+  const Settings slurm{{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}};
+  Settings pmi = slurm;
+  pmi.insert({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}});
+  Settings open_mpi = pmi;
+  open_mpi.insert({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
+  EXPECT_EQ(read(slurm).rank, 5);
+  EXPECT_EQ(read(pmi).rank, 3);
+  EXPECT_EQ(read(open_mpi).rank, 1);
+}
+
+TEST(Environment, VariablesSetByHandMustAgreeWithTheLauncherAroundThem) {
+  struct Case {
+    const char* rank;
+    const char* size;
+  };
+  for (const Case& outer : {Case{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                            {"PMI_RANK", "PMI_SIZE"},
+                            {"SLURM_PROCID", "SLURM_NTASKS"}}) {
+    Settings variables{{"RANK", "1"},
+                       {"WORLD_SIZE", "4"},
+                       {"SLURM_STEP_ID", "0"},
+                       {outer.rank, "1"},
+                       {outer.size, "4"}};
+    EXPECT_EQ(read(variables).launcher, "environment");
+    variables[outer.size] = "2";
+    const std::string text = refusal_of(variables);
+    for (const std::string& part : {std::string("RANK=1"), std::string("WORLD_SIZE=4"),
+                                    outer.rank + std::string("=1"), outer.size + std::string("=2")})
+      EXPECT_NE(text.find(part), text.npos) << text;
+    variables[outer.size] = "4";
+    variables[outer.rank] = "3";
+    EXPECT_NE(refusal_of(variables).find(outer.rank + std::string("=3")), text.npos);
+  }
+}
+
+TEST(Environment, AnAgentMayRunInsideOfAnotherLaunchersJob) {
+  for (const char* agent : {"TORCHELASTIC_RUN_ID", "LOCKSTEP_JOB_ID"}) {
+    const auto who = read({{"RANK", "3"},
+                           {"WORLD_SIZE", "4"},
+                           {agent, "7"},
+                           {"OMPI_COMM_WORLD_RANK", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "2"}});
+    EXPECT_EQ(who.rank, 3) << agent;
+  }
+}
+
+TEST(Environment, AShellOfSrunAndTheScriptOfSbatchContradictNothing) {
+  Settings variables{{"RANK", "1"},
+                     {"WORLD_SIZE", "4"},
+                     {"SLURM_PROCID", "0"},
+                     {"SLURM_NTASKS", "1"},
+                     {"SLURM_STEP_ID", "0"}};
+  EXPECT_EQ(read(variables).rank, 1) << "srun --pty";
+  variables["SLURM_NTASKS"] = "4";
+  variables.erase("SLURM_STEP_ID");
+  EXPECT_EQ(read(variables).rank, 1) << "sbatch";
+}
+
+// Rank 2 of 4, two on each of two hosts.
+const Settings of_two_hosts{
+    {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
+
+TEST(Environment, TheMasterIsWhereMasterAddrAndPortSay) {
+  struct Case {
+    const char* address;
+    const char* port;
+    const char* master;
+  };
+  for (const Case& each : {Case{"node1", "29400", "node1:29400"},
+                           {"10.0.0.1", "1", "10.0.0.1:1"},
+                           {"fd00::1", "65535", "[fd00::1]:65535"}}) {
+    Settings variables = of_two_hosts;
+    variables["MASTER_ADDR"] = each.address;
+    variables["MASTER_PORT"] = each.port;
+    EXPECT_EQ(read(variables).master, each.master);
+    EXPECT_FALSE(read(variables).master_is_taken);
+  }
+  EXPECT_EQ(read(of_two_hosts).master, "");
+}
+
+TEST(Environment, ARankOfWhoseHostNothingIsSaidMayBeAloneOnIt) {
+  Settings variables{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "29400"}};
+  variables["MASTER_ADDR"] = "trainer-0.trainer";
+  EXPECT_EQ(read(variables).local_world_size, 1);
+  EXPECT_EQ(read(variables).local_rank, 0);
+  for (const char* loopback : {"localhost", "127.0.0.1", "::1"}) {
+    variables["MASTER_ADDR"] = loopback;
+    EXPECT_EQ(read(variables).local_world_size, 4) << loopback;
+  }
+}
+
+TEST(Environment, OfMasterAddrAndPortTheMissingOneIsNamedWhenHostsAreSeveral) {
+  for (const char* there : {"MASTER_ADDR", "MASTER_PORT"}) {
+    Settings variables = of_two_hosts;
+    variables[there] = "1";
+    const std::string text = refusal_of(variables);
+    const std::string absent = there == std::string("MASTER_ADDR") ? "MASTER_PORT" : "MASTER_ADDR";
+    EXPECT_NE(text.find(there + std::string(" is set, but " + absent)), text.npos) << text;
+  }
+}
+
+TEST(Environment, AMasterPortThatIsNoneIsRefused) {
+  for (const char* wrong : {"0", "65536", "-1", "http"}) {
+    Settings variables = of_two_hosts;
+    variables["MASTER_ADDR"] = "node1";
+    variables["MASTER_PORT"] = wrong;
+    EXPECT_NE(refusal_of(variables).find("MASTER_PORT"), std::string::npos) << wrong;
+  }
+}
+
+TEST(Environment, UnderTorchrunTheMasterIsTakenWhenItKeepsTheStore) {
+  Settings variables = of_two_hosts;
+  variables.insert({{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29400"}});
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_TRUE(read(variables).master_is_taken);
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_FALSE(read(variables).master_is_taken);
+}
+
+// Task 2 of 3: two on node03 and one on node07.
+const Settings of_slurm{{"SLURM_PROCID", "2"},
+                        {"SLURM_NTASKS", "3"},
+                        {"SLURM_LOCALID", "0"},
+                        {"SLURM_NODEID", "1"},
+                        {"SLURM_JOB_ID", "7"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_STEP_NODELIST", "node[03,07]"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "2,1"}};
+
+TEST(Environment, TasksOfSlurmThatAreUnevenlySpreadKnowTheirHosts) {
+  Settings variables = of_slurm;
+  EXPECT_EQ(read(variables).local_world_size, 1);
+  EXPECT_EQ(read(variables).local_rank, 0);
+  variables["SLURM_NODEID"] = "0";
+  EXPECT_EQ(read(variables).local_world_size, 2);
+  variables["SLURM_NODEID"] = "2";
+  EXPECT_NE(refusal_of(variables).find("node 2"), std::string::npos);
+}
+
+TEST(Environment, WhatAStepOfSlurmSaysCountsBeforeWhatItsJobSays) {
+  Settings variables = of_slurm;
+  variables["SLURM_TASKS_PER_NODE"] = "8(x4)";
+  variables["SLURM_NTASKS_PER_NODE"] = "8";
+  variables["SLURM_JOB_NODELIST"] = "node[01-07]";
+  const auto who = read(variables);
+  EXPECT_EQ(who.local_world_size, 1);
+  EXPECT_TRUE(who.master.starts_with("node03:")) << who.master;
+}
+
+TEST(Environment, UnderSrunWithPmi2HostsAreThoseOfSlurm) {
+  Settings variables = of_slurm;
+  variables.insert({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_JOBID", "7.0"}});
+  const auto who = read(variables);
+  EXPECT_EQ(who.launcher, "PMI");
+  EXPECT_EQ(who.local_world_size, 1);
+  EXPECT_EQ(who.master, read(of_slurm).master);
+}
+
+TEST(Environment, RanksThatAreNotSlurmsTasksTakeNothingFromIt) {
+  Settings variables = of_slurm;
+  variables.insert(
+      {{"PMI_RANK", "5"}, {"PMI_SIZE", "6"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "3"}});
+  const auto who = read(variables);
+  EXPECT_EQ(who.local_world_size, 3);
+  EXPECT_EQ(who.master, "");
+}
+
+TEST(Environment, TheMasterOfSlurmsTasksIsTheirFirstNodeAtAPortOfTheStep) {
+  Settings variables = of_slurm;
+  const std::string first = read(variables).master;
+  EXPECT_EQ(first, "node03:" + std::to_string(slurm_port(7, 0)));
+  variables["SLURM_STEP_ID"] = "1";
+  EXPECT_NE(read(variables).master, first);
+  variables["SLURM_STEP_RESV_PORTS"] = "12004-12006";
+  EXPECT_EQ(read(variables).master, "node03:12004");
+  variables["MASTER_ADDR"] = "fast7";
+  variables["MASTER_PORT"] = "29400";
+  EXPECT_EQ(read(variables).master, "fast7:29400");
+}
+
+}  // namespace
+}  // namespace lockstep

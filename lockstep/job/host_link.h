@@ -1,0 +1,60 @@
+// A rank's line to the switchboard of its host.
+//
+// Thread safety: every member may be called from any thread at once.
+// Errors: peer_lost when the switchboard is gone or a rank of the job was lost while waiting.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/packet.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API HostLink {
+ public:
+  explicit HostLink(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  int socket() const { return socket_.get(); }
+
+  // Lets `readers` others obtain `fd` under `key`. The caller keeps `fd`.
+  void offer(std::string_view key, int readers, int fd);
+
+  // Makes their obtain() throw Error(system) with this reason instead.
+  void refuse(std::string_view key, int readers, std::string_view reason);
+
+  // Blocks until somebody has offered `key`. `give_up` is called every 20 ms and may throw.
+  FileDescriptor obtain(
+      std::string_view key, Deadline deadline, const std::function<void()>& give_up = [] {});
+
+  // The same in two steps that do not block; empty as long as it has not come.
+  void request(std::string_view key);
+  FileDescriptor poll(std::string_view key);
+
+ private:
+  struct Reply {
+    FileDescriptor fd;
+    std::string refusal;
+  };
+
+  void send(const Packet& packet, int fd = -1) const;
+  FileDescriptor take(std::string_view key);
+  bool read_replies();  // Whether there were any.
+
+  const FileDescriptor socket_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  bool reading_ = false;  // One of the waiting threads reads for all of them.
+  std::map<std::string, Reply, std::less<>> replies_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/host_session.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/job/abstract_socket.h"
+#include "lockstep/job/agent_line.h"
+#include "lockstep/job/failure_record.h"
+#include "lockstep/job/store/job_token.h"
+
+namespace lockstep {
+namespace {
+
+// Half of the time within which a failure is to be known.
+constexpr std::chrono::milliseconds time_for_last_words{50};
+
+FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
+  const Packet hello = make_packet(Packet::Kind::hello, "", meeting.identity);
+  while (true) {
+    FileDescriptor socket = connect_to_abstract_socket(meeting.identity);
+    if (socket && peer_is_this_user(socket.get()) &&
+        send_packet(socket.get(), hello) == Sent::whole)
+      return socket;
+    if (Clock::now() >= deadline)
+      throw Error(Fault::timeout,
+                  fmt::format("rank 0 of job '{}' did not appear on this host", meeting.job_id));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+// Failures of one key are the same failure. Calls that differ in a mismatch have one number.
+std::string key_of(const Failure& failure) {
+  if (!failure.fault) return fmt::format("{} {}", failure.rank, failure.pid);
+  const auto number = failure.call.find('#');
+  return fmt::format("{} {}", name(*failure.fault),
+                     number == failure.call.npos ? failure.call : failure.call.substr(number));
+}
+
+}  // namespace
+
+HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
+  return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
+}
+
+// What ranks of one start of one job agree on, and those of any other cannot say. Never shown: it
+// may hold a secret.
+HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
+                                   std::string_view secret) {
+  std::string identity = fmt::format("{} {} attempt={} ranks={}",
+                                     secret.empty() ? std::string_view(who.job_id) : secret, name,
+                                     who.attempt, who.world_size);
+  // It stays in memory that a core dump shows.
+  if (secret.empty() && secret_of_environment())
+    identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
+  require(identity.size() < sizeof Packet::text,
+          fmt::format("the job's name is too long: with it, what its ranks say to find each other "
+                      "takes {} bytes; {} is most",
+                      identity.size(), sizeof Packet::text - 1));
+  return {.rank = who.rank,
+          .size = who.world_size,
+          .job_id = who.job_id,
+          .identity = std::move(identity),
+          .opens = who.rank == 0,
+          .is_alone = who.world_size == 1};
+}
+
+HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
+    : rank_(meeting.rank), meeting_(meeting.told.meeting) {
+  if (meeting.agent_fd)
+    link_ = std::make_unique<HostLink>(duplicate_agent_fd(*meeting.agent_fd));
+  else if (meeting.opens)
+    open_switchboard(meeting);
+  else
+    link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline));
+  if (!page_)
+    page_ = std::make_shared<JobPage>(JobPage::attach(link_->obtain(job_page_key, deadline)));
+  const bool compares =
+      meeting_ > 0 && rank_ < size();  // With the others, who then learn of it too.
+  if (size() != meeting.size && !compares)
+    throw Error(Fault::mismatch, fmt::format("this rank was told of {} ranks, the launcher of {}",
+                                             meeting.size, size()));
+  if (compares) page_->announce(rank_, meeting.told);
+  sentinel_ = std::make_unique<Sentinel>(*page_, rank_, switchboard_.get(), [this] { look(); });
+}
+
+HostSession::~HostSession() {
+  sentinel_.reset();
+  if (speaker_.joinable()) speaker_.join();
+}
+
+void HostSession::open_switchboard(const HostMeeting& meeting) {
+  page_ = std::make_shared<JobPage>(JobPage::create(meeting.size, meeting.job_id));
+  switchboard_ = std::make_unique<Switchboard>(page_->descriptor());
+  int ends[2] = {-1, -1};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    throw_errno("making a socket pair");
+  switchboard_->connect(FileDescriptor(ends[0]));
+  link_ = std::make_unique<HostLink>(FileDescriptor(ends[1]));
+  if (meeting.is_alone) return;
+  switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
+}
+
+void HostSession::throw_if_peer_lost(std::string_view context) const {
+  const auto failure = find_failure();
+  if (!failure) return;
+  log_once(*failure);
+  throw Error(context, *failure);
+}
+
+// The job's first failure, which this process may be the first to see.
+std::optional<Failure> HostSession::find_failure() const {
+  if (auto failure = page_->failure()) return failure;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_ || !page_->lost(peer)) continue;
+    const Failure seen = page_->cause_of(peer, examine(peer));
+    page_->report(seen);
+    return recorded_failure().value_or(seen);
+  }
+  return std::nullopt;
+}
+
+// A process that has lost its group is no survivor.
+void HostSession::look() noexcept {
+  if (page_->phase(rank_) != JobPage::Phase::alive || is_speaking_) return;
+  try {
+    const auto failure = find_failure();
+    const bool is_news = failure && (failure->rank != rank_ || failure->fault);
+    if (!is_news || is_logged(*failure)) return;
+    if (speaker_.joinable()) speaker_.join();  // It has spoken.
+    is_speaking_ = true;
+    speaker_ = start_thread([this, failure = *failure] {
+      log_once(failure);
+      is_speaking_ = false;
+    });
+  } catch (...) {  // No memory or thread for it. A call that waits says it.
+    is_speaking_ = false;
+  }
+}
+
+bool HostSession::is_logged(const Failure& failure) const {
+  const std::lock_guard lock(logged_mutex_);
+  return logged_.contains(key_of(failure));
+}
+
+void HostSession::log_once(const Failure& failure) const {
+  {
+    const std::lock_guard lock(logged_mutex_);
+    if (!logged_.insert(key_of(failure)).second) return;
+  }
+  const auto after = failure.fault ? std::chrono::milliseconds(0) : page_->since_failure();
+  log(LogLevel::error, failure_record(page_->job_id(), failure, after));
+}
+
+void HostSession::note_break(Failure failure) {
+  if (failure.detected_by != rank_) {
+    auto known = page_->latest_break(*failure.fault);
+    if (!known) known = page_->failure();  // Of a rank of another host that left for it.
+    if (known && known->fault == failure.fault) failure = *std::move(known);
+  }
+  page_->note_break(rank_, failure);
+  log_once(failure);
+}
+
+// A rank that loses its group to an exception which it catches says which one only when the stack
+// is unwound, a moment later.
+Failure HostSession::examine(int peer) const {
+  const Deadline patience = in(time_for_last_words);
+  Failure seen = page_->examine(peer);
+  while (seen.left && seen.what.empty() && !page_->failure() && Clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    seen = page_->examine(peer);
+  }
+  seen.detected_by = rank_;
+  return seen;
+}
+
+// Another rank's record of the same failure may have come first, and be half written; that rank
+// may even have been killed in the middle of it.
+std::optional<Failure> HostSession::recorded_failure() const {
+  const Deadline patience = in(std::chrono::milliseconds(100));
+  while (!page_->failure() && Clock::now() < patience) std::this_thread::yield();
+  return page_->failure();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/job_page.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "lockstep/base/clean_text.h"
+#include "lockstep/base/fixed_text.h"
+#include "lockstep/base/host_name.h"
+#include "lockstep/base/proc_file.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/oom_kills.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint64_t magic = 0x5041474553504b36;  // Changes with the layout.
+
+constexpr std::size_t most_words = 1024;  // Bytes.
+constexpr std::size_t most_blamed = 64;   // Ranks; of more, the first are named.
+
+// What a process says before it ends.
+struct LastWords {
+  std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 complete.
+  std::int32_t fault;                // -1 when it is no Error of ours.
+  char text[most_words + 1];
+};
+
+// The value of a Failure in memory that several processes share.
+struct FailureRecord {
+  enum class Cause : std::int32_t { unknown, exit_code, signal, left };
+
+  // 0 empty; odd while it is written; even when complete, and another number for each value.
+  std::atomic<std::uint32_t> state;
+  std::int32_t rank;
+  std::int32_t pid;
+  Cause cause;
+  std::int32_t value;
+  std::int32_t oom;  // -1 unknown, 0 no, 1 yes.
+  std::int32_t detected_by;
+  std::uint64_t sequence;
+  Clock::rep reported;  // When, by the steady clock, which is the same for all processes of a host.
+  std::int32_t fault;   // -1 for none.
+  std::int32_t blamed;  // How many there are of `ranks`.
+  std::int32_t ranks[most_blamed];
+  char call[256];
+  char host[64];
+  char operation[32];
+  char group[sizeof(GroupName) + 1];
+  char what[most_words + 1];
+};
+
+// A JobPage::Told. Its group's number, which comes last, says whether it is complete.
+struct Announcement {
+  std::atomic<std::int32_t> meeting;
+  std::int32_t world_size;
+  char backend[48];
+};
+
+struct Slot {
+  alignas(64) pthread_mutex_t life;
+  std::atomic<JobPage::Phase> phase;
+  std::atomic<std::int32_t> pid;
+  std::atomic<std::int64_t> started;  // When that process did: with its pid, which process it is.
+  std::atomic<std::int32_t> expects_preemption;  // The pid that does; a successor must ask anew.
+  alignas(64) Activity activity;
+  alignas(64) LastWords words;
+  Announcement announcement;
+  FailureRecord broke;  // Its group, by ranks that live,
+  Ticks idle_since;     // since when it has done nothing in any group.
+};
+
+void make_robust(pthread_mutex_t& mutex) {
+  pthread_mutexattr_t attributes;
+  ::pthread_mutexattr_init(&attributes);
+  ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  ::pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  const int result = ::pthread_mutex_init(&mutex, &attributes);
+  ::pthread_mutexattr_destroy(&attributes);
+  if (result != 0) throw_errno("making a robust mutex", result);
+}
+
+// The wait status of a process that has begun to end: there long before waitpid() would return.
+// Empty when it has been reaped already.
+std::optional<int> wait_status_of(int pid, std::int64_t started) {
+  const auto process = process_stat(pid);
+  // The number may be another process's by now, or in another PID namespace.
+  if (!process || process->started != started) return std::nullopt;
+  return process->wait_status;
+}
+
+std::int32_t number_of(const std::optional<Fault>& fault) {
+  return fault ? static_cast<std::int32_t>(*fault) : -1;
+}
+
+// All but the state.
+void write(FailureRecord& record, const Failure& failure) {
+  using Cause = FailureRecord::Cause;
+  record.rank = failure.rank;
+  record.pid = failure.pid;
+  record.cause = failure.signal      ? Cause::signal
+                 : failure.exit_code ? Cause::exit_code
+                 : failure.left      ? Cause::left
+                                     : Cause::unknown;
+  record.value = failure.signal.value_or(failure.exit_code.value_or(0));
+  record.oom = failure.oom ? *failure.oom : -1;
+  record.detected_by = failure.detected_by;
+  record.sequence = failure.sequence;
+  record.reported = Clock::now().time_since_epoch().count();
+  record.fault = number_of(failure.fault);
+  const std::size_t blamed = std::min(failure.ranks.size(), most_blamed);
+  std::copy_n(failure.ranks.begin(), blamed, record.ranks);
+  record.blamed = static_cast<std::int32_t>(blamed);
+  copy_text(record.call, failure.call);
+  copy_text(record.host, failure.host);
+  copy_text(record.operation, failure.operation);
+  copy_text(record.group, failure.group);
+  copy_text(record.what, cut_text(failure.what, most_words));
+}
+
+// May be torn by a writer. Each text ends within its array at any time.
+Failure value_of(const FailureRecord& record) {
+  using Cause = FailureRecord::Cause;
+  Failure failure{.rank = record.rank, .host = record.host, .pid = record.pid};
+  if (record.cause == Cause::signal) failure.signal = record.value;
+  if (record.cause == Cause::exit_code) failure.exit_code = record.value;
+  if (record.oom >= 0) failure.oom = record.oom == 1;
+  failure.left = record.cause == Cause::left;
+  failure.operation = record.operation;
+  failure.sequence = record.sequence;
+  failure.group = record.group;
+  failure.detected_by = record.detected_by;
+  failure.what = record.what;
+  if (record.fault >= 0) failure.fault = static_cast<Fault>(record.fault);
+  const auto blamed = std::clamp<std::int32_t>(record.blamed, 0, most_blamed);
+  failure.ranks.assign(record.ranks, record.ranks + blamed);
+  failure.call = record.call;
+  return failure;
+}
+
+bool is_complete(std::uint32_t state) { return state != 0 && state % 2 == 0; }
+
+std::optional<Failure> read(const FailureRecord& record) {
+  while (true) {
+    const std::uint32_t before = record.state;
+    if (!is_complete(before)) return std::nullopt;
+    Failure failure = value_of(record);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (record.state == before) return failure;
+  }
+}
+
+}  // namespace
+
+struct JobPage::Layout {
+  std::uint64_t magic;
+  std::int32_t slots;
+  std::int32_t world_size;
+  std::int64_t oom_kills;  // Before the job began; -1 when unknown.
+  char job_id[128];
+  std::atomic<bool> preemption_agreed;
+  alignas(64) FailureRecord failure;
+  alignas(64) Slot slot[1];  // One for each rank of the host.
+
+  static std::size_t bytes_for(int slots) {
+    return sizeof(Layout) + static_cast<std::size_t>(slots - 1) * sizeof(Slot);
+  }
+};
+
+JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
+  require(slots > 0, "a job page needs at least one slot");
+  JobPage page(SharedMapping::create("job page", Layout::bytes_for(slots)));
+  Layout& layout = page.layout();  // All zeros, which is how every atomic in it starts.
+  layout.slots = slots;
+  layout.world_size = world_size > 0 ? world_size : slots;
+  copy_text(layout.job_id, job_id);
+  layout.oom_kills = oom_kills().value_or(-1);
+  for (int i = 0; i < slots; ++i) make_robust(layout.slot[i].life);
+  layout.magic = magic;
+  return page;
+}
+
+JobPage JobPage::attach(FileDescriptor fd) {
+  JobPage page(SharedMapping::attach(std::move(fd)));
+  const Layout& layout = page.layout();
+  if (page.mapping_.bytes() < sizeof(Layout) || layout.magic != magic ||
+      page.mapping_.bytes() < Layout::bytes_for(layout.slots))
+    throw Error(Fault::mismatch, "the launcher's job page is of another version of Lockstep");
+  return page;
+}
+
+JobPage::JobPage(SharedMapping mapping) : mapping_(std::move(mapping)) {}
+
+JobPage::Layout& JobPage::layout() const { return *reinterpret_cast<Layout*>(mapping_.data()); }
+
+int JobPage::slots() const { return layout().slots; }
+
+int JobPage::world_size() const { return layout().world_size; }
+
+std::string_view JobPage::job_id() const { return layout().job_id; }
+
+void JobPage::enter(int slot) {
+  require(slot >= 0 && slot < slots(), "this job page has no such slot");
+  Slot& mine = layout().slot[slot];
+  int result = ::pthread_mutex_trylock(&mine.life);
+  // A peer that asks lost() just after leave() holds the mutex for a moment.
+  for (int i = 0; i < 1000 && result == EBUSY && mine.phase != Phase::alive; ++i) {
+    ::sched_yield();
+    result = ::pthread_mutex_trylock(&mine.life);
+  }
+  if (result != 0)
+    throw Error(Fault::misuse, fmt::format("local rank {} of job {} is already taken by process {}",
+                                           slot, job_id(), mine.pid.load()));
+  mine.pid = ::getpid();
+  const auto process = process_stat(mine.pid);
+  mine.started = process ? process->started.value_or(0) : 0;
+  mine.words.state = 0;
+  mine.broke.state = 0;  // From a predecessor that was killed while it wrote, too.
+  mine.phase = Phase::alive;
+}
+
+void JobPage::leave(int slot, Phase how) {
+  layout().slot[slot].phase = how;
+  ::pthread_mutex_unlock(&layout().slot[slot].life);
+}
+
+void JobPage::abandon(int slot) const { layout().slot[slot].phase = Phase::abandoned; }
+
+JobPage::Phase JobPage::phase(int slot) const { return layout().slot[slot].phase; }
+
+int JobPage::pid(int slot) const { return layout().slot[slot].pid; }
+
+Activity& JobPage::activity(int slot) const { return layout().slot[slot].activity; }
+
+bool JobPage::lost(int slot) const {
+  Slot& other = layout().slot[slot];
+  if (other.phase == Phase::abandoned) return true;
+  if (other.phase != Phase::alive) return false;
+  const int result = ::pthread_mutex_trylock(&other.life);
+  // Unlocking without making it consistent marks the mutex as lost for everybody, for good.
+  if (result == 0 || result == EOWNERDEAD) ::pthread_mutex_unlock(&other.life);
+  return result == EOWNERDEAD || result == ENOTRECOVERABLE;
+}
+
+char JobPage::process_state(int slot) const {
+  return process_stat(pid(slot)).value_or(ProcessStat{}).state;
+}
+
+void JobPage::announce(int slot, const Told& told) const {
+  Announcement& mine = layout().slot[slot].announcement;
+  mine.meeting = 0;
+  mine.world_size = told.world_size;
+  copy_text(mine.backend, told.backend);
+  mine.meeting = told.meeting;
+}
+
+std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
+  const Announcement& theirs = layout().slot[slot].announcement;
+  if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
+  Told told{meeting, theirs.world_size, theirs.backend};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (theirs.meeting != meeting) return std::nullopt;  // Overwritten meanwhile.
+  return told;
+}
+
+void JobPage::expect_preemption(int slot) const {
+  layout().slot[slot].expects_preemption = pid(slot);
+}
+
+bool JobPage::expects_preemption(int slot) const {
+  return pid(slot) != 0 && layout().slot[slot].expects_preemption == pid(slot);
+}
+
+void JobPage::agree_on_preemption() const { layout().preemption_agreed = true; }
+
+bool JobPage::preemption_agreed() const { return layout().preemption_agreed; }
+
+void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
+  LastWords& words = layout().slot[slot].words;
+  std::uint32_t none = 0;
+  if (!words.state.compare_exchange_strong(none, 1)) return;
+  copy_text(words.text, cut_text(text, most_words));
+  words.fault = number_of(fault);
+  words.state = 2;
+}
+
+std::string JobPage::last_words(int slot) const {
+  const LastWords& words = layout().slot[slot].words;
+  return words.state == 2 ? words.text : "";
+}
+
+// The kernel counts a kill before it sends the signal.
+std::optional<bool> JobPage::oom_killed() const {
+  const auto now = oom_kills();
+  if (layout().oom_kills < 0 || !now) return std::nullopt;
+  return static_cast<std::int64_t>(*now) > layout().oom_kills;
+}
+
+Failure JobPage::examine(int slot) const {
+  const Activity& last = activity(slot);
+  Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
+  failure.sequence = last.sequence();
+  if (failure.sequence > 0) {
+    failure.operation = name(last.operation());
+    failure.group = group_of(last);
+  }
+  failure.what = last_words(slot);
+  failure.left = phase(slot) == Phase::abandoned;
+  if (failure.left) return failure;
+  if (const auto status = wait_status_of(failure.pid, layout().slot[slot].started)) {
+    if (WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
+    if (WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
+  }
+  if (failure.signal == SIGKILL) failure.oom = oom_killed();
+  return failure;
+}
+
+void JobPage::note_break(int slot, const Failure& failure) const {
+  Slot& mine = layout().slot[slot];
+  std::uint32_t state = mine.broke.state;
+  if (state % 2 == 1 || !mine.broke.state.compare_exchange_strong(state, state + 1))
+    return;  // Another thread of ours is at it.
+  std::atomic_thread_fence(std::memory_order_release);
+  write(mine.broke, failure);
+  mine.idle_since = mine.activity.since.load(std::memory_order_relaxed);
+  mine.broke.state = state + 2;
+}
+
+std::optional<Failure> JobPage::latest_break(Fault fault) const {
+  std::optional<Failure> latest;
+  Clock::rep when = 0;
+  for (int slot = 0; slot < slots(); ++slot) {
+    const FailureRecord& record = layout().slot[slot].broke;
+    const Clock::rep reported = record.reported;
+    auto one = read(record);
+    if (!one || one->fault != fault || one->ranks.empty() || (latest && reported <= when)) continue;
+    latest = std::move(one);
+    when = reported;
+  }
+  return latest;
+}
+
+Failure JobPage::cause_of(int slot, const Failure& end) const {
+  const Slot& ended = layout().slot[slot];
+  const auto broke = read(ended.broke);
+  if (!broke || ended.idle_since != ended.activity.since.load(std::memory_order_relaxed))
+    return end;
+  if (end.signal && end.signal != SIGABRT) return end;
+  if (ended.words.state == 2 && ended.words.fault != number_of(broke->fault)) return end;
+  return *broke;
+}
+
+void JobPage::report(const Failure& failure) const {
+  FailureRecord& record = layout().failure;
+  std::uint32_t empty = 0;
+  if (!record.state.compare_exchange_strong(empty, 1)) return;
+  write(record, failure);
+  record.state = 2;
+}
+
+std::optional<Failure> JobPage::failure() const {
+  auto failure = read(layout().failure);
+  if (!failure || failure->fault) return failure;
+  const int rank = failure->rank;
+  const bool is_ours = rank >= 0 && rank < slots() && pid(rank) == failure->pid;
+  if (failure->what.empty() && is_ours) failure->what = last_words(rank);
+  return failure;
+}
+
+std::chrono::milliseconds JobPage::since_failure() const {
+  const FailureRecord& record = layout().failure;
+  if (!is_complete(record.state)) return {};
+  const Clock::time_point then{Clock::duration(record.reported)};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - then);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/job_page.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "lockstep/base/time.h"
+
+namespace lockstep {
+namespace {
+
+// Waits a few times longer than a healthy kernel needs.
+bool soon(const std::function<bool()>& holds) {
+  const Deadline deadline = in(std::chrono::seconds(5));
+  while (!holds() && Clock::now() < deadline) std::this_thread::yield();
+  return holds();
+}
+
+// A process that enters `slot` and then runs `end`. No thread but ours runs, so fork() is safe.
+template <class End>
+pid_t start_rank(JobPage& page, int slot, End end) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  page.enter(slot);
+  end();
+  ::_exit(0);
+}
+
+TEST(JobPage, AProcessThatIsKilledIsLostAndItsSignalIsKnownBeforeItIsReaped) {
+  JobPage page = JobPage::create(2, "job");
+  const pid_t pid = start_rank(page, 1, [] { ::pause(); });
+  ASSERT_TRUE(soon([&] { return page.phase(1) == JobPage::Phase::alive; }));
+  EXPECT_FALSE(page.lost(1));
+  ::kill(pid, SIGKILL);
+  ASSERT_TRUE(soon([&] { return page.lost(1); }));
+  const Failure failure = page.examine(1);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(failure.rank, 1);
+  EXPECT_EQ(failure.pid, pid);
+  EXPECT_EQ(failure.signal, SIGKILL);
+  EXPECT_FALSE(failure.exit_code);
+}
+
+TEST(JobPage, AProcessThatExitsWithoutLeavingIsLostWithItsCode) {
+  JobPage page = JobPage::create(2, "job");
+  const pid_t pid = start_rank(page, 1, [] { ::_exit(7); });
+  ASSERT_TRUE(soon([&] { return page.lost(1); }));
+  const Failure failure = page.examine(1);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(failure.exit_code, 7);
+}
+
+TEST(JobPage, AProcessThatLeavesInOrderIsNotLostAndMayComeBack) {
+  JobPage page = JobPage::create(1, "job");
+  for (int i = 0; i < 3; ++i) {
+    page.enter(0);
+    page.leave(0, JobPage::Phase::finished);
+    EXPECT_FALSE(page.lost(0));
+  }
+}
+
+TEST(JobPage, AProcessThatAbandonsTheJobIsLostThoughItLives) {
+  JobPage page = JobPage::create(1, "job");
+  page.enter(0);
+  page.leave(0, JobPage::Phase::abandoned);
+  EXPECT_TRUE(page.lost(0));
+  EXPECT_FALSE(page.examine(0).signal);
+  EXPECT_FALSE(page.examine(0).exit_code);
+}
+
+TEST(JobPage, OnlyTheProcessThatAskedForItExpectsPreemption) {
+  JobPage page = JobPage::create(1, "job");
+  EXPECT_FALSE(page.expects_preemption(0));
+  const pid_t pid = start_rank(page, 0, [&] {
+    page.expect_preemption(0);
+    page.leave(0, JobPage::Phase::finished);
+  });
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_TRUE(page.expects_preemption(0));
+  page.enter(0);
+  EXPECT_FALSE(page.expects_preemption(0));
+  page.expect_preemption(0);
+  EXPECT_TRUE(page.expects_preemption(0));
+  page.leave(0, JobPage::Phase::finished);
+
+  EXPECT_FALSE(page.preemption_agreed());
+  page.agree_on_preemption();
+  EXPECT_TRUE(page.preemption_agreed());
+}
+
+TEST(JobPage, ASlotIsForOneProcess) {
+  JobPage page = JobPage::create(1, "job");
+  page.enter(0);
+  Fault fault{};
+  std::thread([&] {
+    try {
+      page.enter(0);
+    } catch (const Error& error) {
+      fault = error.fault();
+    }
+  }).join();
+  EXPECT_EQ(fault, Fault::misuse);
+  page.leave(0, JobPage::Phase::finished);
+}
+
+// --- Broken groups ------------------------------------------------------------------------------
+
+const Failure rank_one_did_not_come{.rank = 1,
+                                    .host = "a",
+                                    .pid = 5,
+                                    .operation = "barrier",
+                                    .sequence = 3,
+                                    .group = "world",
+                                    .what = "within 30 s",
+                                    .detected_by = 0,
+                                    .fault = Fault::timeout,
+                                    .ranks = {1, 2},
+                                    .call = "barrier #4 of group world"};
+
+// How rank 0 may have ended.
+const Failure exited{.rank = 0, .exit_code = 69};
+const Failure crashed{.rank = 0, .signal = SIGSEGV};
+const Failure threw{.rank = 0, .signal = SIGABRT};
+
+bool is_that_break(const Failure& failure) {
+  return failure.fault == Fault::timeout && failure.ranks == std::vector<int>{1, 2} &&
+         failure.call == rank_one_did_not_come.call && failure.what == rank_one_did_not_come.what;
+}
+
+TEST(JobPage, TheEndOfARankThatWaitedInVainFollowsFromThat) {
+  const JobPage page = JobPage::create(3, "job");
+  EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
+  page.note_break(0, rank_one_did_not_come);
+  EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
+  EXPECT_TRUE(is_that_break(page.cause_of(0, threw)));
+  EXPECT_EQ(page.cause_of(1, exited).exit_code, 69);
+}
+
+TEST(JobPage, ACrashIsItsOwnCauseAndSoIsAnotherException) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
+  page.say_last_words(0, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
+}
+
+TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
+  EXPECT_TRUE(is_that_break(page.cause_of(0, threw)));
+}
+
+TEST(JobPage, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  page.activity(0).enter(pack_group_name("other"), Operation::barrier, 1, ticks_now());
+  EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
+}
+
+TEST(JobPage, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {
+  const JobPage page = JobPage::create(3, "job");
+  EXPECT_FALSE(page.latest_break(Fault::timeout));
+  page.note_break(0, rank_one_did_not_come);
+  page.note_break(2, {.fault = Fault::timeout, .call = "barrier #4 of group world"});
+  ASSERT_TRUE(page.latest_break(Fault::timeout));
+  EXPECT_TRUE(is_that_break(*page.latest_break(Fault::timeout)));
+  EXPECT_FALSE(page.latest_break(Fault::mismatch));
+}
+
+TEST(JobPage, ABreakIsReadWholeWhileAnotherIsNoted) {
+  const JobPage page = JobPage::create(1, "job");
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (int i = 0; i < 20000; ++i) {
+      const std::string text(i % 2 == 0 ? 20 : 200, i % 2 == 0 ? 'a' : 'b');
+      page.note_break(0, {.what = text, .fault = Fault::timeout, .ranks = {0}, .call = text});
+    }
+    done = true;
+  });
+  int torn = 0;
+  while (!done) {
+    const auto seen = page.latest_break(Fault::timeout);
+    if (seen && seen->what != seen->call) ++torn;
+  }
+  writer.join();
+  EXPECT_EQ(torn, 0);
+}
+
+TEST(JobPage, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {
+  const JobPage page = JobPage::create(2, "job", 8);
+  EXPECT_EQ(page.world_size(), 8);
+  EXPECT_FALSE(page.told(1, 1));
+  EXPECT_FALSE(page.told(1, 0));
+  page.announce(1, {1, 4, "gloo"});
+  ASSERT_TRUE(page.told(1, 1));
+  EXPECT_EQ(page.told(1, 1)->world_size, 4);
+  EXPECT_EQ(page.told(1, 1)->backend, "gloo");
+  EXPECT_FALSE(page.told(1, 2));
+}
+
+TEST(JobPage, OnlyTheFirstFailureIsKept) {
+  JobPage page = JobPage::create(2, "job");
+  EXPECT_FALSE(page.failure());
+  page.report({.rank = 1,
+               .host = "a",
+               .pid = 5,
+               .signal = 9,
+               .oom = true,
+               .operation = "all_reduce",
+               .sequence = 12,
+               .group = "world",
+               .what = "std::bad_alloc: std::bad_alloc",
+               .detected_by = 3});
+  page.report({.rank = 0, .host = "b", .pid = 6, .exit_code = 3});
+  const Failure failure = page.failure().value();
+  EXPECT_EQ(failure.rank, 1);
+  EXPECT_EQ(failure.host, "a");
+  EXPECT_EQ(failure.signal, 9);
+  EXPECT_EQ(failure.oom, true);
+  EXPECT_EQ(failure.operation, "all_reduce");
+  EXPECT_EQ(failure.sequence, 12U);
+  EXPECT_EQ(failure.group, "world");
+  EXPECT_EQ(failure.what, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(failure.detected_by, 3);
+  EXPECT_FALSE(failure.left);
+}
+
+TEST(JobPage, TellsHowLongAgoTheFirstFailureWasReported) {
+  JobPage page = JobPage::create(1, "job");
+  EXPECT_EQ(page.since_failure().count(), 0);
+  page.report({.rank = 0});
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  page.report({.rank = 0});
+  EXPECT_GE(page.since_failure().count(), 30);
+  EXPECT_LT(page.since_failure().count(), 5000);
+}
+
+TEST(JobPage, TheFirstWordsOfAProcessAreItsLast) {
+  JobPage page = JobPage::create(2, "job");
+  page.enter(1);
+  EXPECT_EQ(page.last_words(1), "");
+  page.say_last_words(1, std::string(5000, 'x'));
+  page.say_last_words(1, "more");
+  EXPECT_EQ(page.last_words(1), std::string(1024, 'x'));
+  EXPECT_EQ(page.last_words(0), "");
+  page.leave(1, JobPage::Phase::abandoned);
+  EXPECT_EQ(page.examine(1).what, std::string(1024, 'x'));
+}
+
+TEST(JobPage, WordsAreNotCutWithinACharacter) {
+  JobPage page = JobPage::create(1, "job");
+  page.say_last_words(0, std::string(1023, 'x') + "\xc3\xa9");
+  EXPECT_EQ(page.last_words(0), std::string(1023, 'x'));
+}
+
+TEST(JobPage, WordsAreForgottenWhenAProcessComesBack) {
+  JobPage page = JobPage::create(1, "job");
+  page.enter(0);
+  page.say_last_words(0, "std::bad_alloc");
+  page.leave(0, JobPage::Phase::finished);
+  page.enter(0);
+  EXPECT_EQ(page.last_words(0), "");
+  page.leave(0, JobPage::Phase::finished);
+}
+
+TEST(JobPage, WordsThatComeAfterTheReportBelongToIt) {
+  JobPage page = JobPage::create(2, "job");
+  page.enter(1);
+  page.leave(1, JobPage::Phase::abandoned);
+  page.report(page.examine(1));
+  EXPECT_EQ(page.failure().value().what, "");
+  EXPECT_TRUE(page.failure().value().left);
+  page.say_last_words(1, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(page.failure().value().what, "std::bad_alloc: std::bad_alloc");
+}
+
+TEST(JobPage, AProcessThatEndsAfterItsLastWordsIsExaminedWithThem) {
+  JobPage page = JobPage::create(2, "job");
+  const pid_t pid = start_rank(page, 1, [&] {
+    page.say_last_words(1, "std::bad_alloc: std::bad_alloc");
+    ::raise(SIGABRT);
+  });
+  ASSERT_TRUE(soon([&] { return page.lost(1); }));
+  const Failure failure = page.examine(1);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(failure.what, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(failure.signal, SIGABRT);
+  EXPECT_FALSE(failure.oom);
+}
+
+TEST(JobPage, AnotherProcessSeesTheSamePage) {
+  JobPage page = JobPage::create(3, "the job");
+  JobPage other = JobPage::attach(FileDescriptor(::fcntl(page.descriptor(), F_DUPFD_CLOEXEC, 0)));
+  EXPECT_EQ(other.slots(), 3);
+  EXPECT_EQ(other.job_id(), "the job");
+  page.activity(2).enter({}, Operation::barrier, 5, ticks_now());
+  EXPECT_EQ(other.activity(2).sequence(), 5U);
+}
+
+TEST(JobPage, MemoryOfAnotherKindIsRefused) {
+  SharedMapping other = SharedMapping::create("something else", 4096);
+  EXPECT_THROW(JobPage::attach(FileDescriptor(::fcntl(other.descriptor(), F_DUPFD_CLOEXEC, 0))),
+               Error);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+// Where a job's processes on other hosts come in, launchers or ranks: listens, and lets in who
+// proves the token.
+//
+// Strangers are limited in number and time, and cost no more than that.
+// Thread safety: none. Blocking: never.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <list>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/sparse_log.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/store/handshake.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API Door {
+ public:
+  struct Options {
+    JobMember job;  // Who is here.
+    std::optional<JobToken> token = {};
+    Channel channel = Channel::agents;
+    std::string name;  // Begins lines of the log.
+    // See handshake.h; called by serve().
+    ServerHandshake::HolderOf holder_of = [](const JobMember&) { return std::nullopt; };
+  };
+  struct Arrival {
+    FileDescriptor socket;
+    JobMember member;
+  };
+
+  // `listener` is a non-blocking socket that listens.
+  Door(FileDescriptor listener, Options options);
+
+  void watch(std::vector<pollfd>& entries) const;
+  Deadline deadline() const;
+
+  // Whoever has come in.
+  std::vector<Arrival> serve(const std::vector<pollfd>& entries, Clock::time_point now);
+
+ private:
+  struct Stranger {
+    FileDescriptor socket;
+    ServerHandshake handshake;
+    std::string hello;
+    Deadline deadline;
+    JobMember member = {};  // Once it is in.
+  };
+  enum class Progress { waits, is_in, is_out };
+
+  void accept_some(Clock::time_point now);
+  void welcome(FileDescriptor socket, Clock::time_point now);
+  Progress hear(Stranger& stranger);
+
+  FileDescriptor listener_;
+  const Options options_;
+  std::list<Stranger> strangers_;
+  Deadline accept_again_ = Clock::time_point{};
+  std::minstd_rand random_{std::random_device{}()};
+  SparseLog log_{std::chrono::seconds(10)};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// A store in one file, for ranks that share a file system and no network.
+//
+// The file is a log of changes. Every operation holds the kernel's lock on it, so nobody reads half
+// a change; what a writer that was killed left half written is cut off by the next one. It is
+// compacted when most of it is out of date. wait() looks again and again, at most 50 ms apart.
+// Whoever opens a path joins the map that is there: give every attempt of a job a new path. Nothing
+// removes the file. It survives the death of processes, not of hosts.
+//
+// Errors: as in store.h; timeout when another process holds the lock for `timeout`; system when the
+// file system has no locks (NFS needs version 4, Lustre the mount option flock).
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+
+#include "lockstep/job/store/store.h"
+
+namespace lockstep {
+
+struct FileStoreOptions {
+  std::filesystem::path path;  // Made with mode 0600 when it is not there.
+
+  // How long a call but wait() tries to get the lock. Too short fails calls when a process that
+  // holds it is stopped for a moment.
+  std::chrono::milliseconds timeout = default_timeout;
+};
+
+class LOCKSTEP_API FileStore final : public Store {
+ public:
+  // Errors: misuse for a file that is a symbolic link, not this user's, or open to others.
+  explicit FileStore(const FileStoreOptions& options);
+  ~FileStore() override;
+  FileStore(const FileStore&) = delete;
+  FileStore& operator=(const FileStore&) = delete;
+
+  void set(std::string_view key, std::string_view value) override;
+  std::optional<std::string> find(std::string_view key) override;
+  std::string wait(std::string_view key, Deadline deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t amount) override;
+  std::string compare_set(std::string_view key, std::string_view expected,
+                          std::string_view desired) override;
+  bool erase(std::string_view key) override;
+
+ private:
+  class Log;
+
+  const std::unique_ptr<Log> log_;
+};
+
+}  // namespace lockstep

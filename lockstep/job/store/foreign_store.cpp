@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/store/foreign_store.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/job/store/socket_address.h"
+
+namespace lockstep {
+namespace {
+
+// Per process by nature, as what is registered is. Neither is ever destroyed: a library registers
+// while it is loaded, and may be used until the process has ended.
+struct Registered {
+  std::mutex mutex;
+  ForeignStoreConnector connector;
+};
+
+Registered& registered() {
+  static auto* const one = new Registered;
+  return *one;
+}
+
+}  // namespace
+
+void register_foreign_store(ForeignStoreConnector connector) {
+  const std::lock_guard lock(registered().mutex);
+  registered().connector = std::move(connector);
+}
+
+std::shared_ptr<Store> connect_foreign_store(const std::string& address, std::string prefix,
+                                             Deadline deadline) {
+  auto place = host_and_port(address);
+  require(place.has_value(),
+          [&] { return fmt::format("'{}' is no address of a store: HOST:PORT is one", address); });
+  ForeignStoreConnector connector;
+  {
+    const std::lock_guard lock(registered().mutex);
+    connector = registered().connector;
+  }
+  if (!connector)
+    throw Error(Fault::unsupported,
+                fmt::format("the launcher keeps a store of its own at {}, which only programs that "
+                            "are linked with Lockstep::lockstep can use; link with it, or start "
+                            "the program with lockstep run",
+                            address));
+  return connector({std::move(place->first), place->second, std::move(prefix)}, deadline);
+}
+
+}  // namespace lockstep

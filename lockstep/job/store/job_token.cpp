@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/store/job_token.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t least_characters = 22;  // 22 * 6 bits >= 128 bits.
+constexpr std::size_t most_characters = 1024;
+
+bool is_base64(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' ||
+         c == '/' || c == '-' || c == '_';
+}
+
+// A buffer on the stack, because a string that grows leaves copies behind.
+struct Wiped {
+  std::array<char, most_characters + 2> bytes{};
+  ~Wiped() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
+};
+
+// In place: /proc/PID/environ shows this memory.
+void wipe_variable(char* text) {
+  OPENSSL_cleanse(text, std::strlen(text));
+  ::unsetenv("LOCKSTEP_JOB_TOKEN");
+}
+
+JobToken read_token_file(const char* path) {
+  const auto refuse = [&](std::string_view why) {
+    throw Error(Fault::misuse, fmt::format("LOCKSTEP_JOB_TOKEN_FILE={}: {}", path, why));
+  };
+  const FileDescriptor file(::open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file && errno == ELOOP) refuse("a symbolic link is not followed");
+  if (!file) refuse(std::strerror(errno));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_errno("fstat of the job token's file");
+  if (!S_ISREG(status.st_mode)) refuse("not a regular file");
+  if (status.st_uid != ::geteuid()) refuse("it belongs to another user");
+  if ((status.st_mode & 077) != 0) refuse("others may read or write it: chmod 600 it");
+  Wiped text;
+  const ssize_t count = ::read(file.get(), text.bytes.data(), text.bytes.size());
+  if (count < 0) throw_errno("reading the job token's file");
+  std::string_view token(text.bytes.data(), static_cast<std::size_t>(count));
+  if (token.ends_with('\n')) token.remove_suffix(1);
+  return JobToken(token);
+}
+
+}  // namespace
+
+JobToken::JobToken(std::string_view text) : secret_(text) {
+  while (text.ends_with('=')) text.remove_suffix(1);
+  require(text.size() <= most_characters && std::all_of(text.begin(), text.end(), is_base64),
+          "a job token is base64 text of at most 1024 characters");
+  require(text.size() >= least_characters,
+          "a job token needs at least 22 base64 characters (128 bits): openssl rand -base64 32");
+}
+
+JobToken make_job_token() {
+  std::array<unsigned char, 32> random{};
+  if (RAND_bytes(random.data(), random.size()) != 1)
+    throw Error(Fault::system, "OpenSSL has no random bytes");
+  std::array<unsigned char, 45> text{};  // 44 characters and a final 0.
+  const int length = EVP_EncodeBlock(text.data(), random.data(), random.size());
+  const JobToken token(
+      {reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(length)});
+  OPENSSL_cleanse(random.data(), random.size());
+  OPENSSL_cleanse(text.data(), text.size());
+  return token;
+}
+
+std::optional<JobToken> read_job_token() {
+  const char* path = ::getenv("LOCKSTEP_JOB_TOKEN_FILE");
+  char* text = ::getenv("LOCKSTEP_JOB_TOKEN");
+  require(path == nullptr || text == nullptr,
+          "both LOCKSTEP_JOB_TOKEN_FILE and LOCKSTEP_JOB_TOKEN are set: which one counts?");
+  if (path != nullptr) return read_token_file(path);
+  if (text == nullptr) return std::nullopt;
+  const JobToken token(text);
+  wipe_variable(text);
+  return token;
+}
+
+const std::optional<Secret>& secret_of_environment() {
+  static const std::optional<Secret> kept = []() -> std::optional<Secret> {
+    char* text = ::getenv("LOCKSTEP_JOB_TOKEN");
+    if (text == nullptr) return std::nullopt;
+    const Secret secret(text);
+    wipe_variable(text);
+    return secret;
+  }();
+  return kept;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/store/store_protocol.h"
+
+#include "lockstep/base/bytes.h"
+
+namespace lockstep {
+namespace {
+
+std::string framed(std::string body) {
+  check(body.size() <= max_frame_bytes, "a store frame is too long");
+  return ByteWriter(frame_header_bytes + body.size())
+      .number(static_cast<std::uint32_t>(body.size()))
+      .raw(body)
+      .take();
+}
+
+}  // namespace
+
+std::string encode(const StoreRequest& request) {
+  ByteWriter body(32 + request.key.size() + request.value.size() + request.expected.size());
+  body.number(static_cast<std::uint8_t>(request.kind)).number(request.id);
+  if (request.kind == StoreRequest::Kind::cancel) return framed(body.take());
+  body.prefixed(request.key);
+  if (request.kind == StoreRequest::Kind::compare_set) body.prefixed(request.expected);
+  if (request.kind == StoreRequest::Kind::compare_set || request.kind == StoreRequest::Kind::set)
+    body.prefixed(request.value);
+  if (request.kind == StoreRequest::Kind::add) body.number(request.amount);
+  return framed(body.take());
+}
+
+StoreRequest decode_request(std::string_view body) {
+  ByteReader reader(body);
+  StoreRequest request;
+  const auto kind = reader.number<std::uint8_t>();
+  if (kind < 1 || kind > 7) throw Error(Fault::corrupt, "a store request of no known kind");
+  request.kind = static_cast<StoreRequest::Kind>(kind);
+  request.id = reader.number<std::uint64_t>();
+  if (request.kind != StoreRequest::Kind::cancel)
+    request.key = reader.prefixed(Store::max_key_bytes);
+  if (request.kind == StoreRequest::Kind::compare_set)
+    request.expected = reader.prefixed(Store::max_value_bytes);
+  if (request.kind == StoreRequest::Kind::compare_set || request.kind == StoreRequest::Kind::set)
+    request.value = reader.prefixed(Store::max_value_bytes);
+  if (request.kind == StoreRequest::Kind::add) request.amount = reader.number<std::int64_t>();
+  reader.end();
+  return request;
+}
+
+std::string encode(const StoreReply& reply) {
+  ByteWriter body(32 + reply.bytes.size());
+  body.number(static_cast<std::uint8_t>(reply.kind)).number(reply.id);
+  if (reply.kind == StoreReply::Kind::value) body.prefixed(reply.bytes);
+  if (reply.kind == StoreReply::Kind::number) body.number(reply.number);
+  if (reply.kind == StoreReply::Kind::error)
+    body.number(static_cast<std::uint8_t>(reply.fault))
+        .prefixed(reply.bytes.substr(0, max_reason_bytes));
+  return framed(body.take());
+}
+
+StoreReply decode_reply(std::string_view body) {
+  ByteReader reader(body);
+  StoreReply reply;
+  const auto kind = reader.number<std::uint8_t>();
+  if (kind < 1 || kind > 5) throw Error(Fault::corrupt, "a store reply of no known kind");
+  reply.kind = static_cast<StoreReply::Kind>(kind);
+  reply.id = reader.number<std::uint64_t>();
+  if (reply.kind == StoreReply::Kind::value) reply.bytes = reader.prefixed(Store::max_value_bytes);
+  if (reply.kind == StoreReply::Kind::number) reply.number = reader.number<std::int64_t>();
+  if (reply.kind == StoreReply::Kind::error) {
+    const auto fault = reader.number<std::uint8_t>();
+    if (fault > static_cast<std::uint8_t>(Fault::bug))
+      throw Error(Fault::corrupt, "a store reply with no known fault");
+    reply.fault = static_cast<Fault>(fault);
+    reply.bytes = reader.prefixed(max_reason_bytes);
+  }
+  reader.end();
+  return reply;
+}
+
+std::optional<std::string_view> first_frame(std::string_view bytes) {
+  if (bytes.size() < frame_header_bytes) return std::nullopt;
+  const auto length = ByteReader(bytes).number<std::uint32_t>();
+  if (length == 0 || length > max_frame_bytes)
+    throw Error(Fault::corrupt, "a store frame of an impossible length");
+  if (bytes.size() - frame_header_bytes < length) return std::nullopt;
+  return bytes.substr(frame_header_bytes, length);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/nn/convert_sync_batchnorm.h"
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/sync_batch_norm.h"
+
+namespace lockstep {
+namespace {
+
+using torch::nn::AnyModule;
+using torch::nn::Module;
+using torch::nn::SequentialImpl;
+
+bool is_batch_norm(const Module& module) {
+  return module.as<torch::nn::BatchNorm1d>() != nullptr ||
+         module.as<torch::nn::BatchNorm2d>() != nullptr ||
+         module.as<torch::nn::BatchNorm3d>() != nullptr;
+}
+
+template <class BatchNorm>
+std::shared_ptr<SyncBatchNormImpl> synced_if(const Module& module) {
+  if (typeid(module) != typeid(BatchNorm)) return nullptr;
+  const auto& plain = static_cast<const BatchNorm&>(module);
+  torch::nn::BatchNormOptions as_made =
+      plain.options;  // Those that the program may have changed since
+  as_made.affine(plain.weight.defined()).track_running_stats(plain.running_mean.defined());
+  auto sync = std::make_shared<SyncBatchNormImpl>(as_made);
+  sync->options = plain.options;
+  sync->share(
+      {plain.weight, plain.bias, plain.running_mean, plain.running_var, plain.num_batches_tracked});
+  sync->train(plain.is_training());
+  return sync;
+}
+
+// Nothing for a class derived from BatchNorm, which may do something else.
+std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
+  auto sync = synced_if<torch::nn::BatchNorm1dImpl>(module);
+  if (!sync) sync = synced_if<torch::nn::BatchNorm2dImpl>(module);
+  if (!sync) sync = synced_if<torch::nn::BatchNorm3dImpl>(module);
+  return sync;
+}
+
+// What is to be done, found before anything is: so that nothing is when something cannot be.
+class Conversion {
+ public:
+  void plan(Module& module, const std::string& path) {
+    if (!visited_.insert(&module).second) return;
+    if (auto* const sync = module.as<SyncBatchNormImpl>()) named_.emplace_back(sync, path);
+    auto* const sequential = module.as<SequentialImpl>();
+    for (const auto& child : module.named_children()) {
+      const std::string name = path.empty() ? child.key() : path + "." + child.key();
+      if (!is_batch_norm(*child.value()))
+        plan(*child.value(), name);
+      else if (sequential == nullptr ||
+               !plan_element(*sequential, child.key(), child.value(), name))
+        refused_ += (refused_.empty() ? "" : ", ") + name;
+    }
+  }
+
+  void require_possible() const {
+    if (refused_.empty()) return;
+    throw Error(Fault::unsupported,
+                "convert_sync_batchnorm: not elements of a torch::nn::Sequential, so that the "
+                "program calls them by their own type: " +
+                    refused_ + "; declare them as lockstep::SyncBatchNorm. Nothing was changed");
+  }
+
+  void apply(const ProcessGroup& group) {
+    for (auto& [sync, path] : named_)
+      sync->synchronize(sync->has_own_group() ? *sync->group() : group, std::move(path));
+    for (Exchange& exchange : exchanges_) {
+      exchange.sequential->replace_module(exchange.name, std::move(exchange.module));
+      for (auto& [element, replacement] : exchange.elements) *element = std::move(replacement);
+    }
+  }
+
+ private:
+  struct Exchange {
+    SequentialImpl* sequential;
+    std::string name;
+    std::shared_ptr<SyncBatchNormImpl> module;
+    std::vector<std::pair<AnyModule*, AnyModule>> elements;
+  };
+
+  // False when `child` is registered with the Sequential but is not among what it runs.
+  bool plan_element(SequentialImpl& sequential, const std::string& key,
+                    const std::shared_ptr<Module>& child, const std::string& path) {
+    auto& sync = replacements_[child.get()];  // One that is held several times remains one.
+    const bool is_new = sync == nullptr;
+    if (is_new) sync = synced(*child);
+    if (!sync) return false;
+    Exchange exchange{&sequential, key, sync, {}};
+    for (AnyModule& element : sequential)
+      if (element.ptr() == child) exchange.elements.emplace_back(&element, AnyModule(sync));
+    if (exchange.elements.empty()) return false;
+    exchanges_.push_back(std::move(exchange));
+    if (is_new) named_.emplace_back(sync.get(), path);
+    return true;
+  }
+
+  std::set<const Module*> visited_;
+  std::map<const Module*, std::shared_ptr<SyncBatchNormImpl>> replacements_;
+  std::vector<std::pair<SyncBatchNormImpl*, std::string>> named_;
+  std::vector<Exchange> exchanges_;
+  std::string refused_;
+};
+
+}  // namespace
+
+void convert_sync_batchnorm(Module& module, const ProcessGroup& group) {
+  if (is_batch_norm(module))
+    throw Error(
+        Fault::unsupported,
+        "convert_sync_batchnorm: the module is itself a BatchNorm, which nothing holds that "
+        "could hold another: declare it as lockstep::SyncBatchNorm");
+  Conversion conversion;
+  conversion.plan(module, "");
+  conversion.require_possible();
+  conversion.apply(group);
+}
+
+}  // namespace lockstep

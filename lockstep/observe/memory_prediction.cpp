@@ -1,0 +1,126 @@
+// What memory_report.h predicts.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/observe/memory_report.h"
+#include "lockstep/parallel/gradients/large_gradient.h"
+#include "lockstep/parallel/gradients/padded.h"
+#include "lockstep/parallel/gradients/trained_parameters.h"
+#include "lockstep/parallel/pieces/piece_sums.h"
+#include "lockstep/parallel/pieces/piece_tree.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+std::size_t bytes_of_storages(const NamedTensors& parameters) {
+  std::set<const void*> seen;
+  std::size_t bytes = 0;
+  for (const auto& [name, parameter] : parameters)
+    if (seen.insert(parameter.storage().unsafeGetStorageImpl()).second)
+      bytes += parameter.storage().nbytes();
+  return bytes;
+}
+
+std::size_t bytes_of(const Tensors& tensors) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
+
+// Of a rank, as GradientBuckets, GradientSlices and GradientPool lay them out. One rank alone has
+// no pool, and buckets for SharedOptimizer only. Stage 2 of ZeRO has none.
+std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
+  const bool one_copy = plan.sharing == MemorySharing::one_copy;
+  std::size_t bytes = 0;
+  if (plan.deterministic > 0)
+    bytes += PieceSums::bytes_for(trained, PieceTree(plan.deterministic, plan.ranks), plan.ranks);
+  if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool(plan) && !one_copy)) return bytes;
+  for (const auto& [name, tensor] : trained)
+    if (has_pool(plan) || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
+  return bytes;
+}
+
+// Beside the buckets, of a rank that steps `stepped` bytes of parameters. SharedOptimizer leaves
+// none.
+std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
+  if (plan.sharing == MemorySharing::one_copy || plan.deterministic > 0) return 0;
+  return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;
+}
+
+// Autograd adds the gradients of a parameter with several names, such as the weights of a tied
+// embedding. While it does, the pool has no room for a large sum.
+std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& plan) {
+  const bool keeps_gradients =
+      plan.sharing == MemorySharing::none || plan.sharing == MemorySharing::zero_stage_1;
+  if (!has_pool(plan) || !keeps_gradients) return 0;
+  std::map<const void*, int> names;
+  std::size_t bytes = 0;
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.requires_grad() && is_large_gradient(parameter.nbytes()) &&
+        ++names[parameter.unsafeGetTensorImpl()] == 2)
+      bytes += parameter.nbytes();
+  return bytes;
+}
+
+// What each rank steps, and so has the state of, in bytes of parameters.
+std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sharing,
+                                       std::size_t ranks) {
+  const std::size_t all = bytes_of(tensors);
+  std::vector<std::size_t> bytes(ranks, all);
+  if (sharing == MemorySharing::none) return bytes;
+  if (sharing == MemorySharing::one_copy) {
+    for (std::size_t r = 0; r < ranks; ++r) bytes[r] = all * (r + 1) / ranks - all * r / ranks;
+    return bytes;
+  }
+  const auto parts =
+      partition_parameters({torch::optim::OptimizerParamGroup(tensors)}, static_cast<int>(ranks));
+  std::fill(bytes.begin(), bytes.end(), 0);
+  for (std::size_t r = 0; r < ranks; ++r)
+    for (const std::size_t i : parts[r]) bytes[r] += tensors[i].nbytes();
+  return bytes;
+}
+
+}  // namespace
+
+MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan) {
+  require(plan.ranks > 0, "predict_memory: there are no ranks");
+  require(plan.state_tensors >= 0, "predict_memory: the number of state tensors is negative");
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  const NamedTensors parameters = named_parameters(module);
+  require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
+          "predict_memory: the ranks do not divide the pieces");
+  const NamedTensors stepped_ones = trained_parameters(parameters);
+  Tensors tensors;
+  for (const auto& [name, tensor] : stepped_ones) tensors.push_back(tensor);
+
+  MemoryTable table;
+  MemoryParts each{.parameters = bytes_of_storages(parameters),
+                   .buckets = bytes_of_buckets(stepped_ones, plan)};
+  for (const std::size_t stepped : stepped_bytes(tensors, plan.sharing, ranks)) {
+    each.gradients = bytes_of_gradients(stepped, plan) + bytes_beside_pool(parameters, plan);
+    each.optimizer_state = stepped * static_cast<std::size_t>(plan.state_tensors);
+    table.ranks.push_back(each);
+    table.host.gradients += each.gradients;
+    table.host.optimizer_state += each.optimizer_state;
+  }
+  const bool one_copy = plan.sharing == MemorySharing::one_copy;
+  table.host.parameters = each.parameters * (one_copy ? 1 : ranks);
+  table.host.buckets = each.buckets * ranks;
+  return table;
+}
+
+}  // namespace lockstep

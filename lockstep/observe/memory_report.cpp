@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/observe/memory_report.h"
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/bytes.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/observe/memory_extents.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/replicate/data_parallel_base.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep {
+namespace {
+
+using Extents = std::vector<Extent>;
+
+// In the order of MemoryParts.
+enum Part : std::size_t { parameters, gradients, optimizer_state, buckets, parts };
+
+// What one rank has.
+struct Found {
+  std::array<Extents, parts> extents;
+  ResidentMemory resident;
+  int state_tensors = 0;  // Of the parameter that has most.
+};
+
+// --- Tensors ------------------------------------------------------------------------------------
+
+// That which holds the state.
+const torch::optim::Optimizer& local(const torch::optim::Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
+  return sharded != nullptr ? sharded->local() : optimizer;
+}
+
+MemorySharing sharing_of(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const SharedOptimizerBase*>(&optimizer) != nullptr)
+    return MemorySharing::one_copy;
+  if (dynamic_cast<const WholeParameterOptimizer*>(&optimizer) == nullptr)
+    return MemorySharing::none;
+  return ddp.shards_gradients() ? MemorySharing::zero_stage_2 : MemorySharing::zero_stage_1;
+}
+
+class Finder {
+ public:
+  Finder(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer)
+      : mappings_(mappings_of_this_process()) {
+    for (const RegisteredMemory& memory : ddp.gradient_memory())
+      add(buckets, memory.data(), memory.bytes());
+    for (const at::Tensor& sums : ddp.piece_memory()) add(buckets, sums);
+    if (const auto* shared = dynamic_cast<const SharedOptimizerBase*>(&optimizer))
+      for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
+    for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
+      add(parameters, parameter);
+      if (parameter.grad().defined() && !is_in_buckets(parameter.grad()))
+        add(gradients, parameter.grad());
+    }
+    for (const auto& [parameter, state] : local(optimizer).state()) add(*state);
+    found_.resident = {proportional_bytes_of_this_process(), resident(parameters),
+                       resident(buckets)};
+  }
+
+  const Found& found() const { return found_; }
+
+ private:
+  void add(Part part, const void* data, std::size_t bytes) {
+    if (bytes > 0) found_.extents[part].push_back(extent_of(data, bytes, mappings_));
+  }
+
+  void add(Part part, const at::Tensor& tensor) {
+    add(part, tensor.storage().data(), tensor.storage().nbytes());
+  }
+
+  void add(torch::optim::OptimizerParamState& state) {
+    int count = 0;
+    for (const auto& [name, tensor] : parts_of(state).tensors) {
+      if (!tensor->defined()) continue;
+      add(optimizer_state, *tensor);
+      ++count;
+    }
+    found_.state_tensors = std::max(found_.state_tensors, count);
+  }
+
+  bool is_in_buckets(const at::Tensor& tensor) const {
+    const Extent extent = extent_of(tensor.data_ptr(), 1, mappings_);
+    return std::any_of(
+        found_.extents[buckets].begin(), found_.extents[buckets].end(), [&](const Extent& bucket) {
+          return bucket.device == extent.device && bucket.inode == extent.inode &&
+                 bucket.begin <= extent.begin && extent.begin < bucket.begin + bucket.bytes;
+        });
+  }
+
+  // Whether anything of `part` lies in `mapping`.
+  bool has(Part part, const Mapping& mapping) const {
+    const auto& extents = found_.extents[part];
+    return std::any_of(extents.begin(), extents.end(), [&](const Extent& extent) {
+      return mapping.is_shared && extent.device == mapping.device &&
+             extent.inode == mapping.inode && mapping.offset <= extent.begin &&
+             extent.begin < mapping.offset + (mapping.end - mapping.begin);
+    });
+  }
+
+  std::optional<std::size_t> resident(Part part) const {
+    const auto& extents = found_.extents[part];
+    const auto is_private = [](const Extent& extent) { return extent.device == no_device; };
+    if (extents.empty() || std::any_of(extents.begin(), extents.end(), is_private)) return {};
+    std::size_t bytes = 0;
+    for (const Mapping& mapping : mappings_) {
+      if (!has(part, mapping)) continue;
+      for (const Part other : {parameters, gradients, optimizer_state, buckets})
+        if (other != part && has(other, mapping)) return {};
+      bytes += mapping.proportional_bytes;
+    }
+    return bytes;
+  }
+
+  const std::vector<Mapping> mappings_;
+  Found found_;
+};
+
+// --- Of all ranks -------------------------------------------------------------------------------
+
+std::vector<Extents> gather(const Extents& mine, const ProcessGroup& group) {
+  const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
+                               mine.size() * sizeof(Extent));
+  std::vector<Extents> all;
+  for (const std::string& theirs : all_gather_bytes(bytes, group)) {
+    Extents& extents = all.emplace_back(theirs.size() / sizeof(Extent));
+    if (!extents.empty()) std::memcpy(extents.data(), theirs.data(), theirs.size());
+  }
+  return all;
+}
+
+std::size_t& bytes_of(Part part, MemoryParts& all) {
+  const std::array<std::size_t*, parts> members{&all.parameters, &all.gradients,
+                                                &all.optimizer_state, &all.buckets};
+  return *members[part];
+}
+
+MemoryTable measure(const Found& mine, const ProcessGroup& group) {
+  MemoryTable table;
+  table.ranks.resize(static_cast<std::size_t>(group.size()));
+  for (const Part part : {parameters, gradients, optimizer_state, buckets}) {
+    Extents host;
+    const std::vector<Extents> ranks = gather(mine.extents[part], group);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      bytes_of(part, table.ranks[r]) = bytes_of_union(ranks[r]);
+      host.insert(host.end(), ranks[r].begin(), ranks[r].end());
+    }
+    bytes_of(part, table.host) = bytes_of_union(std::move(host));
+  }
+  return table;
+}
+
+void add(std::optional<std::size_t>& sum, const std::optional<std::size_t>& bytes) {
+  if (bytes) sum = sum.value_or(0) + *bytes;
+}
+
+// Ranks that are threads of one process have its memory in common.
+ResidentMemory sum_of(const std::vector<ResidentMemory>& ranks, const std::vector<pid_t>& pids) {
+  ResidentMemory sum;
+  std::set<pid_t> seen;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (!seen.insert(pids[r]).second) continue;
+    sum.process += ranks[r].process;
+    add(sum.parameters, ranks[r].parameters);
+    add(sum.buckets, ranks[r].buckets);
+  }
+  return sum;
+}
+
+}  // namespace
+
+MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
+  const ProcessGroup& group = ddp.group();
+  if (group.local_size() != group.size())
+    throw Error(Fault::unsupported,
+                "memory_report: it is of one host, and the ranks are on several");
+  for (const auto& [name, parameter] : named_parameters(ddp.replica()))
+    if (!parameter.is_cpu())
+      throw Error(Fault::unsupported, "memory_report: it is of CPU memory, and parameter " + name +
+                                          " is on " + parameter.device().str());
+  group.barrier({.label = "memory_report"});  // Until it ends, nobody touches more memory.
+  const Found mine = Finder(ddp, optimizer).found();
+  const auto state_tensors = all_gather_value(mine.state_tensors, group);
+
+  MemoryReport report;
+  report.predicted = predict_memory(ddp.replica(), {.ranks = group.size(),
+                                                    .sharing = sharing_of(ddp, optimizer),
+                                                    .state_tensors = *std::max_element(
+                                                        state_tensors.begin(), state_tensors.end()),
+                                                    .deterministic = ddp.pieces()});
+  report.measured = measure(mine, group);
+  report.resident = all_gather_value(mine.resident, group);
+  report.resident_host = sum_of(report.resident, all_gather_value(getpid(), group));
+  return report;
+}
+
+}  // namespace lockstep

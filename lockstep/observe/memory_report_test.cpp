@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/observe/memory_report.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/in_process.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::memory_report_test {
+namespace {
+
+using test::fault_of;
+using test::Rank;
+using test::Ranks;
+
+// With gradients that lie in buckets, and large ones that do not: 6.3 MiB in all.
+struct Net : torch::nn::Module {
+  Net() {
+    register_module("a", a);
+    register_module("b", b);
+    register_module("c", c);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return c->forward(torch::relu(b->forward(torch::relu(a->forward(x)))));
+  }
+
+  torch::nn::Linear a{500, 1001};
+  torch::nn::Linear b{1001, 1103};
+  torch::nn::Linear c{1103, 7};
+};
+
+constexpr std::size_t elements = 500 * 1001 + 1001 + std::size_t{1001} * 1103 + 1103 + 1103 * 7 + 7;
+constexpr std::size_t bytes = elements * sizeof(float);
+
+template <class Ddp>
+void step(Ddp& ddp, torch::optim::Optimizer& optimizer) {
+  optimizer.zero_grad();
+  const torch::Tensor x = torch::randn({4, 500});
+  const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
+  if (ddp.is_deterministic())
+    ddp.train_pieces(0, [&](const Piece& piece) { return loss_of(piece.of(x)); });
+  else
+    loss_of(x).backward();
+  optimizer.step();
+}
+
+void expect_near(std::size_t a, std::size_t b) {
+  EXPECT_NEAR(static_cast<double>(a), static_cast<double>(b), 0.02 * static_cast<double>(b));
+}
+
+void expect_near(const MemoryParts& measured, const MemoryParts& predicted) {
+  expect_near(measured.parameters, predicted.parameters);
+  expect_near(measured.gradients, predicted.gradients);
+  expect_near(measured.optimizer_state, predicted.optimizer_state);
+  expect_near(measured.buckets, predicted.buckets);
+}
+
+void expect_near(const MemoryReport& report) {
+  for (std::size_t r = 0; r < report.measured.ranks.size(); ++r) {
+    SCOPED_TRACE("rank " + std::to_string(r));
+    expect_near(report.measured.ranks[r], report.predicted.ranks[r]);
+  }
+  SCOPED_TRACE("host");
+  expect_near(report.measured.host, report.predicted.host);
+}
+
+// Trains, with what `make` makes as an optimizer, and reports.
+template <class Make>
+MemoryReport report_of(const ProcessGroup& group, Make make,
+                       const DistributedDataParallelOptions& options = {}) {
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallel ddp(net, group, options);
+  auto optimizer = make(ddp, net->parameters());
+  for (int i = 0; i < 3; ++i) step(ddp, *optimizer);
+  const MemoryReport report = memory_report(ddp, *optimizer);
+  expect_near(report);
+  EXPECT_EQ(report.measured.ranks.size(), static_cast<std::size_t>(group.size()));
+  EXPECT_EQ(report.resident.size(), static_cast<std::size_t>(group.size()));
+  return report;
+}
+
+const torch::optim::AdamOptions adam_options(1e-3);
+
+const Ranks plain("plain", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const auto n = static_cast<std::size_t>(rank.world_size);
+  const MemoryReport report = report_of(group, [](auto&, const auto& parameters) {
+    return std::make_unique<Adam>(parameters, adam_options);
+  });
+  EXPECT_EQ(report.measured.host.parameters, n * bytes);
+  EXPECT_EQ(report.measured.host.optimizer_state, n * 2 * bytes);
+  expect_near(report.measured.host.buckets + report.measured.host.gradients, n * bytes);
+
+  EXPECT_FALSE(report.resident_host.parameters) << "they are not in memory of their own";
+  ASSERT_EQ(report.resident_host.buckets.has_value(), n > 1);
+  if (n > 1) expect_near(*report.resident_host.buckets, report.predicted.host.buckets);
+  EXPECT_GT(report.resident[0].process, report.measured.ranks[0].total());
+  destroy_process_group(group);
+});
+
+const Ranks one_copy("one copy", [](const Rank&) {
+  ProcessGroup group = init_process_group();
+  const MemoryReport report =
+      report_of(group,
+                [](auto& ddp, const auto& parameters) {
+                  return std::make_unique<SharedOptimizer<Adam>>(ddp, parameters, adam_options);
+                },
+                {.share_parameters = true});
+  EXPECT_EQ(report.measured.ranks[0].parameters, bytes);
+  EXPECT_EQ(report.measured.host.parameters, bytes);
+  EXPECT_EQ(report.measured.host.optimizer_state, 2 * bytes);
+  ASSERT_TRUE(report.resident_host.parameters);
+  expect_near(*report.resident_host.parameters, bytes);
+  destroy_process_group(group);
+});
+
+const Ranks zero("zero", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const MemoryReport report = report_of(group, [&](auto&, const auto& parameters) {
+    return std::make_unique<ZeroRedundancyOptimizer<Adam>>(parameters, group, adam_options);
+  });
+  EXPECT_EQ(report.measured.host.parameters, static_cast<std::size_t>(rank.world_size) * bytes);
+  EXPECT_EQ(report.measured.host.optimizer_state, 2 * bytes);
+  destroy_process_group(group);
+});
+
+const Ranks zero_2("zero 2", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const MemoryReport report = report_of(group, [&](auto& ddp, const auto& parameters) {
+    auto optimizer =
+        std::make_unique<ZeroRedundancyOptimizer<Adam>>(parameters, group, adam_options);
+    ddp.shard_gradients(*optimizer);
+    return optimizer;
+  });
+  EXPECT_EQ(report.measured.host.parameters, static_cast<std::size_t>(rank.world_size) * bytes);
+  EXPECT_EQ(report.measured.host.optimizer_state, 2 * bytes);
+  EXPECT_EQ(report.measured.host.gradients, bytes);
+  destroy_process_group(group);
+});
+
+const Ranks pieces("pieces", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup group = init_process_group();
+  const MemoryReport report =
+      report_of(group,
+                [](auto& ddp, const auto& parameters) {
+                  return std::make_unique<SharedOptimizer<Adam>>(ddp, parameters, adam_options);
+                },
+                {.share_parameters = true, .deterministic = 4});
+  EXPECT_GE(report.measured.host.buckets, static_cast<std::size_t>(rank.world_size) * bytes);
+  destroy_process_group(group);
+});
+
+TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
+  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2, &pieces})
+    for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
+}
+
+TEST(MemoryReport, OfRanksThatAreThreadsTheProcessCountsOnce) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp(net, world);
+    Adam adam(net->parameters());
+    step(ddp, adam);
+    const MemoryReport report = memory_report(ddp, adam);
+    EXPECT_EQ(report.measured.host.parameters, 2 * bytes);
+    EXPECT_EQ(report.resident_host.process, report.resident[0].process);
+    expect_near(report);
+  });
+}
+
+TEST(MemoryReport, GradientsThatAreGoneLeaveTheirBuckets) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp(net, world);
+    Adam adam(net->parameters());
+    EXPECT_EQ(memory_report(ddp, adam).predicted.host.optimizer_state, 0);
+    step(ddp, adam);
+    adam.zero_grad();
+    expect_near(memory_report(ddp, adam));
+  });
+}
+
+TEST(MemoryReport, StateThatItDoesNotKnowIsRefused) {
+  run_in_process(1, [](ProcessGroup& world) {
+    const auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp(net, world);
+    torch::optim::LBFGS lbfgs(net->parameters());
+    lbfgs.step([&] {
+      lbfgs.zero_grad();
+      const torch::Tensor loss = ddp(torch::ones({4, 500})).pow(2).mean();
+      loss.backward();
+      return loss;
+    });
+    EXPECT_EQ(fault_of([&] { memory_report(ddp, lbfgs); }), Fault::unsupported);
+  });
+}
+
+// A language model's: the output layer has the embedding's weights.
+struct Tied : torch::nn::Module {
+  Tied() {
+    register_module("embedding", embedding);
+    register_module("hidden", hidden);
+    weight = register_parameter("weight", embedding->weight);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return hidden(embedding(x)).tanh().matmul(weight.t());
+  }
+
+  torch::nn::Embedding embedding{3000, 50};  // 600 KB: a gradient of the pool.
+  torch::nn::Linear hidden{50, 50};
+  torch::Tensor weight;
+};
+
+constexpr std::size_t tied_bytes = (3000 * 50 + 50 * 50 + 50) * sizeof(float);
+
+struct TiedCase {
+  DistributedDataParallelOptions options = {};
+  bool zero = false;
+  bool zero_2 = false;
+};
+
+std::unique_ptr<torch::optim::Optimizer> adam_of(DistributedDataParallel<Tied>& ddp,
+                                                 const TiedCase& given, const ProcessGroup& world) {
+  const std::vector<torch::Tensor> parameters{ddp.module()->weight, ddp.module()->hidden->weight,
+                                              ddp.module()->hidden->bias};
+  if (given.options.share_parameters)
+    return std::make_unique<SharedOptimizer<Adam>>(ddp, parameters, adam_options);
+  if (!given.zero) return std::make_unique<Adam>(parameters, adam_options);
+  auto adam = std::make_unique<ZeroRedundancyOptimizer<Adam>>(parameters, world, adam_options);
+  if (given.zero_2) ddp.shard_gradients(*adam);
+  return adam;
+}
+
+TEST(MemoryReport, AParameterWithTwoNamesCountsOnce) {
+  torch::set_num_threads(1);
+  for (const TiedCase& given :
+       {TiedCase{}, TiedCase{.options = {.share_parameters = true}}, TiedCase{.zero = true},
+        TiedCase{.zero = true, .zero_2 = true}, TiedCase{.options = {.deterministic = 2}}})
+    for (const int ranks : {1, 2})
+      run_in_process(ranks, [&](ProcessGroup& world) {
+        SCOPED_TRACE(std::to_string(ranks) + " ranks");
+        DistributedDataParallel ddp(std::make_shared<Tied>(), world, given.options);
+        const auto adam = adam_of(ddp, given, world);
+        const torch::Tensor x = torch::arange(8).view({4, 2});
+        for (int i = 0; i < 3; ++i) {
+          adam->zero_grad();
+          const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
+          if (ddp.is_deterministic())
+            ddp.train_pieces(i, [&](const Piece& piece) { return loss_of(piece.of(x)); });
+          else
+            loss_of(x).backward();
+          adam->step();
+        }
+        const MemoryReport report = memory_report(ddp, *adam);
+        expect_near(report);
+        expect_near(report.predicted.ranks[0].parameters, tied_bytes);
+      });
+}
+
+TEST(MemoryReport, OneCopyHasNoMoreOnTheHostThanOneRank) {
+  const Net net;
+  const MemoryTable one = predict_memory(net, {.ranks = 1});
+  const MemoryTable four = predict_memory(net, {.ranks = 4, .sharing = MemorySharing::one_copy});
+  EXPECT_EQ(four.host.parameters, one.host.parameters);
+  EXPECT_EQ(four.host.optimizer_state, one.host.optimizer_state);
+  expect_near(4 * four.ranks[0].optimizer_state, 2 * bytes);
+}
+
+TEST(MemoryReport, ZeroDividesStateByWholeParameters) {
+  const Net net;
+  const MemoryTable table =
+      predict_memory(net, {.ranks = 2, .sharing = MemorySharing::zero_stage_1});
+  EXPECT_EQ(table.ranks[0].optimizer_state, std::size_t{1001} * 1103 * 2 * sizeof(float));
+  EXPECT_EQ(table.host.optimizer_state, 2 * bytes);
+  EXPECT_EQ(table.host.parameters, 2 * bytes);
+  const MemoryTable second =
+      predict_memory(net, {.ranks = 2, .sharing = MemorySharing::zero_stage_2});
+  EXPECT_EQ(second.host.gradients, bytes);
+  EXPECT_EQ(second.host.buckets, 0);
+}
+
+TEST(MemoryReport, ItsTextHasLinesForEachRankAndTheHost) {
+  MemoryReport report;
+  report.predicted.ranks.resize(1);
+  report.measured.ranks.resize(1);
+  report.resident.resize(1);
+  report.predicted.host.parameters = report.measured.host.parameters = std::size_t{3} << 19;
+  report.resident_host.process = 1 << 20;
+  const std::string text = to_string(report);
+  EXPECT_NE(text.find("MiB                          predicted    measured    resident\n"
+                      "rank 0    parameters              0.00        0.00           -\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("host      parameters              1.50        1.50           -\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("          process                    -           -        1.00\n"),
+            std::string::npos)
+      << text;
+  const MemoryTable table{.ranks = {{}}, .host = {.buckets = 1 << 20}};
+  EXPECT_NE(to_string(table).find("          buckets                 1.00\n"), std::string::npos)
+      << to_string(table);
+}
+
+}  // namespace
+}  // namespace lockstep::memory_report_test

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/observe/process_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <vector>
+
+#include "tests/fault_of.h"
+
+namespace lockstep::process_memory_test {
+namespace {
+
+constexpr const char* text =
+    R"(55ebe8e2f000-55ebe8e31000 r--p 00001000 fd:01 917526    /usr/bin/with space: x
+Size:                  8 kB
+Rss:                   8 kB
+Pss:                   4 kB
+Pss_Dirty:             1 kB
+VmFlags: rd mr mw me sd
+7f0e00000000-7f0e00200000 rw-s 00003000 00:01 1042    /memfd:lockstep (deleted)
+Size:               2048 kB
+Pss:                1024 kB
+Pss_Dirty:          1024 kB
+Locked:                0 kB
+VmFlags: rd wr sh mr mw me ms sd
+7f0e00200000-7f0e00300000 rw-p 00000000 00:00 0
+Pss:                 512 kB
+)";
+
+TEST(ProcessMemory, MappingsAreReadFromSmaps) {
+  std::istringstream smaps(text);
+  const std::vector<Mapping> mappings = read_smaps(smaps);
+  ASSERT_EQ(mappings.size(), 3);
+  EXPECT_FALSE(mappings[0].is_shared);
+  EXPECT_EQ(mappings[0].device, (std::uint64_t{0xfd} << 32) + 1);
+  EXPECT_EQ(mappings[0].proportional_bytes, 4 << 10);
+  EXPECT_TRUE(mappings[1].is_shared);
+  EXPECT_EQ(mappings[1].begin, 0x7f0e00000000);
+  EXPECT_EQ(mappings[1].end, 0x7f0e00200000);
+  EXPECT_EQ(mappings[1].offset, 0x3000);
+  EXPECT_EQ(mappings[1].inode, 1042);
+  EXPECT_EQ(mappings[1].proportional_bytes, 1 << 20);
+  EXPECT_EQ(mappings[2].inode, 0);
+}
+
+TEST(ProcessMemory, AnAddressIsFoundInItsMapping) {
+  std::istringstream smaps(text);
+  const std::vector<Mapping> mappings = read_smaps(smaps);
+  EXPECT_EQ(find_mapping(mappings, 0x7f0e001fffff), &mappings[1]);
+  EXPECT_EQ(find_mapping(mappings, 0x7f0e00200000), &mappings[2]);
+  EXPECT_EQ(find_mapping(mappings, 0x7f0e00300000), nullptr);
+}
+
+TEST(ProcessMemory, TheSumOfAllMappingsIsThatOfTheProcess) {
+  std::istringstream smaps(text);
+  EXPECT_EQ(read_proportional_bytes(smaps), 1540 << 10);
+}
+
+TEST(ProcessMemory, WhatIsNoSmapsIsCorrupt) {
+  std::istringstream other("something else: altogether");
+  EXPECT_EQ(test::fault_of([&] { read_smaps(other); }), Fault::corrupt);
+}
+
+TEST(ProcessMemory, PagesThatWereTouchedCount) {
+  constexpr std::size_t bytes = 64 << 20;
+  const std::size_t before = proportional_bytes_of_this_process();
+  const std::vector<char> touched(bytes, 1);
+  const std::size_t more = proportional_bytes_of_this_process() - before;
+  // Of a library's pages this process's share changes as other programs start and end.
+  EXPECT_GE(more, bytes - (1 << 20));
+  EXPECT_LT(more, bytes + (1 << 20));
+  const std::vector<Mapping> mappings = mappings_of_this_process();
+  EXPECT_NE(find_mapping(mappings, reinterpret_cast<std::uintptr_t>(touched.data())), nullptr);
+}
+
+}  // namespace
+}  // namespace lockstep::process_memory_test

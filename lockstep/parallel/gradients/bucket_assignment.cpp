@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/bucket_assignment.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double mib = 1024 * 1024;
+constexpr double default_cap_mb = 25;
+constexpr auto first_bucket_bytes = static_cast<std::size_t>(mib);
+
+std::size_t bytes_of(double cap_mb) {
+  require(cap_mb > 0, "the capacity of a bucket is not positive");
+  return static_cast<std::size_t>(cap_mb * mib);
+}
+
+// The bucket of one type and device that is being filled.
+struct OpenBucket {
+  at::ScalarType dtype;
+  at::Device device;
+  std::vector<std::size_t> indices = {};
+  std::size_t bytes = 0;
+  std::size_t limit = 0;  // Which of the limits holds for it.
+};
+
+OpenBucket& open_bucket_of(const at::Tensor& tensor, std::vector<OpenBucket>& buckets) {
+  const auto found = std::find_if(buckets.begin(), buckets.end(), [&](const OpenBucket& bucket) {
+    return bucket.dtype == tensor.scalar_type() && bucket.device == tensor.device();
+  });
+  if (found != buckets.end()) return *found;
+  return buckets.emplace_back(OpenBucket{tensor.scalar_type(), tensor.device()});
+}
+
+}  // namespace
+
+BucketLimits bucket_limits(std::optional<double> cap_mb, const std::vector<double>& caps_mb,
+                           bool whole_at_first) {
+  require(!cap_mb || caps_mb.empty(), "bucket_cap_mb and bucket_caps_mb are both given");
+  if (!caps_mb.empty()) {
+    std::vector<std::size_t> caps;
+    for (const double each : caps_mb) caps.push_back(bytes_of(each));
+    return {.first = caps, .rebuilt = caps};
+  }
+  const std::size_t cap = bytes_of(cap_mb.value_or(default_cap_mb));
+  std::vector<std::size_t> caps{cap};
+  if (!cap_mb) caps.insert(caps.begin(), first_bucket_bytes);
+  if (whole_at_first) return {.first = {std::numeric_limits<std::size_t>::max()}, .rebuilt = caps};
+  return {.first = caps, .rebuilt = caps};
+}
+
+BucketAssignment compute_bucket_assignment_by_size(at::TensorList tensors,
+                                                   const std::vector<std::size_t>& limits,
+                                                   const std::vector<std::size_t>& indices) {
+  require(!limits.empty(), "buckets have no limit");
+  require(indices.empty() || indices.size() == tensors.size(), "not one index for each tensor");
+  BucketAssignment closed;
+  std::vector<OpenBucket> open;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    OpenBucket& bucket = open_bucket_of(tensors[i], open);
+    bucket.indices.push_back(indices.empty() ? i : indices[i]);
+    bucket.bytes += tensors[i].nbytes();
+    if (bucket.bytes < limits[bucket.limit]) continue;
+    closed.push_back(std::exchange(bucket.indices, {}));
+    bucket.bytes = 0;
+    bucket.limit = std::min(bucket.limit + 1, limits.size() - 1);
+  }
+  for (OpenBucket& bucket : open)
+    if (!bucket.indices.empty()) closed.push_back(std::move(bucket.indices));
+  if (indices.empty())
+    std::sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) {
+      return *std::min_element(a.begin(), a.end()) < *std::min_element(b.begin(), b.end());
+    });
+  return closed;
+}
+
+}  // namespace lockstep

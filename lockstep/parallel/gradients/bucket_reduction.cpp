@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/bucket_reduction.h"
+
+#include <utility>
+
+#include "lockstep/base/block_signals.h"
+#include "lockstep/parallel/gradients/stopwatch.h"
+
+namespace lockstep {
+
+BucketReduction::~BucketReduction() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  join_stream();  // Buckets go next, and what is under way there still uses them.
+}
+
+void BucketReduction::run(const std::function<void()>& job) {
+  const Stopwatch watch(time_);
+  job();
+}
+
+void BucketReduction::start(std::function<void()> job) {
+  job = stream_.after_writes(std::move(job));
+  if (!thread_.joinable()) thread_ = start_thread([this] { work(); });
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void BucketReduction::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty(); });
+  stream_.join();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void BucketReduction::drain() noexcept {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty(); });
+  error_ = nullptr;
+  join_stream();
+}
+
+void BucketReduction::join_stream() noexcept {
+  try {
+    stream_.join();
+  } catch (const std::exception&) {
+    // The device has failed, as the next thing that is enqueued there will say.
+  }
+}
+
+bool BucketReduction::busy() const {
+  const std::lock_guard lock(mutex_);
+  return !queue_.empty();
+}
+
+void BucketReduction::abandon(const ProcessGroup& group) const noexcept {
+  if (!busy()) return;
+  try {
+    group.abort("DistributedDataParallel was destroyed during backward()");
+  } catch (const std::exception&) {
+    // It has been given up already, which ends the collective as well.
+  }
+}
+
+void BucketReduction::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    const auto job = queue_.front();
+    const bool go_on = !error_;  // After an Error the group is not what it was.
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      const Stopwatch watch(time_);
+      if (go_on) job();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error) error_ = error;
+    queue_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+}  // namespace lockstep

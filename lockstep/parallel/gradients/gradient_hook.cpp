@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/gradient_hook.h"
+
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+using torch::autograd::variable_list;
+
+class GradientHook::Post final : public torch::autograd::FunctionPostHook {
+ public:
+  Post(GradientOwner& its_owner, std::size_t index) : owner(its_owner), index_(index) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list& incoming) override {
+    owner.on_gradient(index_, incoming[0]);
+    return outputs;
+  }
+
+  static Post* add_to(torch::autograd::Node& accumulator, GradientOwner& owner, std::size_t index) {
+    auto post = std::make_unique<Post>(owner, index);
+    Post* const added = post.get();
+    accumulator.add_post_hook(std::move(post));
+    return added;
+  }
+
+  // All on `accumulator`.
+  static std::vector<Post*> on(const torch::autograd::Node& accumulator) {
+    std::vector<Post*> found;
+    for (const auto& hook : accumulator.post_hooks())
+      if (auto* const post = dynamic_cast<Post*>(hook.get())) found.push_back(post);
+    return found;
+  }
+
+  GradientOwner& owner;
+  bool is_in_charge = false;
+
+ private:
+  const std::size_t index_;
+};
+
+GradientHook::GradientHook(const at::Tensor& parameter, GradientOwner& owner, std::size_t index)
+    : accumulator_(torch::autograd::impl::grad_accumulator(parameter)),
+      post_(Post::add_to(*accumulator_, owner, index)) {
+  post_->is_in_charge = !has_others();
+}
+
+GradientHook::~GradientHook() {
+  const bool was_in_charge = post_->is_in_charge;
+  accumulator_->del_post_hook(reinterpret_cast<std::uintptr_t>(post_));
+  const auto others = Post::on(*accumulator_);
+  if (was_in_charge && !others.empty()) others.back()->is_in_charge = true;
+}
+
+bool GradientHook::is_in_charge() const { return post_->is_in_charge; }
+
+void GradientHook::take_charge() {
+  if (post_->is_in_charge) return;
+  for (Post* const post : Post::on(*accumulator_)) post->is_in_charge = post == post_;
+}
+
+bool GradientHook::has_others() const { return Post::on(*accumulator_).size() > 1; }
+
+bool GradientHook::is_allowed() const {
+  const auto posts = Post::on(*accumulator_);
+  return std::all_of(posts.begin(), posts.end(), [&](const Post* post) {
+    return post == post_ || post->owner.allows_others();
+  });
+}
+
+bool GradientHook::is_on(const at::Tensor& parameter) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  return accumulator != nullptr && !Post::on(*accumulator).empty();
+}
+
+}  // namespace lockstep

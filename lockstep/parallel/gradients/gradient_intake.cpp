@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/gradient_intake.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/gradients/stopwatch.h"
+
+namespace lockstep {
+namespace {
+
+// One that is refused goes at once: the rest of the pass could not read it.
+void require_takeable(const std::string& name, at::Tensor& gradient, c10::Device device) {
+  std::string problem;
+  if (gradient.layout() != at::kStrided)
+    problem = "the gradient of parameter " + name + " is sparse";
+  else if (gradient.device() != device)
+    problem = "parameter " + name + " was moved to " + gradient.device().str() +
+              " after DistributedDataParallel was made";
+  if (problem.empty()) return;
+  gradient.reset();
+  throw Error(Fault::unsupported, problem);
+}
+
+}  // namespace
+
+GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
+                               std::unique_ptr<GradientSink> sink,
+                               const DistributedDataParallelOptions& options)
+    : parameters_(parameters),
+      hooks_(hooks),
+      device_(parameters.front().second.device()),
+      sink_(std::move(sink)),
+      order_(parameters, options),
+      counts_(parameters.size(), options.static_graph) {
+  sink_->assign(assignment());
+}
+
+void GradientIntake::set_sink(std::unique_ptr<GradientSink> sink) {
+  sink_->release();  // A pass that was cut short may have left it at work.
+  sink->assign(assignment());
+  sink_ = std::move(sink);
+}
+
+void GradientIntake::rebuild_buckets(const ProcessGroup& group) {
+  if (!order_.is_due()) return;
+  BucketAssignment learned = order_.learned(parameters_, group);
+  if (learned == assignment()) return;
+  sink_->assign(learned);
+  order_.assign(std::move(learned));
+}
+
+void GradientIntake::begin_pass(bool early, bool is_shadow) {
+  sink_->begin(early && !counts_.is_recording());
+  if (!is_shadow) order_.begin_pass();
+  counts_.begin_pass();
+  report_ = {};
+  progress_.begin_pass(parameters_.size(), assignment().size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (counts_.expects(i) && hooks_.is_in_charge(i)) progress_.expect(order_.bucket_of(i));
+}
+
+// --- As gradients come --------------------------------------------------------------------------
+
+void GradientIntake::add(std::size_t index, const at::Tensor& incoming) {
+  const GradientCounts::Arrival arrival = counts_.note(index);
+  if (arrival == GradientCounts::Arrival::repeated)
+    report_.repeated = static_cast<std::int64_t>(index);
+  if (arrival != GradientCounts::Arrival::complete) return;
+  take(index, incoming);
+  order_.note(index);
+  while (progress_.is_next_complete()) finish_bucket();
+}
+
+void GradientIntake::take(std::size_t index, const at::Tensor& incoming) {
+  const Stopwatch watch(copy_time_);
+  const at::NoGradGuard no_grad;
+  const auto& [name, parameter] = parameters_[index];
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (gradient.defined()) require_takeable(name, gradient, device_);
+  note(index, sink_->take(index, gradient, incoming));
+  progress_.note_taken(index, order_.bucket_of(index));
+}
+
+void GradientIntake::note(std::size_t index, Taken taken) {
+  const auto number = static_cast<std::int64_t>(index);
+  if (taken == Taken::old_mean) report_.kept_mean = number;
+  if (taken == Taken::non_finite && report_.non_finite == PassReport::none)
+    report_.non_finite = number;
+}
+
+// The next bucket is complete, or will not become more so: a gradient that has not come in this
+// pass is what had accumulated before, or zero, and stays so unless another rank has one.
+void GradientIntake::finish_bucket() {
+  const Stopwatch watch(copy_time_);
+  const at::NoGradGuard no_grad;
+  for (const std::size_t i : assignment()[progress_.next()]) {
+    if (progress_.is_taken(i)) continue;
+    at::Tensor none;  // While another reducer averages it, it is not ours to read.
+    at::Tensor& gradient = hooks_.is_in_charge(i) ? parameters_[i].second.mutable_grad() : none;
+    note(i, sink_->take_left_out(i, gradient));
+  }
+  sink_->start(progress_.next());
+  progress_.advance();
+}
+
+// --- At the end of the pass ---------------------------------------------------------------------
+
+void GradientIntake::complete() {
+  while (progress_.has_next()) finish_bucket();
+  const Stopwatch watch(wait_time_);
+  if (const auto index = sink_->wait()) note(*index, Taken::non_finite);
+}
+
+void GradientIntake::finish(const PassReports& reports, double factor) {
+  sink_->finish(reports, factor);
+  has_passed_ = true;
+  if (!counts_.is_recording()) order_.end_pass();
+  counts_.end_pass();
+}
+
+void GradientIntake::drop() noexcept {
+  sink_->release();
+  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+}
+
+BackwardTimes GradientIntake::times() const {
+  return {.copy = copy_time_, .wait = wait_time_, .reduce = sink_->reduce_time()};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+// The way of a pass's gradients from the hooks to a GradientSink, bucket by bucket.
+//
+// Knows which gradients came and which buckets that completes. The order in which they come, and
+// how often each one does with a static graph, are learned from the first passes.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/backward_report.h"
+#include "lockstep/parallel/gradients/bucket_order.h"
+#include "lockstep/parallel/gradients/bucket_progress.h"
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/gradients/gradient_counts.h"
+#include "lockstep/parallel/gradients/gradient_sink.h"
+#include "lockstep/parallel/gradients/parameter_hooks.h"
+#include "lockstep/parallel/gradients/pass_report.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep {
+
+class GradientIntake {
+ public:
+  // Collective. `parameters` and `hooks`, which tell whose gradients are taken, outlive this.
+  GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
+                 std::unique_ptr<GradientSink> sink, const DistributedDataParallelOptions& options);
+
+  // Collective, before the first pass.
+  void set_sink(std::unique_ptr<GradientSink> sink);
+
+  // Collective once, after the first pass: buckets in the order in which rank 0's gradients came.
+  void rebuild_buckets(const ProcessGroup& group);
+
+  // `early`: as GradientSink's. A shadow pass, without any gradient, teaches no order.
+  void begin_pass(bool early, bool is_shadow = false);
+
+  // A gradient has come: `incoming`, or the sum of it and what `.grad` was before.
+  // Errors: unsupported for one that is sparse or on another device.
+  void add(std::size_t index, const at::Tensor& incoming);
+
+  // Starts the buckets that the gradients have not completed, and waits for all.
+  void complete();
+
+  // All ranks have agreed on the pass: as GradientSink's.
+  void finish(const PassReports& reports, double factor);
+
+  // Drops the pass; all gradients are undefined then.
+  void drop() noexcept;
+
+  const PassReport& report() const { return report_; }
+  const GradientCounts& counts() const { return counts_; }
+  const GradientSink& sink() const { return *sink_; }
+  const BucketAssignment& assignment() const { return order_.assignment(); }
+  bool has_passed() const { return has_passed_; }
+  c10::Device device() const { return device_; }
+  BackwardTimes times() const;
+
+ private:
+  void take(std::size_t index, const at::Tensor& incoming);
+  void note(std::size_t index, Taken taken);
+  void finish_bucket();
+
+  const NamedTensors& parameters_;
+  const ParameterHooks& hooks_;
+  const c10::Device device_;  // On which parameters were when this was made.
+  std::unique_ptr<GradientSink> sink_;
+  BucketOrder order_;
+  GradientCounts counts_;
+  BucketProgress progress_;
+  PassReport report_;  // Of the pass under way, but for its number and samples.
+  bool has_passed_ = false;
+  std::chrono::nanoseconds copy_time_{};
+  std::chrono::nanoseconds wait_time_{};
+};
+
+}  // namespace lockstep

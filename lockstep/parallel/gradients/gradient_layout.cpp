@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/gradient_layout.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include "lockstep/parallel/gradients/real_view.h"
+#include "lockstep/tensor/strides.h"
+
+namespace lockstep {
+namespace {
+
+// Whether somebody else's tensor lies in the memory of `gradient`: that of another gradient, say,
+// of which `incoming` is a view and which backward() has still to read. Two are accounted for, and
+// the one that `incoming` is a view of if nobody else holds it.
+bool is_shared(const at::Tensor& gradient, const at::Tensor& incoming) {
+  const std::size_t tensors = gradient.storage().use_count();
+  if (!gradient.is_alias_of(incoming) || !incoming.is_view()) return tensors > 2;
+  return tensors > 3 || incoming._base().use_count() > 1;
+}
+
+}  // namespace
+
+at::Tensor like_gradient(const at::Tensor& parameter) {
+  return at::empty_strided(parameter.sizes(), dense_strides(parameter),
+                           parameter.options().requires_grad(false));
+}
+
+void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming) {
+  if (!gradient.defined()) {
+    gradient = like_gradient(parameter).zero_();
+  } else if (!holds_values(gradient) || !has_strides(gradient, dense_strides(parameter)) ||
+             is_shared(gradient, incoming)) {
+    gradient = like_gradient(parameter).copy_(gradient);
+  }
+}
+
+}  // namespace lockstep

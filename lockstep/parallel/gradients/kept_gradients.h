@@ -1,0 +1,70 @@
+// Gradients that stay where autograd has made them: nothing is averaged in backward().
+//
+// Thread safety: as GradientSink.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/parallel/gradients/finite_check.h"
+#include "lockstep/parallel/gradients/gradient_sink.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep {
+
+// One rank alone, whose gradients are their own mean.
+class KeptGradients : public GradientSink {
+ public:
+  // `parameters` outlive this.
+  KeptGradients(const NamedTensors& parameters, bool check_finite)
+      : parameters_(parameters), check_finite_(check_finite) {}
+
+  void assign(const BucketAssignment&) override {}
+  void begin(bool early) override;
+  Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
+  Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
+  void start(std::size_t) override {}
+  std::optional<std::size_t> wait() override;
+  void finish(const PassReports& reports, double factor) override;
+  void release() noexcept override;
+  bool allows_others() const override { return true; }
+  std::shared_ptr<GradientPool> pool() const override { return nullptr; }
+  std::vector<RegisteredMemory> memory() const override { return {}; }
+  std::chrono::nanoseconds reduce_time() const override { return {}; }
+
+ private:
+  const NamedTensors& parameters_;
+  const bool check_finite_;
+  std::vector<std::size_t> unseen_;  // On a device, where one launch looks at all of them.
+  FiniteCheck finite_check_;
+};
+
+// Gradients of shared parameters, which SharedOptimizer averages: each rank what it steps. Large
+// ones are made in a pool, so that all ranks of the host can read them.
+class PooledGradients final : public KeptGradients {
+ public:
+  // Collective, unless the group has one rank.
+  PooledGradients(const NamedTensors& parameters, const ProcessGroup& group, bool check_finite);
+
+  bool allows_others() const override { return false; }
+  std::shared_ptr<GradientPool> pool() const override { return pool_; }
+  std::vector<RegisteredMemory> memory() const override;
+
+ private:
+  const std::shared_ptr<GradientPool> pool_;
+};
+
+// Gradients of pieces: DeterministicPass adds them up after each piece.
+class PieceGradients final : public KeptGradients {
+ public:
+  using KeptGradients::KeptGradients;
+
+  // Errors: misuse, as a pass that reaches this is outside train_pieces().
+  void begin(bool early) override;
+  bool allows_others() const override { return false; }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,73 @@
+// Stage 2 of ZeRO: gradients on their way from autograd to their mean on the one rank that steps
+// their parameter. Elsewhere they are freed as soon as they are part of it.
+//
+// Large ones are summed where autograd has made them; small ones of a bucket that have one owner in
+// copies beside each other.
+// Nothing of a gradient that somebody else owns remains in `.grad` once it was taken.
+//
+// Buckets are reduced during backward(), on a thread.
+//
+// Thread safety: as GradientSink.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/parallel/gradients/bucket_reduction.h"
+#include "lockstep/parallel/gradients/gradient_sink.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep {
+
+class OwnedGradients final : public GradientSink {
+ public:
+  // `owners` are the ranks that step the `parameters`, which outlive this. `group` is its own.
+  OwnedGradients(const NamedTensors& parameters, std::vector<int> owners, const ProcessGroup& group,
+                 bool check_finite);
+  ~OwnedGradients() override;
+  OwnedGradients(const OwnedGradients&) = delete;
+  OwnedGradients& operator=(const OwnedGradients&) = delete;
+
+  void assign(const BucketAssignment& assignment) override;
+  void begin(bool early) override;
+
+  // Leaves it in `gradient` on its owner alone.
+  Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
+  Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
+  void start(std::size_t bucket) override;
+  std::optional<std::size_t> wait() override;
+  void finish(const PassReports& reports, double factor) override;
+  void release() noexcept override;
+  bool allows_others() const override { return false; }
+  std::shared_ptr<GradientPool> pool() const override { return nullptr; }
+  std::vector<RegisteredMemory> memory() const override { return {}; }
+  std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
+
+ private:
+  // A gradient's bucket becomes means on their owners, and is freed on the other ranks.
+  void reduce(std::size_t bucket);
+  void reduce_in_place(std::size_t index);
+  void adopt(std::size_t index) const;
+  void forget_places();
+  bool is_owned(std::size_t index) const { return owners_[index] == group_.rank(); }
+  bool is_mean(std::size_t index, const at::Tensor& gradient) const;
+  Taken taken(std::size_t index, bool was_mean) const;
+
+  const NamedTensors& parameters_;
+  const std::vector<int> owners_;
+  const ProcessGroup group_;
+  const bool check_finite_;
+  BucketAssignment assignment_;
+  std::vector<at::Tensor> places_;     // By parameter: the gradient that was taken.
+  std::vector<std::size_t> left_out_;  // In the pass under way, so far.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> means_;  // Results of earlier passes.
+  BucketReduction reduction_;  // Last, as its thread uses the others.
+};
+
+}  // namespace lockstep

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/pass_report.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t most_text = 1024;  // Of an exception.
+
+}  // namespace
+
+PassReports::PassReports(PassReport report, const std::vector<ParameterUse>& uses,
+                         const ProcessGroup& group, std::string_view exception)
+    : ranks_(group.size()),
+      row_bytes_(sizeof(PassReport) + uses.size()),
+      rows_(static_cast<std::size_t>(ranks_) * row_bytes_) {
+  report.threw = static_cast<std::int64_t>(std::min(exception.size(), most_text));
+  std::uint8_t* own = rows_.data() + static_cast<std::size_t>(group.rank()) * row_bytes_;
+  std::memcpy(own, &report, sizeof report);
+  std::memcpy(own + sizeof report, uses.data(), uses.size());
+  if (ranks_ == 1) return;
+  group.all_gather({.data = own, .count = row_bytes_, .dtype = DType::uint8},
+                   {.data = rows_.data(), .count = rows_.size(), .dtype = DType::uint8}, {},
+                   {.label = "reports of a backward pass"});
+  exchange_texts(exception, group);
+}
+
+// A second exchange only where there is something to say: all ranks know that.
+void PassReports::exchange_texts(std::string_view own, const ProcessGroup& group) {
+  bool any = false;
+  for (int rank = 0; rank < ranks_; ++rank) any = any || report_of(rank).threw > 0;
+  if (!any) return;
+  texts_.resize(static_cast<std::size_t>(ranks_) * most_text);
+  char* place = texts_.data() + static_cast<std::size_t>(group.rank()) * most_text;
+  own.copy(place, most_text);
+  group.all_gather({.data = place, .count = most_text, .dtype = DType::uint8},
+                   {.data = texts_.data(), .count = texts_.size(), .dtype = DType::uint8}, {},
+                   {.label = "exceptions of a backward pass"});
+}
+
+void PassReports::require_no_exception() const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const auto bytes = static_cast<std::size_t>(report_of(rank).threw);
+    if (bytes == 0) continue;
+    const std::string text =
+        texts_.empty() ? ""
+                       : std::string(&texts_[static_cast<std::size_t>(rank) * most_text], bytes);
+    throw Error(Fault::aborted, "rank " + std::to_string(rank) +
+                                    ": backward() ended with an exception: " + text +
+                                    ": all ranks have dropped this pass");
+  }
+}
+
+double PassReports::samples() const {
+  double sum = 0;
+  for (int rank = 0; rank < ranks_; ++rank) sum += report_of(rank).samples;
+  return sum;
+}
+
+std::int64_t PassReports::last_pass() const {
+  std::int64_t last = 0;
+  for (int rank = 0; rank < ranks_; ++rank) last = std::max(last, report_of(rank).pass);
+  return last;
+}
+
+void PassReports::require_same_pass() const {
+  const std::int64_t expected = report_of(0).pass;
+  for (int rank = 1; rank < ranks_; ++rank) {
+    const std::int64_t pass = report_of(rank).pass;
+    if (pass == expected) continue;
+    throw Error(
+        Fault::mismatch,
+        "rank 0 is in backward pass " + std::to_string(expected) + " and rank " +
+            std::to_string(rank) + " in pass " + std::to_string(pass) +
+            ": an exception has cut a pass of one of them short. All have dropped this one");
+  }
+}
+
+bool PassReports::used_by_any(std::size_t parameter) const {
+  for (int rank = 0; rank < ranks_; ++rank)
+    if (use(rank, parameter) == ParameterUse::used) return true;
+  return false;
+}
+
+std::optional<NonFiniteGradient> PassReports::non_finite(const NamedTensors& parameters) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::int64_t parameter = report_of(rank).non_finite;
+    if (parameter != PassReport::none)
+      return NonFiniteGradient{rank, parameters[static_cast<std::size_t>(parameter)].first};
+  }
+  return {};
+}
+
+void PassReports::require_complete(const NamedTensors& parameters) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::int64_t repeated = report_of(rank).repeated;
+    require(repeated == PassReport::none, [&] {
+      return "on rank " + std::to_string(rank) + " the gradient of " +
+             parameters[static_cast<std::size_t>(repeated)].first +
+             " came more often in one backward pass than it should: nested backward() calls that "
+             "share a parameter, and recomputation of activations, need static_graph, and then "
+             "every pass must be as the first one was; nested calls also need outputs of forward() "
+             "in which tensors are found (lockstep/parallel/replicate/forward_outputs.h)";
+    });
+    const std::int64_t kept = report_of(rank).kept_mean;
+    require(kept == PassReport::none, [&] {
+      return "on rank " + std::to_string(rank) + " the gradient of " +
+             parameters[static_cast<std::size_t>(kept)].first +
+             " was still the mean of an earlier pass, which with shard_gradients() no other rank "
+             "has: call zero_grad() before each pass that is averaged, so that gradients are "
+             "undefined";
+    });
+    const std::string missing = missing_on(rank, parameters);
+    require(missing.empty(), [&] {
+      return "on rank " + std::to_string(rank) + " backward() gave no gradient to " + missing +
+             ": each parameter that requires one must have a part in the loss, unless "
+             "find_unused_parameters is set (with static_graph: the same part in every pass); or "
+             "set requires_grad_(false) before DistributedDataParallel is made";
+    });
+  }
+}
+
+std::string PassReports::missing_on(int rank, const NamedTensors& parameters) const {
+  std::string names;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ParameterUse use = this->use(rank, i);
+    if (use == ParameterUse::missing || (use == ParameterUse::elsewhere && used_by_any(i)))
+      names += (names.empty() ? "" : ", ") + parameters[i].first;
+  }
+  return names;
+}
+
+PassReport PassReports::report_of(int rank) const {
+  PassReport report;
+  std::memcpy(&report, rows_.data() + static_cast<std::size_t>(rank) * row_bytes_, sizeof report);
+  return report;
+}
+
+ParameterUse PassReports::use(int rank, std::size_t parameter) const {
+  const std::size_t row = static_cast<std::size_t>(rank) * row_bytes_;
+  return static_cast<ParameterUse>(rows_[row + sizeof(PassReport) + parameter]);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/one_copy/gradient_slices.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "lockstep/parallel/gradients/gradient_layout.h"
+#include "lockstep/parallel/gradients/large_gradient.h"
+#include "lockstep/parallel/gradients/padded.h"
+#include "lockstep/parallel/gradients/real_view.h"
+#include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/strides.h"
+
+namespace lockstep {
+namespace {
+
+// So many elements of a type begin at cache lines of their own.
+std::int64_t elements_of_line(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(padded(1) / c10::elementSize(dtype));
+}
+
+std::int64_t padded_elements(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(padded(tensor.nbytes()) / tensor.element_size());
+}
+
+// The bounds of `ranks` slices of `elements` elements, between which cache lines are not shared.
+std::vector<std::int64_t> bounds_of(std::int64_t elements, std::int64_t line, int ranks) {
+  std::vector<std::int64_t> bounds;
+  for (int rank = 0; rank < ranks; ++rank) bounds.push_back(elements / line * rank / ranks * line);
+  bounds.push_back(elements);
+  return bounds;
+}
+
+// All elements of a dense tensor in the order in which they lie in memory.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+
+// The gradient as a tensor laid out as its parameter; if it is to be `written` to, one in whose
+// memory no other tensor lies.
+at::Tensor laid_out(const at::Tensor& parameter, bool written) {
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined()) return like_gradient(parameter).zero_();
+  const bool usable = !written || gradient.storage().use_count() == 1;
+  return usable && holds_values(gradient) && has_strides(gradient, parameter.strides())
+             ? gradient
+             : like_gradient(parameter).copy_(gradient);
+}
+
+}  // namespace
+
+GradientSlices::GradientSlices(std::vector<at::Tensor> parameters, const ProcessGroup& group)
+    : parameters_(std::move(parameters)), group_(group), homes_(parameters_.size()) {
+  std::map<at::ScalarType, std::vector<std::size_t>> small;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_large_gradient(parameters_[i].nbytes()))
+      add_region({i});
+    else
+      small[parameters_[i].scalar_type()].push_back(i);
+  }
+  for (auto& [dtype, members] : small) add_region(std::move(members));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) add_shards(i);
+}
+
+void GradientSlices::add_region(std::vector<std::size_t> parameters) {
+  const at::Tensor& first = parameters_[parameters.front()];
+  Region region;
+  region.label = "mean of gradients";
+  std::int64_t elements = 0;
+  for (const std::size_t i : parameters) {
+    homes_[i] = {regions_.size(), elements};
+    region.label += ' ' + std::to_string(i);
+    elements += padded_elements(parameters_[i]);
+  }
+  if (is_large_gradient(first.nbytes())) {
+    elements = first.numel();
+  } else {
+    region.flat = registered_zeros({elements}, first.scalar_type(), group_);
+  }
+  region.bounds = bounds_of(elements, elements_of_line(first.scalar_type()), group_.size());
+  const std::size_t reals = first.is_complex() ? 2 : 1;
+  for (std::size_t r = 0; r + 1 < region.bounds.size(); ++r)
+    region.counts.push_back(reals *
+                            static_cast<std::size_t>(region.bounds[r + 1] - region.bounds[r]));
+  region.parameters = std::move(parameters);
+  regions_.push_back(std::move(region));
+}
+
+void GradientSlices::add_shards(std::size_t parameter) {
+  const auto& [number, first] = homes_[parameter];
+  const auto& bounds = regions_[number].bounds;
+  const std::int64_t last = first + parameters_[parameter].numel();
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const std::int64_t begin = std::max(first, bounds[static_cast<std::size_t>(rank)]);
+    const std::int64_t end = std::min(last, bounds[static_cast<std::size_t>(rank) + 1]);
+    if (begin < end) shards_.push_back({parameter, begin - first, end - first, rank});
+  }
+}
+
+std::vector<at::Tensor> GradientSlices::flats() const {
+  std::vector<at::Tensor> flats;
+  for (const Region& region : regions_)
+    if (region.flat.defined()) flats.push_back(region.flat);
+  return flats;
+}
+
+std::vector<bool> GradientSlices::used() const {
+  std::vector<std::uint8_t> mine;
+  for (const at::Tensor& parameter : parameters_)
+    mine.push_back(parameter.grad().defined() ? 1 : 0);
+  std::vector<std::uint8_t> all(mine.size() * static_cast<std::size_t>(group_.size()));
+  group_.all_gather({.data = mine.data(), .count = mine.size(), .dtype = DType::uint8},
+                    {.data = all.data(), .count = all.size(), .dtype = DType::uint8}, {},
+                    {.label = "gradients of a step"});
+  std::vector<bool> used(mine.size());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i] != 0) used[i % mine.size()] = true;
+  return used;
+}
+
+// What this rank has for a region: the gradients of the used parameters.
+at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>& used,
+                                   bool written) const {
+  if (!region.flat.defined()) {
+    const std::size_t only = region.parameters.front();
+    return used[only] ? flat(laid_out(parameters_[only], written)) : at::Tensor();
+  }
+  if (std::none_of(region.parameters.begin(), region.parameters.end(),
+                   [&](std::size_t i) { return used[i]; }))
+    return {};
+  for (const std::size_t i : region.parameters) {
+    const at::Tensor& parameter = parameters_[i];
+    if (!used[i]) continue;
+    const at::Tensor place = region.flat.as_strided(parameter.sizes(), parameter.strides(),
+                                                    region.flat.storage_offset() + homes_[i].begin);
+    parameter.grad().defined() ? place.copy_(parameter.grad()) : place.zero_();
+  }
+  return region.flat;
+}
+
+std::vector<at::Tensor> GradientSlices::collect_all(const std::vector<bool>& used,
+                                                    bool written) const {
+  std::vector<at::Tensor> flats;
+  for (const Region& region : regions_) flats.push_back(collect(region, used, written));
+  return flats;
+}
+
+void GradientSlices::average(const Region& region, const at::Tensor& flat) const {
+  const auto rank = static_cast<std::size_t>(group_.rank());
+  const at::Tensor mine = flat.slice(0, region.bounds[rank], region.bounds[rank + 1]);
+  constexpr ReduceOp op = ReduceOp::average;
+  group_.reduce_scatter(reducible(flat, op), reducible(mine, op), op, region.counts,
+                        {.label = region.label});
+}
+
+std::vector<at::Tensor> GradientSlices::average(const std::vector<bool>& used) const {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> flats = collect_all(used, /*written=*/true);
+  for (std::size_t r = 0; r < regions_.size(); ++r)
+    if (flats[r].defined() && group_.size() > 1) average(regions_[r], flats[r]);
+  return own_parts(flats, used);
+}
+
+std::vector<at::Tensor> GradientSlices::cut(const std::vector<bool>& used) const {
+  const at::NoGradGuard no_grad;
+  return own_parts(collect_all(used, /*written=*/false), used);
+}
+
+std::vector<at::Tensor> GradientSlices::own_parts(const std::vector<at::Tensor>& flats,
+                                                  const std::vector<bool>& used) const {
+  std::vector<at::Tensor> parts;
+  for (const auto& [parameter, begin, end, owner] : shards_) {
+    if (owner != group_.rank()) continue;
+    const auto& [region, first] = homes_[parameter];
+    parts.push_back(used[parameter] ? flats[region].slice(0, first + begin, first + end)
+                                    : at::Tensor());
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (used[i]) parameters_[i].mutable_grad().reset();
+  return parts;
+}
+
+}  // namespace lockstep

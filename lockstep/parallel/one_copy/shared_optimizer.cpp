@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
+
+#include <algorithm>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/bytes.h"
+#include "lockstep/optim/hyperparameters.h"
+#include "lockstep/parallel/gradients/stopwatch.h"
+#include "lockstep/parallel/one_copy/gradient_slices.h"
+#include "lockstep/parallel/one_copy/shared_parameters.h"
+
+namespace lockstep {
+namespace {
+
+std::shared_ptr<SharedParameters> require_usable(const std::shared_ptr<SharedParameters>& shared,
+                                                 bool elementwise) {
+  require(shared != nullptr,
+          "SharedOptimizer: DistributedDataParallel was made without share_parameters");
+  if (!elementwise)
+    throw Error(Fault::unsupported,
+                "SharedOptimizer gives an optimizer fragments of parameters, and this one is not "
+                "known to step each element by itself (is_elementwise)");
+  return shared;
+}
+
+// Each rank steps a part of every parameter.
+void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
+                                  const ProcessGroup& group) {
+  std::string mine;
+  for (const auto& [name, value] : hyperparameters_of(optimizer)) mine += name + ' ' + value + '\n';
+  const auto all = all_gather_bytes(mine, group, {.label = "options of SharedOptimizer"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(Fault::mismatch, "the options of SharedOptimizer on rank " +
+                                       std::to_string(rank) + " differ from those on rank 0:\n" +
+                                       all[rank] + "and\n" + all[0]);
+}
+
+}  // namespace
+
+SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
+                                         std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                                         Make make, bool elementwise)
+    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group_),
+      are_means_(ddp.is_deterministic()),
+      passes_(ddp.passes()),
+      parameters_(require_usable(ddp.shared_, elementwise)),
+      slices_(std::make_unique<const GradientSlices>(parameters_->require_shared(all_parameters()),
+                                                     group())) {
+  require_same_hyperparameters(*this, group());
+  std::vector<at::Tensor> fragments;
+  for (const auto& [parameter, begin, end, owner] : slices_->shards())
+    if (owner == group().rank())
+      fragments.push_back(parameters_->fragment(all_parameters()[parameter], begin, end));
+  set_shards(slices_->shards(), fragments);
+}
+
+SharedOptimizerBase::~SharedOptimizerBase() = default;
+
+std::vector<at::Tensor> SharedOptimizerBase::gradient_memory() const { return slices_->flats(); }
+
+// What clip_grad_norm_() has averaged, if backward() has not been called since.
+bool SharedOptimizerBase::is_averaged() const {
+  const auto& all = all_parameters();
+  return averaged_in_ == *passes_ &&
+         std::none_of(all.begin(), all.end(), [](const auto& p) { return p.grad().defined(); });
+}
+
+void SharedOptimizerBase::average() {
+  parameters_->require_intact();
+  if (is_averaged()) {
+    const Stopwatch watch(times_.wait);
+    group().barrier({.label = "step of shared parameters"});  // Others may still read them.
+    return;
+  }
+  forget();
+  {
+    const Stopwatch watch(times_.wait);
+    used_ = slices_->used();
+  }
+  const Stopwatch watch(times_.reduce);
+  const auto parts = are_means_ ? slices_->cut(used_) : slices_->average(used_);
+  for (std::size_t i = 0; i < parts.size(); ++i) stepped()[i].mutable_grad() = parts[i];
+  averaged_in_ = *passes_;
+}
+
+void SharedOptimizerBase::before_step() {
+  average();
+  parameters_->begin_step();
+  step_began_ = std::chrono::steady_clock::now();
+}
+
+void SharedOptimizerBase::after_step() {
+  times_.step += std::chrono::steady_clock::now() - step_began_;
+  parameters_->end_step();
+  forget();
+  const Stopwatch watch(times_.wait);
+  group().barrier({.label = "shared parameters are stepped"});
+  for (std::size_t i = 0; i < used_.size(); ++i)
+    if (used_[i]) parameters_->note_written(all_parameters()[i]);
+}
+
+void SharedOptimizerBase::forget() {
+  for (const at::Tensor& fragment : stepped()) fragment.mutable_grad().reset();
+  averaged_in_.reset();
+}
+
+void SharedOptimizerBase::zero_grad(bool set_to_none) {
+  forget();
+  ShardedOptimizer::zero_grad(set_to_none);
+}
+
+// Where every rank has all means, each takes the norm of all: of slices its bits would depend on
+// the number of ranks.
+double SharedOptimizerBase::gradient_norm(double norm_type) {
+  if (!are_means_) {
+    average();
+    return ShardedOptimizer::gradient_norm(norm_type);
+  }
+  require(!is_averaged(),
+          "clip_grad_norm_: gradients that are deterministic are clipped once a step");
+  const double norm = norm_of({power_of_norm(all_parameters(), norm_type)}, norm_type);
+  average();
+  return norm;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pieces/deterministic_pass.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/steps.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/parallel/gradients/dropped_pass.h"
+#include "lockstep/parallel/gradients/reducer.h"
+#include "lockstep/parallel/pieces/fixed_state.h"
+#include "lockstep/parallel/pieces/piece_random.h"
+
+namespace lockstep {
+namespace {
+
+// While it lives, backward() leaves gradients to us.
+class Alone {
+ public:
+  explicit Alone(Reducer& reducer) : reducer_(reducer) { reducer_.prepare(/*synchronize=*/false); }
+  ~Alone() { reducer_.prepare(/*synchronize=*/true); }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+
+ private:
+  Reducer& reducer_;
+};
+
+void require_supported(bool set, const char* option) {
+  if (set)
+    throw Error(Fault::unsupported,
+                std::string("deterministic does not go together with ") + option);
+}
+
+void require_threads(std::int64_t threads, int rank, int promised) {
+  require(threads == promised, [&] {
+    return "deterministic: rank " + std::to_string(rank) + " computes with " +
+           std::to_string(threads) + " intra-op threads, not with " + std::to_string(promised) +
+           ", and results depend on it: call torch::set_num_threads(" + std::to_string(promised) +
+           ") at the beginning on every rank, or set deterministic_threads";
+  });
+}
+
+// A gradient that came to be required later would be each rank's own.
+void require_same_trained(const torch::nn::Module& module, const NamedTensors& trained) {
+  std::set<const void*> known;
+  for (const auto& [name, parameter] : trained) known.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& [name, parameter] : named_parameters(module))
+    require(!parameter.requires_grad() || known.contains(parameter.unsafeGetTensorImpl()),
+            [&, &name = name] {
+              return "train_pieces: parameter " + name +
+                     " required no gradient when DistributedDataParallel was made";
+            });
+}
+
+// The first difference, or -1.
+std::int64_t first_changed(const std::vector<std::uint64_t>& before,
+                           const std::vector<std::uint64_t>& after) {
+  const auto [at, ignored] =
+      std::mismatch(before.begin(), before.end(), after.begin(), after.end());
+  return at == before.end() ? -1 : at - before.begin();
+}
+
+}  // namespace
+
+void require_deterministic(const DistributedDataParallelOptions& options,
+                           const ProcessGroup& group) {
+  constexpr int most = 1 << 16;
+  require(options.deterministic > 0 && options.deterministic <= most,
+          "deterministic: the number of pieces is negative, or more than 65536");
+  require(options.deterministic_threads > 0, "deterministic_threads is not positive");
+  require(options.deterministic % group.size() == 0, [&] {
+    return "deterministic: " + std::to_string(options.deterministic) +
+           " pieces cannot be dealt out evenly to " + std::to_string(group.size()) + " ranks";
+  });
+  require_supported(options.overlap == true, "overlap");
+  require_supported(options.static_graph, "static_graph; find_unused_parameters does");
+  require_supported(options.bucket_cap_mb || !options.bucket_caps_mb.empty(),
+                    "sizes of buckets: it has none");
+  require(
+      options.deterministic_threads == 1 || at::globalContext().deterministicAlgorithms(),
+      "deterministic: with several intra-op threads some of LibTorch's kernels add in any order "
+      "unless at::globalContext().setDeterministicAlgorithms(true, false) has been called");
+  const auto threads = all_gather_value(at::get_num_threads(), group, {.label = "threads"});
+  for (int rank = 0; rank < group.size(); ++rank)
+    require_threads(threads[static_cast<std::size_t>(rank)], rank, options.deterministic_threads);
+}
+
+DeterministicPass::DeterministicPass(const torch::nn::Module& module, Reducer& reducer,
+                                     const ProcessGroup& group,
+                                     const DistributedDataParallelOptions& options)
+    : module_(module),
+      reducer_(reducer),
+      group_(group),
+      options_(options),
+      tree_(options.deterministic, group.size()),
+      steps_(tree_.steps(group.rank())),
+      sums_(reducer.parameters(), tree_, group) {}
+
+double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of) {
+  const Alone alone(reducer_);
+  try {
+    return compute(step, loss_of);
+  } catch (...) {
+    drop_gradients();
+    throw;
+  }
+}
+
+// --- Of one rank --------------------------------------------------------------------------------
+
+std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
+    std::int64_t step, const PieceLoss& loss_of) {
+  try {
+    require_fixed_statistics(module_);
+    require_same_trained(module_, reducer_.parameters());
+    uses_.assign(reducer_.parameters().size(), ParameterUse::unused);
+    report_ = {};
+    PieceRandom random;
+    std::vector<Outcome> outcomes(steps_.size());
+    for (const PieceTree::Step& next : steps_) {
+      drop_gradients();
+      random.begin(options_.deterministic_seed, step, next.piece);
+      outcomes[static_cast<std::size_t>(next.piece / group_.size())] = compute_piece(next, loss_of);
+    }
+    return outcomes;
+  } catch (...) {
+    const auto take_part = [this](std::string_view text) {
+      sum_over_pieces(std::vector<Outcome>(steps_.size()));
+      reducer_.agreement().exchange(report_, uses_, group_, text);
+    };
+    end_with_the_others(std::current_exception(), group_, group_, {}, take_part);
+    throw;
+  }
+}
+
+DeterministicPass::Outcome DeterministicPass::compute_piece(const PieceTree::Step& step,
+                                                            const PieceLoss& loss_of) {
+  samples_ = 0;
+  const at::Tensor loss =
+      loss_of({.index = step.piece, .count = options_.deterministic, .ranks = group_.size()});
+  require(loss.defined() && loss.numel() == 1,
+          "train_pieces: a piece has no loss, a single number");
+  loss.backward();
+  take_gradients(step);
+  return {.loss = loss.item<double>(), .samples = samples_};
+}
+
+// What a piece leaves out is looked at here, and not in a rank's pieces together: whether it is an
+// Error must not depend on which of them one rank has.
+void DeterministicPass::take_gradients(const PieceTree::Step& step) {
+  const at::NoGradGuard no_grad;
+  const NamedTensors& parameters = reducer_.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, parameter] = parameters[i];
+    const at::Tensor& gradient = parameter.grad();
+    if (gradient.defined() && gradient.layout() != at::kStrided)
+      throw Error(Fault::unsupported, "the gradient of parameter " + name + " is sparse");
+    if (!sums_.take(step, i, gradient) && report_.non_finite == PassReport::none)
+      report_.non_finite = static_cast<std::int64_t>(i);
+    if (!gradient.defined() && parameter.requires_grad() && !options_.find_unused_parameters)
+      uses_[i] = ParameterUse::missing;
+    if (gradient.defined() && uses_[i] == ParameterUse::unused) uses_[i] = ParameterUse::used;
+  }
+  sums_.merge(step);
+}
+
+void DeterministicPass::drop_gradients() const {
+  for (const auto& [name, parameter] : reducer_.parameters()) parameter.mutable_grad().reset();
+}
+
+// --- Of all ranks -------------------------------------------------------------------------------
+
+double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of) {
+  const NamedTensors watched = named_tensors(module_);
+  const auto before = fingerprints_of(module_);
+  const auto own = compute_pieces(step, loss_of);
+  const std::int64_t changed = first_changed(before, fingerprints_of(module_));
+  drop_gradients();
+
+  const Outcome sum = sum_over_pieces(own);
+  report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It is of all ranks already.
+  PassAgreement& agreement = reducer_.agreement();
+  const PassReports reports = agreement.exchange(report_, uses_, group_);
+  const bool accepted = agreement.accepts(reports, reducer_.parameters(), group_);
+  require_agreement({.step = step, .threads = at::get_num_threads(), .changed = changed}, watched);
+  const double count =
+      options_.mean == GradientMean::over_samples ? sum.samples : options_.deterministic;
+  if (accepted) finish(reports, count);
+  return sum.loss / count;
+}
+
+// In the order of the pieces, so the same bits whoever computed them.
+DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
+    const std::vector<Outcome>& own) const {
+  const std::size_t bytes = own.size() * sizeof(Outcome);
+  std::vector<Outcome> all(own.size() * static_cast<std::size_t>(group_.size()));
+  group_.all_gather(
+      {.data = const_cast<Outcome*>(own.data()), .count = bytes, .dtype = DType::uint8},
+      {.data = all.data(), .count = all.size() * sizeof(Outcome), .dtype = DType::uint8}, {},
+      {.label = "losses of pieces"});
+  Outcome sum;
+  for (std::size_t piece = 0; piece < all.size(); ++piece) {
+    const auto ranks = static_cast<std::size_t>(group_.size());
+    const Outcome& outcome = all[piece % ranks * own.size() + piece / ranks];
+    sum.loss += outcome.loss;
+    sum.samples += outcome.samples;
+  }
+  return sum;
+}
+
+void DeterministicPass::require_agreement(const State& state, const NamedTensors& watched) const {
+  const auto states = all_gather_value(state, group_, {.label = "train_pieces"});
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const State& theirs = states[static_cast<std::size_t>(rank)];
+    if (theirs.step != states[0].step)
+      throw Error(Fault::mismatch, "train_pieces: rank 0 is in step " +
+                                       std::to_string(states[0].step) + " and rank " +
+                                       std::to_string(rank) + " in step " +
+                                       std::to_string(theirs.step));
+    require_threads(theirs.threads, rank, options_.deterministic_threads);
+    if (theirs.changed >= 0)
+      throw Error(Fault::unsupported, "train_pieces: on rank " + std::to_string(rank) +
+                                          " a piece has changed " +
+                                          watched[static_cast<std::size_t>(theirs.changed)].first +
+                                          ", which would depend on the number of ranks");
+  }
+}
+
+void DeterministicPass::finish(const PassReports& reports, double count) {
+  const at::NoGradGuard no_grad;
+  sums_.finish(1 / count);
+  const NamedTensors& parameters = reducer_.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (reports.used_by_any(i)) parameters[i].second.mutable_grad() = sums_.result(i);
+  count_step(group_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,83 @@
+// How DistributedDataParallel::train_pieces() works: what it says, but for the module's type.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/gradients/pass_report.h"
+#include "lockstep/parallel/pieces/piece.h"
+#include "lockstep/parallel/pieces/piece_sums.h"
+#include "lockstep/parallel/pieces/piece_tree.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+class PieceRandom;
+class Reducer;
+
+// Collective. Errors: misuse when ranks do not divide the pieces, or one computes with another
+// number of intra-op threads than the promised one; unsupported for options that have no meaning
+// then.
+void require_deterministic(const DistributedDataParallelOptions& options,
+                           const ProcessGroup& group);
+
+class DeterministicPass {
+ public:
+  // Collective. `module` and `reducer`, whose hooks say which passes are whose, outlive this.
+  DeterministicPass(const torch::nn::Module& module, Reducer& reducer, const ProcessGroup& group,
+                    const DistributedDataParallelOptions& options);
+
+  double run(std::int64_t step, const PieceLoss& loss_of);
+
+  // Bytes in which sums of gradients lie.
+  std::vector<at::Tensor> memory() const { return sums_.memory(); }
+
+  // Of the piece that is computed.
+  void count_samples(double samples) { samples_ += samples; }
+
+ private:
+  // Of a piece: what is not a gradient.
+  struct Outcome {
+    double loss = 0;
+    double samples = 0;
+  };
+
+  // What ranks must agree on. Travels as it lies in memory.
+  struct State {
+    std::int64_t step;
+    std::int64_t threads;
+    std::int64_t changed;  // The first parameter or buffer that did, or -1.
+  };
+
+  double compute(std::int64_t step, const PieceLoss& loss_of);
+  std::vector<Outcome> compute_pieces(std::int64_t step, const PieceLoss& loss_of);
+  Outcome compute_piece(const PieceTree::Step& step, const PieceLoss& loss_of);
+  void take_gradients(const PieceTree::Step& step);
+  Outcome sum_over_pieces(const std::vector<Outcome>& own) const;
+  void require_agreement(const State& state, const NamedTensors& watched) const;
+  void drop_gradients() const;
+  void finish(const PassReports& reports, double count);  // Of what the mean is over.
+
+  const torch::nn::Module& module_;
+  Reducer& reducer_;
+  const ProcessGroup group_;
+  const DistributedDataParallelOptions options_;
+  const PieceTree tree_;
+  const std::vector<PieceTree::Step> steps_;
+  const PieceSums sums_;
+
+  // Of the step under way.
+  std::vector<ParameterUse> uses_;  // Of each parameter, by any of this rank's pieces.
+  PassReport report_;
+  double samples_ = 0;  // Of the piece under way.
+};
+
+}  // namespace lockstep

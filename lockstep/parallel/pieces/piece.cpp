@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pieces/piece.h"
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// As LibTorch's allocator aligns what it makes.
+bool is_aligned(const at::Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 64 == 0;
+}
+
+}  // namespace
+
+at::Tensor Piece::of(const at::Tensor& rows) const {
+  require(rows.defined() && rows.dim() > 0, "Piece::of: there are no rows");
+  const int own = count / ranks;
+  require(rows.size(0) % own == 0 && rows.size(0) > 0, [&] {
+    return "Piece::of: " + std::to_string(rows.size(0)) + " rows cannot be cut into this rank's " +
+           std::to_string(own) + " pieces of " + std::to_string(count) +
+           ": choose a batch size that can, and drop the last batch of an epoch if it is smaller";
+  });
+  const auto format = rows.suggest_memory_format();
+  const at::Tensor part = rows.slice(0, index / ranks, {}, own).contiguous(format);
+  // Of one row, any stride between rows counts as contiguous.
+  return is_aligned(part) && part.size(0) > 1 ? part : part.clone(format);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pieces/piece_random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <array>
+#include <mutex>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace lockstep {
+namespace {
+
+at::Tensor random_state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+}  // namespace
+
+PieceRandom::PieceRandom()
+    : generator_(at::detail::getDefaultCPUGenerator()), before_(random_state_of(generator_)) {}
+
+PieceRandom::~PieceRandom() {
+  const std::lock_guard lock(generator_.mutex());
+  generator_.set_state(before_);
+}
+
+// Of the seed LibTorch's Mersenne twister uses 32 bits: neighbours must differ in these.
+void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
+  const std::array<std::uint64_t, 3> key{seed, static_cast<std::uint64_t>(step),
+                                         static_cast<std::uint64_t>(piece)};
+  const std::lock_guard lock(generator_.mutex());
+  generator_.set_current_seed(XXH3_64bits(key.data(), sizeof key));
+}
+
+}  // namespace lockstep

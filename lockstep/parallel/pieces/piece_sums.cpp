@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pieces/piece_sums.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+
+#include <set>
+
+#include "lockstep/parallel/gradients/padded.h"
+#include "lockstep/parallel/gradients/scaled_copy.h"
+#include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/strides.h"
+
+namespace lockstep {
+namespace {
+
+// Of each rank's slice.
+std::size_t slice_bytes(at::ScalarType dtype, const NamedTensors& parameters, int ranks) {
+  std::size_t bytes = 0;
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.scalar_type() == dtype) bytes += padded(parameter.nbytes());
+  const auto parts = static_cast<std::size_t>(ranks);
+  return padded((bytes + parts - 1) / parts);
+}
+
+}  // namespace
+
+PieceSums::PieceSums(const NamedTensors& parameters, const PieceTree& tree,
+                     const ProcessGroup& group)
+    : tree_(tree),
+      group_(group),
+      merges_(tree.merges()),
+      places_(tree.slots(), std::vector<at::Tensor>(parameters.size())) {
+  std::set<at::ScalarType> done;
+  for (const auto& [name, parameter] : parameters)
+    if (done.insert(parameter.scalar_type()).second)
+      fill_region(parameter.scalar_type(), parameters);
+}
+
+std::vector<at::Tensor> PieceSums::memory() const {
+  std::vector<at::Tensor> memory;
+  for (const Region& region : regions_) {
+    memory.insert(memory.end(), region.slots.begin(), region.slots.end());
+    if (region.received.defined()) memory.push_back(region.received);
+  }
+  return memory;
+}
+
+std::size_t PieceSums::bytes_for(const NamedTensors& parameters, const PieceTree& tree, int ranks) {
+  std::size_t bytes = 0;
+  std::set<at::ScalarType> done;
+  for (const auto& [name, parameter] : parameters) {
+    if (!done.insert(parameter.scalar_type()).second) continue;
+    const std::size_t slice = slice_bytes(parameter.scalar_type(), parameters, ranks);
+    const auto slices = tree.slots() * static_cast<std::size_t>(ranks);
+    bytes += slice * (slices + (ranks > 1 ? static_cast<std::size_t>(tree.exchanged()) : 0));
+  }
+  return bytes;
+}
+
+void PieceSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters) {
+  const std::size_t slice = slice_bytes(dtype, parameters, group_.size());
+  const auto elements = static_cast<std::int64_t>(slice / c10::elementSize(dtype));
+  const std::size_t bytes = slice * static_cast<std::size_t>(group_.size());
+  const auto own = static_cast<std::size_t>(tree_.own());
+  const RegisteredMemory memory = group_.allocate(bytes * own);
+  Region region{.label = std::string("sums over pieces (") + c10::toString(dtype) + ")",
+                .slots = {},
+                .received = {}};
+  for (std::size_t slot = 0; slot < tree_.slots(); ++slot) {
+    region.slots.push_back(
+        slot < own ? view_of(memory, slot * bytes, {elements * group_.size()}, {1}, dtype)
+                   : at::empty({elements * group_.size()}, dtype));
+    place(dtype, parameters, slot, region.slots.back());
+  }
+  if (group_.size() > 1) region.received = at::empty({tree_.exchanged(), elements}, dtype);
+  regions_.push_back(std::move(region));
+}
+
+void PieceSums::place(at::ScalarType dtype, const NamedTensors& parameters, std::size_t slot,
+                      const at::Tensor& flat) {
+  flat.zero_();  // What is between the gradients is added too.
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i].second;
+    if (parameter.scalar_type() != dtype) continue;
+    const at::Tensor view = flat.as_strided(parameter.sizes(), dense_strides(parameter), begin);
+    places_[slot][i] =
+        view.variable_data();  // Optimizers detach_() what they set to zero: no view.
+    begin += static_cast<std::int64_t>(padded(parameter.nbytes()) / parameter.element_size());
+  }
+}
+
+// Zeros are added too, as they are where the sum is one of two nodes: -0 becomes 0.
+bool PieceSums::take(const PieceTree::Step& step, std::size_t index,
+                     const at::Tensor& gradient) const {
+  const at::Tensor& place = places_[step.slot][index];
+  if (gradient.defined())
+    return step.adds ? checked_add(place, gradient) : scaled_copy(place, gradient, 1);
+  step.adds ? place.add_(0) : place.zero_();
+  return true;
+}
+
+void PieceSums::merge(const PieceTree::Step& step) const {
+  for (const auto& [to, from] : step.merges)
+    for (const Region& region : regions_) region.slots[to].add_(region.slots[from]);
+}
+
+void PieceSums::finish(double factor) const {
+  for (const Region& region : regions_) finish(region, factor);
+}
+
+void PieceSums::finish(const Region& region, double factor) const {
+  if (group_.size() == 1) {
+    scaled_copy(region.slots[0], region.slots[0], factor);  // mul_() would round the factor too.
+    return;
+  }
+  exchange(region);
+  for (const auto& [to, from] : merges_) node(region, to).add_(node(region, from));
+  const at::Tensor sum = node(region, 0);
+  scaled_copy(sum, sum, factor);
+  group_.all_gather(movable(sum), movable(region.slots[0]), {}, {.label = region.label});
+}
+
+// Node j of rank r is the class of r + j * ranks: those of one j lie beside each other.
+void PieceSums::exchange(const Region& region) const {
+  for (std::int64_t j = 0; j < tree_.own(); ++j) {
+    const at::Tensor received = region.received.narrow(0, j * group_.size(), group_.size());
+    group_.all_to_all(movable(region.slots[static_cast<std::size_t>(j)]), movable(received), {}, {},
+                      {.label = region.label});
+  }
+}
+
+at::Tensor PieceSums::node(const Region& region, std::size_t index) const {
+  return region.received.select(0, static_cast<std::int64_t>(index));
+}
+
+}  // namespace lockstep

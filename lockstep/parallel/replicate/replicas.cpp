@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/replicate/replicas.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/bytes.h"
+#include "lockstep/tensor/coalesced.h"
+
+namespace lockstep {
+namespace {
+
+std::string layout_of_gradient(const at::Tensor& tensor) {
+  if (!tensor.requires_grad()) return {};
+  std::ostringstream text;
+  text << ", trained, strides " << tensor.strides();
+  return text.str();
+}
+
+// A rank's device has a number of its own.
+std::string kind_of_device(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? "" : " on " + c10::DeviceTypeName(tensor.device().type(), true);
+}
+
+// A line for each tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3,
+// 1]": gradients are laid out by strides, so these must be the same as well.
+std::string layout_of(const NamedTensors& tensors) {
+  std::ostringstream text;
+  for (const auto& [name, tensor] : tensors)
+    text << name << ' ' << c10::toString(tensor.scalar_type()) << ' ' << tensor.sizes()
+         << kind_of_device(tensor) << layout_of_gradient(tensor) << '\n';
+  return text.str();
+}
+
+std::string first_difference(const std::string& ours, const std::string& theirs, int rank) {
+  std::istringstream a(ours);
+  std::istringstream b(theirs);
+  std::string line_a;
+  std::string line_b;
+  do {
+    if (!std::getline(a, line_a)) line_a = "nothing more";
+    if (!std::getline(b, line_b)) line_b = "nothing more";
+  } while (line_a == line_b);
+  return "rank 0 has " + line_a + ", rank " + std::to_string(rank) + " has " + line_b;
+}
+
+const char* name_of(NonFinite choice) {
+  switch (choice) {
+    case NonFinite::fail:
+      return "fail";
+    case NonFinite::skip:
+      return "skip";
+    case NonFinite::ignore:
+      return "ignore";
+  }
+  return "unknown";
+}
+
+// A line for each option, as "overlap automatic".
+std::string text_of(const DistributedDataParallelOptions& options) {
+  std::ostringstream text;
+  text << std::boolalpha << "broadcast_buffers " << options.broadcast_buffers
+       << "\nfind_unused_parameters " << options.find_unused_parameters << "\nstatic_graph "
+       << options.static_graph << "\nbucket_cap_mb";
+  if (options.bucket_cap_mb) text << ' ' << *options.bucket_cap_mb;
+  text << "\nbucket_caps_mb";
+  for (const double cap : options.bucket_caps_mb) text << ' ' << cap;
+  text << "\noverlap ";
+  options.overlap ? text << *options.overlap : text << "automatic";
+  text << "\nshare_parameters " << options.share_parameters << "\nmean "
+       << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
+       << "\nnon_finite " << name_of(options.non_finite) << "\ndeterministic "
+       << options.deterministic << "\ndeterministic_threads " << options.deterministic_threads
+       << "\ndeterministic_seed " << options.deterministic_seed << '\n';
+  return text.str();
+}
+
+void require_same_lines(const std::string& lines, const std::string& of_what,
+                        const ProcessGroup& group) {
+  const auto all = all_gather_bytes(lines, group, {.label = of_what});
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::string& theirs = all[static_cast<std::size_t>(rank)];
+    if (theirs != all[0])
+      throw Error(Fault::mismatch, of_what + " differ: " + first_difference(all[0], theirs, rank));
+  }
+}
+
+}  // namespace
+
+void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
+  require_same_lines(layout_of(tensors), "the modules", group);
+}
+
+void require_one_device(const NamedTensors& parameters) {
+  const NamedTensors::value_type* first = nullptr;
+  for (const auto& entry : parameters) {
+    const auto& [name, parameter] = entry;
+    if (!parameter.requires_grad()) continue;
+    if (first == nullptr) first = &entry;
+    if (parameter.device() == first->second.device()) continue;
+    throw Error(Fault::unsupported, "gradients are averaged on one device, but parameter " +
+                                        first->first + " is on " + first->second.device().str() +
+                                        " and " + name + " on " + parameter.device().str());
+  }
+}
+
+void require_same_options(const DistributedDataParallelOptions& options,
+                          const ProcessGroup& group) {
+  require_same_lines(text_of(options), "the options of DistributedDataParallel", group);
+}
+
+void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group, int root) {
+  std::string label = "broadcast_replica";
+  std::vector<at::Tensor> values;
+  for (const auto& [name, tensor] : tensors) {
+    label += ' ' + name;
+    values.push_back(tensor);
+  }
+  broadcast_coalesced(values, group, root, {.label = label});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,31 @@
+// Which of the ranks have other values than the rest, as sentences.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+// Names with their values as text. No text holds a zero byte.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+// As one byte string, and back.
+std::string encode(const Facts& facts);
+Facts decode_facts(std::string_view text);
+
+// One line for each name whose values differ, with these, such as
+//   param group 0: lr 0.001 on ranks 0, 2; 0.01 on rank 1
+// facts[r] are rank r's; a name that a rank lacks has the value "none". At most eight lines, of
+// which the last then says how many more there would be.
+std::vector<std::string> differing_values(const std::vector<Facts>& facts);
+
+// One line for all names whose values divide the ranks alike, the largest part of these last, such
+// as
+//   rank 1 differs from ranks 0, 2 in 7 tensors: a.weight, a.bias, b.weight and 4 more
+std::vector<std::string> differing_tensors(const std::vector<Facts>& facts);
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// Test rig: ranks of this machine that count as ranks of several hosts.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/engine/engine.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/job/store/file_store.h"
+#include "tests/ranks.h"
+
+namespace lockstep::test {
+
+// What a test asks of the ranks that it starts, in variables that they inherit.
+struct HostLayout {
+  std::string hosts;  // A letter for each rank: "aab" is two ranks on one host and one on another.
+  std::string backend;  // InitOptions::backend.
+
+  void set() const {
+    ::setenv("LOCKSTEP_TEST_HOSTS", hosts.c_str(), 1);
+    ::setenv("LOCKSTEP_BACKEND", backend.c_str(), 1);
+  }
+  static void unset() {
+    ::unsetenv("LOCKSTEP_TEST_HOSTS");
+    ::unsetenv("LOCKSTEP_BACKEND");
+  }
+  int ranks() const { return static_cast<int>(hosts.size()); }
+};
+
+inline std::string host_of_rank(int rank) { return {std::getenv("LOCKSTEP_TEST_HOSTS")[rank]}; }
+
+// The group of what HostLayout::set() says. Under an MPI launcher the ranks meet by MPI, else
+// through a file.
+inline ProcessGroup join_across_hosts(const Rank& rank,
+                                      std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+  InitOptions options{.timeout = timeout};
+  if (rank.scratch.empty()) {  // Started by a launcher, whose variables say who we are.
+    ::setenv("LOCKSTEP_HOST_ID", host_of_rank(read_environment().rank).c_str(), 1);
+    return init_process_group(options);
+  }
+  ::setenv("LOCKSTEP_HOST_ID", host_of_rank(rank.rank).c_str(), 1);
+  options.store = std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"});
+  return init_process_group(options);
+}
+
+// Whether its plugin is where ctest says that plugins are.
+inline bool was_built(const std::string& engine) {
+  const char* const folder = std::getenv("LOCKSTEP_ENGINE_PATH");
+  return folder != nullptr && std::filesystem::exists(std::filesystem::path(folder) /
+                                                      ("liblockstep-engine-" + engine + ".so"));
+}
+
+// Skips the current test, with the reason, where that engine was not built. One that was has to
+// run.
+#define LOCKSTEP_NEEDS_ENGINE(name)                                 \
+  do {                                                              \
+    const std::string reason = ::lockstep::why_no_engine(name);     \
+    if (!::lockstep::test::was_built(name)) GTEST_SKIP() << reason; \
+    ASSERT_EQ(reason, "");                                          \
+  } while (false)
+
+}  // namespace lockstep::test

@@ -1,0 +1,101 @@
+// For tests of plugins: one opened by path, and communicators of it over a file as the store.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/job/store/file_store.h"
+#include "tests/ranks.h"
+
+namespace lockstep::test {
+
+// Where the build puts the plugin of that name; empty when it was not built.
+std::filesystem::path plugin_path(const std::string& name);
+
+// Errors: system when it cannot be opened.
+const lockstep_engine& open_plugin(const std::string& name);
+
+struct MemberOptions {
+  int rank = 0;
+  int size = 1;
+  std::filesystem::path scratch;
+  std::string name = "world";
+  std::string address = "127.0.0.1";
+  std::chrono::milliseconds timeout = std::chrono::seconds(30);
+};
+
+// One communicator. Every member throws what the plugin reports as an Error.
+class Member {
+ public:
+  Member(const lockstep_engine& engine, const MemberOptions& options);
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  int rank() const { return options_.rank; }
+  int size() const { return options_.size; }
+  const lockstep_engine& engine() const { return engine_; }
+
+  void all_reduce(const lockstep_buffer& data, std::uint8_t op);
+  void broadcast(const lockstep_buffer& data, int root);
+  void reduce(const lockstep_buffer& data, int root, std::uint8_t op);
+  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::vector<std::size_t>& counts);
+  void reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
+                      const std::vector<std::size_t>& counts, std::uint8_t op);
+  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::vector<std::size_t>& send_counts,
+                  const std::vector<std::size_t>& receive_counts);
+  void cancel() { engine_.cancel(communicator_); }
+
+  // All have come here; made of all_gather.
+  void meet();
+
+ private:
+  static int set(void* self, const char* key, const void* value, std::size_t bytes,
+                 lockstep_engine_error* error);
+  static int wait(void* self, const char* key, void* value, std::size_t capacity,
+                  std::size_t* bytes, lockstep_engine_error* error);
+
+  const lockstep_engine& engine_;
+  const MemberOptions options_;
+  FileStore store_;
+  void* communicator_ = nullptr;
+};
+
+lockstep_buffer buffer_of(void* data, std::size_t count, DType dtype);
+
+template <class T>
+lockstep_buffer buffer_of(std::vector<T>& data) {
+  return buffer_of(data.data(), data.size(), dtype_of<T>);
+}
+
+// The body of a rank learns from the environment which plugin it tests.
+constexpr const char* engine_variable = "LOCKSTEP_TEST_ENGINE";
+constexpr const char* engines_under_test[] = {"gloo", "oneccl"};
+
+const lockstep_engine& engine_under_test();
+
+MemberOptions member_of(const Rank& rank);
+
+// Tests of the plugin of each engine; skipped where it was not built.
+class Plugins : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override;
+
+  ScratchDirectory scratch_;
+};
+
+// The local addresses at which this process listens, as the kernel writes them in /proc/net/tcp and
+// tcp6: "0100007F" is 127.0.0.1.
+std::vector<std::string> listening_addresses();
+
+}  // namespace lockstep::test

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which room may include which: the table, circles between sub-rooms, and private headers."""
+
+import collections
+
+from tidy.lists import Offence
+from tidy.tree import sub_room_of
+
+# Each room of lockstep/ and the rooms that it may include, with all that these may include.
+# A room of the table need not be there yet.
+ROOMS = {
+    "base":       "",
+    "job":        "base",
+    "comm":       "job",
+    "launch":     "job",
+    "tensor":     "comm",
+    "nn":         "tensor",
+    "optim":      "tensor",
+    "data":       "tensor",
+    "checkpoint": "tensor",
+    "parallel":   "nn optim",
+    "observe":    "parallel",
+    "train":      "observe data checkpoint",
+}
+
+# Sub-rooms and the sub-rooms of the same room that they may include, beside the room's root.
+# Those that are not named here may include all of their room, as long as no circle arises; tests
+# may, too.
+STRATEGIES = "gradients replicate one_copy pieces shard"
+SUB_ROOMS = {
+    "parallel/gradients":       "",
+    "parallel/replicate":       STRATEGIES,
+    "parallel/one_copy":        STRATEGIES,
+    "parallel/pieces":          STRATEGIES,
+    "parallel/shard":           STRATEGIES,
+    "parallel/tensor_parallel": "gradients",
+    "parallel/pipeline":        "gradients",
+}
+
+WITHOUT_TORCH = {"base", "job", "comm", "launch"}
+
+
+def reach(room):
+    """All rooms that the table lets `room` include."""
+    found = set()
+    for used in ROOMS[room].split():
+        found |= {used} | reach(used)
+    return found
+
+
+def complaints(tree):
+    """Includes against the two tables."""
+    for file in tree.library:
+        if file.room not in ROOMS:
+            yield f"{file.path}:1: room '{file.room}' is not in ROOMS of tests/tidy/arrows.py"
+            continue
+        for include in file.includes:
+            if reason := refusal(file, sub_room_of(include.name)):
+                yield f"{file.path}:{include.line}: {reason}"
+
+
+def refusal(file, used):
+    """Why a file may not include a header of the folder `used`; None if it may."""
+    room = used.split("/")[0]
+    if not room:
+        return f"{file.room} may not include an umbrella of all rooms"
+    if room != file.room:
+        return None if room in reach(file.room) else f"{file.room} may not include {room}"
+    if file.is_test or file.sub_room not in SUB_ROOMS or used in {file.sub_room, room}:
+        return None
+    allowed = {f"{room}/{name}" for name in SUB_ROOMS[file.sub_room].split()}
+    return None if used in allowed else f"{file.sub_room} may not include {used}"
+
+
+# --- Circles between sub-rooms -------------------------------------------------------------------
+
+
+def sub_room_arrows(tree):
+    """Within each room: {sub-room: {sub-room it includes: FILE:LINE of the first include}}."""
+    found = collections.defaultdict(dict)
+    for file in tree.product:
+        for include in file.includes:
+            used = sub_room_of(include.name)
+            if used != file.sub_room and used.split("/")[0] == file.room:
+                found[file.sub_room].setdefault(used, f"{file.path}:{include.line}")
+    return found
+
+
+def way(arrows, start, end):
+    """The shortest chain of arrows from `start` to `end`; None if there is none."""
+    chains, seen = collections.deque([[start]]), {start}
+    while chains:
+        chain = chains.popleft()
+        if chain[-1] == end:
+            return chain
+        for used in sorted(arrows.get(chain[-1], ())):
+            if used not in seen:
+                seen.add(used)
+                chains.append(chain + [used])
+    return None
+
+
+def arrows_in_circles(tree):
+    """Each arrow between sub-rooms of a room from whose end a way leads back."""
+    arrows = sub_room_arrows(tree)
+    found = []
+    for user, used_rooms in sorted(arrows.items()):
+        for used, where in sorted(used_rooms.items()):
+            if back := way(arrows, used, user):
+                chain = " -> ".join([user, *back])
+                found.append(Offence(f"{user} -> {used}", where, f"a circle of rooms: {chain}"))
+    return found
+
+
+# --- Private headers -----------------------------------------------------------------------------
+
+
+def private_includes(tree):
+    """Includes of headers that another room does not offer; tests may look anywhere."""
+    found = []
+    for file in tree.files:
+        if not file.is_cpp or file.is_test:
+            continue
+        for include in file.includes:
+            room = sub_room_of(include.name).split("/")[0]
+            if room and room != file.room and include.name not in tree.offered_headers:
+                found.append(Offence(
+                    f"{file.path}: {include.name}", f"{file.path}:{include.line}",
+                    f"{include.name} is private to {room}: "
+                    "it is neither in HEADERS nor in OFFERS there"))
+    return found

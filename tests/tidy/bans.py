@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What no source, or no source of the library, may hold; and lines that are too long."""
+
+import re
+
+from tidy.arrows import WITHOUT_TORCH
+
+LONG_LINE = 100
+LONG_HEADER = 300
+
+# Held by everything in lockstep/ but its tests.
+BANNED = {
+    r"\bstd::(cout|cerr|clog)\b": "libraries do not print",
+    r"\b(v?f?printf|v?dprintf|puts|putchar|perror)\(": "libraries do not print",
+    r"(?<![\w.>])(exit|quick_exit|terminate)\(": "libraries do not end the process",
+    r"(\bstd|(?<!\w))::abort\(": "libraries do not end the process",
+    r"\bsystem_clock\b": "it jumps: deadlines and durations need steady_clock",
+    r"\bshm_open\(": "it leaves names behind: memory is shared by memfd_create",
+    r"\bgetnameinfo\(": "it waits for name servers",
+    r"(?<![\w.>])system\(": "start programs without a shell",
+    r"\b(class|struct) \w*(Manager|Helper|Utils?)\b": "name what it does",
+}
+ANY_BANNED = re.compile("|".join(BANNED))
+TORCH = re.compile(r"#include <(torch|ATen|c10|caffe2)/")
+FMT = re.compile(r"#include <(fmt|spdlog)/")
+
+
+def complaints(tree):
+    for file in tree.files:
+        for number, reason in (*of_any(file), *(of_library(file) if file.in_library else ())):
+            yield f"{file.path}:{number}: {reason}"
+
+
+def notes(tree):
+    """Printed, but no failure."""
+    for file in tree.library:
+        if file.path.suffix == ".h" and len(file.lines) > LONG_HEADER:
+            yield f"note: {file.path}: {len(file.lines)} lines: two things in one file?"
+
+
+def of_any(file):
+    is_document = file.path.suffix == ".md"
+    is_cmake = file.path.name == "CMakeLists.txt" or file.path.suffix == ".cmake"
+    if not is_document and not is_cmake and "SPDX-License-Identifier: Apache-2.0" not in file.text:
+        yield 1, "no SPDX line"
+    if file.path.suffix == ".h" and "#pragma once" not in file.lines:
+        yield 1, "no #pragma once"
+    for number, line in enumerate(file.lines, 1):
+        if len(line) > LONG_LINE and not (is_document and cannot_be_broken(line)):
+            yield number, f"{len(line)} columns: {LONG_LINE} are the limit"
+
+
+def cannot_be_broken(line):
+    """A row of a Markdown table; a line whose only word beyond its marker is a link."""
+    return line.startswith("|") or re.fullmatch(r"\s*([-*>] |\d+\. )?\S*https?://\S+", line)
+
+
+def of_library(file):
+    for number, line in enumerate(file.lines, 1):
+        if file.room in WITHOUT_TORCH and TORCH.match(line):
+            yield number, f"{file.room} must build without torch"
+        if FMT.match(line):
+            if file.path.suffix == ".h":
+                yield number, ("fmt and spdlog stay out of headers: "
+                               "a user's unit may see another version")
+            elif file.room not in WITHOUT_TORCH:
+                yield number, ("torch brings another fmt: "
+                               "fmt and spdlog are for rooms without torch")
+        if not file.is_test and ANY_BANNED.search(line):
+            for pattern, reason in BANNED.items():
+                if re.search(pattern, code_of(line)):
+                    yield number, reason
+
+
+def code_of(line):
+    """The line without string literals and its comment."""
+    return re.sub(r'"(\\.|[^"\\])*"', '""', line).split("//")[0]

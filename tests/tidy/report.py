@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measures of each room, for people: tests do not count."""
+
+import collections
+import statistics
+
+from tidy.arrows import private_includes
+from tidy.sizes import classes_of
+
+HEADER = ("room", "lines", "files", "median", "floors", "private", "largest class", "members")
+
+
+def table(tree):
+    """One row for each room, then, indented, for each of its sub-rooms; aligned."""
+    by_path = {str(file.path): file for file in tree.product}
+    includers = [by_path[path] for offence in private_includes(tree)
+                 if (path := offence.where.split(":")[0]) in by_path]
+    private = collections.Counter(file.room for file in includers)
+    private.update(file.sub_room for file in includers if file.sub_room != file.room)
+    rows = []
+    for room in sorted({file.room for file in tree.product}):
+        files = [file for file in tree.product if file.room == room]
+        rows.append(row(room, files, private[room]))
+        sub_rooms = sorted({file.sub_room for file in files} - {room})
+        for sub_room in sub_rooms:
+            inside = [file for file in files if file.sub_room == sub_room]
+            name = "  " + sub_room.removeprefix(f"{room}/")
+            rows.append(row(name, inside, private[sub_room]))
+    return aligned([HEADER, *rows, row("all", tree.product, len(includers))])
+
+
+def row(name, files, private):
+    largest = max((one for file in files for one in classes_of(file)),
+                  key=lambda one: one.members, default=None)
+    return (name, sum(len(file.lines) for file in files), len(files),
+            round(statistics.median(len(file.lines) for file in files)), floors_of(files), private,
+            largest.name if largest else "-", largest.members if largest else 0)
+
+
+def floors_of(files):
+    """How many files the longest chain of includes among these has."""
+    by_name = {str(file.path): file for file in files}
+    floors = {}
+
+    def floor(name):
+        if name not in floors:
+            floors[name] = 1  # Holds while it is looked at, should headers include each other.
+            floors[name] = 1 + max((floor(include.name) for include in by_name[name].includes
+                                    if include.name in by_name and include.name != name),
+                                   default=0)
+        return floors[name]
+
+    return max(map(floor, by_name))
+
+
+def aligned(rows):
+    """Texts to the left, numbers and their titles to the right."""
+    widths = [max(len(shown(cell)) for cell in column) for column in zip(*rows)]
+    is_text = [isinstance(cell, str) for cell in rows[-1]]
+    return "\n".join(
+        "  ".join(f"{shown(cell):{'<' if text else '>'}{width}}"
+                  for cell, width, text in zip(one, widths, is_text)).rstrip()
+        for one in rows)
+
+
+def shown(cell):
+    return cell if isinstance(cell, str) else f"{cell:,}"

@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule of tests/tidy.py fails on a small made-up tree that breaks it, and on no other."""
+
+import contextlib
+import importlib.util
+import io
+import pathlib
+import sys
+import tempfile
+import unittest
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TESTS))  # From where the program imports the package beside it.
+
+from tidy import cpp  # noqa: E402
+
+SPEC = importlib.util.spec_from_file_location("tidy_program", TESTS / "tidy.py")
+PROGRAM = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(PROGRAM)
+
+HEAD = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
+PUBLIC = "lockstep_room(lockstep HEADERS {})\n"
+
+
+def includes(*headers):
+    return HEAD + "".join(f'#include "lockstep/{header}"\n' for header in headers)
+
+
+class MadeUp(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+
+    def write(self, files):
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def run_tidy(self, *arguments):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            failed = PROGRAM.main(["--root", str(self.root), *arguments])
+        return failed, out.getvalue()
+
+    def passes(self, files):
+        self.write(files)
+        self.assertEqual(self.run_tidy(), (False, "tidy\n"))
+
+    def fails(self, files, *complaints):
+        """With these complaints and no other."""
+        self.write(files)
+        failed, said = self.run_tidy()
+        self.assertTrue(failed, said)
+        self.assertEqual(len(said.splitlines()), len(complaints), said)
+        for complaint in complaints:
+            self.assertIn(complaint, said)
+
+
+class Arrows(MadeUp):
+    def test_a_room_includes_what_lies_below_it(self):
+        self.passes({"lockstep/base/CMakeLists.txt": PUBLIC.format("error.h"),
+                     "lockstep/base/error.h": HEAD,
+                     "lockstep/train/a.h": includes("base/error.h")})
+
+    def test_no_arrow_leads_up(self):
+        self.fails({"lockstep/train/CMakeLists.txt": PUBLIC.format("progress.h"),
+                    "lockstep/train/progress.h": HEAD,
+                    "lockstep/data/a.h": includes("train/progress.h")},
+                   "lockstep/data/a.h:3: data may not include train")
+
+    def test_the_launcher_does_not_include_nn(self):
+        self.fails({"lockstep/nn/CMakeLists.txt": PUBLIC.format("a.h"),
+                    "lockstep/nn/a.h": HEAD,
+                    "lockstep/launch/a.h": includes("nn/a.h")},
+                   "lockstep/launch/a.h:3: launch may not include nn")
+
+    def test_a_room_that_the_table_lacks_is_named(self):
+        self.fails({"lockstep/attic/a.h": HEAD}, "room 'attic' is not in ROOMS")
+
+    def test_no_room_includes_an_umbrella(self):
+        self.fails({"lockstep/train/a.h": includes("lockstep.h")},
+                   "train may not include an umbrella")
+
+    def test_gradients_include_no_strategy(self):
+        self.fails({"lockstep/parallel/shard/a.h": HEAD,
+                    "lockstep/parallel/gradients/b.h": includes("parallel/shard/a.h")},
+                   "parallel/gradients may not include parallel/shard")
+
+    def test_a_strategy_includes_gradients_and_another_strategy(self):
+        self.passes({"lockstep/parallel/gradients/a.h": HEAD,
+                     "lockstep/parallel/replicate/b.h": HEAD,
+                     "lockstep/parallel/shard/c.h": includes("parallel/gradients/a.h",
+                                                             "parallel/replicate/b.h")})
+
+    def test_rooms_without_torch_do_not_include_it(self):
+        self.fails({"lockstep/comm/a.h": HEAD + "#include <torch/torch.h>\n"},
+                   "lockstep/comm/a.h:3: comm must build without torch")
+
+
+class Circles(MadeUp):
+    CIRCLE = {"lockstep/comm/shm/a.h": HEAD,
+              "lockstep/comm/shm/b.h": includes("comm/lines/a.h"),
+              "lockstep/comm/lines/a.h": includes("comm/hosts/a.h"),
+              "lockstep/comm/hosts/a.h": includes("comm/shm/a.h")}
+    KNOWN = ("comm/hosts -> comm/shm\n"
+             "comm/lines -> comm/hosts\n"
+             "comm/shm -> comm/lines\n")
+
+    def test_a_circle_of_sub_rooms_fails_and_shows_the_way(self):
+        self.fails(self.CIRCLE,
+                   "lockstep/comm/hosts/a.h:3: a circle of rooms: "
+                   "comm/hosts -> comm/shm -> comm/lines -> comm/hosts",
+                   "lockstep/comm/lines/a.h:3: ", "lockstep/comm/shm/b.h:3: ")
+
+    def test_a_known_circle_passes(self):
+        self.passes(self.CIRCLE | {"tests/tidy/circles.txt": self.KNOWN})
+
+    def test_a_new_arrow_in_a_known_circle_fails(self):
+        self.fails(self.CIRCLE | {"tests/tidy/circles.txt": self.KNOWN,
+                                  "lockstep/comm/hosts/b.h": includes("comm/lines/a.h")},
+                   "lockstep/comm/hosts/b.h:3: a circle of rooms: comm/hosts -> comm/lines")
+
+    def test_a_known_circle_that_is_gone_fails(self):
+        self.fails(self.CIRCLE | {"tests/tidy/circles.txt": "# Known.\n" + self.KNOWN,
+                                  "lockstep/comm/hosts/a.h": HEAD},
+                   "tests/tidy/circles.txt:2: 'comm/hosts -> comm/shm' is mended: delete",
+                   "tests/tidy/circles.txt:3: ", "tests/tidy/circles.txt:4: ")
+
+    def test_tests_close_no_circle(self):
+        test = includes("comm/lines/a.h").replace("#pragma once\n", "")
+        self.passes({"lockstep/comm/lines/a.h": includes("comm/shm/a.h"),
+                     "lockstep/comm/shm/a.h": HEAD,
+                     "lockstep/comm/shm/a_test.cpp": test})
+
+
+class PrivateIncludes(MadeUp):
+    FILES = {"lockstep/base/CMakeLists.txt":
+             "lockstep_room(lockstep\n  HEADERS error.h # secret.h\n  SOURCES error.cpp)\n",
+             "lockstep/base/error.h": HEAD,
+             "lockstep/base/secret.h": HEAD,
+             "lockstep/comm/a.h": includes("base/error.h", "base/secret.h")}
+    LISTED = {"tests/tidy/private_includes.txt": "lockstep/comm/a.h: lockstep/base/secret.h\n"}
+
+    def test_a_new_one_fails(self):
+        self.fails(self.FILES, "lockstep/comm/a.h:4: lockstep/base/secret.h is private to base")
+
+    def test_a_listed_one_passes(self):
+        self.passes(self.FILES | self.LISTED)
+
+    def test_a_listed_one_that_is_gone_fails(self):
+        self.fails(self.FILES | self.LISTED | {"lockstep/comm/a.h": HEAD},
+                   "tests/tidy/private_includes.txt:1: "
+                   "'lockstep/comm/a.h: lockstep/base/secret.h' is mended")
+
+    def test_tools_have_no_more_rights_than_rooms(self):
+        self.write(self.FILES | self.LISTED)
+        self.fails({"tools/main.cpp": includes("base/secret.h")}, "tools/main.cpp:3: ")
+
+    def test_tests_may_look_anywhere(self):
+        self.write(self.FILES | self.LISTED)
+        self.passes({"lockstep/comm/a_test.cpp": includes("base/secret.h"),
+                     "tests/b.cpp": includes("base/secret.h")})
+
+    def test_the_list_shrinks_by_relist_and_grows_only_by_moves(self):
+        self.write(self.FILES | {"tests/tidy/private_includes.txt": "# Known.\n"})
+        failed, said = self.run_tidy("--relist")
+        self.assertTrue(failed)
+        self.assertIn("private_includes.txt: refused, it would grow from 0 to 1", said)
+        self.assertFalse(self.run_tidy("--relist", "--moved")[0])
+        self.passes({})
+        self.write({"lockstep/comm/a.h": HEAD})
+        self.assertFalse(self.run_tidy("--relist")[0])
+        self.assertEqual((self.root / "tests/tidy/private_includes.txt").read_text(), "# Known.\n")
+
+
+class Sizes(MadeUp):
+    LARGE = HEAD + "class Wide {\n" + "".join(f"  int f{i}_;\n" for i in range(46)) + "};\n"
+
+    @staticmethod
+    def long_function(lines):
+        return HEAD + "void f() {\n" + "  g();\n" * (lines - 2) + "}\n"
+
+    def test_a_class_of_46_members_fails(self):
+        self.fails({"lockstep/comm/a.h": self.LARGE},
+                   "lockstep/comm/a.h:3: class Wide declares 46 members: 45 are the limit")
+
+    def test_a_listed_class_may_not_grow(self):
+        self.write({"tests/tidy/large_classes.txt": "Wide 46\n"})
+        self.passes({"lockstep/comm/a.h": self.LARGE})
+        self.fails({"lockstep/comm/a.h": self.LARGE.replace("};", "  int more_;\n};")},
+                   "declares 47 members: 45 are the limit (at most 46 are allowed")
+
+    def test_a_listed_class_that_is_smaller_or_mended_fails(self):
+        self.fails({"lockstep/comm/a.h": self.LARGE,
+                    "tests/tidy/large_classes.txt": "Wide 50\nGone 60\n"},
+                   "large_classes.txt:1: 'Wide' is down to 46: write so",
+                   "large_classes.txt:2: 'Gone' is mended: delete this line")
+
+    def test_a_function_of_71_lines_fails(self):
+        self.passes({"lockstep/comm/a.h": self.long_function(70)})
+        self.fails({"lockstep/comm/a.h": self.long_function(71)},
+                   "lockstep/comm/a.h:3: f() has 71 lines: 70 are the limit")
+
+    def test_a_python_function_of_71_lines_fails(self):
+        text = "# SPDX-License-Identifier: Apache-2.0\ndef f():\n" + "    g()\n" * 70
+        self.fails({"tests/a.py": text}, "tests/a.py:2: f() has 71 lines")
+
+    def test_a_listed_function_that_is_mended_fails(self):
+        self.fails({"lockstep/comm/a.h": self.long_function(70),
+                    "tests/tidy/long_functions.txt": "a.h: f 80\n"},
+                   "long_functions.txt:1: 'a.h: f' is mended: delete this line")
+
+
+class Lines(MadeUp):
+    def test_a_line_of_101_columns_fails_in_every_kind_of_file(self):
+        spdx = "# SPDX-License-Identifier: Apache-2.0\n"
+        kinds = {"lockstep/comm/a.h": HEAD + "//", "lockstep/comm/a.cpp": HEAD + "//",
+                 "lockstep/comm/CMakeLists.txt": "# ", "cmake/A.cmake": "# ",
+                 "tests/a.py": spdx + "# ", "dev": spdx + "# ", "docs/a.md": ""}
+        files = {}
+        for name, start in kinds.items():
+            before, last = start.rpartition("\n")[0::2]
+            files[name] = before + "\n" * bool(before) + last + "é" * (101 - len(last)) + "\n"
+        self.fails(files, *(f"{name}:{text.count(chr(10))}: 101 columns"
+                            for name, text in files.items()))
+
+    def test_100_columns_pass(self):
+        self.passes({"docs/a.md": "é" * 100 + "\n"})
+
+    def test_rows_of_tables_and_bare_links_cannot_be_broken(self):
+        self.passes({"docs/a.md": "| " + "a " * 60 + "|\n- [text](https://" + "a" * 100 + ")\n"})
+
+    def test_a_link_within_a_long_line_can(self):
+        self.fails({"docs/a.md": "a sentence https://" + "a" * 100 + "\n"}, "docs/a.md:1: 119 col")
+
+
+class Bans(MadeUp):
+    def test_what_is_banned_fails_in_the_library_and_not_in_its_tests(self):
+        code = HEAD + "void f() { printf(a); }  // printf(\n"
+        self.passes({"lockstep/comm/a_test.cpp": code, "examples/a.cpp": code})
+        self.fails({"lockstep/comm/a.cpp": code}, "lockstep/comm/a.cpp:3: libraries do not print")
+
+    def test_headers_and_sources_name_their_licence(self):
+        self.fails({"lockstep/comm/a.h": "int a;\n"}, "a.h:1: no SPDX line", "no #pragma once")
+
+
+class Cpp(unittest.TestCase):
+    def members(self, body):
+        return cpp.parse("class A : public B {\n" + body + "};\n")[0][0].members
+
+    def test_fields_and_functions_of_any_access_count(self):
+        self.assertEqual(self.members("""
+            explicit A(int a) : a_{a}, b_(a) { run({1, 2}); }
+          public:
+            ~A() = default;
+            A& operator=(const A&) = delete;
+            template <class T, int n = 2> void f(T a, int b) const noexcept { if (a) { b; } }
+          private:
+            int a_, b_ = 3;
+            std::map<int, std::function<void(int, int)>> c_{{1, {}}};
+            alignas(64) std::byte d_[2]{};
+        """), 8)
+
+    def test_types_friends_comments_and_members_of_nested_classes_do_not(self):
+        self.assertEqual(self.members("""
+            using T = int; typedef int U; friend class B; static_assert(true);
+            enum class E { a, b }; class C; struct D { int a; int b; };
+            // int a;
+            /* int b; */
+        """), 0)
+
+    def test_nested_classes_and_those_defined_elsewhere_have_their_full_names(self):
+        classes, _ = cpp.parse("namespace a { struct B { struct C final : D<int> { int c; }; }; }\n"
+                               "class LOCKSTEP_API E::F : public G { int f; };")
+        self.assertEqual([(one.name, one.members) for one in classes],
+                         [("B", 0), ("B::C", 1), ("E::F", 1)])
+
+    def test_functions_are_measured_from_signature_to_brace(self):
+        _, functions = cpp.parse('''namespace {
+            int a() { return R"(}{)"[0]; }
+            std::vector<int>
+            B::b(std::function<void()> f) const {
+              char c = '}'; const auto g = [] { return 1'000; };
+            }
+            auto c() -> std::vector<int> {
+            }
+            constexpr std::array<int, 2> d = {1, (2)};
+            const auto e = [](int i) { return i; };
+            B::B(int i)
+                : a_{i},
+                  b_(i) {}
+            #define F(x) { \\
+              x {
+            }
+            TEST(Room, DoesThis) {
+            }''')
+        self.assertEqual([(one.name, one.lines) for one in functions],
+                         [("a", 1), ("B::b", 4), ("c", 2), ("B::B", 3), ("Room.DoesThis", 2)])
+
+
+class Report(MadeUp):
+    def test_shows_lines_files_floors_private_includes_and_the_largest_class(self):
+        self.write(PrivateIncludes.FILES)
+        self.write({"lockstep/comm/shm/b.h": includes("comm/a.h") + "struct B { int b; };\n"})
+        failed, said = self.run_tidy("--report")
+        self.assertFalse(failed)
+        rows = {line.split()[0]: line.split()[1:] for line in said.splitlines()}
+        self.assertEqual(rows["comm"], ["8", "2", "4", "2", "1", "B", "1"])
+        self.assertEqual(rows["shm"], ["4", "1", "4", "1", "0", "B", "1"])
+        self.assertEqual(rows["base"], ["4", "2", "2", "1", "0", "-", "0"])
+
+
+if __name__ == "__main__":
+    unittest.main()

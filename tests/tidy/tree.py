@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree that is looked at: its files, their includes, the rooms, and what CMake installs."""
+
+import dataclasses
+import functools
+import pathlib
+import re
+
+FOLDERS = ("lockstep", "tools", "examples", "tests", "bench", "python", "docs", "cmake")
+SUFFIXES = {".h", ".cpp", ".c", ".py", ".sh", ".md", ".cmake"}
+NAMES = {"CMakeLists.txt", "dev"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Include:
+    line: int
+    name: str  # As it is written between the quotes.
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    path: pathlib.PurePosixPath  # From the root of the tree.
+    text: str
+
+    @functools.cached_property
+    def lines(self):
+        return self.text.splitlines()
+
+    @functools.cached_property
+    def includes(self):
+        """The includes of Lockstep's own headers."""
+        return [Include(self.text.count("\n", 0, match.start()) + 1, match[1])
+                for match in re.finditer(r'^#include [<"](lockstep/[^">]+)', self.text, re.M)]
+
+    @property
+    def is_cpp(self):
+        return self.path.suffix in {".h", ".cpp", ".c"}
+
+    @property
+    def in_library(self):
+        """In a room of lockstep/, and not one of the umbrella headers beside them."""
+        return self.is_cpp and self.path.parts[0] == "lockstep" and len(self.path.parts) > 2
+
+    @property
+    def is_test(self):
+        return self.path.stem.endswith("_test") or self.path.parts[0] == "tests"
+
+    @property
+    def room(self):
+        """The room of a file in lockstep/; else the folder at the top, such as "tools"."""
+        return self.path.parts[1] if self.in_library else self.path.parts[0]
+
+    @property
+    def sub_room(self):
+        """The folder of a file in lockstep/, such as "comm/shm"; the room itself for its root."""
+        return "/".join(self.path.parts[1:-1])
+
+
+def sub_room_of(header):
+    """The folder of an included header, without lockstep/; empty for an umbrella header."""
+    return "/".join(header.split("/")[1:-1])
+
+
+class Tree:
+    """All sources and documents below `root`. Reads each file once."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.files = [self._read(path) for path in self._paths()]
+
+    def _paths(self):
+        for folder in FOLDERS:
+            yield from sorted(path for path in (self.root / folder).rglob("*")
+                              if path.suffix in SUFFIXES or path.name in NAMES)
+        yield from sorted(path for path in self.root.glob("*")
+                          if path.is_file() and (path.suffix in SUFFIXES or path.name in NAMES))
+        yield from sorted(self.root.glob(".ci/*"))
+
+    def _read(self, path):
+        return File(pathlib.PurePosixPath(path.relative_to(self.root).as_posix()), path.read_text())
+
+    @property
+    def library(self):
+        return [file for file in self.files if file.in_library]
+
+    @property
+    def product(self):
+        """The library without its tests."""
+        return [file for file in self.library if not file.is_test]
+
+    @functools.cached_property
+    def offered_headers(self):
+        """The headers in HEADERS and OFFERS of a lockstep_room(), as they are included."""
+        found = set()
+        for file in self.files:
+            if file.path.name == "CMakeLists.txt" and file.path.parts[0] == "lockstep":
+                code = re.sub(r"#.*", "", file.text)
+                for room in re.findall(r"lockstep_room\(([^)]*)\)", code):
+                    for header in headers_of(room.split()):
+                        found.add((file.path.parent / header).as_posix())
+        return found
+
+
+def headers_of(arguments):
+    """The words behind HEADERS and OFFERS."""
+    listed = False
+    for word in arguments:
+        if word in {"HEADERS", "OFFERS", "SOURCES", "TESTS"}:
+            listed = word in {"HEADERS", "OFFERS"}
+        elif listed:
+            yield word
