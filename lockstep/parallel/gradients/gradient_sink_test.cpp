@@ -89,7 +89,7 @@ TEST(GradientSink, IsToldOfEachBucketInItsOrder) {
     Rig rig(world);
     EXPECT_EQ(rig.calls, Calls{"assign 2"});
     EXPECT_EQ(rig.calls_of((rig.a.detach() * rig.b).sum() + rig.a.sum()),
-              (Calls{"begin early", "take 0", "take 1", "start 0", "start 1", "wait",
+              (Calls{"begin early", "take 1", "start 0", "take 0", "start 1", "wait",
                      "finish 1 1.000000"}));
   });
 }
