@@ -176,7 +176,7 @@ std::optional<GivenUp> Meeting::given_up() const {
   if (common.given_up.load() != 2) return std::nullopt;
   GivenUp why{.fault = common.fault,
               .rank = common.rank,
-              .more = common.more,
+              .more = std::max(0, common.more),
               .call = common.call,
               .reason = common.reason};
   const auto blamed = std::clamp<std::int32_t>(common.blamed, 0, most_blamed);

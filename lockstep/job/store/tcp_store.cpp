@@ -71,7 +71,7 @@ class TcpStore::Connection {
     if (!answer)
       throw Error(Fault::timeout,
                   fmt::format("{} of key {}: the store at {} did not answer within {} ms", what,
-                              quoted(request.key), server_, timeout_.count()));
+                              in_quotes(request.key), server_, timeout_.count()));
     return checked(*answer, what);
   }
 

@@ -31,7 +31,10 @@ class RecordedCalls final : public GradientSink {
   void assign(const BucketAssignment& assignment) override {
     note("assign " + std::to_string(assignment.size()));
   }
-  void begin(bool early) override { note(early ? "begin early" : "begin"); }
+  bool begin(bool early) override {
+    note(early ? "begin early" : "begin");
+    return early;
+  }
   Taken take(std::size_t index, at::Tensor&, const at::Tensor&) override {
     note("take " + std::to_string(index));
     return Taken::fine;
