@@ -43,9 +43,9 @@ std::string something_new() { return std::string(make_job_token().text()); }
 // earlier start. A rank that finds its own value in the proposal accepts. When all ranks have
 // accepted, rank 0 begins the start. When a rank has changed its value since, rank 0 proposes a new
 // one.
-class Meeting {
+class StartRendezvous {
  public:
-  Meeting(Store& store, std::string prefix, int rank, int world_size)
+  StartRendezvous(Store& store, std::string prefix, int rank, int world_size)
       : store_(store),
         prefix_(std::move(prefix)),
         rank_(static_cast<std::size_t>(rank)),
@@ -158,7 +158,7 @@ class Meeting {
 
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline) try {
-  Meeting meeting(store, prefix, rank, world_size);
+  StartRendezvous meeting(store, prefix, rank, world_size);
   return rank == 0 ? meeting.lead(deadline) : meeting.follow(deadline);
 } catch (const Error& error) {
   throw Error(error.fault(),

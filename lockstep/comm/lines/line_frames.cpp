@@ -23,13 +23,14 @@ enum FailureFlag : std::uint8_t {
   all_flags = 31,
 };
 
+using Kind = LineFrame::Kind;
+
 [[noreturn]] void throw_corrupt(const char* what) { throw Error(Fault::corrupt, what); }
 
 bool belongs_to_group(LineFrame::Kind kind) { return kind >= LineFrame::Kind::entry; }
 
 // Checks fields that only some kinds have.
 void check_fields(const LineFrame& frame) {
-  using Kind = LineFrame::Kind;
   if (frame.kind < Kind::rank || frame.kind > Kind::absent)
     throw_corrupt("a frame of no known kind");
   if (!belongs_to_group(frame.kind) && frame.group != 0)
