@@ -39,17 +39,18 @@ bool is_for_want_of_rights(int error) {
 }
 
 // Used in a folder where this user may not create files.
-void overwrite(const std::string& path, std::string_view text) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW));
-  if (!file) throw_errno("opening");
+void overwrite(const std::string& path, std::string_view text, int refusal) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) throw_errno("making a file beside it", refusal);
   write_all(file.get(), text);
+  if (::ftruncate(file.get(), static_cast<off_t>(text.size())) != 0) throw_errno("cutting");
   close_file(std::move(file));
 }
 
 void replace(const std::string& path, std::string_view text) {
   std::string aside = path + ".XXXXXX";
   FileDescriptor file(::mkostemp(aside.data(), O_CLOEXEC));
-  if (!file && is_for_want_of_rights(errno)) return overwrite(path, text);
+  if (!file && is_for_want_of_rights(errno)) return overwrite(path, text, errno);
   if (!file) throw_errno("making it");
   try {
     write_all(file.get(), text);

@@ -12,8 +12,9 @@
 namespace lockstep {
 
 // Replaces `path` by a file with `text` that only this user may read. A process killed meanwhile
-// leaves PATH.XXXXXX. Overwrites the file in place if this user may write it but may create no file
-// beside it. Errors: system, naming the file; no temporary file stays then.
+// leaves PATH.XXXXXX. If this user may write the file but may create none beside it, the file is
+// overwritten in place: it keeps its mode, and a full disk or a kill may leave it half written.
+// Errors: system, naming the file; no temporary file stays then.
 LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 
 // Writes all of `text` to a file, a pipe or a device. Errors: system.

@@ -95,7 +95,7 @@ class LocalRanks {
   bool lingering() const;
   int running() const { return running_; }
 
-  // To be called once none is running: tells if all succeeded, were preempted, or failed.
+  // Outcome of the attempt. To be called once no rank is running.
   Outcome outcome() const;
 
   std::vector<RankStatus> status() const;

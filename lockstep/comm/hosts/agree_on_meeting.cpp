@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds pause{2};
+constexpr std::chrono::milliseconds retry_pause{2};
 constexpr std::chrono::milliseconds time_to_come{2000};
 
 std::vector<int> absent(HostSession& session) {
@@ -75,7 +75,7 @@ bool is_shared_memory(std::string_view backend) {
 void require_agreement(HostSession& session) {
   if (difference(session).ranks.empty()) return;
   for (const Deadline late = in(time_to_come); !absent(session).empty() && Clock::now() < late;)
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(retry_pause);
   Difference found = difference(session);
   throw Error(Fault::mismatch,
               fmt::format("init_process_group on rank {}: {}", session.rank(), found.text),
@@ -84,7 +84,7 @@ void require_agreement(HostSession& session) {
 
 void await_agreement(HostSession& session, Deadline deadline) {
   const auto begin = Clock::now();
-  for (;; std::this_thread::sleep_for(pause)) {
+  for (;; std::this_thread::sleep_for(retry_pause)) {
     require_agreement(session);
     std::vector<int> missing = absent(session);
     if (missing.empty()) return;

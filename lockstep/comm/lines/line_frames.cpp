@@ -180,7 +180,7 @@ GivenUp decode_given_up(const LineFrame& frame) {
   ByteReader reader(frame.bytes);
   GivenUp why{.fault = static_cast<Fault>(frame.number)};
   why.rank = read_integer(reader);
-  why.more = read_integer(reader);
+  why.more = std::max(0, read_integer(reader));
   why.call = read_text(reader, max_text_bytes);
   why.reason = read_text(reader, max_what_bytes);
   why.ranks = read_ranks(reader);

@@ -11,6 +11,7 @@
 #include "lockstep/base/bare_text.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/poll_until.h"
+#include "lockstep/base/timeouts.h"
 #include "lockstep/job/store/join_store.h"
 #include "lockstep/job/store/socket_address.h"
 #include "lockstep/job/store/tcp_socket.h"
@@ -19,8 +20,6 @@ namespace lockstep {
 namespace {
 
 using Kind = LineFrame::Kind;
-
-constexpr std::chrono::milliseconds slice{20};
 
 FileDescriptor listen_on(const SocketAddress& address, const std::string& host) {
   FileDescriptor listener = try_to_listen(address);
@@ -117,7 +116,7 @@ bool Lines::Loop::await_lines(Deadline deadline, const std::function<void()>& wa
         throw Error("connecting ranks of different hosts", failure_of(static_cast<int>(rank)));
     if (std::none_of(peers_.begin(), peers_.end(), is_missing)) return true;
     if (Clock::now() >= deadline) return false;
-    changed_.wait_until(lock, std::min(deadline, in(slice)));
+    changed_.wait_until(lock, std::min(deadline, in(wait_slice)));
     lock.unlock();
     watch();
     lock.lock();

@@ -238,7 +238,7 @@ void ClientHandshake::confirm(std::string_view frame) const {
     case Verdict::other_job:
       throw Error(Fault::misuse,
                   fmt::format("the {} is job {}'s, this {} is of job {}", name_of(channel_),
-                              quoted(job_id), client_of(channel_), quoted(member_.job_id)));
+                              in_quotes(job_id), client_of(channel_), in_quotes(member_.job_id)));
     case Verdict::other_world_size:
       throw Error(Fault::misuse,
                   fmt::format("the {} expects {} ranks, this rank {} says there are {}",
@@ -252,7 +252,7 @@ void ClientHandshake::confirm(std::string_view frame) const {
                               name_of(channel_), attempt, member_.attempt));
     case Verdict::duplicate:
       throw Error(Fault::misuse, fmt::format("rank {} of job {} is connected already, from {}",
-                                             member_.rank, quoted(job_id), quoted(holder)));
+                                             member_.rank, in_quotes(job_id), in_quotes(holder)));
     case Verdict::other_channel:
       throw Error(Fault::misuse,
                   fmt::format("what listens there is {}, and no {}",

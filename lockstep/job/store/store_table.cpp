@@ -15,7 +15,7 @@ std::int64_t number_in(std::string_view key, std::string_view text) {
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop != end)
     throw Error(Fault::misuse,
-                fmt::format("adding to key {}, which holds no 64-bit number", quoted(key)));
+                fmt::format("adding to key {}, which holds no 64-bit number", in_quotes(key)));
   return number;
 }
 
@@ -33,7 +33,7 @@ void StoreTable::set(std::string_view key, std::string_view value) {
         Fault::system,
         fmt::format("no room for key {} with {} bytes: the store holds {} keys and {} bytes, "
                     "and at most {} and {}",
-                    quoted(key), value.size(), values_.size(), bytes_, Store::max_keys,
+                    in_quotes(key), value.size(), values_.size(), bytes_, Store::max_keys,
                     Store::max_bytes));
   if (is_new)
     values_.emplace(key, value);
@@ -53,7 +53,7 @@ std::int64_t StoreTable::add(std::string_view key, std::int64_t amount) {
   std::int64_t sum = present == nullptr ? 0 : number_in(key, *present);
   if (__builtin_add_overflow(sum, amount, &sum))
     throw Error(Fault::misuse, fmt::format("adding {} to key {}, which holds {}, overflows", amount,
-                                           quoted(key), *present));
+                                           in_quotes(key), *present));
   set(key, std::to_string(sum));
   return sum;
 }
@@ -88,10 +88,10 @@ void require_store_value(std::string_view key, std::string_view value) {
   if (value.size() > Store::max_value_bytes)
     throw Error(Fault::misuse,
                 fmt::format("a value of {} bytes for key {}: a store takes at most {}",
-                            value.size(), quoted(key), Store::max_value_bytes));
+                            value.size(), in_quotes(key), Store::max_value_bytes));
 }
 
-std::string quoted(std::string_view key) {
+std::string in_quotes(std::string_view key) {
   constexpr std::size_t most = 64;
   std::string text = "'";
   for (const char c : key) {
@@ -112,7 +112,7 @@ std::string bare_message(const Error& error) {
 
 void throw_wait_timeout(std::string_view key, Clock::time_point start) {
   throw Error(Fault::timeout, fmt::format("nobody set key {} of the store within {:.3f} s",
-                                          quoted(key), seconds_since(start)));
+                                          in_quotes(key), seconds_since(start)));
 }
 
 }  // namespace lockstep

@@ -40,7 +40,7 @@ void require_store_key(std::string_view key);
 void require_store_value(std::string_view key, std::string_view value);
 
 // Returns a key for messages: at most 64 characters, all safe for a terminal.
-std::string quoted(std::string_view key);
+std::string in_quotes(std::string_view key);
 
 // Returns the message without fault and source location, for an Error that wraps it.
 std::string bare_message(const Error& error);

@@ -33,11 +33,12 @@ void BucketedGradients::assign(const BucketAssignment& assignment) {
   buckets_ = std::move(made);
 }
 
-void BucketedGradients::begin(bool early) {
-  reduction_.drain();
+bool BucketedGradients::begin(bool early) {
+  release();
   finite_check_.clear();
   left_out_.clear();
   early_ = early && settings_.overlapped;
+  return early_;
 }
 
 Taken BucketedGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) {

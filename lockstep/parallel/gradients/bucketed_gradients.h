@@ -35,7 +35,7 @@ class BucketedGradients final : public GradientSink {
   BucketedGradients& operator=(const BucketedGradients&) = delete;
 
   void assign(const BucketAssignment& assignment) override;
-  void begin(bool early) override;
+  bool begin(bool early) override;
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
   Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
   void start(std::size_t bucket) override;

@@ -143,16 +143,16 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Te
 bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite) {
   at::Tensor& place = places_[index];
   if (!is_copied(index)) place = like_gradient(parameters_[index].second);
+  // `.grad` may lie in the bucket since an earlier pass, also while another reducer averages it.
+  at::Tensor& live = parameters_[index].second.mutable_grad();
+  if (live.defined() && live.data_ptr() == place.data_ptr()) live = live.clone();
   if (!gradient.defined()) {
     place.zero_();
     return true;
   }
-  if (!is_copied(index)) {
-    place.copy_(gradient);
-    return !check_finite || all_finite(gradient);
-  }
-  if (gradient.data_ptr() == place.data_ptr()) gradient = gradient.clone();
-  return copy(gradient, place);
+  if (is_copied(index)) return copy(gradient, place);
+  place.copy_(gradient);
+  return !check_finite || all_finite(gradient);
 }
 
 void GradientBuckets::release() {

@@ -155,6 +155,16 @@ TEST(GradientsOfTwoModules, AreMeansOfWhatAccumulatedUnderNoSync) {
   });
 }
 
+// The first pass leaves the encoder's gradient in a's bucket, which fills while b averages it.
+TEST(GradientsOfTwoModules, AccumulateWhenTheOtherAveragesTheNextPass) {
+  expect_means_after([](Ddp& a, Ddp& b, const torch::Tensor& x) {
+    loss_of(a(x)).backward();
+    const torch::Tensor of_a = loss_of(a(x)) * 2;
+    const torch::Tensor of_b = loss_of(b(x));
+    (of_a + of_b).backward();
+  });
+}
+
 TEST(GradientsOfOneModule, AreMeansInTheTurnsOfTwo) {
   const auto expected = means(2, few);
   run_in_process(2, [&](ProcessGroup& world) {

@@ -25,6 +25,14 @@ void require_takeable(const std::string& name, at::Tensor& gradient, c10::Device
   throw Error(Fault::unsupported, problem);
 }
 
+// Autograd has made no such gradient: it was put there.
+void require_shape(const std::string& name, const at::Tensor& gradient,
+                   const at::Tensor& parameter) {
+  require(gradient.sizes() == parameter.sizes(), [&] {
+    return "the gradient of parameter " + name + " has another shape than the parameter";
+  });
+}
+
 }  // namespace
 
 GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
@@ -54,13 +62,13 @@ void GradientIntake::rebuild_buckets(const ProcessGroup& group) {
 }
 
 void GradientIntake::begin_pass(bool early, bool is_shadow) {
-  sink_->begin(early && !counts_.is_recording());
+  early_ = sink_->begin(early && !counts_.is_recording());
   if (!is_shadow) order_.begin_pass();
   counts_.begin_pass();
   report_ = {};
   progress_.begin_pass(parameters_.size(), assignment().size());
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (counts_.expects(i) && hooks_.is_in_charge(i)) progress_.expect(order_.bucket_of(i));
+    if (counts_.expects(i) && hooks_.is_in_charge(i)) progress_.expect(i, order_.bucket_of(i));
 }
 
 // --- As gradients come --------------------------------------------------------------------------
@@ -72,13 +80,18 @@ void GradientIntake::add(std::size_t index, const at::Tensor& incoming) {
   if (arrival != GradientCounts::Arrival::complete) return;
   take(index, incoming);
   order_.note(index);
-  while (progress_.is_next_complete()) finish_bucket();
+  while (early_ && progress_.is_next_complete()) finish_bucket();
 }
 
 void GradientIntake::take(std::size_t index, const at::Tensor& incoming) {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;
   const auto& [name, parameter] = parameters_[index];
+  require(progress_.is_open(order_.bucket_of(index)), [&name = name] {
+    return "the gradient of parameter " + name +
+           " came after its bucket was started: forward() of another DistributedDataParallel with "
+           "this parameter ran in the midst of backward()";
+  });
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined()) require_takeable(name, gradient, device_);
   note(index, sink_->take(index, gradient, incoming));
@@ -101,6 +114,7 @@ void GradientIntake::finish_bucket() {
     if (progress_.is_taken(i)) continue;
     at::Tensor none;  // While another reducer averages it, it is not ours to read.
     at::Tensor& gradient = hooks_.is_in_charge(i) ? parameters_[i].second.mutable_grad() : none;
+    if (gradient.defined()) require_shape(parameters_[i].first, gradient, parameters_[i].second);
     note(i, sink_->take_left_out(i, gradient));
   }
   sink_->start(progress_.next());

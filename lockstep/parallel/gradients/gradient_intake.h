@@ -75,7 +75,8 @@ class GradientIntake {
   BucketOrder order_;
   GradientCounts counts_;
   BucketProgress progress_;
-  PassReport report_;  // Of the pass under way, but for its number and samples.
+  bool early_ = false;  // The pass under way starts buckets as they complete.
+  PassReport report_;   // Of the pass under way, but for its number and samples.
   bool has_passed_ = false;
   std::chrono::nanoseconds copy_time_{};
   std::chrono::nanoseconds wait_time_{};

@@ -40,10 +40,11 @@ class GradientSink {
   // Collective, between passes: gradients are taken by these buckets from now on.
   virtual void assign(const BucketAssignment& assignment) = 0;
 
-  // A pass begins; an earlier one that was cut short is released. `early`: start() may reduce at
-  // once. Otherwise nothing that communicates happens before finish().
-  // Errors: misuse where gradients come in another way.
-  virtual void begin(bool early) = 0;
+  // A pass begins; an earlier one that was cut short is released. `early`: buckets may be reduced
+  // before the pass is complete. Returns whether they should be: each is then started as soon as
+  // all its gradients came, otherwise all are started at the end of the pass. Errors: misuse where
+  // gradients come in another way.
+  virtual bool begin(bool early) = 0;
 
   // Takes the gradient of parameter `index`, or zeros if it is undefined, and makes `gradient` the
   // tensor that will be the result. `incoming` is autograd's, in whose memory it may lie.

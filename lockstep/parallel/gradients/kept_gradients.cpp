@@ -19,7 +19,10 @@ std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters, const Pro
 
 }  // namespace
 
-void KeptGradients::begin(bool) { release(); }
+bool KeptGradients::begin(bool) {
+  release();
+  return false;
+}
 
 Taken KeptGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor&) {
   if (!check_finite_ || !gradient.defined()) return Taken::fine;
@@ -59,7 +62,7 @@ std::vector<RegisteredMemory> PooledGradients::memory() const {
   return pool_ != nullptr ? std::vector{pool_->memory()} : std::vector<RegisteredMemory>{};
 }
 
-void PieceGradients::begin(bool) {
+bool PieceGradients::begin(bool) {
   throw Error(Fault::misuse, "backward(): with deterministic, it runs within train_pieces() only");
 }
 

@@ -23,7 +23,7 @@ class KeptGradients : public GradientSink {
       : parameters_(parameters), check_finite_(check_finite) {}
 
   void assign(const BucketAssignment&) override {}
-  void begin(bool early) override;
+  bool begin(bool early) override;
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
   Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
   void start(std::size_t) override {}
@@ -63,7 +63,7 @@ class PieceGradients final : public KeptGradients {
   using KeptGradients::KeptGradients;
 
   // Errors: misuse, as a pass that reaches this is outside train_pieces().
-  void begin(bool early) override;
+  bool begin(bool early) override;
   bool allows_others() const override { return false; }
 };
 

@@ -33,9 +33,10 @@ void OwnedGradients::assign(const BucketAssignment& assignment) {
   assignment_ = assignment;
 }
 
-void OwnedGradients::begin(bool) {
-  reduction_.drain();
+bool OwnedGradients::begin(bool early) {
+  release();
   left_out_.clear();
+  return early;
 }
 
 // --- Taking -------------------------------------------------------------------------------------

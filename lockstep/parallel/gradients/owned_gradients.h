@@ -35,7 +35,7 @@ class OwnedGradients final : public GradientSink {
   OwnedGradients& operator=(const OwnedGradients&) = delete;
 
   void assign(const BucketAssignment& assignment) override;
-  void begin(bool early) override;
+  bool begin(bool early) override;
 
   // Leaves it in `gradient` on its owner alone.
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;

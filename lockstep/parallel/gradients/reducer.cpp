@@ -57,6 +57,7 @@ void Reducer::count_samples(double samples) {
 }
 
 void Reducer::forget_window() {
+  forget_pass_cut_short();
   samples_ = 0;
   touched_.assign(touched_.size(), false);
 }

@@ -40,7 +40,9 @@ void Reducer::begin_pass(bool watched) {
   auto pass = std::make_shared<BackwardPass>(sink().pool(), std::move(at_end));
   pass_.begin(pass, task, watched);
   torch::autograd::Engine::get_default_engine().queue_callback(
-      [this, pass = std::move(pass)] { finish_pass(*pass); });
+      [this, alive = std::weak_ptr<const bool>(alive_), pass = std::move(pass)] {
+        if (!alive.expired()) finish_pass(*pass);  // A hook may have destroyed it.
+      });
 }
 
 // On a device, autograd's thread ends a pass while the caller's has gone on or destroys this. So
@@ -55,10 +57,10 @@ void Reducer::forget_pass_cut_short() {
 // Runs on the thread that called backward(), or on autograd's own of the device.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   const bool is_ours = hooks_.is_in_charge(index);  // Otherwise another reducer averages it.
+  const bool is_averaged = synchronize_ && is_ours;
+  if (is_averaged) begin_pass(/*watched=*/false);  // First, as it may forget an earlier pass.
   touched_[index] = is_ours || !synchronize_;
-  if (!synchronize_ || !is_ours) return;
-  begin_pass(/*watched=*/false);
-  intake_.add(index, incoming);
+  if (is_averaged) intake_.add(index, incoming);
 }
 
 // --- At its end ---------------------------------------------------------------------------------
@@ -76,9 +78,14 @@ void Reducer::finish_pass(BackwardPass& pass) {
   count_step(groups_.own);
 }
 
-// Ranks without input left learn that a pass is about to be averaged.
+// Ranks without input left learn that a pass is about to be averaged. All ranks see its Errors.
 void Reducer::announce() {
-  if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
+  if (join_ == nullptr) return;
+  try {
+    join_->exchange(Join::Step::average_gradients);
+  } catch (const Error& error) {
+    throw AgreedError(error);
+  }
 }
 
 // LibTorch has ended the pass. One that has not reported was cut short by an exception.
@@ -100,6 +107,7 @@ void Reducer::end_pass(const BackwardPass& pass) {
 void Reducer::shadow_pass() {
   require(!intake_.counts().is_recording(),
           "join(): a rank without any input cannot tell what a static graph looks like");
+  forget_pass_cut_short();
   pass_.end();
   intake_.begin_pass(/*early=*/false, /*is_shadow=*/true);
   for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();

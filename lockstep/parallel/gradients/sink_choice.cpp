@@ -67,14 +67,15 @@ void SinkChoice::use_hook(Reducer& reducer, CommunicationHook hook) {
         "register_comm_hook: gradients that are shared, sharded or of pieces lie in no bucket");
   require(!reducer.has_passed(), "register_comm_hook: a backward pass has been averaged already");
   // An exception of the hook ends its group, which must not be the caller's.
-  if (!overlapped_) group_ = group_of_its_own(group_);
-  kind_ = Kind::hooked;
+  const ProcessGroup group = overlapped_ ? group_ : group_of_its_own(group_);
   reducer.set_sink(std::make_unique<BucketedGradients>(
-                       parameters_, group_,
+                       parameters_, group,
                        BucketedGradients::Settings{.overlapped = overlapped_,
                                                    .check_finite = checks_finite(options_),
                                                    .hook = std::move(hook)}),
-                   group_);
+                   group);
+  group_ = group;
+  kind_ = Kind::hooked;
 }
 
 void SinkChoice::use_owners(Reducer& reducer, std::vector<int> owners) {
@@ -82,11 +83,11 @@ void SinkChoice::use_owners(Reducer& reducer, std::vector<int> owners) {
   require(!reducer.has_passed(), "shard_gradients: a backward pass has been averaged already");
   require_shardable(reducer);
   if (group_.size() == 1) return;  // This rank owns all.
-  kind_ = Kind::owned;
   reducer.set_sink(
       std::make_unique<OwnedGradients>(parameters_, std::move(owners), group_of_its_own(group_),
                                        checks_finite(options_)),
       group_);
+  kind_ = Kind::owned;
 }
 
 void SinkChoice::require_shardable(const Reducer& reducer) const {

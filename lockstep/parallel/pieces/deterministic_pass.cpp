@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/steps.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/gradients/dropped_pass.h"
@@ -121,6 +122,7 @@ double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of) {
 
 std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
     std::int64_t step, const PieceLoss& loss_of) {
+  const Clock::time_point begin = Clock::now();
   try {
     require_fixed_statistics(module_);
     require_same_trained(module_, reducer_.parameters());
@@ -133,13 +135,14 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
       random.begin(options_.deterministic_seed, step, next.piece);
       outcomes[static_cast<std::size_t>(next.piece / group_.size())] = compute_piece(next, loss_of);
     }
+    longest_ = std::max<std::chrono::nanoseconds>(longest_, Clock::now() - begin);
     return outcomes;
   } catch (...) {
     const auto take_part = [this](std::string_view text) {
       sum_over_pieces(std::vector<Outcome>(steps_.size()));
       reducer_.agreement().exchange(report_, uses_, group_, text);
     };
-    end_with_the_others(std::current_exception(), group_, group_, {}, take_part);
+    end_with_the_others(std::current_exception(), group_, group_, longest_, take_part);
     throw;
   }
 }

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -77,7 +78,8 @@ class DeterministicPass {
   // Of the step under way.
   std::vector<ParameterUse> uses_;  // Of each parameter, by any of this rank's pieces.
   PassReport report_;
-  double samples_ = 0;  // Of the piece under way.
+  double samples_ = 0;                  // Of the piece under way.
+  std::chrono::nanoseconds longest_{};  // Time of the pieces of a pass, so far.
 };
 
 }  // namespace lockstep
