@@ -100,8 +100,13 @@ endfunction()
 # are looked for beside lockstep_comm, whose objects the program contains.
 function(lockstep_test program library)
   lockstep_united(sources ${program} ${ARGN})
-  add_executable(${program} ${sources} ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
-                            ${PROJECT_SOURCE_DIR}/tests/ranks_main.cpp)
+  if(NOT TARGET lockstep_test_ranks)
+    add_library(lockstep_test_ranks OBJECT ${PROJECT_SOURCE_DIR}/tests/ranks.cpp
+                                           ${PROJECT_SOURCE_DIR}/tests/ranks_main.cpp)
+    target_include_directories(lockstep_test_ranks PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(lockstep_test_ranks PRIVATE GTest::gtest lockstep_settings)
+  endif()
+  add_executable(${program} ${sources} $<TARGET_OBJECTS:lockstep_test_ranks>)
   target_link_libraries(${program} PRIVATE ${library}_objects GTest::gtest lockstep_settings)
   if(NOT library STREQUAL lockstep)
     lockstep_trust_united(${program})

@@ -25,7 +25,7 @@ bool is_armed = false;
 int calls = 0;
 VectorCalls outcome = VectorCalls::none;
 
-void note_call() {
+void note_first_call() {
   constexpr std::chrono::milliseconds most{300};
   std::unique_lock lock(mutex);
   if (!is_armed) return;
@@ -53,6 +53,6 @@ VectorCalls first_vector_call() {
 }  // namespace lockstep::test
 
 extern "C" __attribute__((visibility("default"))) int mkl_vml_serv_cpu_detect() {
-  lockstep::test::note_call();
+  lockstep::test::note_first_call();
   return lockstep::test::of_mkl()();
 }
