@@ -24,11 +24,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long the kernel may take to end a killed process; one that is stuck in it never ends.
-constexpr std::chrono::milliseconds time_to_die = 5s;
-
-// The same between attempts, when other hosts take 3 s of silence for the loss of this one. What is
-// left then is swept away at the end.
+// As time_to_die, but between attempts, where other hosts take 3 s of silence for the loss of this
+// one. Processes that are left then are ended at the end of the job.
 constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 
 // How long ranks may take to end once the job is over without them: the other hosts are ending,
@@ -189,26 +186,26 @@ void Agent::finish(const EndJob& order) {
 
 // Other hosts' ranks are to end now, too. How it ended may become known better.
 void Agent::report_failure() {
-  if (ranks_->round().nodes == 1 || !ranks_->first_failure()) return;
-  report(Outcome::failed, ranks_->exit_code());
+  if (ranks_->round().nodes == 1 || !ranks_->result().first_failure()) return;
+  report(Outcome::failed, ranks_->result().exit_code());
 }
 
 void Agent::report(Outcome outcome, int exit_code) {
   reported_ = true;
   rendezvous_.report(ranks_ ? ranks_->round().attempt : -1, outcome, exit_code,
-                     outcome == Outcome::failed ? ranks_->first_failure() : std::nullopt);
+                     outcome == Outcome::failed ? ranks_->result().first_failure() : std::nullopt);
 }
 
 void Agent::conclude() {
   concluded_ = true;
   end_descendants(time_to_sweep);  // What the ranks started.
-  const Outcome outcome = ranks_->outcome();
-  const auto& first = ranks_->first_failure();
+  const Outcome outcome = ranks_->result().outcome();
+  const auto& first = ranks_->result().first_failure();
   const bool knows_better = first && ranks_->is_local(first->rank);
   if (outcome == Outcome::failed && (knows_better || !reported_))
-    report(outcome, ranks_->exit_code());
+    report(outcome, ranks_->result().exit_code());
   else if (!reported_)
-    report(outcome, outcome == Outcome::preempted ? exit_preempted : ranks_->exit_code());
+    report(outcome, outcome == Outcome::preempted ? exit_preempted : ranks_->result().exit_code());
   rendezvous_.all_gone(ranks_->round().attempt);
   if (leaving_ && !exit_code_) finish({128 + *stopped_by_, "", std::nullopt});
 }
@@ -248,7 +245,8 @@ void Agent::on_stop_signal(int signal) {
   }
   stopped_by_ = signal;
   // A failure that came first decides how the job ends; the signal, that it is not started anew.
-  if (ranks_ && !reported_ && ranks_->first_failure()) report(Outcome::failed, ranks_->exit_code());
+  if (ranks_ && !reported_ && ranks_->result().first_failure())
+    report(Outcome::failed, ranks_->result().exit_code());
   // A host that is taken from an elastic job leaves it; but where the store is, the job ends.
   const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
   leaving_ = may_leave && (!ranks_ || ranks_->round().node != 0);
@@ -260,16 +258,16 @@ void Agent::on_stop_signal(int signal) {
 
 // What this host knows of a failure is more than what its first report said, if the rank was here.
 Failure Agent::better_known(const Failure& failure) const {
-  const bool here = ranks_ && ranks_->first_failure() &&
-                    ranks_->first_failure()->rank == failure.rank && ranks_->is_local(failure.rank);
-  return here ? *ranks_->first_failure() : failure;
+  if (!ranks_ || !ranks_->is_local(failure.rank)) return failure;
+  const auto& first = ranks_->result().first_failure();
+  return first && first->rank == failure.rank ? *first : failure;
 }
 
 void Agent::say_failure(const Failure& failure) {
   const bool attached = !ranks_ || ranks_->was_attached(failure);
   output_.say(attached ? describe(failure) : describe_end(failure), Level::error);
   output_.say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
-                             ranks_ ? ranks_->noticed_after() : 0ms),
+                             ranks_ ? ranks_->result().noticed_after() : 0ms),
               Level::error);
 }
 
@@ -283,7 +281,7 @@ std::string Agent::say_why_ended() {
 }
 
 void Agent::say_why(const EndJob& order) {
-  if (ranks_ && ranks_->start_error() != 0) return;  // It has been said.
+  if (ranks_ && ranks_->result().start_error() != 0) return;  // It has been said.
   const Level level = *exit_code_ == 0 ? Level::info : Level::error;
   if (order.failure)
     say_failure(better_known(*order.failure));
@@ -295,7 +293,7 @@ void Agent::say_why(const EndJob& order) {
   else if (!ranks_)
     output_.say("the job has ended without this host, which was one too many");
   if (*exit_code_ == 0) return;
-  const std::vector<int> others = ranks_ ? ranks_->also_failed() : std::vector<int>{};
+  const std::vector<int> others = ranks_ ? ranks_->result().also_failed() : std::vector<int>{};
   output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +
                   fmt::format("exit code {}", *exit_code_),
               level);

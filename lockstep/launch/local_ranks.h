@@ -1,8 +1,10 @@
-// The ranks of one attempt on this host: starts them, hands them the job page and each other's
-// descriptors, learns how each of them ends, and ends those that are left.
+// The ranks of one attempt on this host.
+//
+// It starts them, hands them the job page and each other's descriptors, learns how each one ends,
+// and ends those that are left.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: the constructor until every program runs; the rest never.
+// Blocking: the constructor blocks until every program runs; the other members never block.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,23 +12,24 @@
 #include <poll.h>
 #include <signal.h>
 
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
-#include "lockstep/job/job_page.h"
 #include "lockstep/job/store/job_token.h"
 #include "lockstep/job/switchboard.h"
+#include "lockstep/launch/attempt_result.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/output.h"
-#include "lockstep/launch/process.h"
+#include "lockstep/launch/rank_pages.h"
+#include "lockstep/launch/rank_processes.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/launch/status.h"
+#include "lockstep/launch/termination.h"
 
 namespace lockstep {
 
@@ -40,110 +43,67 @@ class LocalRanks {
 
   const Round& round() const { return round_; }
 
-  // Not 0 when the program could not be started: what the job is to end with.
-  int start_error() const { return start_error_; }
-
-  // Adds what poll() has to watch, then acts on what it saw.
+  // Adds the descriptors that poll() has to watch, then acts on its result.
   void watch(std::vector<pollfd>& entries) const { switchboard_.watch(entries); }
   void serve(const std::vector<pollfd>& entries);
 
-  // When act_on_deadlines() has something to do.
+  // Time at which act_on_deadlines() must be called.
   Deadline deadline() const;
   void act_on_deadlines();
 
-  // Takes note of processes that have ended; those that are no ranks are reaped too.
+  // Records processes that have ended, and reaps those that are not ranks.
   void reap();
 
-  // Passes a signal on to the ranks that are prepared for it; false when there are none.
+  // Passes a signal on to the ranks that are prepared for it. Returns false when there are none.
   bool pass_on(int signal);
 
-  // Whether all ranks that run take SIGTERM as news, ProcessGroup::on_preemption().
+  // True if all running ranks take SIGTERM as a notice: ProcessGroup::on_preemption().
   bool expect_preemption() const;
 
-  // The first failure of this attempt: of a rank of this host, or of another one that this host's
-  // ranks have noticed. Until the last rank has gone more may become known of it.
-  const std::optional<Failure>& first_failure() const { return first_; }
+  // More may become known of it until the last rank has ended.
+  const AttemptResult& result() const { return result_; }
 
-  // How long after whoever noticed that failure first this agent learned of it.
-  std::chrono::milliseconds noticed_after() const { return noticed_after_; }
-
-  // What a launcher should exit with because of it. 0 when there was none.
-  int exit_code() const;
-
-  // The local ranks that failed by themselves after the first one, by their rank in the job.
-  std::vector<int> also_failed() const;
+  // True for ranks of other hosts, too.
   bool was_attached(const Failure& failure) const;
 
-  bool is_local(int number) const;  // A rank of the job.
+  // `number` is a rank of the job.
+  bool is_local(int number) const;
 
-  // Ends the ranks because one failed, here or on another host: they get the chance to throw an
+  // Ends the ranks because one failed, here or on another host. They get the chance to throw an
   // Error that names it.
   void end_after(const Failure& failure);
 
-  // Sends `signal`, and SIGKILL to those that are left after `patience`.
+  // Sends `signal`, then SIGKILL to the ranks that are left after `patience`.
   void end(int signal, std::chrono::milliseconds patience);
 
   void kill_all();
 
-  bool ending() const { return ending_; }
+  bool ending() const { return termination_.begun(); }
 
-  // None of the ranks runs, but what they have started in their process groups does, and has, like
-  // them, some time to end.
+  // True if no rank runs, but processes in their process groups do. These get some time to end,
+  // too.
   bool lingering() const;
-  int running() const { return running_; }
-
-  // Once none is running: whether all succeeded, made room, or not.
-  Outcome outcome() const;
+  int running() const { return processes_.running(); }
 
   std::vector<RankStatus> status() const;
 
  private:
-  struct Rank {
-    pid_t pid = 0;
-    ErrorFile error_file;
-    bool ended = false;
-    bool failed = false;
-    bool preempted = false;
-    bool told = false;  // To end, by a signal of ours.
-  };
-
-  void wait_for(std::deque<Process>& starting);
-  Process start_rank(int local_rank, int open_files);
-  void say_where(int local_rank, pid_t pid) const;
-
-  // Where the ranks say what they do: our own page, by local rank; or that of the group which they
-  // form with another agent's ranks of this host, by rank.
-  const JobPage& page() const { return session_page_ ? *session_page_ : page_; }
-  int slot(int local_rank) const { return session_page_ ? number(local_rank) : local_rank; }
-  int number(int local_rank) const { return round_.first_rank + local_rank; }
-  int local_rank(int number) const { return number - round_.first_rank; }
-  Failure examine(int local_rank) const;
+  void act_on(Termination::Step step);
   void on_end(int local_rank, const siginfo_t& end);
   void on_failure(int local_rank, const Failure& failure);
-  bool attached(int local_rank) const;
-  void tell(Rank& rank, int signal);
-  std::vector<int> left() const;  // Local ranks that run.
+  int local_rank(int number) const { return number - round_.first_rank; }
   std::string names_of_left() const;
 
   const RunOptions& options_;
   const Round round_;
   const BindingPlan& binding_;
   Output& output_;
-  JobPage page_;
-  std::optional<JobPage> session_page_;
+  RankPages pages_;
   Switchboard switchboard_;
-  std::vector<Rank> ranks_;
-  int running_ = 0;
-  int start_error_ = 0;
-
-  bool ending_ = false;
-  std::optional<Failure> first_;
-  std::chrono::milliseconds noticed_after_{0};
-  int code_of_first_end_ = 0;  // Of the first rank that was seen to fail.
-  std::chrono::milliseconds patience_;
-  Deadline terminate_at_ = no_deadline;
-  Deadline kill_at_ = no_deadline;
-  Deadline give_up_at_ = no_deadline;
+  RankProcesses processes_;
+  std::vector<ErrorFile> error_files_;  // By local rank.
+  AttemptResult result_;
+  Termination termination_;
 };
 
 }  // namespace lockstep
