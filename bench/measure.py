@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: their options, one run of a program, the order of a round, ratios, and
-a line that tells who waits how far it is."""
+"""Common parts of the benchmarks: options, one run of a program, the order of a round, ratios, and
+a progress line."""
 
 import argparse
 import json
@@ -16,7 +16,8 @@ RELEASE = pathlib.Path(__file__).resolve().parent.parent / "build" / "release"
 
 
 def arguments(description, examples=None):
-    """A parser with the options that `./dev bench` gives and those that all benchmarks have."""
+    """Returns a parser with the options that `./dev bench` gives and those that all benchmarks
+    have."""
     name = pathlib.Path(sys.argv[0]).resolve().parent.name.replace("_", "-")
     parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=description,
                                      epilog=examples,
@@ -30,7 +31,7 @@ def arguments(description, examples=None):
 
 
 def writable(name):
-    """The path of a file that may be written: found out before anything is measured."""
+    """Checks before any measurement that the file at this path can be written; returns the path."""
     path = pathlib.Path(name)
     if not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(
@@ -44,7 +45,7 @@ def require_built(parser, options, program):
 
 
 def warn_if_busy():
-    """The load average, which is said when it spoils the figures."""
+    """Prints the load average when it spoils the figures."""
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"this host is busy (load {load:.1f}): the figures will be, too", file=sys.stderr)
@@ -52,7 +53,7 @@ def warn_if_busy():
 
 
 def save(path, figures):
-    """Replaces the file as a whole, or leaves it as it was and says why."""
+    """Replaces the whole file, or leaves it as it was and prints the reason."""
     new = path.with_name(path.name + ".new")
     try:
         new.write_text(json.dumps(figures, indent=2) + "\n")
@@ -63,7 +64,8 @@ def save(path, figures):
 
 
 def run(command, **variables):
-    """The standard output of a program whose ranks have one thread each; its failure is ours."""
+    """Returns the standard output of a program whose ranks have one thread each; exits on its
+    failure."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     command = [str(word) for word in command]
     done = subprocess.run(command, env=environment, text=True, stdin=subprocess.DEVNULL,
@@ -74,7 +76,8 @@ def run(command, **variables):
 
 
 def lockstep_run(build, ranks, program, *options, meeting=()):
-    """The command that runs our side; `meeting` says how this host's launcher finds others."""
+    """Returns the command that runs our side; `meeting` tells how this host's launcher finds
+    others."""
     programs = build / "bin"
     return [programs / "lockstep", "run", *meeting, "-n", ranks, programs / program, *options]
 
@@ -85,7 +88,7 @@ def torchrun(python, ranks, script, *options, meeting=("--standalone",)):
 
 
 def why_no_open_mpi(build):
-    """Why Open MPI's side cannot run; empty when it can."""
+    """Returns why Open MPI's side cannot run; empty when it can."""
     if not shutil.which("mpirun"):
         return "no mpirun in PATH: it is in openmpi-bin"
     if not (build / "bin" / "bench_collectives_open_mpi").exists():
@@ -101,22 +104,22 @@ def why_no_torch(python):
 
 
 def in_turn(number, sides):
-    """The sides of round `number`, every other time from the last to the first."""
+    """Returns the sides of round `number`, in reverse order every other time."""
     return list(sides) if number % 2 == 0 else list(reversed(sides))
 
 
 def spread(ratios):
-    """Of the ratios of all rounds: the median, and the range."""
+    """Returns median and range of the ratios of all rounds."""
     return {"ratio": statistics.median(ratios), "ratio_low": min(ratios), "ratio_high": max(ratios)}
 
 
 def short(value):
-    """A number in three digits or more."""
+    """Formats a number in at least three digits."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def progress(started, text):
-    """Says on standard error what is being run; with an empty text, nothing any more."""
+    """Shows on standard error what is running; an empty text removes the line."""
     end = "" if sys.stderr.isatty() else "\n"
     begin = "\r\033[K" if sys.stderr.isatty() else ""
     line = f"{begin}{time.monotonic() - started:4.0f} s  {text}" if text else begin

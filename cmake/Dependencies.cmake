@@ -1,4 +1,4 @@
-# Everything that is not ours, found once.
+# All external dependencies, each found once.
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
@@ -7,14 +7,14 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 
-# hwloc 2.8 or later, for what cores share.
+# hwloc 2.8 or later, for the resources that cores share.
 find_path(LOCKSTEP_HWLOC_DIR hwloc.h REQUIRED)
 find_library(LOCKSTEP_HWLOC_LIBRARY hwloc REQUIRED)
 add_library(hwloc::hwloc UNKNOWN IMPORTED)
 set_target_properties(hwloc::hwloc PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_HWLOC_LIBRARY}
                                               INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_HWLOC_DIR})
 
-# ISA-L, for CRC-32C; the rooms without LibTorch do without.
+# ISA-L, for CRC-32C; the rooms without LibTorch do not need it.
 find_path(LOCKSTEP_ISAL_DIR isa-l/crc.h)
 find_library(LOCKSTEP_ISAL_LIBRARY isal)
 if(LOCKSTEP_ISAL_DIR AND LOCKSTEP_ISAL_LIBRARY)
@@ -25,9 +25,9 @@ elseif(LOCKSTEP_WITH_TORCH)
   message(FATAL_ERROR "Lockstep needs ISA-L, Debian's libisal-dev, for checkpoints.")
 endif()
 
-# MPI, for the engine and for comparisons with it; without the C++ classes that it once had. Debian
-# installs mpicxx with mpirun, without the headers, and find_package(MPI) then ends in an error even
-# where it is not required.
+# MPI, for the engine and for comparisons with it, without its former C++ classes. Debian installs
+# mpicxx with mpirun, without the headers. find_package(MPI) then ends in an error even where MPI is
+# not required.
 find_program(LOCKSTEP_MPICXX mpicxx)
 if(LOCKSTEP_MPICXX)
   execute_process(COMMAND ${LOCKSTEP_MPICXX} -fsyntax-only -include mpi.h -x c++ /dev/null
@@ -48,7 +48,7 @@ if(LOCKSTEP_WITH_TORCH)
   endif()
   find_package(ZLIB REQUIRED)
 
-  # Of xxHash the header alone: it is compiled into the one unit that hashes, nothing is linked.
+  # Only the header of xxHash: it is compiled into the one unit that hashes, nothing is linked.
   find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)
   add_library(xxhash::header INTERFACE IMPORTED)
   target_include_directories(xxhash::header INTERFACE ${LOCKSTEP_XXHASH_DIR})

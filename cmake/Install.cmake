@@ -1,5 +1,5 @@
-# What `cmake --install` copies: the libraries, their public headers, the programs of tools/, and
-# what find_package(Lockstep) reads.
+# Files that `cmake --install` copies: the libraries, their public headers, the programs of tools/,
+# and the files for find_package(Lockstep).
 
 include(CMakePackageConfigHelpers)
 
@@ -8,15 +8,15 @@ get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
 get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
 
 # An installed copy looks last for LibTorch where it was at build time: a program's own link line
-# and LD_LIBRARY_PATH come first. CMake leaves out of run paths what lies below the source folder,
-# where ./dev puts LibTorch.
+# and LD_LIBRARY_PATH come first. CMake removes paths below the source folder from run paths, but
+# ./dev puts LibTorch there.
 if(LOCKSTEP_WITH_TORCH)
   set(built_with_torch_in ${TORCH_INSTALL_PREFIX}/share/cmake/Torch)
   set_property(TARGET lockstep lockstep_checkpoint APPEND PROPERTY INSTALL_RPATH
                ${TORCH_INSTALL_PREFIX}/lib)
 endif()
 
-# One export a library, so that a program that wants comm alone need not have LibTorch.
+# One export per library, so that a program that uses only comm need not have LibTorch.
 set(components "")
 foreach(library IN LISTS libraries)
   get_target_property(component ${library} EXPORT_NAME)
@@ -33,7 +33,7 @@ endif()
 
 configure_package_config_file(cmake/LockstepConfig.cmake.in LockstepConfig.cmake
                               INSTALL_DESTINATION ${package})
-# Before 1.0 every minor version may break what was built with the one before.
+# Before 1.0 every minor version may break programs built with the one before.
 write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake DESTINATION ${package})

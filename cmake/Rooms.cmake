@@ -1,7 +1,7 @@
-# How a library, a room of it, and a test are declared.
+# Declares a library, a room of it, and a test.
 
 # A shared library with hidden visibility whose CMake name is Lockstep::<name without lockstep_>.
-# Its object files are a target of their own, <target>_objects, for tests of what is hidden.
+# Its object files are a target of their own, <target>_objects, for tests of hidden code.
 function(lockstep_library target)
   string(REGEX REPLACE "^lockstep_" "" name ${target})
   add_library(${target}_objects OBJECT)
@@ -19,17 +19,17 @@ function(lockstep_library target)
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LIBRARIES ${target})
 endfunction()
 
-# target_link_libraries() for a library of ours and its objects.
+# target_link_libraries() for one of our libraries and its objects.
 function(lockstep_link target)
   target_link_libraries(${target} ${ARGN})
   target_link_libraries(${target}_objects ${ARGN})
 endfunction()
 
 # lockstep_united(<result> <name> <cpp>...)
-# With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to eight of the
-# given ones each, so that LibTorch's headers are read once for all of them; otherwise to the given
-# ones. CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing for
-# another checkout.
+# With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp. Each includes up to eight of
+# the given ones, so that LibTorch's headers are read once for all of them. Otherwise sets it to the
+# given ones. CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing
+# for another checkout.
 function(lockstep_united result name)
   if(NOT LOCKSTEP_UNITY)
     set(${result} ${ARGN} PARENT_SCOPE)
@@ -55,9 +55,9 @@ function(lockstep_united result name)
 endfunction()
 
 # lockstep_room(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...])
-# Adds the files of the calling folder. HEADERS are installed. OFFERS are for our other rooms alone;
-# headers that are not named are private to the room (tests/tidy.py).
-# TESTS go into the program <room>_test, one GoogleTest suite for the room.
+# Adds the files of the calling folder. HEADERS are installed. OFFERS are for our other rooms only;
+# headers that are not named are private to the room (tests/tidy.py). TESTS go into the program
+# <room>_test, one GoogleTest suite for the room.
 function(lockstep_room library)
   cmake_parse_arguments(room "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
@@ -73,9 +73,9 @@ function(lockstep_room library)
   endif()
 endfunction()
 
-# lockstep_test(<program> <library> <cpp>...): a GoogleTest program, each of whose tests is a ctest.
-# It may start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp.
-# Engines are looked for beside lockstep_comm, of which the program has the objects in itself.
+# lockstep_test(<program> <library> <cpp>...): a GoogleTest program whose tests are ctests. It may
+# start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
+# are looked for beside lockstep_comm, whose objects the program contains.
 function(lockstep_test program library)
   set(sources ${ARGN})
   if(library STREQUAL lockstep)

@@ -26,7 +26,7 @@ void Checkpoints::resume() {
   require_newest();
 }
 
-// What is trained from here on could not be saved beside later checkpoints, and is not to be lost.
+// Steps trained from here could not be saved beside later checkpoints, and would be lost.
 void Checkpoints::require_newest() const {
   if (!checkpointer_ || options_.resume == "auto") return;
   const auto newest = lockstep::latest_checkpoint(options_.checkpoint);

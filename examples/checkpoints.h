@@ -1,4 +1,4 @@
-// Checkpoints of the examples, as their options say, and a log of the samples that they train on.
+// Checkpoints of the examples, set by options, and a log of the samples that they train on.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,22 +16,22 @@
 
 class Checkpoints {
  public:
-  // `state` outlives it.
+  // `state` must outlive this object.
   Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
               const lockstep::TrainingState& state);
 
-  // As --resume says, if it does. Throws std::runtime_error when the folder has later checkpoints
-  // than the training that begins here.
+  // Resumes as --resume says. Without --resume, throws std::runtime_error when the folder has later
+  // checkpoints than the training that begins here.
   void resume();
 
-  // After each step, with the number of all that were made: whether the job has been told to make
-  // room. All is saved then, and the rank should leave with lockstep::exit_preempted.
+  // Call it after each step with the number of all steps so far. Returns true if the job has been
+  // told to make room. Then all is saved, and the rank should exit with lockstep::exit_preempted.
   bool make_room(std::int64_t step);
 
-  // After each step: saves every --checkpoint-every.
+  // Call it after each step: saves every --checkpoint-every steps.
   void after_step(std::int64_t step);
 
-  // In the end: saves what was not, and waits until it is on the disk.
+  // Call it at the end: saves unsaved steps, and waits until they are on the disk.
   void finish(std::int64_t step);
 
  private:
@@ -42,27 +42,27 @@ class Checkpoints {
   const lockstep::ProcessGroup& world_;
   const lockstep::TrainingState& state_;
   std::optional<lockstep::Checkpointer> checkpointer_;
-  std::int64_t saved_ =
-      0;  // The step of the newest checkpoint; before the first nothing is worth one.
+  // Step of the newest checkpoint; 0 before the first, as there is nothing to save before a step.
+  std::int64_t saved_ = 0;
 };
 
-// The samples in a step, on all ranks together: those of the training that was resumed unless the
-// command line has `wanted` others, which is then said on stderr.
+// Returns the samples per step on all ranks together: the resumed training's, unless the command
+// line has `wanted` others. A change is reported on stderr.
 std::int64_t global_batch_of(std::int64_t resumed, std::optional<std::int64_t> wanted,
                              const lockstep::ProcessGroup& world);
 
-// What of them is this rank's. Throws std::runtime_error when ranks cannot have equally many.
+// Returns this rank's part of them. Throws std::runtime_error when ranks cannot have equal parts.
 std::size_t share_of(std::int64_t global_batch, const lockstep::ProcessGroup& world);
 
-// How many steps the whole training has: --steps, or what is left of --epochs after `step`, in
-// batches of so many samples. Those that are not full count unless they are left out. Throws
+// Returns the number of steps of the whole training: --steps, or the rest of --epochs after `step`,
+// in batches of `batch_size`. Incomplete batches count unless they are dropped. Throws
 // std::runtime_error when `step` is a later one.
 std::int64_t last_step(const Options& options, std::int64_t step,
                        const lockstep::DistributedSampler& sampler, std::size_t batch_size,
                        bool drop_last = false);
 
-// Each rank appends a line for each step, in one write(): "STEP RANK INDEX INDEX ...", where the
-// first step is 1, and the indices are those in the dataset.
+// Log to which each rank appends one line per step, in one write(): "STEP RANK INDEX INDEX ...".
+// The first step is 1, and the indices are those of the dataset.
 class SampleLog {
  public:
   SampleLog(const std::string& file, int rank);  // Does nothing without a name.

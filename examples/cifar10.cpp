@@ -1,6 +1,5 @@
-// Trains a small CNN on CIFAR-10 in its binary version, on as many ranks as the launcher starts.
-// Whole, like every example, so that it can be copied alone.
-//   lockstep run -n 2 cifar10 --data cifar-10-batches-bin --epochs 2
+// Trains a small CNN on CIFAR-10 in its binary version, on as many ranks as the launcher starts:
+// lockstep run -n 2 cifar10 --data cifar-10-batches-bin --epochs 2
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/lockstep.h>
@@ -18,8 +17,8 @@ namespace {
 namespace F = torch::nn::functional;
 using Stack = torch::data::transforms::Stack<>;
 
-// The share of all test images that are classified rightly. No image is counted twice: each rank
-// takes its own, without padding, and the counts are summed.
+// Returns the share of test images that are classified correctly. No image is counted twice: each
+// rank takes its own, without padding, and the counts are summed.
 double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup& world,
                 torch::Device device) {
   auto test = lockstep::Cifar10Dataset(data, /*train=*/false).map(Stack());
@@ -34,7 +33,7 @@ double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup&
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
-// Nothing when the job had to make room before the last step.
+// Returns nothing when the job had to make room before the last step.
 std::optional<Report> train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world,
                             torch::Device device) {
   lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),

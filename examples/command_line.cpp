@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t most_steps = 1'000'000'000;
 constexpr std::int64_t most_samples = 1'000'000;
 
-// The status of what is at `path`. Throws CLI::ValidationError when it cannot be looked at.
+// Returns the status of the file at `path`. Throws CLI::ValidationError when it is not accessible.
 fs::file_status status_of(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -34,7 +34,7 @@ fs::path absolute(const std::string& path) {
   return whole;
 }
 
-// Found out before an hour of training, not after it.
+// Fails before an hour of training, not after it.
 std::string unless_writable(const std::string& file) {
   if (file.empty()) return "a file name is needed";
   const fs::path folder = absolute(file).parent_path();
@@ -43,7 +43,7 @@ std::string unless_writable(const std::string& file) {
   return {};
 }
 
-// Of a folder that may not be there yet.
+// The folder need not exist yet.
 std::string unless_writable_folder(const std::string& folder) {
   if (folder.empty()) return "a folder is needed";
   fs::path there = absolute(folder);

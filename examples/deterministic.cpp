@@ -47,7 +47,7 @@ int run(const Options& options) {
   lockstep::DistributedSampler sampler(*data.size(), world,
                                        {.seed = options.seed, .drop_last = true});
 
-  // Here --batch-size is of all ranks together: that of each follows from their number.
+  // Here --batch-size is for all ranks together; each rank's share follows from their number.
   std::int64_t global_batch = options.batch_size.value_or(usual_batch_size);
   std::int64_t step = 0;
   lockstep::TrainingState state;

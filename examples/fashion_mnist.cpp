@@ -19,8 +19,8 @@ using Stack = torch::data::transforms::Stack<>;
 
 constexpr int classes = 10;
 
-// The share of all test images that are classified rightly. No image is counted twice: each rank
-// takes its own, without padding, and the counts are summed.
+// Returns the share of test images that are classified correctly. No image is counted twice: each
+// rank takes its own, without padding, and the counts are summed.
 double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup& world,
                 torch::Device device) {
   auto test = lockstep::IdxDataset(data, /*train=*/false, classes).map(Stack());
@@ -35,7 +35,7 @@ double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup&
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
-// Nothing when the job had to make room before the last step.
+// Returns nothing when the job had to make room before the last step.
 std::optional<Report> train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world,
                             torch::Device device) {
   lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),

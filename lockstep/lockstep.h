@@ -1,6 +1,6 @@
-// All of Lockstep, and LibTorch's own umbrella, which a training program needs too. Programs
-// without LibTorch include lockstep/comm/comm.h instead; one that should compile faster includes
-// what it uses.
+// Includes every public header of Lockstep and LibTorch's umbrella header.
+// Programs without LibTorch include lockstep/comm/comm.h instead. Including single headers compiles
+// faster.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -19,7 +19,7 @@ struct Mapping {
   std::uintptr_t end = 0;
   bool is_writable = false;
   bool is_dumped = true;
-  std::string name;  // The line of /proc/self/smaps.
+  std::string name;  // Line of /proc/self/smaps.
 };
 
 std::vector<Mapping> mappings() {
@@ -40,7 +40,8 @@ std::vector<Mapping> mappings() {
   return all;
 }
 
-// Block by block, as other threads may unmap it meanwhile. Blocks overlap by the text's length.
+// Reads block by block, as other threads may unmap memory meanwhile. Blocks overlap by the text's
+// length.
 bool holds(int memory, const Mapping& mapping, std::string_view reversed_text) {
   std::vector<char> block(std::size_t{1} << 20);
   for (std::uintptr_t at = mapping.begin; at < mapping.end;) {
@@ -59,7 +60,8 @@ bool holds(int memory, const Mapping& mapping, std::string_view reversed_text) {
 }  // namespace
 
 std::vector<std::string> dumped_mappings_with(std::string_view reversed_text) {
-  constexpr std::uintptr_t most = std::uintptr_t{1} << 30;  // More is a sanitizer's.
+  // Larger mappings belong to a sanitizer.
+  constexpr std::uintptr_t most = std::uintptr_t{1} << 30;
   const FileDescriptor memory(::open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
   std::vector<std::string> found;
   for (const Mapping& mapping : mappings())

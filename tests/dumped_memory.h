@@ -1,4 +1,4 @@
-// Finds text that a core dump of this process would show.
+// Search for text that a core dump of this process would show.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace lockstep::test {
 
-// The mappings that hold a text, of those that are writable and not left out of dumps. The text is
-// given from its end to its begin, lest the search finds itself.
+// Returns the writable mappings in dumps that hold a text. The text is given in reverse, so that
+// the search does not find itself.
 std::vector<std::string> dumped_mappings_with(std::string_view reversed_text);
 
 }  // namespace lockstep::test

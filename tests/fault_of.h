@@ -1,4 +1,4 @@
-// What a call that must fail throws.
+// Fault of a call that must fail.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace lockstep::test {
 
-// The Fault of the Error that `call` throws; its message goes to `text`. Fails the test when it
-// throws none.
+// Returns the Fault of the Error that `call` throws; its message goes to `text`. Fails the test
+// when no Error is thrown.
 template <class Call>
 Fault fault_of(Call call, std::string* text = nullptr) {
   try {

@@ -1,4 +1,4 @@
-// A limit of file sizes for the time that it lives, as `ulimit -f` sets one.
+// Limits file sizes during its lifetime, as `ulimit -f` does.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

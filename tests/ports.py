@@ -8,8 +8,9 @@ _reserved = []
 
 
 def free_port():
-    """One on 127.0.0.1 that nobody else is given as long as this process lives: bound, and never
-    listening, so that a server that sets SO_REUSEADDR may have it."""
+    """Returns a port of 127.0.0.1 that no other process gets during this process's lifetime.
+
+    It is bound and never listens, so a server that sets SO_REUSEADDR may have it."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind(("127.0.0.1", 0))
@@ -18,6 +19,7 @@ def free_port():
 
 
 def listening_ports():
-    """Local addresses of this namespace's TCP sockets that listen, as the kernel writes them."""
+    """Returns local addresses of this namespace's listening TCP sockets, as the kernel writes them.
+    """
     return {line.split()[1] for table in ("/proc/net/tcp", "/proc/net/tcp6")
             for line in pathlib.Path(table).read_text().splitlines()[1:] if line.split()[3] == "0A"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a test started, and what they started."""
+"""Processes that a test started, and their descendants."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import time
 
 
 def descendants(pid):
-    """Process ids of the children, theirs and so on."""
+    """Returns the process ids of all descendants."""
     try:
         tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
         children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
@@ -25,7 +25,7 @@ def is_running(pid):
 
 
 def ranks_of(launcher):
-    """Process ids of the ranks that `lockstep run` started: children of its child, the agent."""
+    """Returns the process ids of `lockstep run`'s ranks: children of its child, the agent."""
     try:
         command = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children")
         agents = [int(word) for word in command.read_text().split()]
@@ -38,7 +38,7 @@ def ranks_of(launcher):
 
 
 def kill_all(pid):
-    """SIGKILL for a process and its descendants, which are gone when this returns."""
+    """Kills a process and its descendants; returns when they have gone."""
     family = [pid, *descendants(pid)]
     for process in family:
         try:

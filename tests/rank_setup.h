@@ -1,4 +1,4 @@
-// What every way to start a rank of a test needs: ranks.cpp by exec, forked_ranks.cpp without.
+// Common setup for a test's ranks: ranks.cpp starts them by exec, forked_ranks.cpp without.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,10 +9,10 @@
 
 namespace lockstep::test {
 
-// Where its stdout and stderr go.
+// Path for its stdout and stderr.
 std::filesystem::path output_of(const Rank& rank);
 
-// Of this process, from which init_process_group() learns who it is; the job's name is unique.
+// Sets this process's variables for init_process_group(); the job's name is unique.
 void set_environment(const Rank& rank);
 
 }  // namespace lockstep::test

@@ -63,7 +63,7 @@ std::set<std::string> names_in_dev_shm() {
   return names;
 }
 
-// Leaves the process as a zombie, so that its peers can still see what ended it.
+// Leaves the process as a zombie, so that its peers can still see how it ended.
 void wait_for(pid_t pid, Clock::time_point deadline) {
   siginfo_t info{};
   while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&

@@ -26,10 +26,10 @@ struct Exit {
   int rank;
   int code;            // Exit code; -1 when a signal ended the rank.
   int signal;          // 0 when the rank exited by itself.
-  std::string output;  // What it wrote to stdout and stderr.
+  std::string output;  // Its stdout and stderr.
 };
 
-// A directory of this process's own, removed with all it holds.
+// A directory of this process, removed with its contents.
 class ScratchDirectory {
  public:
   ScratchDirectory();
@@ -59,19 +59,19 @@ class Ranks {
   std::vector<Exit> run(int world_size,
                         std::chrono::milliseconds limit = std::chrono::seconds(60)) const;
 
-  // What a launcher must execute for each rank, which then learns from the launcher's environment
-  // variables who it is. Rank::scratch is empty there.
+  // Returns the command that a launcher must execute for each rank. The rank learns who it is from
+  // the launcher's variables. Rank::scratch is empty there.
   std::vector<std::string> command() const;
 
  private:
   std::string name_;
 };
 
-// 10 + Fault for lockstep::Error, 1 for any other exception, 0 for success, 2 for a failed
-// GoogleTest assertion: what Exit::code is for a body that did not exit by itself.
+// Returns 10 + Fault for lockstep::Error, 1 for any other exception, 0 for success, 2 for a failed
+// GoogleTest assertion. It is Exit::code of a body that did not exit by itself.
 int exit_code_of(const Body& body, const Rank& rank);
 
-// True when every rank ended with code 0; otherwise prints what the others wrote.
+// Returns true when every rank ended with code 0; otherwise prints the other ranks' output.
 bool all_succeeded(const std::vector<Exit>& exits);
 
 // Call first in main(): in a child it runs the body and exits. In the parent it returns.

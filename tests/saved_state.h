@@ -1,5 +1,5 @@
-// What a checkpoint does with the states of ranks, in memory: makes one of them, and hands out what
-// is wanted of it.
+// A checkpoint's work on the ranks' states, in memory: joins them into one, and hands out the
+// wanted elements.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,10 +19,10 @@
 
 namespace lockstep::test {
 
-// Of ranks that add theirs one after the other. Thread safety: all of it.
+// States of ranks, added one after the other. Thread safety: full.
 class SavedState {
  public:
-  // Copies what lies in memory that will change.
+  // Copies memory that will change.
   void add(const StateDict& state, int rank) {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, value] : state.values) {
@@ -32,7 +32,7 @@ class SavedState {
     for (const auto& [name, tensor] : state.tensors) add(name, tensor, rank);
   }
 
-  // Every element was described once, or by all ranks.
+  // Checks that every element was described once, or by all ranks.
   const StateDict& whole() const {
     for (const auto& [name, counts] : counts_)
       EXPECT_TRUE(counts.eq(1).all().item<bool>()) << name << " has gaps or overlaps";
@@ -47,7 +47,7 @@ class SavedState {
         whole_.tensors[name] = lockstep::whole(tensor.data.clone(at::MemoryFormat::Contiguous));
       return;
     }
-    // In the order of memory, which is that of the rows when there are no strides.
+    // Memory order, which is row order when there are no strides.
     const at::Tensor row_major = torch::empty(tensor.shape, at::kByte);
     const auto strides = tensor.strides.empty() ? row_major.strides().vec() : tensor.strides;
     auto& counts = counts_[name];
@@ -67,7 +67,7 @@ class SavedState {
   std::map<std::string, at::Tensor> counts_;
 };
 
-// What wanted() gets to see.
+// Returns the argument of wanted().
 inline StateDict catalogue_of(const StateDict& saved) {
   StateDict catalogue{.tensors = {}, .values = saved.values};
   for (const auto& [name, tensor] : saved.tensors)
@@ -76,7 +76,7 @@ inline StateDict catalogue_of(const StateDict& saved) {
   return catalogue;
 }
 
-// The elements that were wanted, which are returned too.
+// Loads the wanted elements, and returns the request.
 inline StateRequest load(Stateful& state, const StateDict& saved) {
   const StateRequest request = state.wanted(catalogue_of(saved));
   StateDict found{.tensors = {}, .values = saved.values};

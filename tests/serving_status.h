@@ -1,4 +1,4 @@
-// What an agent's loop does for `lockstep status`, on a thread.
+// The agent loop's work for `lockstep status`, on a thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

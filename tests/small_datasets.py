@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small data sets in the files of the large ones. Each picture has a stripe where its label says,
-so that a few steps of training suffice to tell them apart."""
+"""Small data sets in the file formats of the large ones. Each picture has a stripe at its label's
+place, so that a few steps of training suffice to tell them apart."""
 
 import random
 import struct
 
 
 def pictures(count, channels, size):
-    """(label, pixels) of `count` pictures in ten classes."""
+    """Returns (label, pixels) of `count` pictures in ten classes."""
     noise = random.Random(count)
     for number in range(count):
         label = number % 10
@@ -16,7 +16,8 @@ def pictures(count, channels, size):
 
 
 def write_idx(folder, name, count):
-    """MNIST's files: train-images-idx3-ubyte, train-labels-idx1-ubyte for the name "train"."""
+    """Writes MNIST's files: train-images-idx3-ubyte, train-labels-idx1-ubyte for the name "train".
+    """
     samples = list(pictures(count, channels=1, size=28))
     (folder / f"{name}-images-idx3-ubyte").write_bytes(
         struct.pack(">IIII", 0x803, count, 28, 28) + b"".join(pixels for _, pixels in samples))

@@ -1,4 +1,4 @@
-// Threads get stacks as under `ulimit -s 64` for the time that it lives.
+// Gives threads small stacks during its lifetime, as under `ulimit -s 64`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

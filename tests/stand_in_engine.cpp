@@ -19,12 +19,12 @@
 
 namespace lockstep::test {
 
-// What the ranks of one communicator share.
+// Shared state of the ranks of one communicator.
 struct Wire {
   explicit Wire(int size) : inputs(static_cast<std::size_t>(size)), counts(inputs.size()) {}
 
-  // Returns once all ranks have called it. Errors: aborted, when `is_cancelled` comes before;
-  // timeout.
+  // Returns once all ranks have called it. Errors: aborted, when `is_cancelled` becomes true
+  // earlier; timeout.
   void meet(const bool& is_cancelled, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex);
     if (is_cancelled) throw_aborted();
@@ -51,7 +51,7 @@ struct Wire {
   std::size_t arrived = 0;
   std::size_t meetings = 0;
 
-  std::vector<std::vector<std::byte>> inputs;  // By rank.
+  std::vector<std::vector<std::byte>> inputs;  // Index: rank.
   std::vector<std::vector<std::size_t>> counts;
 };
 
@@ -121,7 +121,7 @@ class StandInCommunicator final : public DeviceCommunicator {
     if (is_cancelled_) Wire::throw_aborted();
   }
   void gather_all(const char* what, const Buffer& input, Counts counts) {
-    require_not_cancelled();  // Others may still read what this rank gave last.
+    require_not_cancelled();  // Others may still read this rank's last input.
     if (devices_.fails) throw Error(Fault::system, "the device is on fire");
     EXPECT_EQ(input.device, DeviceKind::cuda);
     if (devices_.on_call) devices_.on_call(static_cast<int>(rank_), input);

@@ -1,7 +1,7 @@
-// CUDA devices that are not there: an engine whose communicators copy and add in the host's memory,
-// and groups of threads that have it beside the CPU's backend.
+// Simulated CUDA devices: an engine whose communicators copy and add in the host's memory, and
+// groups of threads that have it beside the CPU's backend.
 //
-// For programs that have the objects of lockstep_comm in themselves: what is hidden is used.
+// For programs that contain the objects of lockstep_comm: it uses hidden code.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,26 +24,26 @@ namespace lockstep::test {
 
 struct Wire;
 
-// What a test sees of all devices, and how it makes them fail.
+// A test's view of all devices, and its control over their failures.
 struct StandInDevices {
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<Wire>> wires;  // By group.
-  std::vector<std::string> calls;                      // Of rank 0.
+  std::map<std::string, std::shared_ptr<Wire>> wires;  // Key: group.
+  std::vector<std::string> calls;                      // Calls of rank 0.
   std::set<int> indices;
   std::atomic<int> cancelled{0};
-  std::array<std::atomic<bool>, 8> is_cancelled{};  // By rank.
+  std::array<std::atomic<bool>, 8> is_cancelled{};  // Index: rank.
   std::atomic<int> made{0};
   std::string why_not = {};
   std::atomic<bool> fails{false};
-  std::chrono::milliseconds patience = std::chrono::seconds(10);  // Of a rank that others let wait.
+  std::chrono::milliseconds patience = std::chrono::seconds(10);  // Longest wait for a rank.
 
-  // Called for each collective, on the rank's thread that calls it.
+  // Called for each collective, on the calling rank's thread.
   std::function<void(int rank, const Buffer& data)> on_call = {};
 };
 
 std::shared_ptr<const DeviceEngine> engine_of(StandInDevices& devices);
 
-// Calls `body` on each of `size` threads, which must not let an Error out.
+// Calls `body` on each of `size` threads. `body` must not throw an Error.
 void run_on(int size, StandInDevices& devices, const std::function<void(ProcessGroup&)>& body);
 
 }  // namespace lockstep::test

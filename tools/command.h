@@ -1,4 +1,4 @@
-// Runs a program for a test: what goes in, what comes out, and how it ends.
+// A program run by a test: its arguments, its output, and its end.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,11 +14,12 @@
 
 namespace lockstep::test {
 
-// Returns what `holds` says in the end; it is asked until it holds, for up to `limit`.
+// Returns true as soon as `holds` does; asks repeatedly until the limit, then returns its last
+// answer.
 bool soon(const std::function<bool()>& holds,
           std::chrono::milliseconds limit = std::chrono::seconds(20));
 
-// Nothing when the process is gone, or is a zombie.
+// False when the process has gone, or is a zombie.
 bool is_running(pid_t pid);
 
 class RunningCommand {
@@ -27,7 +28,7 @@ class RunningCommand {
   explicit RunningCommand(std::vector<std::string> arguments,
                           std::vector<std::string> environment = {});
 
-  // Kills it when it still runs.
+  // Kills the program if it still runs.
   ~RunningCommand();
   RunningCommand(const RunningCommand&) = delete;
   RunningCommand& operator=(const RunningCommand&) = delete;
@@ -36,7 +37,7 @@ class RunningCommand {
   std::string out() const;
   std::string err() const;
 
-  // Its exit code, or 1000 + the signal that killed it. At the limit it is killed.
+  // Returns its exit code, or 1000 + the signal that killed it. Kills it at the limit.
   int wait(std::chrono::milliseconds limit = std::chrono::seconds(60));
 
  private:

@@ -1,4 +1,4 @@
-// How a command ends that its command line keeps from beginning.
+// End of a command whose command line prevents its start.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +11,7 @@
 
 namespace lockstep::tools {
 
-// --help is printed to stdout. What is wrong is said in one line, and the exit code is 64, EX_USAGE
-// of sysexits.h.
+// Prints --help to stdout. Reports an error in one line, with exit code 64, EX_USAGE of sysexits.h.
 [[noreturn]] inline void end_parsing(const CLI::App& app, const CLI::ParseError& error) {
   constexpr int usage_error = 64;
   const std::string command = app.get_name();

@@ -1,5 +1,5 @@
-// `lockstep checkpoint`: opens the plugin that does it all and needs LibTorch. Where LibTorch is
-// not found, it can so name the cure, and not only a library.
+// `lockstep checkpoint`: opens the plugin that does the work and needs LibTorch. If LibTorch is
+// missing, the message can name the remedy, not only a library.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

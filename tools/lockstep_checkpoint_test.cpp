@@ -56,7 +56,7 @@ StateDict adam(double lr = 0.125) {
 
 class LockstepCheckpoint : public testing::Test {
  protected:
-  // Into a folder of its own, unless it has one.
+  // Saves into the run's folder, which it makes if necessary.
   fs::path save(const std::string& run, std::int64_t step, const StateDict& model,
                 const StateDict& optimizer = adam()) {
     Fixed first(model);
@@ -79,7 +79,7 @@ class LockstepCheckpoint : public testing::Test {
   const ScratchDirectory scratch_;
 };
 
-// The file of a part of a checkpoint that one rank saved.
+// Returns the file of a part of a checkpoint that one rank saved.
 fs::path file_of(const fs::path& checkpoint, const std::string& part) {
   for (const auto& entry : fs::directory_iterator(checkpoint))
     if (entry.path().filename().string().starts_with(part + "-")) return entry.path();
@@ -240,7 +240,7 @@ TEST_F(LockstepCheckpoint, ComparesComplexNumbers) {
   EXPECT_EQ(run({"diff", a, b}).out, "model \"filter\": 1 of 3 elements differ, by 2 at most\n");
 }
 
-// As scp -r and cp -rL leave a folder: its link is a folder, too.
+// scp -r and cp -rL leave such a folder: its link has become a folder, too.
 TEST_F(LockstepCheckpoint, ReadsAFolderThatWasCopiedWithLinksFollowed) {
   save("a", 100);
   save("a", 200);
@@ -339,7 +339,7 @@ TEST_F(LockstepCheckpoint, DoesNotMindAReaderThatIsGone) {
   EXPECT_TRUE(contains(full.err, "No space left on device\ncode 74\n")) << full.err;
 }
 
-// What `command` writes to stderr, and to stdout, when both are one terminal.
+// Returns the output of `command` when stderr and stdout are one terminal.
 std::string on_terminal(Arguments arguments) {
   int terminal = -1;
   const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);

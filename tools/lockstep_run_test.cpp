@@ -62,7 +62,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-// What was printed by rank 0 as "KEY=value".
+// Returns the variables that a rank printed as "KEY=value".
 std::map<std::string, std::string> variables_in(const std::string& text, int rank = 0) {
   const std::string prefix = std::string("[").append(std::to_string(rank)).append("] ");
   std::map<std::string, std::string> variables;
@@ -72,7 +72,7 @@ std::map<std::string, std::string> variables_in(const std::string& text, int ran
   return variables;
 }
 
-// The numbers in all lines of `text`, which ranks printed: the pids of processes, say.
+// Returns the numbers in all lines of the ranks' output, for example pids.
 std::vector<pid_t> pids_in(const std::string& text) {
   std::vector<pid_t> pids;
   for (const std::string& line : sorted_lines(text))
@@ -136,7 +136,7 @@ TEST(LockstepRun, AProgramThatCannotBeStartedCostsOneLineAndNoRank) {
   expect(text, 126);
   expect(scratch.path(), 126);
   std::filesystem::permissions(text, std::filesystem::perms::owner_all);
-  expect(text, 126);  // Only the kernel can tell that it is no program.
+  expect(text, 126);  // Only the kernel can tell that it is not a program.
 }
 
 TEST(LockstepRun, RefusesWrongOptionsWith64AndOneLine) {
@@ -157,7 +157,7 @@ TEST(LockstepRun, RefusesWrongOptionsWith64AndOneLine) {
   }
 }
 
-// The launcher's line on stderr where it has one alone, as JSON; null where it is none.
+// Returns the launcher's only line on stderr as JSON; null if there is none.
 nlohmann::json only_line(const Finished& run) {
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   return nlohmann::json::parse(run.err, nullptr, /*allow_exceptions=*/false);
@@ -294,7 +294,7 @@ TEST(LockstepRun, EachRankFindsWhatTorchrunWouldTellIt) {
 
 TEST(LockstepRun, AMasterPortThatItsUserChoseIsWhatTheRanksFindAtEveryAttempt) {
   const std::string port = std::to_string(ReservedPort().number());
-  // Rank 1 alone fails: had rank 0 failed first, rank 1 could be ended before it wrote its line.
+  // Only rank 1 fails: if rank 0 failed first, rank 1 could be ended before it writes its line.
   const Finished run = run_command(
       ranks_of_script(2,
                       "echo port$LOCKSTEP_ATTEMPT=$MASTER_PORT; [ $LOCKSTEP_ATTEMPT = 1 ] && exit; "
@@ -317,10 +317,11 @@ TEST(LockstepRun, AMasterPortThatSomebodyListensOnIsRefusedByTheProcessWithNoRan
 }
 
 TEST(LockstepRun, ARankInheritsItsLineToTheAgentAndItsErrorFileAndNoOtherDescriptor) {
-  const FileDescriptor leak(::dup(STDERR_FILENO));  // Not close-on-exec: the launcher gets it.
+  const FileDescriptor leak(::dup(STDERR_FILENO));  // Not close-on-exec: the launcher inherits it.
   const Finished run = run_command({LOCKSTEP_RUN, "-n", "3", "/bin/ls", "-l", "/proc/self/fd"});
-  std::map<char, int> open;    // Of each rank,
-  std::map<char, int> beyond;  // and all but stdin, stdout, stderr and the folder that ls lists.
+  std::map<char, int> open;  // Open descriptors of each rank.
+  // The same without stdin, stdout, stderr and the folder that ls lists.
+  std::map<char, int> beyond;
   for (const std::string& line : sorted_lines(run.out)) {
     const auto arrow = line.find(" -> ");
     if (arrow == line.npos) continue;
@@ -437,7 +438,7 @@ TEST(LockstepRun, OutputThatIsLostIsSaidAndIsTheExitCodeWhereNothingElseIs) {
   EXPECT_EQ(run_into("> /dev/full", "exit 0").code, 0) << "nothing was lost";
 }
 
-// The file's own limit, which ranks inherit, must not reach them as a signal that is ignored.
+// The file size limit, which ranks inherit, must not reach them as an ignored signal.
 TEST(LockstepRun, ALogThatOutgrowsTheLimitOfFileSizesIsSaidOnceAndTheJobGoesOn) {
   const ScratchDirectory scratch;
   const Finished run = run_command(
@@ -506,7 +507,7 @@ TEST(LockstepRun, ASecondInterruptKillsAtOnce) {
   ::kill(run.pid(), SIGINT);
   ASSERT_TRUE(
       soon([&] { return contains(run.out(), "[0] int") && contains(run.out(), "[1] int"); }));
-  ::usleep(100'000);  // Two signals at once are one to the launcher.
+  ::usleep(100'000);  // The launcher takes two signals at once for one.
   int code = 0;
   EXPECT_LT(seconds_to([&] {
               ::kill(run.pid(), SIGINT);
@@ -634,7 +635,7 @@ TEST(LockstepRun, WhatARankLeavesBehindIsEndedWithTheJob) {
   EXPECT_TRUE(all_gone(pids));
 }
 
-// Each rank, a child of it, and a grandchild that has a session of its own.
+// Starts in each rank a child, and a grandchild with a session of its own.
 constexpr const char* with_family =
     "sleep 1000 & echo $!; setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait";
 
@@ -701,7 +702,7 @@ JobPage attach() {
 
 int own_rank() { return std::atoi(std::getenv("RANK")); }
 
-// Enters the page, waits for the others and then for `end`, or until somebody has failed.
+// Enters the page, waits for the other ranks, then for `end` or for a failure.
 JobPage enter() {
   JobPage page = attach();
   page.enter(own_rank());
@@ -735,11 +736,11 @@ const Ranks one_returns_early("one rank returns without destroying the group", [
 
 const Ranks nobody_says_goodbye("no rank destroys the group", [](const Rank&) {
   const JobPage page = enter();
-  if (own_rank() == 0) ::usleep(700'000);  // Longer than a rank is given after a failure.
+  if (own_rank() == 0) ::usleep(700'000);  // Longer than the time that a rank gets after a failure.
   ::_exit(0);
 });
 
-// Starts this test's own program as the ranks, each of which runs `body`.
+// Starts this test's own program as the ranks; each one runs `body`.
 Finished run_body(const std::string& body, int ranks) {
   return run_command({LOCKSTEP_RUN, "-n", std::to_string(ranks),
                       std::filesystem::read_symlink("/proc/self/exe"), "--lockstep-rank", body, "0",

@@ -1,4 +1,4 @@
-// `lockstep status`: what this user's jobs on this host are doing.
+// `lockstep status`: shows the activity of this user's jobs on this host.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -65,7 +65,7 @@ CommandLine parse(int argc, char** argv) {
   return line;
 }
 
-// What others have written must not reach the terminal as commands, nor fill it.
+// Foreign text must not reach the terminal as commands, nor fill it.
 std::string shown(const std::string& text) { return lockstep::clean_text(text, 4096); }
 
 std::string uptime_text(const JobStatus& job) {
@@ -79,7 +79,7 @@ std::string uptime_text(const JobStatus& job) {
 
 using Row = std::vector<std::string>;
 
-// Columns as wide as their widest cell, two blanks between them; the last one as it is.
+// Formats columns as wide as their widest cell, two blanks between them; the last one is unpadded.
 std::string table(const std::vector<Row>& rows, const std::string& indent) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)
@@ -88,7 +88,7 @@ std::string table(const std::vector<Row>& rows, const std::string& indent) {
   for (const Row& row : rows) {
     std::string line = indent;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      if (widths[i] == 0) continue;  // A column that nobody has anything in.
+      if (widths[i] == 0) continue;  // Every cell of the column is empty.
       line += row[i];
       if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
     }
@@ -97,7 +97,7 @@ std::string table(const std::vector<Row>& rows, const std::string& indent) {
   return text;
 }
 
-// What its user calls it; else the beginning of what it was given by chance.
+// Returns the user's name for the job; without one, the beginning of its random id.
 std::string short_id(const std::string& id) {
   const auto dot = id.rfind('.');
   return dot == id.npos ? id.substr(0, 8) : id.substr(0, dot);
@@ -141,7 +141,7 @@ std::string text_of(const std::vector<JobStatus>& jobs) {
   return text;
 }
 
-// Says it once. False when the job that was asked for is not there.
+// Shows the jobs once. Returns false when the requested job does not exist.
 bool show(const CommandLine& line) {
   std::vector<JobStatus> jobs = lockstep::running_jobs();
   std::erase_if(jobs, [&](const JobStatus& job) { return !job.job_id.starts_with(line.job); });

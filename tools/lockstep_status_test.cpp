@@ -13,7 +13,8 @@
 namespace lockstep::test {
 namespace {
 
-// Other jobs may run here: ids that only this process has, and that their beginning tells.
+// Returns an id that only this process has, and that its beginning identifies: other jobs may run
+// here.
 std::string own_id(char first) { return first + std::to_string(::getpid()) + "-of-a-test"; }
 
 JobStatus example(char first) {
@@ -104,7 +105,7 @@ TEST(LockstepStatus, AJobThatIsNotThereIsExitCode1) {
   }
 }
 
-// Abstract sockets are of a network: in a new one there are none.
+// Abstract sockets belong to a network namespace: a new one has none.
 TEST(LockstepStatus, NoJobAtAllIsNoFailure) {
   if (run_command({"/usr/bin/unshare", "-rn", "/bin/true"}).code != 0)
     GTEST_SKIP() << "no network of its own may be made here";

@@ -8,7 +8,7 @@
 namespace lockstep::tools {
 namespace {
 
-int write_error = 0;  // The errno of the first one.
+int write_error = 0;  // errno of the first failure.
 
 }  // namespace
 

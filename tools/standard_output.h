@@ -1,4 +1,4 @@
-// What our commands print: to stdout, with an exit code that tells when it did not get there.
+// Output of our commands to stdout, with an exit code that tells of lost output.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,18 +9,18 @@ namespace lockstep::tools {
 
 inline constexpr int output_error = 74;  // EX_IOERR of sysexits.h
 
-// Buffered. What stdout does not take, and all that follows it, is not printed.
+// Buffers the text. After stdout has refused some text, nothing more is printed.
 void print(const std::string& text);
 
-// Hands on what is buffered. False when stdout takes no more.
+// Writes the buffer. Returns false when stdout takes no more.
 bool flush_output();
 
-// To be called last. Whether stdout took everything, or is a pipe whose reader has seen enough;
-// else says what went wrong.
+// To be called last. Returns true if stdout took all text, or is a pipe whose reader has closed it;
+// otherwise reports the error.
 bool output_is_complete(const char* command);
 
-// The exit code of a command that would end with `code`: after success, output_error when its
-// output is not complete.
+// Returns the exit code of a command that would end with `code`. After success, this is
+// output_error if output was lost.
 int end_output(const char* command, int code);
 
 }  // namespace lockstep::tools

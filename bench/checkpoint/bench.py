@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What saving and loading a checkpoint takes: a state of 1 GB, weights and Adam's moments in 180
-tensors that both of two ranks have, by Checkpointer and load_checkpoint() under lockstep run; by
-PyTorch's torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo; and what
-the place itself gives, by dd conv=fsync of one file of as many zeros. On a disk and in memory
+"""Benchmark of saving and loading a checkpoint of 1 GB: weights and Adam's moments in 180 tensors,
+equal on both of two ranks.
+
+The sides: Checkpointer and load_checkpoint() under lockstep run; PyTorch's
+torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo; and dd conv=fsync of
+one file of as many zeros, which shows what the place can give. The places: a disk and memory
 (tmpfs).
 
-All sides run in turn, several rounds, and remove what they wrote; what counts are ratios of figures
-of one round, of which the median and the range are printed. Ours compares checksums of all it
-loads.
+All sides run in turn, several rounds, and remove their files. The results are ratios of figures of
+one round, printed as median and range. Lockstep compares checksums of all loaded data.
 """
 
 import collections
@@ -35,7 +36,7 @@ EXAMPLES = """examples:
 """
 
 RANKS = 2
-SAVES = 2  # Of each side in a round. The last one counts: the first has memory and files to make.
+SAVES = 2  # Per side and round. The last one counts: the first must take memory and make files.
 SIDES = ("Lockstep", "DCP", "dd")
 FIGURES = {"save": "save", "load": "load", "load_cold": "load, cold"}
 TMPFS = pathlib.Path("/dev/shm")
@@ -103,7 +104,7 @@ def places(options):
 # --- One run of a side --------------------------------------------------------------------------
 
 def run(side, place, size, options):
-    """Its figures by name, or its failure as "error". What it wrote is removed."""
+    """Returns the side's figures by name, or its failure as "error"; removes its files."""
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-", dir=place.folder) as folder:
         work = ["--dir", folder, "--gb", options.gb, "--saves", SAVES, *(["--cold"] * place.cold)]
         try:
@@ -127,7 +128,7 @@ def figures_of(output):
 
 
 def run_dd(folder, size, cold):
-    """One file of whole MiB, `size` bytes or a little less."""
+    """Writes one file of whole MiB, of at most `size` bytes."""
     whole = folder / "file"
     for _ in range(SAVES):
         whole.unlink(missing_ok=True)
@@ -162,19 +163,19 @@ def measured(place, options, say):
 
 
 def values(rounds, side, name):
-    """Those of the rounds in which the side did not fail."""
+    """Returns the figures of the rounds in which the side did not fail."""
     return [entry[side][name] for entry in rounds if name in entry.get(side, {})]
 
 
 def ratios(rounds, side, base, name):
-    """How many times as fast `side` is as `base`."""
+    """Returns the speed of `side` as a multiple of `base`."""
     found = [entry[base][name] / entry[side][name] for entry in rounds
              if name in entry.get(side, {}) and name in entry.get(base, {})]
     return measure.spread(found) if found else None
 
 
 def stalls(rounds, number):
-    """The asynchronous save `number` of a turn, as a share of the synchronous one."""
+    """Returns the time of a turn's asynchronous save `number` as a share of the synchronous one."""
     found = [entry["Lockstep"]["async_save"][number] / entry["Lockstep"]["all_saves"][number]
              for entry in rounds if "async_save" in entry.get("Lockstep", {})]
     return measure.spread(found) if found else None

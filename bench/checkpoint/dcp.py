@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of bench.py: what ours.cpp does, with torch.distributed.checkpoint as it comes."""
+"""PyTorch's side of bench.py: does the same as ours.cpp, with torch.distributed.checkpoint's
+defaults."""
 
 import argparse
 import json
@@ -24,7 +25,7 @@ def parse_options():
 
 
 def state_of(gigabytes):
-    """60 tensors of four sizes, and two moments of each; the same on all ranks."""
+    """Makes 60 tensors of four sizes, and two moments of each; the same on all ranks."""
     torch.manual_seed(0)
     layers = 15
     unit = int(gigabytes * 1e9 / 12 / layers / (1 + 16 + 64 + 192))
@@ -58,7 +59,7 @@ def on_all(value, operation):
 
 
 def seconds_of(act):
-    """The time of the slowest rank."""
+    """Returns the time of the slowest rank."""
     dist.barrier()
     started = time.perf_counter()
     act()
@@ -66,7 +67,8 @@ def seconds_of(act):
 
 
 def save(state, options):
-    """The seconds of each. Earlier checkpoints are removed first, outside of the timed part."""
+    """Returns the seconds of each save. Removes earlier checkpoints first, outside of the timed
+    part."""
     taken = []
     for number in range(options.saves):
         dist.barrier()

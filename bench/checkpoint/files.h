@@ -1,4 +1,4 @@
-// The files of a checkpoint that was saved.
+// Files of a saved checkpoint.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,8 @@ inline std::uint64_t bytes_in(const std::filesystem::path& folder) {
   return bytes;
 }
 
-// The next to read them waits for the disk. Needs no root; what is not yet on the disk stays.
+// Drops cached pages, so that the next reader waits for the disk. Needs no root. Pages that are not
+// on the disk yet stay.
 inline void drop_cached(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const lockstep::FileDescriptor fd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files.h and peak_memory.h are for Python."""
+"""Python's counterpart of files.h and peak_memory.h."""
 
 import os
 import pathlib
@@ -11,7 +11,8 @@ def bytes_in(folder):
 
 
 def drop_cached(folder):
-    """The next reader waits for the disk. Needs no root; what is not on the disk yet stays."""
+    """Drops cached pages, so that the next reader waits for the disk. Needs no root. Pages that are
+    not on the disk yet stay."""
     for path in folder.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:
@@ -19,7 +20,7 @@ def drop_cached(folder):
 
 
 class PeakMemory:
-    """How much more memory this process has at its peak than it had at first, in bytes."""
+    """Growth of this process's memory, from construction to its peak, in bytes."""
 
     def __init__(self):
         pathlib.Path("/proc/self/clear_refs").write_text("5")

@@ -1,5 +1,5 @@
-// Our side of bench.py: saves and loads a state of weights and Adam's moments, which all ranks
-// have, and prints what it took. dcp.py is the other side, step for step.
+// Lockstep's side of bench.py: saves and loads weights and Adam's moments, equal on all ranks, and
+// prints times and memory. dcp.py is the other side, step for step.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/rand.h>
@@ -33,7 +33,7 @@ struct Options {
   bool cold = false;
 };
 
-// As a module and its optimizer would: shares its tensors, and loads into them.
+// Acts as a module and its optimizer do: shares its tensors, and loads into them.
 class Tensors final : public lockstep::Stateful {
  public:
   void add(const std::string& name, at::Tensor tensor) {
@@ -73,7 +73,7 @@ struct Training {
   double sum() const { return model.sum() + optimizer.sum(); }
 };
 
-// 60 tensors of four sizes, and two moments of each; the same on all ranks.
+// Makes 60 tensors of four sizes, and two moments of each; the same on all ranks.
 void fill(Training& training, double gb) {
   torch::manual_seed(0);
   constexpr int layers = 15;
@@ -94,7 +94,7 @@ double on_all(const lockstep::ProcessGroup& world, double value, lockstep::Reduc
   return tensor.item<double>();
 }
 
-// The time of the slowest rank.
+// Returns the time of the slowest rank.
 template <class Act>
 double seconds_of(const lockstep::ProcessGroup& world, Act act) {
   world.barrier();
@@ -104,11 +104,11 @@ double seconds_of(const lockstep::ProcessGroup& world, Act act) {
   return on_all(world, seconds.count(), lockstep::ReduceOp::max);
 }
 
-// What bench.py reads: in seconds and bytes, the memory of all ranks together.
+// Figures that bench.py reads, in seconds and bytes; memory is that of all ranks together.
 struct Figures {
   std::vector<double> save, async_save, async_done;
   double load = 0;
-  double load_cold = 0;  // The first one, cold only where that was asked for.
+  double load_cold = 0;  // The first load; cold only on request.
   double bytes = 0;
   double memory = 0;
   double async_memory = 0;
@@ -174,7 +174,7 @@ class Bench {
     return seconds;
   }
 
-  // Not in the time of the next save.
+  // Called between saves, so that the next save's time does not include it.
   void remove_all_saved() {
     world_.barrier();
     if (world_.rank() == 0)

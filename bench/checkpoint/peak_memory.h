@@ -1,4 +1,4 @@
-// How much more memory this process has at its peak than it had at first.
+// Growth of this process's memory, from construction to its peak.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,13 +10,13 @@
 
 class PeakMemory {
  public:
-  // Lets Linux forget the peak that there was.
+  // Resets the peak that Linux has recorded.
   PeakMemory() {
     std::ofstream("/proc/self/clear_refs") << "5";
     before_ = read("VmRSS:");
   }
 
-  // In bytes.
+  // Returns bytes.
   std::int64_t growth() const { return read("VmHWM:") - before_; }
 
  private:

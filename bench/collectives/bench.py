@@ -3,13 +3,13 @@
 """Compares the collectives of Lockstep with those of Open MPI (under mpirun) and of Gloo (through
 torch.distributed, under torchrun), on floats, between ranks of this host.
 
-The three run in turn, several rounds. A call takes as long as it takes the slowest rank; a figure
-is the median of a case's calls, timed in batches where they are short, with the same batches for
-all three and nothing between calls. A ratio is the time of the better peer over ours in one round,
-of which the median and the range over the rounds are printed.
+The three run in turn, several rounds. A call's time is that of the slowest rank; a figure is the
+median of a case's calls. Short calls are timed in batches, the same for all three, with nothing
+between calls. A ratio is the time of the better peer over ours in one round. Median and range of
+the ratios over the rounds are printed.
 
-all_reduce and broadcast work in place, the others from one buffer into another. The bytes are
-those of the larger buffer of a rank: all_gather's output, reduce_scatter's input.
+all_reduce and broadcast work in place, the others from one buffer into another. The bytes are those
+of the larger buffer of a rank: all_gather's output, reduce_scatter's input.
 """
 
 import collections
@@ -44,10 +44,10 @@ SIZES = {
 NO_BYTES = Size("-", batch=32, batches=4000, gloo_batches=25)
 OPERATIONS = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"]
 MEMORIES = {"registered": "registered", "any": "any", "none": ""}
-CROWDED = (4, 8)  # Ranks, for all_reduce only.
-COPIED = [size for size in SIZES if size >= MB]  # At what sizes memcpy is a measure.
+CROWDED = (4, 8)  # Ranks; for all_reduce only.
+COPIED = [size for size in SIZES if size >= MB]  # Sizes at which memcpy is a measure.
 
-# How much faster than the better peer all_reduce of two ranks is to be; everything else: as fast.
+# Target speed of all_reduce with two ranks, as a multiple of the better peer; other collectives: 1.
 TARGETS = {"registered": dict(zip(SIZES, (1.5, 10, 8, 10, 7))),
            "any": dict(zip(SIZES, (1, 3, 2, 2, 2)))}
 
@@ -60,7 +60,7 @@ def target_of(case):
 # --- What is measured ---------------------------------------------------------------------------
 
 def cases_of(ranks, only):
-    """What all sides measure, ours on two kinds of memory."""
+    """Returns the cases of all sides; ours run on two kinds of memory."""
     operations = OPERATIONS if ranks == 2 else ["all_reduce"]
     cases = [Case(operation, ranks, size, memory) for operation in operations if operation in only
              for size in SIZES for memory in ("registered", "any")]
@@ -70,7 +70,7 @@ def cases_of(ranks, only):
 
 
 def own_cases(ranks, only):
-    """What is measured of this host and of our own checks, to compare with."""
+    """Returns cases of this host and of our own checks, for comparison."""
     cases = [Case(copy, ranks, size, "none") for copy in ("memcpy_one", "memcpy_all")
              for size in COPIED]
     return [*cases, *([Case("flag_barrier", ranks, 0, "none")] if "barrier" in only else [])]
@@ -108,7 +108,7 @@ def command_of(side, ranks, options):
 # --- The rounds ---------------------------------------------------------------------------------
 
 def sides_here(options):
-    """Who takes part, and a line for each peer that cannot."""
+    """Returns the sides that can run, and a line for each peer that cannot."""
     sides, absent = ["Lockstep"], {}
     for peer, why in (("Open MPI", measure.why_no_open_mpi(options.build)),
                       ("Gloo", measure.why_no_torch(options.python))):
@@ -118,7 +118,7 @@ def sides_here(options):
 
 
 def run_round(number, sides, options, started):
-    """The microseconds of each case, by side."""
+    """Returns the microseconds of each case, by side."""
     figures = {side: {} for side in sides}
     for ranks in (2, *CROWDED):
         for side in measure.in_turn(number, sides):
@@ -133,7 +133,8 @@ def run_round(number, sides, options, started):
 # --- What comes out -----------------------------------------------------------------------------
 
 def of_all_rounds(rounds, side, case):
-    """Peers have one kind of memory, to which both of ours are compared. Empty when not there."""
+    """Returns all rounds' figures. Peers have one kind of memory, to which both of ours are
+    compared. Empty without figures."""
     if side != "Lockstep" and case.memory == "registered":
         case = case._replace(memory="any")
     return [figures[side][case] for figures in rounds if case in figures.get(side, {})]
@@ -151,8 +152,10 @@ def result_of(rounds, sides, case):
 
 
 def share_of_memcpy(rounds, case, ours):
-    """How much of the bytes that all ranks can copy at once the collective moves, read and written:
-    as many as each rank must read of others' and its own input, and write of results, at least."""
+    """Returns the share of memcpy's bytes, all ranks copying at once, that the collective moves.
+
+    Its bytes are the least that each rank must read of its own and others' input, and write of
+    results."""
     copies = of_all_rounds(rounds, "Lockstep", Case("memcpy_all", 2, case.bytes, "none"))
     if case.ranks != 2 or not copies:
         return {}
@@ -206,7 +209,7 @@ ratio          the better peer's time / ours""")
 
 
 def host_figures(rounds):
-    """Of memcpy, in GB/s by size, and of the checks, in ns."""
+    """Returns memcpy's GB/s by size, and the checks' ns."""
     def median(operation, size=0):
         times = of_all_rounds(rounds, "Lockstep", Case(operation, 2, size, "none"))
         return statistics.median(times) if times else None

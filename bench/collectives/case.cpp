@@ -24,7 +24,7 @@ void reset(const Case& work, Rank rank, const Memory& memory) {
   std::fill_n(memory.output, work.count(), 0.0F);
 }
 
-// What every element is after the first call, by the operation.
+// Checks each element after the first call, according to the operation.
 void check(const Case& work, Rank rank, const Memory& memory) {
   if (work.memory == "none") return;
   const bool sums = work.operation == "all_reduce" || work.operation == "reduce_scatter";

@@ -27,7 +27,7 @@ int or_throw(int result, const char* what) {
   return result;
 }
 
-// Rank 0 makes the file; the others open it where /proc shows rank 0's descriptor.
+// Rank 0 makes the file; the others open it at rank 0's descriptor in /proc.
 int shared_file(const lockstep::ProcessGroup& world, std::size_t bytes) {
   std::int64_t where[2] = {getpid(), -1};
   if (world.rank() == 0) {
@@ -49,7 +49,7 @@ FlagBarrier::FlagBarrier(const lockstep::ProcessGroup& world)
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (data == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
   flags_ = static_cast<Flag*>(data);
-  world.barrier();  // All have opened it.
+  world.barrier();  // All ranks have opened it.
   close(file);
 }
 

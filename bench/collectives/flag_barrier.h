@@ -1,5 +1,5 @@
-// A barrier with nothing around it: each rank raises its flag in shared memory and spins until all
-// are up. What barrier() takes longer is its checks, its numbering, its lock and its record.
+// A bare barrier: each rank raises its flag in shared memory and spins until all flags are up.
+// barrier() adds checks, numbering, a lock and a record: the difference is their cost.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

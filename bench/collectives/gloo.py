@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gloo's side of bench.py: what ours.cpp and case.cpp do, through torch.distributed."""
+"""Gloo's side of bench.py: does the same as ours.cpp and case.cpp, through torch.distributed."""
 
 import collections
 import statistics

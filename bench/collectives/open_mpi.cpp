@@ -1,4 +1,5 @@
-// Open MPI's side of bench.py: what ours.cpp does, on memory of malloc(), with the same batches.
+// Open MPI's side of bench.py: does the same as ours.cpp, on memory of malloc(), with the same
+// batches.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>

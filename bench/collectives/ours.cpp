@@ -1,8 +1,8 @@
-// Our side of bench.py: times the cases that its arguments name.
+// Lockstep's side of bench.py: times the cases given as arguments.
 //
-// A case's memory is "registered", "any", or "none" for what is not a collective on memory:
-// barrier; flag_barrier, the same with nothing around it; memcpy_one, in which rank 0 copies
-// alone; memcpy_all, in which all ranks copy at once.
+// A case's memory is "registered", "any", or "none". "none" is for cases without a buffer for a
+// collective: barrier; flag_barrier, a bare one; memcpy_one, where only rank 0 copies; memcpy_all,
+// where all ranks copy at once.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>
@@ -47,7 +47,7 @@ Call call_of(const Case& work, const ProcessGroup& world, const Memory& memory,
              std::optional<bench::FlagBarrier>& flags) {
   if (work.operation == "barrier") return [&] { world.barrier(); };
   if (work.operation == "flag_barrier") {
-    if (!flags) flags.emplace(world);  // Which ranks of several hosts cannot have.
+    if (!flags) flags.emplace(world);  // Ranks of several hosts cannot share its memory.
     return [&] { flags->wait(); };
   }
   const bool copies =

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Compares training steps under Lockstep with those under PyTorch's DistributedDataParallel with
-Gloo and torchrun, and with what the machine can give: copies of the bare model, one a rank, all at
-once. One thread a rank, Adam fused, on this host; PyTorch with gradient_as_bucket_view and
-static_graph.
+Gloo and torchrun, and with what the machine can give: one copy of the bare model per rank, all at
+once. Every side has one thread per rank and fused Adam, on this host. PyTorch uses
+gradient_as_bucket_view and static_graph.
 
-By default the model is a CNN with 8.7 MB of gradients, on 3x32x32 images, at several batches.
---models measures any of these, at one batch, on 1, 2 and 4 ranks, with buffers synchronised, and
-on 2 ranks with find_unused_parameters too:
+The default model is a CNN with 8.7 MB of gradients, on 3x32x32 images, at several batch sizes.
+--models measures any of these at one batch size: on 1, 2 and 4 ranks with buffers synchronised, and
+on 2 ranks with find_unused_parameters, too:
 
   cnn              3x32x32 images, 10 classes
   resnet18         3x64x64 images, 100 classes
   efficientnet_b0  3x64x64 images, 100 classes
   gpt              6 layers of width 384, 6 heads; sequences of 128 tokens of 8192
 
-All sides run in turn, several rounds; what counts are ratios of figures of one round, of which the
-median and the range are printed.
+All sides run in turn, several rounds. The results are ratios of figures of one round, printed as
+median and range.
 """
 
 import time
@@ -31,11 +31,11 @@ EXAMPLES = """examples:
   ./dev bench ddp --models gpt --ranks 2 --rounds 5
 """
 
-# Of the CNN's batch sizes: steps to warm up, and to time.
+# By the CNN's batch size: warm-up steps, timed steps.
 CNN_STEPS = {4: (40, 200), 32: (10, 60), 128: (4, 20)}
 
-# Of each of --models: samples a rank and step, so that a step takes 50 to 500 ms of one core;
-# steps.
+# By model: samples per rank and step, so that a step takes 50 to 500 ms of one core; warm-up steps;
+# timed steps.
 MODELS = {"cnn": (32, 10, 60), "resnet18": (8, 5, 30), "efficientnet_b0": (8, 5, 30),
           "gpt": (2, 4, 15)}
 
@@ -57,7 +57,7 @@ def cases_of(options):
 
 
 def measured(case, options, say):
-    """What all rounds of a case found."""
+    """Returns the figures of a case in all rounds."""
     rounds = sides.run_rounds(tables.SIDES, case, options, say)
 
     def ratio(side):

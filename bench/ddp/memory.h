@@ -1,4 +1,4 @@
-// What bench.py reads of where memory goes.
+// Memory figures for bench.py.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,6 +7,6 @@
 
 #include "bench/ddp/workload.h"
 
-// Makes one more forward and backward pass and a step, so that gradients are there, and prints on
-// rank 0 what lockstep::memory_report() says, in bytes. Collective.
+// Makes one more forward and backward pass and a step, so that gradients exist. Then rank 0 prints
+// lockstep::memory_report(), in bytes. Collective.
 void report_memory(const Workload& work, torch::optim::Optimizer& optimizer);

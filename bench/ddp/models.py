@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twins of examples/models/ for train_pytorch.py: layer for layer what torchvision and nanoGPT
-have, of which neither is needed here. The names are theirs too, so that weights can be carried
-over."""
+"""Twins of examples/models/ for train_pytorch.py: the same layers as in torchvision and nanoGPT,
+neither of which is needed here. The names are theirs too, so that weights can be carried over."""
 
 import math
 
@@ -23,7 +22,7 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs, outputs, stride):
         super().__init__()
         downsample = None
-        if stride != 1 or inputs != outputs:  # Before the others, as torchvision.
+        if stride != 1 or inputs != outputs:  # Before the others, as in torchvision.
             downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False),
                                        nn.BatchNorm2d(outputs))
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -65,7 +64,7 @@ class ResNet18(nn.Module):
 
 # --- EfficientNet-B0 ----------------------------------------------------------------------------
 
-# Of each stage: expansion, kernel, stride, channels in and out, blocks.
+# By stage: expansion, kernel, stride, channels in and out, blocks.
 STAGES = [(1, 3, 1, 32, 16, 1), (6, 3, 2, 16, 24, 2), (6, 5, 2, 24, 40, 2), (6, 3, 2, 40, 80, 3),
           (6, 5, 1, 80, 112, 3), (6, 5, 2, 112, 192, 4), (6, 3, 1, 192, 320, 1)]
 
@@ -174,7 +173,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Without dropout; the output's weights are those of the token embedding."""
+    """GPT without dropout; the output's weights are those of the token embedding."""
 
     def __init__(self, vocabulary, block_size, layers, heads, width):
         super().__init__()
@@ -210,7 +209,7 @@ def gpt(batch):
     return net, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-# By name: what makes, for a batch size, a model, its inputs and its targets; as in workload.cpp.
+# By name: a function that makes model, inputs and targets for a batch size; as in workload.cpp.
 WORKLOADS = {
     "cnn": lambda batch: images(cnn(), 32, 10, batch),
     "resnet18": lambda batch: images(ResNet18(100), 64, 100, batch),

@@ -1,4 +1,4 @@
-// The optimizers that are compared: all of them Adam, fused.
+// Compared optimizers: all of them Adam, fused.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,11 +14,12 @@
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
 
-// "adam", which each rank steps for itself; "shared", for one copy of the weights; "zero1" and
-// "zero2", the stages of ZeRO.
+// Returns "adam", which each rank steps for itself; "shared", for one copy of the weights; "zero1"
+// and "zero2", the stages of ZeRO.
 std::vector<std::string> optimizer_names();
 
-// Of the name in `options`. Collective where ranks share; without `world` it is "adam".
+// Makes the optimizer named in `options`. Collective where ranks share state; without `world` it is
+// "adam".
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const Workload& work, const Options& options,
     const std::optional<lockstep::ProcessGroup>& world);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of each side of a bench.py: ways to train with Lockstep, with PyTorch, and as many copies
-of the bare model as there are ranks, each alone but all at once. That is what the machine can give,
-so efficiency is a share of it."""
+"""One run of each side of a bench.py: ways to train with Lockstep, with PyTorch, and with copies of
+the bare model. There is one copy per rank, without a group, all at once. These copies are what the
+machine can give: efficiency is a share of it."""
 
 import collections
 import os
@@ -15,15 +15,15 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import measure  # noqa: E402, from the folder above
 
-# By side, the options of bench_ddp under `lockstep run`,
+# By side: options of bench_ddp under `lockstep run`.
 OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"],
         "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"]}
 
-# and those of train_pytorch.py under torchrun.
+# By side: options of train_pytorch.py under torchrun.
 THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"]}
 
-# What `lockstep run` sets, unless anything of malloc's is set: memory that a step frees stays with
-# the process for the next one.
+# Settings that `lockstep run` makes unless any malloc setting exists: memory that a step frees
+# stays with the process for the next one.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
     MALLOC = {}
@@ -32,7 +32,7 @@ Case = collections.namedtuple("Case", "model batch ranks find_unused warmup step
 
 
 def run_rounds(sides, case, options, say):
-    """Of each round, by side, what run() gives; `say` is told what is running."""
+    """Returns the results of run() for each round, by side; `say` is told what is running."""
     rounds = []
     for number in range(options.rounds):
         rounds.append({})
@@ -43,7 +43,7 @@ def run_rounds(sides, case, options, say):
 
 
 def run(side, case, options):
-    """The figures of one run by name: samples_per_second, and the parts of a step in ms."""
+    """Returns the figures of one run by name: samples_per_second, and the parts of a step in ms."""
     if side == "alone":
         return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone", "--on-cue"],
                       case.ranks)
@@ -57,7 +57,8 @@ def work_of(case):
 
 
 def command_of(side, case, options, meeting=None):
-    """What starts a side's ranks of this host; `meeting` says how those of others are found."""
+    """Returns the command that starts a side's ranks on this host; `meeting` tells how it finds
+    other hosts."""
     work = work_of(case) + ["--find-unused"] * case.find_unused
     how = {} if meeting is None else {"meeting": meeting}
     if side in OURS:
@@ -77,9 +78,10 @@ def figures_of(output):
 # --- The bare model -----------------------------------------------------------------------------
 
 def copies(command, count):
-    """The samples/s of all copies together, and the parts of a step as their means. Each has the
-    cores, the thread and the malloc of a rank, and they start their clocks at once. When one fails,
-    the others find no cue and end."""
+    """Returns the samples/s of all copies together, and the mean parts of a step.
+
+    Each copy has the cores, the thread and the malloc of a rank, and their clocks start at once.
+    When one fails, the others find no cue and end."""
     started = [start(command, cpus) for cpus in divide_cpus(sorted(os.sched_getaffinity(0)), count)]
     for process, errors in started:
         if process.stdout.readline() != "ready\n":
@@ -116,7 +118,8 @@ def fail(command, process, errors):
 
 
 def divide_cpus(cpus, ranks):
-    """The CPUs of each rank, as `lockstep run` binds them; with more ranks than CPUs, none."""
+    """Returns the CPUs of each rank, as `lockstep run` binds them; with more ranks than CPUs, none.
+    """
     if ranks > len(cpus):
         return [[]] * ranks
     return [cpus[len(cpus) * i // ranks:len(cpus) * (i + 1) // ranks] for i in range(ranks)]

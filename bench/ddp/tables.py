@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of bench.py: a row for each finished case, and at the end where its steps' time
-goes."""
+"""Output of bench.py: a row for each finished case; at the end, how the steps' time is divided."""
 
 import statistics
 
@@ -42,7 +41,7 @@ def label(result):
 
 
 def medians(rounds, side):
-    """Of each figure of a side."""
+    """Returns the median of each figure of a side."""
     return {name: statistics.median(entry[side][name] for entry in rounds)
             for name in rounds[0][side]}
 

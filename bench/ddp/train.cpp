@@ -1,5 +1,5 @@
-// One side of the comparison in bench.py: training steps under Lockstep, on random data that is
-// there already. train_pytorch.py is the other side, step for step.
+// Lockstep's side of bench.py: training steps on random data that is made beforehand.
+// train_pytorch.py is the other side, step for step.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
@@ -23,14 +23,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of all timed steps, on this rank.
+// Times of all timed steps on this rank.
 struct Times {
   Clock::duration whole{};
   Clock::duration forward{};
   Clock::duration backward{};  // With the loss.
   Clock::duration optimizer{};
   std::optional<lockstep::BackwardTimes> parts;  // SharedOptimizer waits and reduces in its step.
-  std::chrono::nanoseconds step{};               // What it does beside.
+  std::chrono::nanoseconds step{};               // The rest of its step.
 };
 
 void wait_for_start(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
@@ -43,7 +43,7 @@ void wait_for_start(const Options& options, const std::optional<lockstep::Proces
 
 void step(const Workload& work, bool in_pieces, torch::optim::Optimizer& optimizer, Times& times) {
   const auto begun = Clock::now();
-  auto forwarded = begun;  // In pieces forward and backward passes alternate.
+  auto forwarded = begun;  // In micro-batches, forward and backward passes alternate.
   if (in_pieces) {
     work.ddp->train_pieces(0, [&](const lockstep::Piece& piece) {
       return loss_of(work.forward(piece.of(work.inputs)), piece.of(work.targets));
@@ -61,7 +61,7 @@ void step(const Workload& work, bool in_pieces, torch::optim::Optimizer& optimiz
   times.optimizer += Clock::now() - differentiated;
 }
 
-// The parts that Lockstep measures itself, so far.
+// Times that Lockstep itself has measured so far.
 struct Parts {
   Parts(const Workload& work, const torch::optim::Optimizer& optimizer) {
     if (work.ddp) backward = work.ddp->backward_times();
@@ -105,7 +105,7 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   return times;
 }
 
-// bench.py reads this.
+// Prints the figures for bench.py.
 void print(const Options& options, int ranks, const Times& times) {
   const std::chrono::duration<double> seconds = times.whole;
   const auto samples = static_cast<double>(options.batch * options.steps * ranks);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of bench.py: what train.cpp does, under PyTorch's DistributedDataParallel and
-Gloo, at the settings at which they are fastest."""
+"""PyTorch's side of bench.py: does the same as train.cpp, under DistributedDataParallel and Gloo,
+with their fastest settings."""
 
 import argparse
 import time
@@ -32,7 +32,7 @@ def distributed(net, options):
     ddp = nn.parallel.DistributedDataParallel(
         net, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
         find_unused_parameters=options.find_unused, static_graph=not options.find_unused)
-    if options.fp16:  # Its hook for bfloat16 wants a GPU.
+    if options.fp16:  # Its hook for bfloat16 needs a GPU.
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     return ddp
 
@@ -45,7 +45,7 @@ def optimizer_of(net, options):
 
 
 def step(net, adam, inputs, targets):
-    """The seconds of forward, loss and backward, and optimizer."""
+    """Returns the seconds of forward, loss and backward, and optimizer."""
     begun = time.perf_counter()
     logits = net(inputs)
     forwarded = time.perf_counter()
@@ -57,7 +57,7 @@ def step(net, adam, inputs, targets):
 
 
 def train(options):
-    """The seconds of all timed steps, and of their parts on this rank."""
+    """Returns the seconds of all timed steps, and of their parts, on this rank."""
     torch.manual_seed(0)
     net, inputs, targets = models.WORKLOADS[options.model](options.batch)
     if not options.alone:

@@ -1,4 +1,4 @@
-// The models that are compared, with random data that is there already. models.py has their twins.
+// Compared models, with random data that is made beforehand. models.py has their twins.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,11 +19,12 @@ struct Workload {
   torch::Tensor targets;
   std::vector<torch::Tensor> parameters;
   std::function<torch::Tensor(const torch::Tensor& inputs)> forward;
-  std::shared_ptr<lockstep::DataParallelBase> ddp;  // Null when alone.
+  std::shared_ptr<lockstep::DataParallelBase> ddp;  // Null without a group.
 };
 
-// The mean of images' [N, classes] and [N], or of tokens' [N, T, vocabulary] and [N, T].
+// Returns the mean loss of images' [N, classes] and [N], or of tokens' [N, T, vocabulary] and [N,
+// T].
 torch::Tensor loss_of(const torch::Tensor& outputs, const torch::Tensor& targets);
 
-// Of the model that `options` name. Without `world` it is bare, else a DistributedDataParallel.
+// Makes the model named in `options`: bare without `world`, otherwise in a DistributedDataParallel.
 Workload make_workload(const Options& options, const std::optional<lockstep::ProcessGroup>& world);

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""all_reduce of all sides of bench.py, on hosts that are there."""
+"""all_reduce of all sides of bench.py, on existing hosts."""
 
 import collections
 
 from jobs import HERE, measure
 from cases import KB, MB, Case, case_text, figures_of
 
-# Calls of each size that count, by link.
+# By link: number of calls per size that count.
 Size = collections.namedtuple("Size", "name calls")
 SIZES = {
     64 * KB: Size("64 KB", {"as it is": 200, "1 Gbit/s": 60}),
@@ -15,13 +15,13 @@ SIZES = {
     64 * MB: Size("64 MB", {"as it is": 5, "1 Gbit/s": 2}),
 }
 
-# "Lockstep" is with two levels, which one rank a host has no use for; "flat" is Lockstep, too;
-# "own" is the engine without it, "PyTorch" another Gloo.
+# "Lockstep" uses two levels, which do not help one rank per host. "flat" is Lockstep with the
+# engine alone. "own" is the engine without Lockstep; "PyTorch" is another Gloo.
 Side = collections.namedtuple("Side", "engine kind")
 
 
 class Engines:
-    """Which of them are here, and why others are not."""
+    """The engines that exist here, and why others are missing."""
 
     def __init__(self, options):
         self.build = options.build
@@ -49,7 +49,7 @@ class Engines:
 
 
 def measure_all_reduce(engines, options, job, link, number, say):
-    """The microseconds of each case, by side."""
+    """Returns the microseconds of each case, by side."""
     figures = {}
     for side in measure.in_turn(number, engines.sides(job.ranks)):
         say(f"all_reduce, {side.engine}, {side.kind}")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares ranks of two hosts under Lockstep, over each engine, with that engine's own all_reduce
-in a program that has nothing else, with PyTorch's Gloo, and training steps with PyTorch's
-DistributedDataParallel over Gloo. The hosts are network namespaces of this machine, which root can
-make, each with its share of the CPUs; their link is as it is, or shaped to 1 Gbit/s.
+"""Compares ranks of two hosts under Lockstep, over each engine, with three peers: that engine's own
+all_reduce in a program without Lockstep, PyTorch's Gloo, and, for training steps, PyTorch's
+DistributedDataParallel over Gloo. The hosts are network namespaces of this machine, which need
+root, each with its share of the CPUs. Their link is unshaped, or shaped to 1 Gbit/s.
 
 all_reduce is of floats, in place. Lockstep's two levels (shm+ENGINE) work on registered memory and
-on any memory, and are compared with the flat way (ENGINE alone) and with the engine's own. A call
-takes as long as it takes the slowest rank; a figure is the median of its calls. Training is of the
-CNN of ./dev bench ddp, on whichever backend Lockstep chooses.
+on any memory. They are compared with the flat way (ENGINE alone) and with the engine's own. A
+call's time is that of the slowest rank; a figure is the median of its calls. Training uses the CNN
+of ./dev bench ddp, on the backend that Lockstep chooses.
 
-All sides run in turn, several rounds; what counts are ratios of figures of one round, of which the
-median and the range are printed.
+All sides run in turn, several rounds. The results are ratios of figures of one round, printed as
+median and range.
 """
 
 import os
@@ -63,7 +63,7 @@ def parse_options():
 
 
 def run_round(number, options, parts, started):
-    """What each part gives, by link and ranks a host."""
+    """Returns the figures of each part, by link and ranks per host."""
     figures = {}
     for link in options.links:
         with jobs.hosts_of(link) as hosts:

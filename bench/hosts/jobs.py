@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on hosts that are made on this machine: how each side of bench.py is started on them."""
+"""Jobs on hosts that are made on this machine: starts each side of bench.py on them."""
 
 import contextlib
 import os
@@ -23,10 +23,10 @@ from sides import measure  # noqa: E402
 
 HOSTS = 2
 PORT = 29400
-TIME_LIMIT = 300  # Seconds for a job, many times what the slowest needs,
-TIME_TO_FOLLOW = 10  # and until the launcher of one host has learnt that another's failed.
+TIME_LIMIT = 300  # Seconds for a job, many times the need of the slowest.
+TIME_TO_FOLLOW = 10  # Seconds until a host's launcher has learnt of another's failure.
 
-# By name, what tbf lets through in each direction, at both ends.
+# By name: the rate of tbf in each direction, at both ends.
 LINKS = {"as it is": None, "1 Gbit/s": "1gbit"}
 
 
@@ -40,7 +40,7 @@ def hosts_of(link):
 
 
 def cpus_of_hosts():
-    """Each host has its share of this machine's, as hosts have CPUs of their own."""
+    """Returns the CPUs of each host: its share of this machine's."""
     return sides.divide_cpus(sorted(os.sched_getaffinity(0)), HOSTS)
 
 
@@ -49,7 +49,7 @@ class Job:
 
     def __init__(self, hosts, ranks, options):
         self.hosts = hosts
-        self.ranks = ranks  # Of each host.
+        self.ranks = ranks  # Per host.
         self.options = options
 
     def by_lockstep(self, program, *words, **variables):
@@ -75,7 +75,7 @@ class Job:
         return run_all([(self.hosts[0], command)], {})
 
     def train(self, side, case):
-        """The figures of a side of bench/ddp."""
+        """Returns the figures of a side of bench/ddp."""
         ours = side in sides.OURS
         meeting = self._at_first if ours else self._at_master
         return sides.figures_of(self._on_each(
@@ -110,7 +110,7 @@ OF_TORCHRUN = {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
 def run_all(commands, variables):
-    """The standard output of commands on their hosts, one after the other; a failure is ours."""
+    """Runs commands on their hosts, all at once; returns their joined outputs. Exits on failure."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     with contextlib.ExitStack() as stack:
         files = [(stack.enter_context(tempfile.TemporaryFile("w+")),
@@ -133,7 +133,7 @@ def text_of(file):
 
 
 def await_all(processes):
-    """What went wrong; empty when all ended well. None of them is left."""
+    """Waits for all processes and returns the problem; empty when all ended well. None is left."""
     deadline = time.monotonic() + TIME_LIMIT
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         if any(process.poll() for process in processes):

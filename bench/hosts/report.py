@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench.py finds: ratios, whether they are what is wanted, and how they are shown."""
+"""Results of bench.py: ratios, their goals, and their display."""
 
 import os
 import statistics
@@ -11,18 +11,18 @@ from training import BATCH, SIDES
 
 KINDS = ("Lockstep", "flat", "own", "PyTorch")
 
-# Where bandwidth counts: the size from which a ratio of all_reduce is judged.
+# Size from which a ratio of all_reduce is judged: there bandwidth counts.
 JUDGED_BYTES = 1 * MB
 SHAPED = "1 Gbit/s"
 
-# The least ratios, by what they compare: all_reduce's of SHAPED or of all links,
+# Least ratios of all_reduce: to the flat way, on SHAPED; to the engine's own, on all links.
 FLAT_GOAL, OWN_GOAL = 1.5, 0.9
-# and training's on SHAPED.
+# Least ratios of training on SHAPED, by the compared sides.
 DDP_GOALS = {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch fp16"): None}
 
 
 def results_of(rounds):
-    """Of all rounds so far: a list of figures for each part."""
+    """Returns a list of figures for each part, from all rounds so far."""
     results = {"all_reduce": [], "ddp": []}
     for part, link, ranks in rounds[0]:
         figures = [entry[part, link, ranks] for entry in rounds]
@@ -60,7 +60,7 @@ def all_reduce_row(figures, link, ranks, engine, size, memory):
 
 
 def compared(theirs, ours, goal):
-    """The ratio of two lists of times, one a round."""
+    """Returns the ratios of two lists of times, one per round."""
     ratio = measure.spread([their / our for their, our in zip(theirs, ours)])
     return ratio | ({} if goal is None else {"goal": goal, "met": ratio["ratio"] >= goal})
 
@@ -77,7 +77,8 @@ def training_rows(figures, link, ranks):
                         for side in SIDES if side in figures[0]},
            "ratios": {}}
     for (ours, theirs), goal in DDP_GOALS.items():
-        if theirs in figures[0]:  # Of speeds: the other way round than of times.
+        # These are speeds: the ratio is the other way round than for times.
+        if theirs in figures[0]:
             row["ratios"][f"{ours} / {theirs}"] = compared(speeds(ours), speeds(theirs),
                                                            goal if link == SHAPED else None)
     return [row]
@@ -159,8 +160,9 @@ def print_training(rows):
 
 
 def judged(results):
-    """Each goal's name, the ratio that is judged, and where it was found: of all_reduce's sizes and
-    memories, the one that comes closest to missing it."""
+    """Returns each goal's name, the judged ratio, and its place.
+
+    Among all_reduce's sizes and memories, the ratio closest to missing the goal is judged."""
     groups = {}
     for row in results["all_reduce"]:
         place = f"{SIZES[row['bytes']].name}, {row['memory']} memory"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long `lockstep run` takes to start a job and to end it when a rank dies, against torchrun;
-how long init_process_group() takes, against PyTorch's with Gloo; and what a rendezvous of many
-hosts costs.
+"""Measures how long `lockstep run` takes to start a job and to end it when a rank dies, against
+torchrun; the time of init_process_group(), against PyTorch's with Gloo; and the cost of a
+rendezvous of many hosts.
 
-Both sides run in turn, several rounds; what counts are ratios of figures of one round, of which the
-median and the range are printed.
+Both sides run in turn, several rounds. The results are ratios of figures of one round, printed as
+median and range.
 """
 
 import pathlib
@@ -71,7 +71,8 @@ class Bench:
             print("  ".join(str(cell).rjust(width) for cell, width in zip(row, widths)))
 
     def compare(self, title, cases):
-        """Each case: its name, a function of our side and one of theirs or None, in ms.."""
+        """Measures cases: a name, and functions that return the ms of our side and of theirs (or
+        None)."""
         seen = {name: {"Lockstep": [], "PyTorch": []} for name, *_ in cases}
         for number in range(self.options.rounds):
             for name, ours, theirs in cases:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of bench.py under torchrun: what ours.cpp does, with Gloo."""
+"""PyTorch's side of bench.py under torchrun: does the same as ours.cpp, with Gloo."""
 
 import os
 import signal

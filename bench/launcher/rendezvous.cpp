@@ -1,5 +1,5 @@
-// What a rendezvous of many hosts costs, with all of them on this one: an agent's side for each,
-// all in one loop, and a store's client in a thread of its own for each of their ranks.
+// Cost of a rendezvous of many hosts, all on this one: an agent's side for each host, all in one
+// loop, and a store's client in a thread of its own for each rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/rendezvous.h"
@@ -27,7 +27,7 @@ using lockstep::Round;
 
 constexpr auto limit = std::chrono::minutes(2);
 
-// All that this host's processes have sent to each other, in packets with their headers.
+// Returns all bytes that this host's processes have sent to each other, in packets with headers.
 long long bytes_on_loopback() {
   std::ifstream in("/sys/class/net/lo/statistics/rx_bytes");
   long long bytes = 0;
@@ -44,7 +44,7 @@ lockstep::RunOptions options_of(int hosts, int ranks, int port) {
   return options;
 }
 
-// Until every host has been ordered to start its ranks.
+// Turns all loops until every host has been ordered to start its ranks.
 std::vector<Round> start(const std::vector<std::unique_ptr<lockstep::Rendezvous>>& hosts) {
   std::vector<Round> rounds;
   const auto deadline = Clock::now() + limit;
@@ -61,7 +61,7 @@ std::vector<Round> start(const std::vector<std::unique_ptr<lockstep::Rendezvous>
   return rounds;
 }
 
-// What ranks do in init_process_group(): rank 0 says a word, and all of them learn it.
+// Does the work of init_process_group(): rank 0 sets a value, and all ranks read it.
 void meet(const Round& round, int rank, const std::optional<lockstep::JobToken>& token) {
   const auto colon = round.store.rfind(':');
   lockstep::TcpStore store({.host = round.store.substr(0, colon),
@@ -85,7 +85,7 @@ void measure(int hosts, int ranks) {
   auto begin = Clock::now();
   std::vector<std::unique_ptr<lockstep::Rendezvous>> all;
   for (int host = 0; host < hosts; ++host) {
-    ::setenv("LOCKSTEP_JOB_TOKEN", token.c_str(), 1);  // Each takes it away.
+    ::setenv("LOCKSTEP_JOB_TOKEN", token.c_str(), 1);  // Each Rendezvous removes it.
     all.push_back(std::make_unique<lockstep::Rendezvous>(options));
   }
   const std::vector<Round> rounds = start(all);

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What one copy of the weights per host (share_parameters) gains in time and memory over a copy in
-each rank (plain DistributedDataParallel) and over ZeRO, Lockstep's and PyTorch's. First training
-steps of a CNN with 8.7 MB of gradients and a GPT with 55 MB, at several batches: samples/s against
-PyTorch, against what the machine can give, and the time in which gradients are summed and weights
-stepped. Then bytes of parameters, gradients, optimizer state and buckets on 1, 2, 4 and 8 ranks,
-predicted and measured.
+"""Measures what one copy of the weights per host (share_parameters) gains in time and memory. The
+peers are a copy in each rank (plain DistributedDataParallel) and ZeRO, Lockstep's and PyTorch's.
 
-One thread a rank, Adam fused, on this host; PyTorch under torchrun with Gloo,
-gradient_as_bucket_view and static_graph. All sides run in turn, several rounds; what counts are
-ratios of figures of one round, of which the median and the range are printed.
+The first part is training steps of a CNN with 8.7 MB of gradients and a GPT with 55 MB, at several
+batch sizes. It shows samples/s against PyTorch and against what the machine can give, and the time
+to sum gradients and step weights. The second part is the bytes of parameters, gradients, optimizer
+state and buckets on 1, 2, 4 and 8 ranks, predicted and measured.
+
+Every side has one thread per rank and fused Adam, on this host. PyTorch runs under torchrun with
+Gloo, gradient_as_bucket_view and static_graph. All sides run in turn, several rounds. The results
+are ratios of figures of one round, printed as median and range.
 """
 
 import pathlib

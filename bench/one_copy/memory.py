@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where memory goes in Lockstep's ways to train: lockstep::memory_report() after a few steps."""
+"""Memory in Lockstep's ways to train: lockstep::memory_report() after a few steps."""
 
 import pathlib
 import re
@@ -20,7 +20,7 @@ in these alone. Of a rank: the most that any has of each. Of the host: what rank
 Processes: all that all of them have resident.
 """
 
-# How wide what goes before the figures is.
+# Width of the text before the figures.
 MARGIN = 28
 
 
@@ -46,7 +46,8 @@ def run(options, started, results):
 
 
 def measured(model, side, ranks, options):
-    """By rank and "host", then kind, then part: bytes, or None where they cannot be told apart."""
+    """Returns bytes by rank and "host", then kind, then part; None where they cannot be told apart.
+    """
     command = measure.lockstep_run(options.build, ranks, "bench_ddp", "--model", model, "--batch",
                                    1, "--warmup", 0, "--steps", 3, "--memory", *sides.OURS[side])
     report = {}
@@ -91,7 +92,8 @@ def mebibytes(count):
 
 
 def print_growth(found):
-    """By side and ranks: parameters and optimizer state of the host, over those of one rank."""
+    """Prints, by side and ranks, the host's parameters and optimizer state over those of one rank.
+    """
 
     def weight(side, ranks):
         parts = found[side, ranks]["host"]["measured"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of all sides of bench.py, and how their speeds compare."""
+"""Training steps of all sides of bench.py, and comparisons of their speeds."""
 
 import pathlib
 import sys
@@ -12,14 +12,13 @@ from sides import Case, measure  # noqa: E402
 SIDES = ("one copy", "Lockstep", "ZeRO-1", "ZeRO-2", "PyTorch", "PyTorch ZeRO", "alone")
 RANKS = 2
 
-# By model and batch: steps to warm up, and to time, so that a side takes half a minute at most.
+# By model and batch size: warm-up steps, timed steps. A side takes half a minute at most.
 STEPS = {"cnn": {4: (40, 200), 32: (10, 60), 128: (4, 20)},
          "gpt": {4: (4, 30), 32: (1, 5), 128: (1, 2)}}
 MODELS = tuple(STEPS)
 BATCHES = (4, 32, 128)
 
-# Of each comparison: its name, the sides that are compared, and what the first is meant to reach at
-# the batches 4, 32 and 128.
+# By comparison: the peer's side, and the goals at batch sizes 4, 32 and 128.
 COMPARISONS = {"to PyTorch DDP": ("PyTorch", (2.1, 1.45, 1.25)),
                "to PyTorch ZeRO": ("PyTorch ZeRO", None),
                "to plain DDP": ("Lockstep", None),
@@ -71,7 +70,7 @@ def measured(case, options, say):
 
 
 def comparisons(rounds, measured_sides):
-    """Of one copy: how much faster it is than other sides, and how much less its step takes."""
+    """Compares one copy with other sides: its speed, and the time of its step."""
     if "one copy" not in measured_sides:
         return {}
 
@@ -86,7 +85,8 @@ def comparisons(rounds, measured_sides):
 
 
 def sum_and_step(side):
-    """The ms of a step in which gradients are summed and weights stepped, on rank 0.
+    """Returns the ms of a step in which gradients are summed and weights stepped, on rank 0.
+
     SharedOptimizer's part `optimizer` has all of it and the waits; its `step` only steps."""
     return side["reduce"] + side.get("step", side["optimizer"])
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the same bits on any number of ranks cost: training steps of a CNN with 8.7 MB of gradients
-in `deterministic` pieces, against the same steps of plain DistributedDataParallel. Adam fused, one
-thread a rank, on this host. All sides run in turn, several rounds; what counts are ratios of
-figures of one round, of which the median and the range are printed.
+"""Measures the cost of the same bits on any number of ranks: training steps of a CNN with 8.7 MB of
+gradients in `deterministic` micro-batches, against the same steps of plain DistributedDataParallel.
+Every side has fused Adam and one thread per rank, on this host. All sides run in turn, several
+rounds. The results are ratios of figures of one round, printed as median and range.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ EXAMPLES = """examples:
   ./dev bench pieces --pieces 4 --batches 32 --rounds 9
 """
 
-# By samples a rank and step: steps to warm up, and to time.
+# By samples per rank and step: warm-up steps, timed steps.
 STEPS = {8: (20, 120), 32: (10, 60), 128: (4, 20)}
 
 

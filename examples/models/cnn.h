@@ -20,7 +20,7 @@ struct Cnn : torch::nn::Module {
     register_module("linear2", linear2);
   }
 
-  // Of images [N, channels, size, size], the classes' logits [N, classes].
+  // Images [N, channels, size, size] to logits of the classes [N, classes].
   torch::Tensor forward(torch::Tensor x) {
     x = torch::max_pool2d(torch::relu(conv1(x)), 2);
     x = torch::max_pool2d(torch::relu(conv2(x)), 2);

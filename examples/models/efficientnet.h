@@ -20,22 +20,22 @@
 #include "examples/models/layers.h"
 
 struct EfficientNetOptions {
-  double width = 1;  // Multiplies channels,
-  double depth = 1;  // and the blocks of each stage.
+  double width = 1;  // Factor on channels.
+  double depth = 1;  // Factor on the blocks of each stage.
   double dropout = 0.2;
-  double stochastic_depth = 0.2;  // How often the last block is left out; earlier ones less.
+  double stochastic_depth = 0.2;  // Probability of skipping the last block; less for earlier ones.
   std::int64_t classes = 1000;
   MakeNorm norm = batch_norm;
 };
 
-// `channels` times `factor`, as a multiple of 8 that is not more than a tenth below it.
+// Returns `channels` times `factor`, as a multiple of 8 that is at most a tenth below it.
 inline std::int64_t scaled_channels(std::int64_t channels, double factor) {
   const double wanted = static_cast<double>(channels) * factor;
   const auto rounded = std::max<std::int64_t>(8, static_cast<std::int64_t>(wanted + 4) / 8 * 8);
   return static_cast<double>(rounded) < 0.9 * wanted ? rounded + 8 : rounded;
 }
 
-// A convolution that keeps sizes at stride 1, its norm, and SiLU if it is to be activated.
+// Convolution that keeps sizes at stride 1, its norm, and SiLU if `activated`.
 inline Layers convolution(torch::nn::Conv2dOptions options, const MakeNorm& norm,
                           bool activated = true) {
   Layers layers;
@@ -46,7 +46,7 @@ inline Layers convolution(torch::nn::Conv2dOptions options, const MakeNorm& norm
   return layers;
 }
 
-// Scales each channel by a factor between 0 and 1 that it works out from all channels' means.
+// Scales each channel by a factor between 0 and 1, computed from all channels' means.
 struct SqueezeExcitationImpl : torch::nn::Module {
   SqueezeExcitationImpl(std::int64_t channels, std::int64_t squeezed)
       : fc1(torch::nn::Conv2dOptions(channels, squeezed, 1)),
@@ -66,12 +66,13 @@ struct SqueezeExcitationImpl : torch::nn::Module {
 TORCH_MODULE(SqueezeExcitation);
 
 struct MBConvOptions {
-  double expand;  // How many times as many channels the block has inside.
+  double expand;  // Channels inside the block, as a multiple of its input's.
   std::int64_t kernel, stride, in, out;
 };
 
-// Expands the channels, convolves each by itself, weighs them, and projects them back. Where shapes
-// allow it the input is added, and in training, with a sample's luck, is all that is left of it.
+// Expands the channels, convolves each one by itself, weighs them, and projects them back. Where
+// shapes allow it the input is added. In training a sample may skip the block at random: then only
+// the input is left.
 struct MBConvImpl : torch::nn::Module {
   MBConvImpl(const MBConvOptions& options, double drop, const MakeNorm& norm)
       : residual(options.stride == 1 && options.in == options.out), drop_probability(drop) {
@@ -120,7 +121,7 @@ struct EfficientNetImpl : LayersImpl {
  private:
   static Layers features(const EfficientNetOptions& options, std::int64_t last_channels) {
     struct Stage {
-      MBConvOptions block;  // The first one.
+      MBConvOptions block;  // First block.
       int blocks;
     };
     constexpr std::array stages{Stage{{1, 3, 1, 32, 16}, 1},  Stage{{6, 3, 2, 16, 24}, 2},
@@ -169,8 +170,8 @@ struct EfficientNetImpl : LayersImpl {
 };
 TORCH_MODULE(EfficientNet);
 
-// B0 to B7, by `size`. Of images [N, 3, height, width], the classes' logits [N, classes]. At 1000
-// classes B0 has 5,288,548 parameters, B7 66,347,960.
+// Makes B0 to B7, by `size`. Images [N, 3, height, width] to logits [N, classes]. With 1000 classes
+// B0 has 5,288,548 parameters, B7 66,347,960.
 inline EfficientNet efficientnet_b(int size, std::int64_t classes = 1000) {
   struct Scale {
     double width, depth, dropout;

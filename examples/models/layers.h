@@ -1,9 +1,10 @@
-// What the convolutional models here are built from: layers in a row, under the names that
-// torchvision gives them, so that its weights can be loaded.
+// Building blocks of the convolutional models: layers in a row, under torchvision's names, so that
+// its weights can be loaded.
 //
-// A layer in a torch::nn::Sequential can be replaced by one of another type, which a typed member
-// cannot: forward() is not virtual. So every batch norm here lies in one, and
-// lockstep::convert_sync_batchnorm() finds it; or a model is made with another `norm` at once.
+// A layer in a torch::nn::Sequential can be replaced by one of another type. A typed member cannot:
+// forward() is not virtual. So every batch norm here lies in a Sequential, and
+// lockstep::convert_sync_batchnorm() finds it. A model may also be made with another `norm` at
+// once.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,13 +18,13 @@
 #include <memory>
 #include <optional>
 
-// A torch::nn::Sequential that can be in another one, as its forward() is no template. Layers are
-// put in with push_back(), one at a time: of Layers(a(), b()) GCC makes b first, and weights would
-// not be the ones that Python draws from the same seed.
+// A torch::nn::Sequential that can be in another one, because its forward() is not a template. Add
+// layers with push_back(), one at a time. GCC evaluates Layers(a(), b()) from the right: the
+// weights would not be those that Python draws from the same seed.
 struct LayersImpl : torch::nn::SequentialImpl {
   torch::Tensor forward(const torch::Tensor& x) { return SequentialImpl::forward(x); }
 
-  // Throws: Sequential's own would forget the names, and what a derived class adds.
+  // Throws: Sequential's own clone() would lose the names and a derived class's members.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = {}) const override {
     return torch::nn::Module::clone(device);
@@ -31,7 +32,7 @@ struct LayersImpl : torch::nn::SequentialImpl {
 };
 TORCH_MODULE(Layers);
 
-// Makes the normalisation of so many channels.
+// Makes the normalisation of that many channels.
 using MakeNorm = std::function<torch::nn::AnyModule(std::int64_t channels)>;
 
 inline torch::nn::AnyModule batch_norm(std::int64_t channels) {

@@ -1,16 +1,16 @@
-// Names of weights that others published for the models here: for lockstep::load_weights().
+// Names of published weights for the models here, for lockstep::load_weights().
 //
-// torchvision's ResNet and EfficientNet have the names of those here and need no table.
+// torchvision's ResNet and EfficientNet have the same names as those here, and need no table.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <lockstep/checkpoint/name_table.h>
 
-// Of GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) as Hugging Face has it: the hub's
+// Names of GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) in Hugging Face's form: the hub's
 // model.safetensors, or the state_dict() of GPT2Model or GPT2LMHeadModel. Its Conv1D layers have
-// their weights the other way round, and old files have attention masks. lm_head is the token
-// embedding, here as there.
+// transposed weights, and old files have attention masks. lm_head is the token embedding in both
+// models.
 //   auto net = std::make_shared<Gpt>(GptOptions{});
 //   lockstep::load_weights(*net, "model.safetensors", hugging_face_gpt2_names());
 inline lockstep::NameTable hugging_face_gpt2_names() {
@@ -22,7 +22,7 @@ inline lockstep::NameTable hugging_face_gpt2_names() {
           {.pattern = R"((?:transformer\.)?(.+))", .replacement = "transformer.$1"}};
 }
 
-// Of what nanoGPT saves, once its tensors are in a file of safetensors.
+// Names of nanoGPT's checkpoints, once their tensors are in a safetensors file.
 inline lockstep::NameTable nanogpt_names() {
   return {{.pattern = R"(lm_head\.weight)", .ignore = true},
           {.pattern = R"(transformer\.h\.\d+\.attn\.bias)", .ignore = true}};

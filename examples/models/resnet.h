@@ -17,13 +17,13 @@
 
 #include "examples/models/layers.h"
 
-// Two convolutions, to whose result the input is added; `downsample`, where shapes change, makes
-// the input fit.
+// Two convolutions whose result is added to the input; `downsample` adapts the input where shapes
+// change.
 struct BasicBlockImpl : LayersImpl {
   BasicBlockImpl(std::int64_t in, std::int64_t out, std::int64_t stride, const MakeNorm& norm) {
     using torch::nn::Conv2d;
     using torch::nn::Conv2dOptions;
-    if (stride != 1 || in != out) {  // Before the others: so are its weights in Python.
+    if (stride != 1 || in != out) {  // Before the others: Python draws its weights first.
       downsample->push_back(Conv2d(Conv2dOptions(in, out, 1).stride(stride).bias(false)));
       downsample->push_back(norm(out));
     }
@@ -45,7 +45,7 @@ struct BasicBlockImpl : LayersImpl {
 TORCH_MODULE(BasicBlock);
 
 struct ResNetImpl : LayersImpl {
-  // `blocks` are those of each stage.
+  // `blocks` has the number of blocks of each stage.
   ResNetImpl(const std::array<int, 4>& blocks, std::int64_t classes, const MakeNorm& norm) {
     push_back("conv1", torch::nn::Conv2d(
                            torch::nn::Conv2dOptions(3, 64, 7).stride(2).padding(3).bias(false)));
@@ -76,7 +76,7 @@ struct ResNetImpl : LayersImpl {
 };
 TORCH_MODULE(ResNet);
 
-// Of images [N, 3, height, width], the classes' logits [N, classes]. 11,689,512 parameters at 1000.
+// Images [N, 3, height, width] to logits [N, classes]. 11,689,512 parameters with 1000 classes.
 inline ResNet resnet18(std::int64_t classes = 1000, const MakeNorm& norm = batch_norm) {
   return ResNet(std::array{2, 2, 2, 2}, classes, norm);
 }

@@ -1,4 +1,4 @@
-// Marks what a shared library of Lockstep lets its users see.
+// Marks a declaration that Lockstep's shared libraries export.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// What an Error says, for those who put it into another one.
+// The message of an Error, to be put into another Error.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Without the fault before it and the place in our sources behind it, which a second Error adds
-// anew.
+// Returns the message without the fault in front and the source location at the end. The second
+// Error adds both again.
 LOCKSTEP_API std::string bare_text(const Error& error);
 
 }  // namespace lockstep

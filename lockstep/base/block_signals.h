@@ -1,4 +1,5 @@
-// Signals are for the user's threads: a thread that is started while one of these lives gets none.
+// Blocks all signals in the calling thread while it lives. Threads started meanwhile inherit that,
+// so signals go to the user's threads.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// Little-endian numbers and length-prefixed text, to and from bytes that cross a network.
+// Encodes and decodes little-endian numbers and length-prefixed text for the network.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,7 +29,8 @@ class ByteWriter {
   ByteWriter& prefixed(std::string_view bytes) {
     return number(static_cast<std::uint32_t>(bytes.size())).raw(bytes);
   }
-  // In a field of `width` bytes: its length in one byte, then it, then zeros. It must fit.
+  // Writes a field of `width` bytes: the length in one byte, then `bytes`, then zeros. `bytes` must
+  // fit.
   ByteWriter& padded(std::string_view bytes, std::size_t width) {
     check(bytes.size() < width && width <= 256, "a text does not fit into its field");
     number(static_cast<std::uint8_t>(bytes.size())).raw(bytes);
@@ -43,8 +44,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Views into the bytes it was given, and allocates nothing.
-// Errors: corrupt when the bytes are not what is asked for.
+// Returns views into the bytes it was given, and allocates nothing.
+// Errors: corrupt when the bytes are not in the requested form.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}

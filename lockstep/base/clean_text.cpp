@@ -10,8 +10,9 @@ unsigned char byte_of(std::string_view text, std::size_t i) {
   return static_cast<unsigned char>(text[i]);
 }
 
-// How many bytes the first character of `text` has; 0 when it is no UTF-8. The second byte's limits
-// are those of the Unicode standard's table 3-7, which rules out overlong forms and surrogates.
+// Returns the size in bytes of the first character of `text`; 0 when it is not UTF-8. The second
+// byte's limits are those of the Unicode standard's table 3-7, which rules out overlong forms and
+// surrogates.
 std::size_t bytes_of_character(std::string_view text) {
   const unsigned char first = byte_of(text, 0);
   if (first < 0x80) return 1;
@@ -26,7 +27,7 @@ std::size_t bytes_of_character(std::string_view text) {
   return size;
 }
 
-// `character` is one of UTF-8, or a single byte that is none.
+// `character` is one UTF-8 character, or a single byte that is not UTF-8.
 std::string_view shown(std::string_view character, bool is_utf8) {
   if (!is_utf8) return "\xEF\xBF\xBD";
   const unsigned char first = byte_of(character, 0);

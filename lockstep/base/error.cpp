@@ -17,7 +17,7 @@ namespace {
 
 std::string compose(Fault fault, std::string_view message, std::source_location where) {
   const std::string_view path = where.file_name();
-  const auto ours = path.rfind("lockstep/");  // The build machine's folders tell a user nothing.
+  const auto ours = path.rfind("lockstep/");  // The build machine's folders mean nothing to a user.
   return fmt::format("{}: {} [{}:{}]", name(fault), message,
                      ours == path.npos ? path : path.substr(ours), where.line());
 }
@@ -30,7 +30,7 @@ std::string signal_text(const Failure& failure) {
 }
 
 std::string cause(const Failure& failure) {
-  // What an exception that nobody caught ends with is SIGABRT.
+  // An uncaught exception ends with SIGABRT.
   const bool another_signal = failure.signal && failure.signal != SIGABRT;
   if (!failure.what.empty())
     return fmt::format("{} an exception: {}",
@@ -44,7 +44,7 @@ std::string cause(const Failure& failure) {
   return "died of an unknown cause";
 }
 
-// Of ranks that live.
+// For ranks that are alive.
 std::string describe_break(const Failure& failure) {
   if (failure.fault == Fault::mismatch)
     return fmt::format("ranks disagree in {}: {}", failure.call, failure.what);
@@ -79,7 +79,7 @@ std::string_view name(Fault fault) {
   return "unknown";
 }
 
-// A rank's text is data: it may not move a reader's cursor.
+// A rank's text is data: it must not move a reader's cursor.
 std::string describe(const Failure& failure) {
   if (failure.fault) return clean_text(describe_break(failure));
   std::string text = fmt::format("rank {} (pid {} on {}) {}", failure.rank, failure.pid,

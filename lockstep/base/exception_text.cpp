@@ -41,7 +41,7 @@ std::string exception_text(const std::exception_ptr& error) {
   std::string text;
   try {
     std::rethrow_exception(error);
-  } catch (const Error& known) {  // Also of a type of our own that is derived from it.
+  } catch (const Error& known) {  // Includes types that this library derives from it.
     text = demangled(typeid(Error).name()) + ": " + known.what();
   } catch (const std::exception& known) {
     text = demangled(typeid(known).name()) + ": " + known.what();

@@ -1,4 +1,4 @@
-// An exception in words, for those who can no longer catch it.
+// Describes an exception for code that can no longer catch it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,18 +12,19 @@
 
 namespace lockstep {
 
-// Its type as one writes it in a program, and what(): "std::runtime_error: loss is nan". Of what is
-// not derived from std::exception, the type alone. At most some 8 KiB.
+// Returns the type as a program writes it, and what(): "std::runtime_error: loss is nan". An
+// exception not derived from std::exception gives its type only. At most about 8 KiB.
 LOCKSTEP_API std::string exception_text(const std::exception_ptr& error);
 
-// Whether it only says that another rank has failed, or has given its group up: that rank's own
-// exception is the one to be shown.
+// Whether the exception only reports that another rank failed or left its group. The other rank's
+// own exception is then the one to show.
 LOCKSTEP_API bool is_consequence(const std::exception_ptr& error);
 
-// The fault of an Error of ours; empty for any other exception.
+// Returns the fault of an Error of this library; empty for any other exception.
 LOCKSTEP_API std::optional<Fault> fault_in(const std::exception_ptr& error);
 
-// The calls that led to whoever asks, one a line, the innermost first, but for `skip` of them.
+// Returns the caller's call stack: one call a line, innermost first, without the first `skip`
+// calls.
 LOCKSTEP_API std::string call_stack(int skip);
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ class FileDescriptor {
   }
 
   int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }  // To be closed by the caller.
+  int release() { return std::exchange(fd_, -1); }  // The caller must close it.
   explicit operator bool() const { return fd_ >= 0; }
 
  private:

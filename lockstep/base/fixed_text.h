@@ -1,4 +1,4 @@
-// Text in an array of fixed size, for structs that processes share.
+// Copies text into arrays of fixed size, for structs that processes share.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Cuts `from` to what fits, and always ends it with a zero.
+// Cuts `from` to fit, and always ends it with a zero byte.
 template <std::size_t n>
 void copy_text(char (&to)[n], std::string_view from) {
   to[from.copy(to, n - 1)] = '\0';

@@ -1,4 +1,4 @@
-// Sleeping until a word in shared memory changes.
+// Sleeps until a word in shared memory changes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,12 +11,12 @@
 
 namespace lockstep {
 
-// Sleeps while `word` is `seen`, for `limit` at the most. May also return early for no reason.
-// The word may be shared between processes.
+// Sleeps while `word` equals `seen`, for `limit` at most. May return early without a reason.
+// Processes may share the word.
 LOCKSTEP_API void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                              std::chrono::nanoseconds limit);
 
-// Wakes all who sleep on `word`.
+// Wakes all threads that sleep on `word`.
 LOCKSTEP_API void futex_wake_all(const std::atomic<std::uint32_t>& word);
 
 }  // namespace lockstep

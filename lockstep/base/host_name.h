@@ -1,4 +1,4 @@
-// What this host calls itself, for people.
+// This host's name, for messages.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

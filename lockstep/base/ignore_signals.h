@@ -1,6 +1,7 @@
-// Signals that a call of ours raises in its own thread beside failing, and that would end the
-// process: SIGPIPE by writing to a pipe without a reader, SIGXFSZ by making a file larger than
-// `ulimit -f` allows. While one of these lives, the call just fails.
+// Turns signals that a failing system call raises in its own thread into plain errors while it
+// lives. Otherwise they would end the process.
+// SIGPIPE comes from a write to a pipe without a reader. SIGXFSZ comes from a file larger than
+// `ulimit -f` allows.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +25,7 @@ class IgnoreSignals {
   }
   ~IgnoreSignals() {
     const timespec at_once{};
-    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Those that were raised meanwhile.
+    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Drops the signals raised meanwhile.
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
@@ -33,7 +34,7 @@ class IgnoreSignals {
 
  private:
   sigset_t before_;
-  sigset_t ours_;  // Those that were not blocked before.
+  sigset_t ours_;  // Signals that were not blocked before.
 };
 
 }  // namespace lockstep

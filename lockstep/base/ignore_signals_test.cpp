@@ -33,7 +33,7 @@ class IgnoredFileSizeSignal : public testing::Test {
   }
   ~IgnoredFileSizeSignal() override { ::setrlimit(RLIMIT_FSIZE, &old_); }
 
-  // The errno of a write beyond the limit.
+  // Returns the errno of a write beyond the limit.
   int write_too_much() {
     const std::array<char, 100> data{};
     const IgnoreSignals ignore{SIGXFSZ};

@@ -1,5 +1,5 @@
-// What this process does with signals, kept over code of others that would change it: libraries of
-// network cards, which engines bring along, print a backtrace and exit with code 1 instead.
+// Restores this process's signal handlers after foreign code has run. Network libraries that
+// engines load install handlers that print a backtrace and exit with code 1.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +25,7 @@ class KeepSignalHandlers {
   KeepSignalHandlers& operator=(const KeepSignalHandlers&) = delete;
 
  private:
-  std::array<struct sigaction, 31> before_{};  // Of signals 1 to 31.
+  std::array<struct sigaction, 31> before_{};  // Handlers of signals 1 to 31.
   std::array<bool, 31> known_{};
 };
 

@@ -26,7 +26,7 @@ int threshold() {
 void write_to_stderr(LogLevel level, std::string_view message) {
   const std::string line =
       fmt::format("lockstep {}: {}\n", level_names[static_cast<std::size_t>(level)], message);
-  // One write, so that lines of several processes stay whole; there is nobody to tell if it fails.
+  // One write keeps lines of several processes whole. A failure cannot be reported.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,8 +1,8 @@
-// The library's only way to say something outside of exceptions.
+// The library's only output besides exceptions.
 //
-// The environment variable LOCKSTEP_LOG chooses the least level that is let through: error,
-// warning (the default), info, debug or off.
-// Thread safety: both functions may be called from any thread at once.
+// The environment variable LOCKSTEP_LOG sets the lowest level to print: error, warning (the
+// default), info, debug or off.
+// Thread safety: any thread may call both functions at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,10 +16,10 @@ namespace lockstep {
 
 enum class LogLevel { error, warning, info, debug };
 
-// Gets whole messages without a newline; must not throw.
+// Receives whole messages without a newline; must not throw.
 using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 
-// Replaces the sink, which at first writes lines to stderr. An empty function restores that one.
+// Replaces the sink. The default sink writes lines to stderr; an empty function restores it.
 LOCKSTEP_API void set_log_sink(LogSink sink);
 
 LOCKSTEP_API void log(LogLevel level, std::string_view message);

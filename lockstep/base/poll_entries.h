@@ -1,4 +1,4 @@
-// What poll() saw, for parts of one loop that each look for their own descriptors.
+// Finds the result of poll() for one descriptor, in a loop whose parts each have their own.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Of `fd`; 0 when it was not watched.
+// Returns the events of `fd`; 0 when it was not watched.
 inline short events_of(const std::vector<pollfd>& entries, int fd) {
   for (const pollfd& entry : entries)
     if (entry.fd == fd) return entry.revents;

@@ -16,14 +16,14 @@
 
 namespace lockstep {
 
-// For poll() and epoll_wait(), which may be called again when it was too short.
+// Timeout for poll() or epoll_wait(): at most 60 s, so call again until the deadline.
 inline int milliseconds_until(Deadline deadline) {
   if (deadline == no_deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
 }
 
-// Until one of `watched` is ready; false at the deadline. Signals do not end it.
+// Waits until one of `watched` is ready; false at the deadline. Signals do not end the wait.
 template <std::size_t n>
 bool poll_until(std::array<pollfd, n>& watched, Deadline deadline) {
   for (;;) {

@@ -25,7 +25,8 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-// Those after the process's name, which may hold anything: it ends with the last ')'.
+// Returns the fields after the process's name. The name may contain anything and ends with the last
+// ')'.
 std::vector<std::string_view> fields_after_name(std::string_view text) {
   const auto end_of_name = text.rfind(") ");
   if (end_of_name == text.npos) return {};
@@ -81,7 +82,7 @@ std::optional<ProcessStat> process_stat(pid_t pid, const std::filesystem::path& 
 
 std::optional<ProcessStat> parse_process_stat(std::string_view text) {
   const std::vector<std::string_view> fields = fields_after_name(text);
-  const auto field = [&](std::size_t number) {  // As proc(5) counts; the name is the second.
+  const auto field = [&](std::size_t number) {  // Numbered as in proc(5); the name is field 2.
     return number - 3 < fields.size() ? fields[number - 3] : std::string_view();
   };
   const auto parent = number_in<pid_t>(field(4));

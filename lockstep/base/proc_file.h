@@ -1,8 +1,8 @@
-// Files of /proc and /sys, whose process may end while they are looked at.
+// Reads files of /proc and /sys, whose process may end meanwhile.
 //
-// A process that has been reaped fails read() on its open files with ESRCH, which a stream's
-// iterators throw as an exception. Here it is no error: there is nothing to read.
-// Thread safety: all may be called from any thread. Blocking: no.
+// A read() on a file of a reaped process fails with ESRCH, which a stream's iterators throw as an
+// exception. Here it is no error: the result is empty.
+// Thread safety: any thread may call any function. Blocking: no.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,35 +20,37 @@
 
 namespace lockstep {
 
-// All of a file; empty when it cannot be opened or read: its process is gone, or another user's.
+// Returns the whole file; empty when it cannot be opened or read. Its process is gone then, or
+// belongs to another user.
 LOCKSTEP_API std::optional<std::string> read_proc_file(const std::filesystem::path& file);
 
-// The rest of a file that is open already.
+// Returns the rest of an open file.
 LOCKSTEP_API std::optional<std::string> read_proc_file(int fd);
 
-// The names in a folder, in no order: those that were listed before it vanished, or could not be
-// read.
+// Returns the names in a folder, in no order. A folder that vanishes or fails meanwhile gives the
+// names read so far.
 LOCKSTEP_API std::vector<std::string> names_in(const std::filesystem::path& folder);
 
-// The processes that `proc` lists.
+// Returns the processes that `proc` lists.
 LOCKSTEP_API std::vector<pid_t> process_ids(const std::filesystem::path& proc = "/proc");
 
-// A part of /proc/PID/stat; proc(5) says what each field means.
+// Some fields of /proc/PID/stat; proc(5) explains them.
 struct ProcessStat {
-  char state = '?';  // Such as 'S', 'T' for a stopped process, 'Z' for one that has ended.
+  char state = '?';  // Such as 'S', 'T' for a stopped process, 'Z' for an ended one.
   pid_t parent = 0;
-  std::optional<std::int64_t> started = {};  // In ticks since the host was booted. A pid may be
-                                             // given to a second process, but with another time.
-  std::optional<int> wait_status = {};       // As wait(2) has it; 0 before the process ends.
+  std::optional<std::int64_t> started = {};  // Start time in ticks since the host booted. A reused
+                                             // pid has another start time.
+  std::optional<int> wait_status = {};       // Exit status in the form of wait(2); 0 before the
+                                             // process ends.
 };
 
 LOCKSTEP_API std::optional<ProcessStat> process_stat(pid_t pid,
                                                      const std::filesystem::path& proc = "/proc");
 
-// Empty for a text that is not of that file.
+// Returns nothing if `text` is not from that file.
 LOCKSTEP_API std::optional<ProcessStat> parse_process_stat(std::string_view text);
 
-// The program and its arguments, with a space between two; empty when it cannot be read.
+// Returns the program and its arguments, separated by spaces; empty when it cannot be read.
 LOCKSTEP_API std::string command_of(pid_t pid);
 
 }  // namespace lockstep

@@ -21,7 +21,7 @@ std::string file_of(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
 }
 
-// A child that waits for its end. No thread but ours runs, so fork() is safe.
+// A child that waits for its end. This process has one thread, so fork() is safe.
 class Child {
  public:
   Child() : pid_(::fork()) {
@@ -35,7 +35,7 @@ class Child {
 
   pid_t pid() const { return pid_; }
 
-  // Until it is a zombie.
+  // Waits until it is a zombie.
   void kill() const {
     ::kill(pid_, SIGKILL);
     siginfo_t end{};
@@ -54,7 +54,7 @@ class Child {
 };
 
 TEST(ProcFile, IsReadToItsEnd) {
-  std::ifstream in("/proc/self/limits");  // It does not change while we read it.
+  std::ifstream in("/proc/self/limits");  // It does not change during the read.
   const std::string limits{std::istreambuf_iterator<char>(in), {}};
   EXPECT_FALSE(limits.empty());
   EXPECT_EQ(read_proc_file("/proc/self/limits"), limits);

@@ -1,4 +1,4 @@
-// Numbers of ranks and processors, as people write them.
+// Formats lists of ranks and processors for people.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// Numbers in rising order, such as "0-3,8".
+// Formats numbers in rising order: "0-3,8".
 LOCKSTEP_API std::string as_ranges(const std::vector<int>& numbers);
 
 // "rank 3", or "ranks 0-3,8".

@@ -34,7 +34,7 @@ FileDescriptor make_memfd(std::string_view purpose) {
 #ifdef MFD_NOEXEC_SEAL
   FileDescriptor fd(
       ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
-  if (fd || errno != EINVAL) return fd;  // Kernels before 6.3 do not know that flag.
+  if (fd || errno != EINVAL) return fd;  // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
 #endif
   return FileDescriptor(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
 }
@@ -58,7 +58,7 @@ void reserve(int fd, std::size_t bytes, std::string_view purpose) {
 std::optional<std::size_t> number_in(const std::filesystem::path& file) {
   std::ifstream in(file);
   std::size_t number = 0;
-  if (in >> number) return number;  // "max" is no number, and no limit.
+  if (in >> number) return number;  // "max" is not a number and means no limit.
   return std::nullopt;
 }
 
@@ -72,7 +72,8 @@ std::size_t mem_available() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-// This process's group in the unified hierarchy, or in the memory controller's of cgroup v1.
+// Returns this process's group in the unified hierarchy, or in the memory controller's of cgroup
+// v1.
 std::filesystem::path memory_cgroup() {
   std::ifstream in("/proc/self/cgroup");
   std::string line;
@@ -84,7 +85,7 @@ std::filesystem::path memory_cgroup() {
   return {};
 }
 
-// That group and those above it.
+// Returns this process's memory cgroup and those above it.
 std::vector<std::filesystem::path> memory_cgroups() {
   std::vector<std::filesystem::path> groups;
   for (auto group = memory_cgroup(); group.string().starts_with("/sys/fs/cgroup");
@@ -93,7 +94,7 @@ std::vector<std::filesystem::path> memory_cgroups() {
   return groups;
 }
 
-// The value of `key` in a file of lines "key value"; 0 when it is not there.
+// Returns the value of `key` in a file of lines "key value"; 0 when it is absent.
 std::size_t value_in(const std::filesystem::path& file, std::string_view key) {
   std::ifstream in(file);
   std::string name;
@@ -102,7 +103,7 @@ std::size_t value_in(const std::filesystem::path& file, std::string_view key) {
   return 0;
 }
 
-// Cached files count as used, but the kernel gives them up before it fails anybody.
+// Cached files count as used, but the kernel drops them before an allocation fails.
 std::size_t reclaimable_in(const std::filesystem::path& stat, std::string_view prefix) {
   return value_in(stat, fmt::format("{}active_file", prefix)) +
          value_in(stat, fmt::format("{}inactive_file", prefix));
@@ -125,7 +126,7 @@ std::size_t left_by(const std::filesystem::path& cgroup) {
 }  // namespace
 
 void map_all_pages(std::byte* data, std::size_t bytes) {
-#ifdef MADV_POPULATE_WRITE  // Linux 5.14. Without it they are mapped as they are touched.
+#ifdef MADV_POPULATE_WRITE  // Linux 5.14. Before it, pages are mapped on first access.
   ::madvise(data, whole_pages(bytes), MADV_POPULATE_WRITE);
 #endif
 }
@@ -137,7 +138,8 @@ std::size_t available_memory() {
 }
 
 std::optional<std::size_t> memory_limit() {
-  constexpr std::size_t none = std::size_t{1} << 60;  // Version 1 says so with a number near 2^63.
+  constexpr std::size_t none = std::size_t{1} << 60;  // cgroup v1 writes a number near 2^63 for no
+                                                      // limit.
   std::size_t least = none;
   for (const auto& group : memory_cgroups())
     for (const char* file : {"memory.max", "memory.limit_in_bytes"})
@@ -148,7 +150,7 @@ std::optional<std::size_t> memory_limit() {
 
 SharedMapping SharedMapping::create(std::string_view purpose, std::size_t bytes) {
   bytes = whole_pages(bytes);
-  // Asked first: beyond a memory cgroup's limit fallocate() does not fail, it wakes the OOM killer.
+  // Check first: beyond a memory cgroup's limit fallocate() does not fail, it wakes the OOM killer.
   const std::size_t available = available_memory();
   if (bytes > available)
     throw Error(Fault::system, fmt::format("{} needs {} bytes of shared memory, but this process "

@@ -1,7 +1,7 @@
-// Memory that several processes of one host have mapped, without a name in any file system.
+// Memory that several processes of one host map, without a name in any file system.
 //
-// It is a memfd, so /dev/shm may be full, read-only or absent. All of its pages are reserved
-// when it is made and its size is then sealed: touching it never raises SIGBUS.
+// It is a memfd, so /dev/shm may be full, read-only or absent. create() reserves all its pages and
+// then seals its size, so access never raises SIGBUS.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,12 +17,13 @@ namespace lockstep {
 
 class LOCKSTEP_API SharedMapping {
  public:
-  // Zero-filled, `bytes` rounded up to whole pages. `purpose` shows in /proc/PID/maps.
-  // Errors: system, with the numbers, when the host or its memory cgroup has less to give, or the
-  // limit of file sizes (`ulimit -f`), which holds for memfds too, is less.
+  // Creates zero-filled memory; `bytes` is rounded up to whole pages. `purpose` shows in
+  // /proc/PID/maps. Errors: system, with the numbers, when the host or its memory cgroup has less
+  // left. Also when the limit of file sizes (`ulimit -f`) is lower: it applies to memfds too.
   static SharedMapping create(std::string_view purpose, std::size_t bytes);
 
-  // Maps all of what another process made and sent. Errors: corrupt when it is not sealed.
+  // Maps all of a mapping that another process created and sent. Errors: corrupt when it is not
+  // sealed.
   static SharedMapping attach(FileDescriptor fd);
 
   SharedMapping(SharedMapping&& other) noexcept;
@@ -32,10 +33,10 @@ class LOCKSTEP_API SharedMapping {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
-  // What to send to the other processes; open until close_descriptor().
+  // The descriptor to send to other processes; open until close_descriptor().
   int descriptor() const { return fd_.get(); }
 
-  // The mapping lives on without it, as do descriptors that were sent.
+  // The mapping stays valid, and so do descriptors already sent.
   void close_descriptor() { fd_ = FileDescriptor(); }
 
  private:
@@ -46,15 +47,14 @@ class LOCKSTEP_API SharedMapping {
   std::size_t bytes_ = 0;
 };
 
-// Maps all pages of such memory at once, which costs less than each at its first touch, if all of
-// them are going to be touched.
+// Maps all pages at once. Cheaper than mapping each on first access, if all of them will be used.
 LOCKSTEP_API void map_all_pages(std::byte* data, std::size_t bytes);
 
-// Bytes that this process may still take: the least of what the kernel calls available and of
-// what each memory cgroup above this process leaves.
+// Bytes that this process may still allocate: the least of the kernel's "available" and the rest
+// that each memory cgroup above this process has.
 LOCKSTEP_API std::size_t available_memory();
 
-// The least of what those memory cgroups may take together; empty when none has a limit.
+// The lowest limit of those memory cgroups; empty when none has a limit.
 LOCKSTEP_API std::optional<std::size_t> memory_limit();
 
 }  // namespace lockstep

@@ -10,18 +10,18 @@
 namespace lockstep {
 namespace {
 
-// The shortest that the kernel gives, in ns.
+// The kernel's minimum, in ns.
 constexpr std::uint64_t short_slice = 100'000;
 
-// As the kernel has it (include/uapi/linux/sched/types.h), in the first version, of 48 bytes. That
-// header cannot be had together with <sched.h>.
+// The first version of the kernel's struct, 48 bytes (include/uapi/linux/sched/types.h). That
+// header conflicts with <sched.h>.
 struct SchedulingAttributes {
   std::uint32_t size;
   std::uint32_t policy;
   std::uint64_t flags;
   std::int32_t nice;
   std::uint32_t priority;
-  std::uint64_t runtime;  // Of SCHED_OTHER: the slice, in ns.
+  std::uint64_t runtime;  // For SCHED_OTHER: the slice, in ns.
   std::uint64_t deadline;
   std::uint64_t period;
 };
@@ -35,7 +35,8 @@ void ask_for_short_slices() {
   if (::syscall(SYS_sched_getattr, this_thread, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
   attributes.runtime = short_slice;
-  ::syscall(SYS_sched_setattr, this_thread, &attributes, 0);  // A kernel without them ignores it.
+  ::syscall(SYS_sched_setattr, this_thread, &attributes, 0);  // Kernels without the feature ignore
+                                                              // it.
 }
 
 }  // namespace lockstep

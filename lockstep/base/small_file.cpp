@@ -29,7 +29,7 @@ void write_all(int descriptor, std::string_view text) {
 
 namespace {
 
-// File systems on a network tell of a full disk only then. After EINTR the descriptor is closed.
+// Network file systems report a full disk only at close(). After EINTR the descriptor is closed.
 void close_file(FileDescriptor file) {
   if (::close(file.release()) != 0 && errno != EINTR) throw_errno("closing");
 }
@@ -38,7 +38,7 @@ bool is_for_want_of_rights(int error) {
   return error == EACCES || error == EPERM || error == EROFS;
 }
 
-// In a folder in which this user may make no file.
+// Used in a folder where this user may not create files.
 void overwrite(const std::string& path, std::string_view text) {
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW));
   if (!file) throw_errno("opening");

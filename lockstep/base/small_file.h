@@ -1,5 +1,5 @@
-// A small file that appears under its name when it is whole, and not before. On a full disk, what
-// had the name stays as it is.
+// Writes a small file atomically: it gets its name once it is complete. On a full disk the old file
+// stays as it is.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,13 +11,12 @@
 
 namespace lockstep {
 
-// Puts `text` into `path`, which only this user may read, in place of what is there. A process that
-// is killed meanwhile leaves PATH.XXXXXX. Where this user may write the file but make none beside
-// it, the file is overwritten in place. Errors: system, naming the file; nothing is left beside it
-// then.
+// Replaces `path` by a file with `text` that only this user may read. A process killed meanwhile
+// leaves PATH.XXXXXX. Overwrites the file in place if this user may write it but may create no file
+// beside it. Errors: system, naming the file; no temporary file stays then.
 LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 
-// All of `text`, to a file, a pipe or a device. Errors: system.
+// Writes all of `text` to a file, a pipe or a device. Errors: system.
 LOCKSTEP_API void write_all(int descriptor, std::string_view text);
 
 }  // namespace lockstep

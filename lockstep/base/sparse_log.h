@@ -1,6 +1,6 @@
-// Says what strangers do to us without letting them fill the log.
+// Logs events that strangers cause, at a limited rate, so that they cannot fill the log.
 //
-// Thread safety: none.
+// Thread safety: one thread only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,7 +18,7 @@ class SparseLog {
  public:
   explicit SparseLog(std::chrono::milliseconds interval) : interval_(interval) {}
 
-  // One warning at most each interval, which says how many others there were since the last one.
+  // Logs at most one warning per interval. It says how many others were dropped since the last one.
   void warn(std::string_view message) {
     if (Clock::now() < quiet_until_) {
       ++untold_;

@@ -12,8 +12,8 @@ namespace {
 
 using Pid = std::atomic<pid_t>;
 
-// The kernel clears this page in every child. Handlers of pthread_atfork() would miss clone().
-// Null where the kernel cannot do that.
+// Returns a page that the kernel clears in every child; null where the kernel cannot do that.
+// Handlers of pthread_atfork() would miss clone().
 Pid* make_page() {
   const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   void* const page =

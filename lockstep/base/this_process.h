@@ -1,4 +1,4 @@
-// Tells a process from the fork()ed copies of it, without a system call.
+// Tells a process from its fork()ed copies, without a system call.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-// As getpid(), at the cost of a load: a system call is half as long as the rest of a collective.
-// Right in every child that has memory of its own, by fork(), _Fork() or clone(). A child of
-// vfork() shares its parent's memory, and gets its parent's pid.
+// Returns getpid() at the cost of a load. A system call would take half as long as the rest of a
+// collective. Correct in every child with its own memory, made by fork(), _Fork() or clone(). A
+// child of vfork() shares its parent's memory and gets its parent's pid.
 // Thread safety: any thread.
 LOCKSTEP_API pid_t this_process();
 

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// As most systems give every thread. Only pages that are touched become memory.
+// The default on most systems. Only pages that are used take memory.
 constexpr std::size_t least_stack_bytes = std::size_t{8} << 20;
 
 class Attributes {

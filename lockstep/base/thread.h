@@ -1,6 +1,6 @@
-// A thread whose stack has room for what we do on it, however little `ulimit -s` leaves others.
+// A thread whose stack is large enough for our work, even if `ulimit -s` is small.
 //
-// std::thread takes the size from that limit, and cannot be told another.
+// std::thread takes its stack size from that limit and offers no other way.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,18 +18,18 @@
 
 namespace lockstep {
 
-// As std::thread: to be joined or detached before it is destroyed or assigned to, else the process
-// ends; so it does when `body` throws.
+// Used like std::thread. It must be joined or detached before it is destroyed or assigned to;
+// otherwise the process ends. An exception from `body` also ends the process.
 class LOCKSTEP_API Thread {
  public:
   Thread() = default;
 
-  // Errors: system when the host lets this user have no more threads.
+  // Errors: system when the host allows this user no more threads.
   template <class Body>
   explicit Thread(Body body) {
     auto owned = std::make_unique<Body>(std::move(body));
     start(&run<Body>, owned.get());
-    owned.release();  // The thread has it now.
+    owned.release();  // The thread owns it now.
   }
 
   Thread(Thread&& other) noexcept : id_(std::exchange(other.id_, std::nullopt)) {}
@@ -41,7 +41,7 @@ class LOCKSTEP_API Thread {
   void join();
   void detach();
 
-  // For a fork()ed child, in which the thread does not exist: nothing can be asked of it there.
+  // For a fork()ed child, where the thread does not exist and cannot be joined.
   void forget() { id_.reset(); }
 
  private:
@@ -57,8 +57,8 @@ class LOCKSTEP_API Thread {
   std::optional<pthread_t> id_;
 };
 
-// A thread of ours that waits for other ranks: with short slices, short_slices.h, and without
-// signals, which are for the user's threads. Errors: as Thread's.
+// Starts a thread of ours that waits for other ranks. It has short CPU slices (short_slices.h) and
+// all signals blocked, which leaves them to the user's threads. Errors: as Thread's.
 template <class Function, class... Arguments>
 Thread start_thread(Function function, Arguments... arguments) {
   const BlockSignals block;

@@ -13,7 +13,7 @@ struct Moment {
 
 Moment moment() { return {Clock::now(), ticks_now()}; }
 
-// Nanoseconds of the clock for each tick.
+// Returns nanoseconds of the clock per tick.
 double scale() {
   static const double measured = [] {
     const Moment begin = moment();

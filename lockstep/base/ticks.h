@@ -1,6 +1,6 @@
-// Time stamps that cost a few nanoseconds: on x86-64 the processor's own counter, which today runs
-// at a constant rate on all cores; elsewhere the steady clock. For what is shown to people;
-// deadlines use Clock.
+// Time stamps that cost a few nanoseconds, for display only; deadlines use Clock.
+// On x86-64 they are the processor's counter, which runs at a constant rate on all cores of current
+// processors. Elsewhere they are the steady clock.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@ inline Ticks ticks_now() {
 #endif
 }
 
-// The time of the steady clock at `ticks`, of this process or another one of this host.
+// Converts `ticks` of this process, or of another one on this host, to the steady clock.
 LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Deadlines. Every wait in this library takes one; none ever looks at the wall clock.
+// Deadlines. Every wait in this library takes one. The wall clock is never used.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds default_timeout = std::chrono::minutes(5);
 // Never passes. A wait without limit must be asked for by this name.
 constexpr Deadline no_deadline = Deadline::max();
 
-// No deadline when `time` goes beyond what the clock can say: milliseconds::max() asks for that.
+// Returns no_deadline when `time` exceeds the clock's range: milliseconds::max() asks for that.
 inline Deadline in(std::chrono::milliseconds time) {
   const auto now = Clock::now();
   const auto most = std::chrono::duration_cast<std::chrono::milliseconds>(no_deadline - now);

@@ -1,4 +1,4 @@
-// Arithmetic of timeouts, of which milliseconds::max() stands for none.
+// Arithmetic of timeouts. milliseconds::max() means no timeout.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,14 +10,14 @@
 
 namespace lockstep {
 
-// `timeout` and `more`; none stays none.
+// Returns `timeout` + `more`; no timeout stays no timeout.
 constexpr std::chrono::milliseconds longer_by(std::chrono::milliseconds timeout,
                                               std::chrono::milliseconds more) {
   return timeout > std::chrono::milliseconds::max() - more ? std::chrono::milliseconds::max()
                                                            : timeout + more;
 }
 
-// What is left, rounded up; 0 when it has passed.
+// Returns the time left, rounded up; 0 after the deadline.
 inline std::chrono::milliseconds until(Deadline deadline) {
   if (deadline == no_deadline) return std::chrono::milliseconds::max();
   return std::max(std::chrono::milliseconds(0),

@@ -1,4 +1,4 @@
-// Environment variables as this library reads them: an empty one is as good as none.
+// Reads environment variables. An empty variable counts as unset.
 //
 // Thread safety: that of the lookup; getenv() must not run beside setenv().
 
@@ -22,8 +22,8 @@ class LOCKSTEP_API Variables {
   bool has(const char* key) const { return text(key).has_value(); }
   std::optional<std::string> text(const char* key) const;
 
-  // Errors: misuse, naming the variable, when it is there and no whole number, or beyond the
-  // type's.
+  // Errors: misuse, naming the variable, when it is set but is not a whole number within the type's
+  // range.
   std::optional<int> number(const char* key) const;
   std::optional<std::uint64_t> id(const char* key) const;
 

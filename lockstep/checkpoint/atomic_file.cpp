@@ -16,8 +16,8 @@ namespace lockstep {
 
 namespace {
 
-// Where a link leads is where the file is to be. What is no file, a device say, is not for
-// replacing.
+// Follows links: the file is created where a link leads. Refuses anything but a regular file, for
+// example a device.
 std::filesystem::path regular_file(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(target, error);
@@ -26,7 +26,7 @@ std::filesystem::path regular_file(const std::filesystem::path& target) {
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     throw Error(Fault::system, target.string() + ": it is there already and is not a regular file");
   if (!std::filesystem::is_symlink(target, error)) return target;
-  // What a link leads to need not be there yet.
+  // The target of a link need not exist yet.
   const std::filesystem::path linked = std::filesystem::read_symlink(target, error);
   if (error) throw_errno(target.string(), error.value());
   return regular_file(target.parent_path() / linked);
@@ -57,7 +57,7 @@ void AtomicFile::commit() {
 void AtomicFile::open_aside() {
   static std::atomic<int> serial{0};
   std::filesystem::path path;
-  do {  // What is there was left by a process that was killed, or is of another host's.
+  do {  // An existing file was left by a killed process or belongs to another host.
     path = target_;
     path += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
   } while (::faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0);

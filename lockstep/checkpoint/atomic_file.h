@@ -1,9 +1,9 @@
-// A file that appears under its name when it is whole, and not before: until then, whatever had the
-// name stays as it is.
+// A file that gets its name only when it is complete. Until then, an existing file of that name
+// stays unchanged.
 //
-// Errors: system, naming the file, such as "No space left on device", and when the name is that of
-// a device, a FIFO or a folder. Where it lies, nothing is left
-// of a file that was not committed, unless the process was killed: then NAME.tmp-PID-N is.
+// Errors: system, naming the file, for example "No space left on device", and if the name is that
+// of a device, a FIFO or a folder. Nothing is left of a file that was not committed. Only a killed
+// process leaves NAME.tmp-PID-N.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,7 +19,7 @@ namespace lockstep {
 
 class AtomicFile {
  public:
-  // Reserves `size` bytes where the file system can, so that a full disk is noticed at once.
+  // Reserves `size` bytes if the file system can, so that a full disk is reported at once.
   AtomicFile(const std::filesystem::path& target, std::uint64_t size);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -27,7 +27,7 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes) { file_->write(bytes); }
 
-  // Returns when the file would outlast a power failure. The last call on the object.
+  // Returns when the file would survive a power failure. No other call may follow.
   void commit();
 
  private:
@@ -35,7 +35,7 @@ class AtomicFile {
   void remove_aside();
 
   const std::filesystem::path target_;
-  std::filesystem::path aside_;  // Empty while there is no such file to remove.
+  std::filesystem::path aside_;  // Empty if there is no such file to remove.
   std::optional<OutputFile> file_;
 };
 

@@ -84,7 +84,7 @@ std::string text_of_gap(const Numbers& shape, const std::vector<RankBox>& chosen
   const Numbers gap = first_gap(shape, boxes);
   if (gap.size() == 1)
     return "is incomplete: no rank has its elements from " + std::to_string(gap[0]) + " on";
-  return "is incomplete: no rank has its element " + text_of(gap);
+  return "is incomplete: no rank has its element " + bracketed(gap);
 }
 
 }  // namespace

@@ -29,9 +29,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view prefix = "step-";
 constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
-constexpr std::size_t digits = 10;  // So that names sort as steps do.
+constexpr std::size_t digits = 10;  // Pads numbers, so that names sort like steps.
 
-// Whether this library left it behind: a staged checkpoint, or a link on its way to be `latest`.
+// Whether this library left it behind: a staged checkpoint, or a link that was to become `latest`.
 bool is_unfinished(const fs::path& path) {
   const std::string name = path.filename();
   const auto end = name.find(aside);
@@ -46,7 +46,7 @@ void make_directory(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) throw_errno(path.string());
 }
 
-// Errors: EEXIST when `to` is there. Without RENAME_NOREPLACE, on a network say, rename() still
+// Errors: EEXIST if `to` exists. Without RENAME_NOREPLACE, for example on a network, rename() still
 // refuses to replace a folder that is not empty.
 void rename_directory(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
@@ -71,7 +71,7 @@ std::vector<fs::path> entries_of(const fs::path& root) {
   return paths;
 }
 
-// The checkpoint that was saved just now is no less saved when old ones cannot be listed.
+// A failure to list old checkpoints is only logged, because the new checkpoint is saved already.
 std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
   try {
     return find_checkpoints(root);
@@ -154,7 +154,7 @@ void StagedCheckpoint::require_new() const {
   });
 }
 
-// Whoever saves it again finds the name free, and `latest` leads where it did.
+// Frees the name for another attempt to save the step, and restores the target of `latest`.
 void StagedCheckpoint::withdraw(LatestLink& latest, const fs::path& latest_before) noexcept {
   try {
     if (::rename(target_.c_str(), path_.c_str()) != 0) {

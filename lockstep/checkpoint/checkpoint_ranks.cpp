@@ -12,9 +12,9 @@
 namespace lockstep {
 namespace {
 
-constexpr char succeeded = '+';    // Before what an action returned.
-constexpr char foreign = 'x';      // Before the text of an exception that is no Error;
-constexpr char first_fault = 'a';  // before that of an Error, its Fault, counted from here.
+constexpr char succeeded = '+';    // Precedes an action's result.
+constexpr char foreign = 'x';      // Precedes the text of an exception that is no Error.
+constexpr char first_fault = 'a';  // Plus its Fault; precedes the text of an Error.
 
 struct Outcome {
   std::string encoded;

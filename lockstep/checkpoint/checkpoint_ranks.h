@@ -1,5 +1,5 @@
-// Who saves or loads together: the ranks of a group, or one process alone; and how they come to one
-// outcome.
+// The ranks that save or load together, and the agreement on one outcome: the ranks of a group, or
+// one process alone.
 //
 // Thread safety, Blocking: as ProcessGroup's.
 
@@ -26,23 +26,23 @@ class CheckpointRanks {
   int rank() const { return group_ ? group_->rank() : 0; }
   int size() const { return group_ ? group_->size() : 1; }
 
-  // Of more than one rank.
+  // Requires more than one rank.
   const ProcessGroup& group() const { return *group_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // before_end.h, if there are several ranks.
+  // As before_end.h, if there are several ranks; otherwise does nothing.
   void before_end(const std::shared_ptr<const std::function<void()>>& act) const;
 
-  // Ends the group, if there is one.
+  // Aborts the group, if there is one.
   void abort(std::string_view reason) const;
 
-  // Collective: what `action` returns on each rank. If it throws on one, all throw that Error, the
-  // first rank's if there are several; for what is not an Error the others throw Error(aborted)
-  // with its text. The group stays usable.
+  // Collective. Returns the result of `action` on each rank. If it throws an Error on one rank, all
+  // ranks throw it; if on several, that of the first rank. For other exceptions, the other ranks
+  // throw Error(aborted) with their text. The group stays usable.
   std::vector<std::string> all(std::string_view what,
                                const std::function<std::string()>& action) const;
 
-  // The same of rank 0's `action` alone.
+  // As all(), with `action` only on rank 0.
   std::string rank_0(std::string_view what, const std::function<std::string()>& action) const;
 
  private:

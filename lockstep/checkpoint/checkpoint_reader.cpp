@@ -95,32 +95,29 @@ std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRang
                                            : std::vector<std::int64_t>{count};
 }
 
-void require_in_tensor(const StoredTensor& source, const ElementRange& range) {
-  const std::string& name = source.entry->name;
-  const std::string wrong = misfit(range.boxes, source.entry->shape);
-  require(wrong.empty(), [&] { return "tensor " + shown(name) + ": " + wrong; });
+void require_fit(const StoredTensor& source, const ElementRange& range) {
+  const SafetensorsEntry& entry = *source.entry;
+  const std::string wrong = misfit(range.boxes, entry.shape);
+  require(wrong.empty(), [&] { return "tensor " + shown(entry.name) + ": " + wrong; });
   const std::int64_t local = range.boxes.empty() ? source.elements() : elements_of(range.boxes);
   require(0 <= range.begin && range.begin <= range.end && range.end <= local,
-          [&] { return "tensor " + shown(name) + " has no such elements"; });
+          [&] { return "tensor " + shown(entry.name) + " has no such elements"; });
+  const at::Tensor& into = range.into;
+  require(!into.defined() || (into.is_cpu() && into.is_contiguous() &&
+                              into.scalar_type() == scalar_type_of(entry.type) &&
+                              into.numel() == range.end - range.begin),
+          [&] { return "tensor " + shown(entry.name) + " cannot be read to where it is wanted"; });
 }
 
 at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
-  const SafetensorsEntry& entry = *source.entry;
-  if (range.into.defined()) {
-    require(
-        range.into.is_cpu() && range.into.is_contiguous() &&
-            range.into.scalar_type() == scalar_type_of(entry.type) &&
-            range.into.numel() == range.end - range.begin,
-        [&] { return "tensor " + shown(entry.name) + " cannot be read to where it is wanted"; });
-    return range.into;
-  }
-  at::Tensor place = at::empty(shape_of(source, range), scalar_type_of(entry.type));
+  if (range.into.defined()) return range.into;
+  at::Tensor place = at::empty(shape_of(source, range), scalar_type_of(source.entry->type));
   prefer_huge_pages(bytes_of(place));
   return place;
 }
 
 at::Tensor read_range(const StoredTensor& source, const ElementRange& range) {
-  require_in_tensor(source, range);
+  require_fit(source, range);
   at::Tensor data = place_for(source, range);
   source.read(place(source.entry->shape, range.boxes, range.begin, range.end), bytes_of(data));
   return data;
@@ -221,6 +218,11 @@ StateDict CheckpointReader::read(const std::string& part, const StateRequest& re
                                              .boxes = range.boxes});
   }
   return result;
+}
+
+void CheckpointReader::require_readable(const std::string& part,
+                                        const StateRequest& request) const {
+  for (const auto& [name, range] : request) require_fit(state_->source(part, name), range);
 }
 
 void CheckpointReader::verify(const std::string& part, const std::string& tensor) const {

@@ -58,6 +58,9 @@ class LOCKSTEP_API CheckpointReader {
   // misuse for boxes or elements that are not there, or do not fit where they should go.
   StateDict read(const std::string& part, const StateRequest& request) const;
 
+  // Throws the misuse that read() would, and reads nothing.
+  void require_readable(const std::string& part, const StateRequest& request) const;
+
   // Reads without keeping.
   void verify(const std::string& part, const std::string& tensor) const;
 

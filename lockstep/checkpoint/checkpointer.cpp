@@ -30,7 +30,7 @@ NamedStateDicts dicts_of(const NamedStates& states) {
   return dicts;
 }
 
-// How ranks tell each other what they have written.
+// The form in which ranks report the files that they have written.
 std::string encode(const std::vector<ManifestFile>& files) {
   Manifest manifest;
   manifest.files = files;
@@ -64,7 +64,8 @@ class Checkpointer::Implementation {
   }
 
   ~Implementation() {
-    // Where an exception ends the training, the others must not wait for a disk to learn of it.
+    // If an exception ends the training, the other ranks must learn of it without waiting for a
+    // disk.
     if (std::uncaught_exceptions() > exceptions_ && background_.joinable())
       ranks_.abort("an exception ends the training");
     if (background_.joinable()) background_.join();
@@ -102,14 +103,14 @@ class Checkpointer::Implementation {
     wait();
     skipped_.clear();
     Resumed resumed;
-    Fault fault = Fault::corrupt;  // Of the newest.
+    Fault fault = Fault::corrupt;  // Fault of the newest checkpoint.
     for (const fs::path& candidate : candidates()) {
       try {
         resumed.step = load_state(candidate, states, ranks_, UnknownParts::refuse);
         resumed.directory = candidate;
         return resumed;
       } catch (const Error& error) {
-        // All ranks get the same Error, so all go on.
+        // All ranks get the same Error, so all continue.
         if (error.fault() != Fault::corrupt && error.fault() != Fault::system) throw;
         if (ranks_.rank() == 0)
           log(LogLevel::warning, candidate.string() + " is skipped: " + error.what());
@@ -125,7 +126,7 @@ class Checkpointer::Implementation {
   }
 
  private:
-  // The same list on all ranks, whatever they see of the folder.
+  // Returns the same list on all ranks, even if their views of the folder differ.
   std::vector<fs::path> candidates() {
     const std::string names = ranks_.rank_0("checkpoints", [&] {
       open_folder_to_resume();
@@ -143,7 +144,7 @@ class Checkpointer::Implementation {
     return paths;
   }
 
-  // Leaves this rank's states in states_.
+  // Stores this rank's states in states_.
   SavePlan plan(std::int64_t step, const NamedStates& states) {
     require(step >= 0, "Checkpointer: the step is negative");
     const auto descriptions = ranks_.all("description of a state", [&] {
@@ -167,8 +168,8 @@ class Checkpointer::Implementation {
     return make_plan(descriptions);
   }
 
-  // A second job is refused here, before it has trained for nothing. What can only be read may be
-  // resumed from all the same.
+  // Refuses a second job here, before it trains for nothing. A read-only folder can still be
+  // resumed from.
   void open_folder_to_resume() {
     if (const auto reason = why_not_writable(root_))
       return log(LogLevel::warning,
@@ -210,7 +211,7 @@ class Checkpointer::Implementation {
     }
   }
 
-  // Collective; with `async` on a thread of its own.
+  // Collective; with `async` it runs on its own thread.
   void write(std::int64_t step, CheckpointWriter& writer) {
     const std::unique_ptr<StagedCheckpoint> staged = std::move(staged_);
     const fs::path directory =
@@ -232,15 +233,15 @@ class Checkpointer::Implementation {
   const CheckpointRanks ranks_;
   const CheckpointerOptions options_;
   const int exceptions_ = std::uncaught_exceptions();
-  std::vector<fs::path> skipped_;  // By resume(), as they are damaged.
-  NamedStateDicts states_;         // While they are being saved.
+  std::vector<fs::path> skipped_;  // Damaged checkpoints that resume() has skipped.
+  NamedStateDicts states_;         // Set while they are being saved.
 
-  // Of rank 0.
+  // Exists on rank 0 only.
   struct Folder {
     WriteLock lock;
     LatestLink latest;
   };
-  std::optional<Folder> folder_;  // Once it is ours to write to.
+  std::optional<Folder> folder_;  // Set while we hold the lock.
   std::unique_ptr<StagedCheckpoint> staged_;
 
   SnapshotMemory memory_;
@@ -249,7 +250,7 @@ class Checkpointer::Implementation {
         if (background_.joinable()) background_.join();
       });
   Thread background_;
-  std::exception_ptr error_;  // Of the background; written before its end.
+  std::exception_ptr error_;  // Error of the background thread, set before it ends.
 };
 
 Checkpointer::Checkpointer(fs::path directory, const ProcessGroup& group,

@@ -1,4 +1,4 @@
-// Saves the state of a training, and finds the newest that is whole.
+// Saves the state of a training, and resumes from the newest complete checkpoint.
 //
 //   lockstep::Checkpointer checkpoints("runs/a", world, {.keep_last = 3, .async = true});
 //   checkpoints.resume(state);                      // Or starts anew, if there is none yet.
@@ -7,25 +7,26 @@
 //   ...
 //   checkpoints.wait();
 //
-// runs/a holds a folder for each checkpoint, step-0000000100 say, and the link `latest`. A folder
-// is written aside, as step-0000000100.tmp-*, by all ranks together, and named when all of it is on
-// the disk; it never changes afterwards. Whatever is killed, whenever: what has a name is whole.
-// `latest` cannot be a link on a file system without links, or where something else has its name.
-// That is logged once and changes nothing else: the newest is the one with the highest step.
-// docs/checkpoint-format.md says what is in it; safetensors and JSON, for anybody to read.
+// runs/a holds a folder for each checkpoint, for example step-0000000100, and the link `latest`.
+// All ranks together write a folder under a temporary name, step-0000000100.tmp-*. It gets its
+// final name when all of it is on the disk, and never changes afterwards. A folder with a final
+// name is therefore complete, even if processes are killed at any time.
+// `latest` cannot be a link on a file system without links, or if something else has its name. That
+// is logged once and has no other effect: the newest checkpoint is the one with the highest step.
+// docs/checkpoint-format.md describes the contents: safetensors and JSON, readable by other
+// programs.
 //
-// All ranks see the same folder. Ranks of one job write to it, no other job at a time: the folder
-// is locked from the first resume() or save() on, as long as the Checkpointer lives. Gradients are
-// no part of a state: save between steps, not between the passes that one accumulates.
+// All ranks see the same folder. Only one job at a time may write to it: the folder is locked from
+// the first resume() or save() until the Checkpointer is destroyed. Gradients are not part of a
+// state: save between steps, not between passes that accumulate gradients.
 //
 // Thread safety: none; one training loop uses it.
-// Lifetime: `state` outlives a call, not more. destroy_process_group() waits for what is being
-// written, but what then goes wrong is only logged: call wait() first.
-// Errors: on all ranks the same: system, naming who it is, when another job has the folder; system,
-// naming the file, when one cannot be written, and then nothing of it is left and earlier
-// checkpoints are as they were; mismatch when ranks have states
-// that do not fit together; misuse; unsupported for tensors that safetensors has no type for; those
-// of ProcessGroup.
+// Lifetime: `state` need only outlive the call. destroy_process_group() waits for a background
+// write, but only logs its errors: call wait() first.
+// Errors: equal on all ranks. system, naming the holder, if another job has locked the folder.
+// system, naming the file, if a file cannot be written; the unfinished checkpoint is then removed,
+// and earlier checkpoints are unchanged. mismatch if the ranks' states do not fit together; misuse;
+// unsupported for tensors of a type that safetensors lacks; those of ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,21 +46,21 @@
 namespace lockstep {
 
 struct CheckpointerOptions {
-  // How many of the newest checkpoints are kept when one more was saved; 0 for all.
+  // Number of newest checkpoints to keep after each save; 0 keeps all.
   int keep_last = 0;
 
-  // Those whose step is a multiple of it are kept for ever; 0 for none of that.
+  // Checkpoints whose step is a multiple of this are never removed; 0 disables that.
   std::int64_t keep_every = 0;
 
-  // Whether save() returns once the state was copied in memory, and the copy is written while
-  // training goes on. Takes as much memory as one checkpoint has bytes, of all ranks together.
+  // Whether save() returns after copying the state in memory; the copy is written while training
+  // continues. The copies of all ranks together take the bytes of one checkpoint.
   bool async = false;
 
-  // Of each of the waits for other ranks, which may be writing to a slow disk.
+  // Limit of each wait for other ranks, which may be writing to a slow disk.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 
-// A checkpoint that resume() did not take, and why.
+// A checkpoint that resume() could not load, and the reason.
 struct SkippedCheckpoint {
   std::filesystem::path directory;
   std::string reason;
@@ -68,42 +69,42 @@ struct SkippedCheckpoint {
 struct Resumed {
   std::int64_t step = 0;
   std::filesystem::path directory;
-  std::vector<SkippedCheckpoint> skipped;  // Newer ones.
+  std::vector<SkippedCheckpoint> skipped;  // Checkpoints newer than the loaded one.
 };
 
 class LOCKSTEP_API Checkpointer {
  public:
-  // Collective. `directory` is made by the first resume() or save().
+  // Collective. The first resume() or save() creates `directory`.
   Checkpointer(std::filesystem::path directory, const ProcessGroup& group,
                CheckpointerOptions options = {});
 
   // For a process that trains alone.
   explicit Checkpointer(std::filesystem::path directory, CheckpointerOptions options = {});
 
-  // Waits for what is being written, and logs what went wrong with it.
+  // Waits for a background write and logs its errors.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Collective. Saves `state` as that after so many steps. With `async` what went wrong in the
-  // background is thrown by the next call of save(), wait() or resume(), on all ranks; such a
-  // save() has saved nothing itself.
-  // Errors: misuse unless the step is higher than that of every checkpoint in the folder, but for
-  // those that resume() has skipped: what is the newest would not be clear. To go back, use another
-  // folder.
+  // Collective. Saves `state` as the state after `step` steps. With `async`, an error in the
+  // background is thrown on all ranks by the next call of save(), wait() or resume(). A save() that
+  // throws it has saved nothing itself.
+  // Errors: misuse unless the step is higher than that of every checkpoint in the folder; otherwise
+  // it would be unclear which is the newest. Checkpoints that resume() has skipped do not count.
+  // Use another folder to go back.
   void save(std::int64_t step, const NamedStates& state);
 
-  // Until what was saved is on the disk. Collective with `async`.
+  // Waits until the saved state is on the disk. Collective with `async`.
   void wait();
 
-  // Collective. Loads the newest checkpoint whose every byte is as it was written, and logs which
-  // newer ones were skipped; nothing when there is none at all.
-  // Those that were skipped get another name when the next one is saved: their steps may come
-  // again. A folder that this user may only read is resumed from with a warning; programs that save
-  // nothing there call load_checkpoint().
-  // Errors: system when another job has the folder; corrupt, or system, when there are checkpoints
-  // and none can be loaded; misuse, naming them, for parts, tensors or values that do not fit
-  // `state`; mismatch for two unequal tensors that are one in it. `state` then is as it was.
+  // Collective. Loads the newest undamaged checkpoint, in which every byte is verified, and logs
+  // the newer ones that were skipped. Returns nothing if there is no checkpoint at all.
+  // Skipped checkpoints are renamed when the next one is saved, because their steps may come again.
+  // For a folder that this user can only read, it logs a warning and resumes. Programs that never
+  // save there call load_checkpoint() instead.
+  // Errors: system if another job has locked the folder; corrupt or system if there are checkpoints
+  // but none can be loaded; misuse, naming them, for parts, tensors or values that do not fit
+  // `state`; mismatch for two unequal tensors that are one in `state`. `state` is then unchanged.
   std::optional<Resumed> resume(const NamedStates& state);
 
  private:
@@ -111,23 +112,23 @@ class LOCKSTEP_API Checkpointer {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// Collective: loads one checkpoint, at any number of ranks, or without a group in one process.
-// `directory` is its folder, or one that holds checkpoints: then latest_checkpoint(). Returns its
-// step. All was verified before anything of `state` is touched; then it is read a second time, from
-// the page cache as a rule, to where it goes. Only if that fails, of which the message tells, is
-// `state` half loaded.
+// Collective: loads one checkpoint with any number of ranks, or without a group in one process.
+// `directory` is its folder; for a folder of checkpoints, latest_checkpoint() is loaded. Returns
+// its step. All bytes are verified before `state` is changed. Then they are read a second time,
+// usually from the page cache, into their destination. If that read fails, `state` is half loaded
+// and the message says so.
 // Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state);
 
-// The folder of the newest checkpoint in `directory`, by its name alone; nothing when there is
-// none.
+// Returns the folder of the newest checkpoint in `directory`, judged only by its name; empty if
+// there is none.
 LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(
     const std::filesystem::path& directory);
 
-// The folders of checkpoints in `directory`, the newest first, by their names alone.
+// Returns the folders of checkpoints in `directory`, the newest first, judged only by their names.
 LOCKSTEP_API std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& directory);
 

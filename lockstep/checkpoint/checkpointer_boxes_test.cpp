@@ -99,6 +99,7 @@ Boxes crossed(const Shape& shape, int rank, int ranks) {
 at::Tensor local_of(const at::Tensor& whole, const Boxes& boxes) {
   std::vector<at::Tensor> parts;
   for (const Box& box : boxes.list) parts.push_back(view_in_whole(whole, box));
+  if (parts.size() == 1) return parts[0].contiguous();
   if (local_shape(boxes).size() != whole.sizes().size())
     for (at::Tensor& part : parts) part = part.flatten();
   return at::cat(parts, boxes.cat_dim);
@@ -356,25 +357,28 @@ TEST_F(CheckpointsOfBoxes, ThatTheDataDoesNotFillAreRefused) {
   EXPECT_NE(text.find("row by row, and strides"), std::string::npos) << text;
 }
 
-TEST_F(CheckpointsOfBoxes, ThatAreNotThereAreNotLoaded) {
-  save(2, root(), at::randn({4, 6}), cut_along(1));
-  const auto error_of = [&](const ElementRange& range) {
-    Parts parts(StateRequest{{"weight", range}});
+TEST_F(CheckpointsOfBoxes, ThatAreNotThereAreRefusedBeforeAnythingIsRead) {
+  StateDict state;
+  state.tensors["first"] = whole(at::randn({4, 6}));
+  state.tensors["weight"] = whole(at::randn({4, 6}));
+  Parts saved(state);
+  Checkpointer(root()).save(1, {{"model", &saved}});
+  const auto error_of_request = [&](const ElementRange& range) {
+    const at::Tensor first = at::zeros({4, 6});
+    Parts parts(StateRequest{{"first", {.begin = 0, .end = 24, .into = first}}, {"weight", range}});
     std::string text;
-    EXPECT_EQ(test::fault_of(
-                  [&] {
-                    load_checkpoint(root(), {{"model", &parts}});
-                  },
-                  &text),
-              Fault::misuse);
+    const auto load = [&] { load_checkpoint(root(), {{"model", &parts}}); };
+    EXPECT_EQ(test::fault_of(load, &text), Fault::misuse);
+    EXPECT_TRUE(at::equal(first, at::zeros({4, 6})));
     return text;
   };
   const Boxes boxes{.list = {{{0, 1}, {4, 2}}}}, outside{.list = {{{0, 5}, {4, 2}}}};
-  EXPECT_NE(error_of(all_of(outside)).find("\"weight\": a box of offsets [0, 5]"),
+  EXPECT_NE(error_of_request(all_of(outside)).find("\"weight\": a box of offsets [0, 5]"),
             std::string::npos);
-  EXPECT_NE(error_of({.begin = 0, .end = 9, .into = {}, .boxes = boxes}).find("no such elements"),
-            std::string::npos);
-  EXPECT_NE(error_of(all_of(boxes, at::zeros({4, 3}))).find("cannot be read to where"),
+  EXPECT_NE(
+      error_of_request({.begin = 0, .end = 9, .into = {}, .boxes = boxes}).find("no such elements"),
+      std::string::npos);
+  EXPECT_NE(error_of_request(all_of(boxes, at::zeros({4, 3}))).find("cannot be read to where"),
             std::string::npos);
 }
 

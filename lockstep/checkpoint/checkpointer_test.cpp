@@ -37,7 +37,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Tensors that it replaces when it is loaded, and values.
+// Holds values, and tensors that loading replaces.
 class Tensors : public Stateful {
  public:
   Tensors() = default;
@@ -124,7 +124,7 @@ class Checkpoints : public testing::Test {
  protected:
   ~Checkpoints() override { set_log_sink({}); }
 
-  // What is logged from here on.
+  // Collects log messages from now on.
   void catch_log() {
     set_log_sink([this](LogLevel, std::string_view text) { log_ += std::string(text) + '\n'; });
   }
@@ -195,8 +195,8 @@ TEST_F(Checkpoints, OfSeveralRanksHoldEveryTensorOnce) {
   EXPECT_LT(most - least, 600u) << "ranks write about as many bytes";
 }
 
-// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor of which a view with `strides` is
-// whole.
+// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor. The whole tensor is a view with
+// `strides`.
 StateTensor piece(const at::Tensor& flat, const ProcessGroup& world,
                   std::vector<std::int64_t> strides = {}) {
   const std::int64_t begin = flat.numel() * world.rank() / world.size();
@@ -316,7 +316,7 @@ TEST_F(Checkpoints, AreNamedByRanksThatDisagree) {
       world.barrier();
       EXPECT_FALSE(fs::exists(step("001")));
       world.barrier();
-      checkpoints.save(2, {{"model", &good}});  // The group goes on.
+      checkpoints.save(2, {{"model", &good}});  // The group stays usable.
       world.barrier();
       if (world.rank() == 0) fs::remove_all(root());
     });
@@ -375,7 +375,7 @@ TEST_F(Checkpoints, OfASnapshotAreOfTheMomentItWasTaken) {
     for (int i = 1; i <= 3; ++i) {
       weight.fill_(i);
       checkpoints.save(i, {{"model", &saved}});
-      weight.fill_(-1);  // Training goes on.
+      weight.fill_(-1);  // Simulates further training.
     }
     checkpoints.wait();
     Tensors loaded;
@@ -406,7 +406,7 @@ TEST_F(Checkpoints, ThatFailInTheBackgroundSaySoAtTheNextCall) {
   EXPECT_EQ(fs::read_symlink(root() / "latest"), "step-0000000002");
 }
 
-// As scp -r and cp -rL leave it: `latest` is a folder, a second copy of what it led to.
+// The result of scp -r or cp -rL: `latest` is a folder, a second copy of its target.
 class CopiedCheckpoints : public Checkpoints {
  protected:
   CopiedCheckpoints() {
@@ -681,7 +681,7 @@ TEST_F(Checkpoints, OfTwoWritersOneWins) {
 TEST_F(Checkpoints, ThatAnotherJobSavesAreNotResumedFromOnAnyRank) {
   Tensors saved(some_state(1));
   Checkpointer first(root());
-  EXPECT_FALSE(first.resume({{"model", &saved}}).has_value());  // From here on it is first's.
+  EXPECT_FALSE(first.resume({{"model", &saved}}).has_value());  // Now the lock is first's.
   run_in_process(2, [&](ProcessGroup& world) {
     Tensors loaded;
     Checkpointer second(root(), world);

@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4), which processors compute at the speed of memory.
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4), which processors compute at memory speed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Of the bytes whose CRC is `crc`, followed by `bytes`.
+// Extends `crc`, the CRC of preceding bytes, by `bytes`.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The types of elements that both LibTorch and safetensors have.
+// The element types that both LibTorch and safetensors have.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,9 +14,9 @@ namespace lockstep {
 
 LOCKSTEP_API at::ScalarType scalar_type_of(SafetensorsType type);
 
-// What describes `tensor` in a header; begin and end are not set.
-// Errors: misuse, with the name, for an undefined tensor; unsupported for one that is not dense or
-// whose type the format has no place for.
+// Returns the header entry for `tensor`, without begin and end.
+// Errors: misuse, with the name, for an undefined tensor; unsupported for a tensor that is not
+// dense or whose type the format lacks.
 SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace lockstep

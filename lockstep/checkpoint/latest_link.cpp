@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names anything but a link that has this name; null when it is free or a link's.
+// Describes a file that has the link's name and is not a link; null if the name is free or a
+// link's.
 const char* in_the_way(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || S_ISLNK(status.st_mode)) return nullptr;
@@ -31,14 +32,14 @@ std::string left_alone(const char* other) {
 }  // namespace
 
 LatestLink::LatestLink(const fs::path& root) : path_(root / latest_name) {
-  if (!target().empty()) return;  // So there can be one.
+  if (!target().empty()) return;  // An existing link shows that links are possible.
   if (const char* other = in_the_way(path_)) {
     forgo(left_alone(other));
     return;
   }
   try {
     if (const auto link = make_aside(path_.filename())) ::unlink(link->c_str());
-  } catch (const Error&) {  // A full disk, say, of which the first save tells.
+  } catch (const Error&) {  // For example a full disk; the first save will report it.
   }
 }
 
@@ -60,7 +61,7 @@ void LatestLink::set(const fs::path& target) {
   throw_errno(path_.string(), error);
 }
 
-// Under another name; nothing where the file system has no links.
+// Creates the link under another name. Returns nothing if the file system has no links.
 std::optional<fs::path> LatestLink::make_aside(const fs::path& target) {
   const fs::path link = beside(path_);
   if (::symlink(target.c_str(), link.c_str()) == 0) return link;

@@ -1,7 +1,7 @@
-// The link `latest` in a folder of checkpoints, to the one that was saved last. It is for people
-// and their scripts: nothing of ours follows it, and checkpoints are saved where it cannot be, too.
-// A file system may have no symbolic links, and something else may have its name, as in a folder
-// that was copied with links followed. That is logged once.
+// The link `latest` in a folder of checkpoints, which leads to the one that was saved last. It is
+// meant for users and their scripts: the library never follows it, and saves checkpoints also where
+// the link cannot exist. A file system may lack symbolic links. Something else may have the link's
+// name, for example after copying a folder with links followed. That is logged once.
 //
 // Torch-free. Thread safety: none. Errors: system, naming the file.
 
@@ -16,14 +16,14 @@ namespace lockstep {
 
 class LatestLink {
  public:
-  // Finds out, before there is anything to save, whether such a link can be in `root`.
+  // Checks before the first save whether `root` can hold such a link.
   explicit LatestLink(const std::filesystem::path& root);
 
-  // Empty when there is no link.
+  // Empty if there is no link.
   std::filesystem::path target() const;
 
-  // Makes it lead to the name `target` in its folder, by a rename; removes it if that is empty.
-  // Does nothing where it cannot be.
+  // Points the link to the name `target` in its folder, by a rename; removes it if `target` is
+  // empty. Does nothing if the link cannot exist.
   void set(const std::filesystem::path& target);
 
  private:
@@ -31,7 +31,7 @@ class LatestLink {
   void forgo(const std::string& reason);
 
   const std::filesystem::path path_;
-  bool is_forgone_ = false;  // Which was logged.
+  bool is_forgone_ = false;  // The link cannot exist, and that was logged.
 };
 
 }  // namespace lockstep

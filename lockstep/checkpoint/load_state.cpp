@@ -58,6 +58,7 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
   for (const auto& [part, state] : states) {
     try {
       requests.push_back(state->wanted(reader.contents(part)));
+      reader.require_readable(part, requests.back());
     } catch (const Error& error) {
       if (error.fault() != Fault::misuse && error.fault() != Fault::mismatch) throw;
       throw Error(error.fault(),

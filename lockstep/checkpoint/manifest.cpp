@@ -26,10 +26,9 @@ constexpr std::array<std::string_view, 7> manifest_keys{"format", "version", "st
                                                         "files",  "values",  "crc32c"};
 constexpr std::array<std::string_view, 5> file_keys{"name", "part", "bytes", "header_crc32c",
                                                     "tensors"};
-constexpr std::string_view special_key =
-    "double";  // {"double": "inf"}, as JSON has no such number.
+constexpr std::string_view special_key = "double";  // {"double": "inf"}: JSON has no such number.
 
-// The end of every manifest, with a CRC-32C between.
+// Every manifest ends with these two texts and a CRC-32C between them.
 constexpr std::string_view before_crc = ",\n  \"crc32c\": \"";
 constexpr std::string_view after_crc = "\"\n}\n";
 constexpr std::size_t crc_digits = 8;
@@ -74,8 +73,8 @@ bool is_file_name(std::string_view name, std::string_view part) {
          drop_prefix(name, "-of-") && drop_number(name) && name == ".safetensors";
 }
 
-// What is wrong with the names of a file, which is of the manifest whose `tensors` were seen so
-// far.
+// Returns the problem with a file's names, if any. `seen` holds the tensors of the manifest's
+// earlier files.
 std::optional<std::string> complaint(
     const ManifestFile& file, const Manifest& manifest,
     std::set<std::pair<std::string_view, std::string_view>>& seen) {
@@ -90,7 +89,7 @@ std::optional<std::string> complaint(
   return std::nullopt;
 }
 
-// What no manifest may have, however it is written.
+// Returns the first violation of the rules for every manifest, whatever its JSON looks like.
 std::optional<std::string> complaint(const Manifest& manifest) {
   if (manifest.step < 0) return "the step " + std::to_string(manifest.step) + " is negative";
   if (manifest.world_size < 1)
@@ -108,7 +107,7 @@ std::optional<std::string> complaint(const Manifest& manifest) {
 
 // --- Writing ------------------------------------------------------------------------------------
 
-// As JSON. Errors: misuse.
+// Returns JSON. Errors: misuse.
 std::string encoded(const std::string& text) {
   try {
     return Json(text).dump();
@@ -120,7 +119,7 @@ std::string encoded(const std::string& text) {
 std::string encoded(bool value) { return value ? "true" : "false"; }
 std::string encoded(std::int64_t value) { return std::to_string(value); }
 
-// A finite one gets a point or an exponent, and the digits that lead back to it.
+// Finite numbers get a point or an exponent, and enough digits to restore them exactly.
 std::string encoded(double value) {
   if (std::isfinite(value)) return Json(value).dump();
   const char* name = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -137,7 +136,7 @@ std::string encoded(const StateValue& value) {
   return std::visit([](const auto& alternative) { return encoded(alternative); }, value);
 }
 
-// The lines of members, each `indent` and `open`, between brackets that the caller writes.
+// The lines of members, each with `indent` in front. The caller writes the brackets.
 template <class Members, class Line>
 std::string lines(const Members& members, const std::string& indent, Line line) {
   std::string text;
@@ -168,7 +167,7 @@ std::string encoded(const std::pair<const std::string, StateValues>& part) {
 
 // --- Reading ------------------------------------------------------------------------------------
 
-// Follows the one form that a manifest may have, and refuses at the first thing that is not of it.
+// Accepts only the one form that a manifest may have, and refuses the first deviation.
 class ManifestReader final : public nlohmann::json_sax<Json> {
  public:
   explicit ManifestReader(std::string_view file) : file_name_(file) {}
@@ -213,7 +212,7 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
     if (place_ == Place::part) return put(std::move(text));
     if (place_ == Place::tensors) return file_.tensors.emplace(key_, crc(text)).second;
     if (place_ == Place::special) return put_special(text);
-    if (place_ == Place::top && key_ == "crc32c") return true;  // Compared before all else.
+    if (place_ == Place::top && key_ == "crc32c") return true;  // Already compared before parsing.
     if (place_ == Place::top && key_ == "format") {
       if (text != format_name) fail("expected " + shown(format_name) + ", found " + shown(text));
     } else if (place_ == Place::file && key_ == "name") {
@@ -281,7 +280,7 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
   }
 
   bool number_float(double value, const std::string& text) override {
-    // What looks whole got here as it does not fit 64 bits.
+    // An integer arrives here only if it does not fit 64 bits.
     if (text.find_first_of(".eE") == text.npos) fail("the number " + shown(text) + " is too large");
     if (place_ != Place::part && place_ != Place::list)
       fail("the number " + shown(text) + " is out of place");
@@ -332,7 +331,7 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
     return text;
   }
 
-  // Whether the object that is being read has the key already.
+  // Whether the object being read has the key already.
   bool is_there() const {
     switch (place_) {
       case Place::top:
@@ -357,7 +356,7 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
     fields.push_back(key_);
   }
 
-  // Fails when one of the keys is not there.
+  // Fails if one of the keys is missing.
   void check_fields(std::span<const std::string_view> known, const Fields& fields) {
     for (const std::string_view key : known) {
       key_ = key;
@@ -407,14 +406,14 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  const std::string_view file_name_;  // Of the manifest.
+  const std::string_view file_name_;  // Name of the manifest.
   Place place_ = Place::outside;
-  std::string key_;     // The latest.
-  Fields fields_;       // Of the manifest, so far.
-  Fields file_fields_;  // Of `file_`, so far.
-  ManifestFile file_;   // That is being read.
-  std::string part_;    // Whose values are being read.
-  std::string name_;    // Of the value that is being read.
+  std::string key_;     // The latest key.
+  Fields fields_;       // Keys of the manifest so far.
+  Fields file_fields_;  // Keys of `file_` so far.
+  ManifestFile file_;   // The file being read.
+  std::string part_;    // The part whose values are being read.
+  std::string name_;    // Name of the value being read.
   std::vector<double> list_;
   std::optional<double> special_;
   Place around_special_ = Place::part;
@@ -437,7 +436,7 @@ void check_crc(std::string_view file, std::string_view text) {
   const std::uint32_t found = crc_of(text.substr(0, text.size() - end_size));
   if (found != *written)
     fail("it was changed: its CRC-32C is " + hex(found) + ", and was " + hex(*written));
-  // The parser would take it for the end.
+  // The parser would take a zero byte for the end.
   if (text.find('\0') != text.npos || text.front() != '{') fail("it is not JSON in UTF-8");
 }
 

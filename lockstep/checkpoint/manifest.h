@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint holds, and how to tell that it still does.
+// manifest.json: a list of a checkpoint's contents, with checksums to verify them.
 //
 // The format is frozen: docs/checkpoint-format.md. Torch-free, so that it can be fuzzed.
 
@@ -17,32 +17,33 @@ namespace lockstep {
 
 struct ManifestFile {
   std::string name;  // In the manifest's own folder, such as "model-00001-of-00002.safetensors".
-  std::string part;  // Of the state, such as "model".
+  std::string part;  // Part of the state, for example "model".
   std::uint64_t bytes = 0;
-  std::uint32_t header_crc32c = 0;               // Of all that precedes the tensors' data.
-  std::map<std::string, std::uint32_t> tensors;  // CRC-32C of the data of each.
+  std::uint32_t header_crc32c = 0;               // Covers all bytes before the tensors' data.
+  std::map<std::string, std::uint32_t> tensors;  // CRC-32C of each tensor's data.
 };
 
 struct Manifest {
   std::int64_t step = 0;
-  int world_size = 1;  // Of the ranks that saved it.
+  int world_size = 1;  // Number of ranks that saved it.
   std::vector<ManifestFile> files;
-  std::map<std::string, StateValues> values;  // Of each part, also of those that have none.
+  std::map<std::string, StateValues> values;  // For each part, also parts without values.
 };
 
-// No checkpoint has a longer one.
+// Maximum size of a manifest in bytes.
 inline constexpr std::uint64_t manifest_limit = 64 << 20;
 
-// JSON in UTF-8 whose last member is the CRC-32C of all bytes before it. Errors: misuse for a text
-// that is not UTF-8, for the name of a file or part that may not be one, and beyond the limit.
+// Returns JSON in UTF-8. Its last member is the CRC-32C of all bytes before it. Errors: misuse for
+// a text that is not UTF-8, for an invalid name of a file or part, and beyond the limit.
 std::string format_manifest(const Manifest& manifest);
 
-// Errors: corrupt, naming `file` and what is wrong, for anything that format_manifest() would not
-// write: another CRC, a key that is unknown, absent or there twice, a value of another type, a name
-// that leads elsewhere, a tensor in two files of a part; unsupported for a later version.
+// Errors: corrupt, naming `file` and the problem, for anything that format_manifest() would not
+// write. Examples are another CRC, an unknown, missing or repeated key, and a value of another
+// type; also a name that leads out of the folder, and a tensor in two files of a part. unsupported
+// for a later version.
 Manifest parse_manifest(std::string_view file, std::string_view text);
 
-// Whether a part may be called so: 1 to 64 letters, digits, '_' and '-', not beginning with '-'.
+// Whether `name` is valid for a part: 1 to 64 letters, digits, '_' and '-', the first not '-'.
 bool is_part_name(std::string_view name);
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ std::string hex(std::uint32_t value) {
   return text;
 }
 
-// With the end that belongs to it.
+// Adds the matching end.
 std::string sealed(const std::string& text) {
   return text + ",\n  \"crc32c\": \"" + hex(crc32c(bytes(text))) + "\"\n}\n";
 }
@@ -36,7 +36,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return at == text.npos ? text : text.replace(at, from.size(), to);
 }
 
-// That reading fails with this Fault, naming the file and `part`.
+// Expects that reading fails with this Fault and names the file and `part`.
 void refuses(const std::string& text, const std::string& part, Fault fault = Fault::corrupt) {
   try {
     parse_manifest("runs/manifest.json", text);
@@ -69,7 +69,7 @@ Manifest small() {
   return manifest;
 }
 
-// As small(), with another text in place of one.
+// small() with one text replaced by another.
 std::string changed(const std::string& from, const std::string& to) {
   return sealed(replaced(unsealed(format_manifest(small())), from, to));
 }

@@ -10,8 +10,7 @@
 namespace lockstep {
 namespace {
 
-// The regular expressions of libstdc++ take stack for every byte of a name, which comes from a
-// file.
+// libstdc++'s regular expressions use stack for every byte of a name, and names come from files.
 constexpr std::size_t longest_name = 1000;
 
 std::regex compiled(const std::string& pattern) {
@@ -23,7 +22,7 @@ std::regex compiled(const std::string& pattern) {
   }
 }
 
-// A regular expression that matches `text` alone.
+// Returns a regular expression that matches only `text`.
 std::string literally(const std::string& text) {
   constexpr std::string_view special = "^$\\.*+?()[]{}|";
   std::string pattern;

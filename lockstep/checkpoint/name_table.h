@@ -1,14 +1,14 @@
-// Under which names a module has the tensors of a file that another program wrote.
+// Rules that map the tensor names of another program's file to those of a module.
 //
 //   const lockstep::NameTable names{
 //       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},
 //       {.pattern = R"(.+\.masked_bias)", .ignore = true}};
 //   lockstep::load_weights(*model, "model.safetensors", names);
 //
-// The first rule that matches a name is used; a name that no rule matches stays as it is.
+// The first rule that matches a name applies; a name that no rule matches is unchanged.
 //
-// Thread safety: a value; what is const may be called from any thread at once.
-// Errors: misuse for a pattern that is no regular expression.
+// Thread safety: a value type; const members may be called from any thread at once.
+// Errors: misuse for a pattern that is not a regular expression.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,20 +24,20 @@
 namespace lockstep {
 
 struct NameRule {
-  // A regular expression (of std::regex, ECMAScript) for the whole of a name. Names of more than
-  // 1000 bytes match none.
+  // A regular expression (of std::regex, ECMAScript) for the whole name. Names of more than 1000
+  // bytes never match.
   std::string pattern;
 
-  // "$1" and so on are what groups of the pattern matched, "$&" is the whole name.
+  // "$1" and so on stand for the matches of the pattern's groups, "$&" for the whole name.
   std::string replacement = "$&";
 
-  bool transpose = false;  // The file has the matrix the other way round.
-  bool ignore = false;     // The module has no such tensor, and needs none.
+  bool transpose = false;  // The file has the matrix transposed.
+  bool ignore = false;     // The module does not have this tensor.
 };
 
 class LOCKSTEP_API NameTable {
  public:
-  NameTable() = default;  // All names stay.
+  NameTable() = default;  // Keeps all names.
   NameTable(std::initializer_list<NameRule> rules);
   explicit NameTable(const std::vector<NameRule>& rules);
 
@@ -46,7 +46,7 @@ class LOCKSTEP_API NameTable {
     bool transposed = false;
   };
 
-  // Nothing for what is to be ignored.
+  // Empty for an ignored name.
   std::optional<Target> find(const std::string& name) const;
 
  private:
@@ -54,8 +54,8 @@ class LOCKSTEP_API NameTable {
   std::shared_ptr<const std::vector<Rule>> rules_;
 };
 
-// For a file whose names have `prefix` before the module's, such as "module." in one that Python's
-// DistributedDataParallel wrote, or "_orig_mod." after torch.compile. Other names stay as they are.
+// For a file with `prefix` before the module's names, for example "module." from Python's
+// DistributedDataParallel, or "_orig_mod." from torch.compile. Other names are unchanged.
 LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
 
 }  // namespace lockstep

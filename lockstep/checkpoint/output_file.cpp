@@ -15,13 +15,13 @@
 namespace lockstep {
 namespace {
 
-constexpr mode_t everybody = 0666;  // Less the process's umask.
+constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
 
-// Pages that wait for sync() leave the disk idle until then; fewer at a time cost calls.
+// Without early write-back, the disk would be idle until sync(). Smaller units cost more calls.
 constexpr std::uint64_t write_back_size = 8 << 20;
 
-// What `call` returns once no signal interrupts it. Disks that lie on a network let that happen
-// where others do not.
+// Repeats `call` until no signal interrupts it. Network file systems allow interruptions where
+// others do not.
 template <class Call>
 int uninterrupted(Call call) {
   int result = 0;
@@ -31,7 +31,7 @@ int uninterrupted(Call call) {
   return result;
 }
 
-// The limit of `ulimit -f`, for a message; empty when only the file system limits files.
+// The limit of `ulimit -f`, for a message; empty if only the file system limits files.
 std::string file_size_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
@@ -75,7 +75,7 @@ void OutputFile::sync() {
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail();
 }
 
-// What fails here fails in sync(), too.
+// Ignores errors, because sync() will report them too.
 void OutputFile::start_writing_back() {
   ::sync_file_range(fd_.get(), static_cast<off_t>(started_), static_cast<off_t>(size_ - started_),
                     SYNC_FILE_RANGE_WRITE);
@@ -93,7 +93,7 @@ void sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path name = directory.empty() ? "." : directory;
   const FileDescriptor fd(
       uninterrupted([&] { return ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  // EINVAL: a file system that has no notion of it, such as some that lie on a network.
+  // EINVAL: the file system cannot sync directories; some network file systems cannot.
   if (!fd || (uninterrupted([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL))
     throw_errno(name.string());
 }

@@ -1,7 +1,7 @@
-// A file that is written from its beginning to its end, and then forced to the disk.
+// A file that is written from its beginning to its end, then forced to the disk.
 //
-// Errors: system, naming the file, such as "No space left on device", and the limit for a file
-// beyond RLIMIT_FSIZE, whose signal does not end the process.
+// Errors: system, naming the file, for example "No space left on device". For a file beyond
+// RLIMIT_FSIZE the message has the limit; the signal does not end the process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,18 +18,18 @@ namespace lockstep {
 
 class OutputFile {
  public:
-  // Makes the file, which must not be there. `name` is what messages call it; its path if empty.
+  // Creates the file, which must not exist. Messages use `name`, or the path if `name` is empty.
   explicit OutputFile(const std::filesystem::path& path, std::string name = {});
 
-  // Takes `size` bytes of the disk where the file system can, so that a full one is noticed at
+  // Allocates `size` bytes on the disk if the file system can, so that a full disk is reported at
   // once.
   void reserve(std::uint64_t size);
 
-  // After what was written before.
+  // Appends.
   void write(std::span<const std::byte> bytes);
 
-  // Returns when the file would outlast a power failure. An error is final: the kernel may have
-  // dropped what it could not write, so trying again would prove nothing.
+  // Returns when the file would survive a power failure. An error is final: the kernel may have
+  // dropped data that it could not write, so a retry would prove nothing.
   void sync();
 
   std::uint64_t size() const { return size_; }
@@ -40,11 +40,11 @@ class OutputFile {
 
   std::string name_;
   FileDescriptor fd_;
-  std::uint64_t size_ = 0;     // Written.
-  std::uint64_t started_ = 0;  // Of these, on their way to the disk.
+  std::uint64_t size_ = 0;     // Bytes written.
+  std::uint64_t started_ = 0;  // Bytes whose write-back to the disk has started.
 };
 
-// A name in a directory outlasts a power failure only once the directory is on the disk, too.
+// Forces a directory to the disk. Otherwise a new name in it would not survive a power failure.
 void sync_directory(const std::filesystem::path& directory);
 
 }  // namespace lockstep

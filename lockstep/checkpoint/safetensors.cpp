@@ -21,7 +21,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t most_complaints = 5;  // In one message.
+constexpr std::size_t most_complaints = 5;  // Maximum in one message.
 
 at::Tensor read(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry.type));
@@ -29,8 +29,7 @@ at::Tensor read(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   return tensor;
 }
 
-// By name in the module: the tensor of the file that goes there, and whether it does the other way
-// round.
+// The tensor of the file for a name in the module, and whether it is transposed.
 struct NamedSource {
   const SafetensorsEntry* entry;
   bool transposed;
@@ -56,13 +55,13 @@ std::string describe(at::ScalarType type, at::IntArrayRef shape) {
   return std::string(c10::toString(type)) + " " + c10::str(shape);
 }
 
-// The name in the module, and that in the file where it is another one.
+// The name in the module, and the name in the file if it differs.
 std::string both_names(const std::string& name, const NamedSource& source) {
   const std::string& in_file = source.entry->name;
   return shown(name) + (in_file == name ? "" : " (" + shown(in_file) + " in the file)");
 }
 
-// Nothing when `source` fits `target`.
+// Returns the problem; empty if `source` fits `target`.
 std::string complaint(const std::string& name, const NamedSource& source,
                       const at::Tensor& target) {
   const at::ScalarType type = scalar_type_of(source.entry->type);
@@ -77,7 +76,7 @@ std::string complaint(const std::string& name, const NamedSource& source,
          describe(target.scalar_type(), target.sizes()) + " in the module";
 }
 
-// What keeps the tensors of a file from being copied into `targets`.
+// Returns the reasons why the file's tensors cannot be copied into `targets`.
 std::vector<std::string> complaints(const Sources& sources,
                                     const std::map<std::string, at::Tensor>& targets) {
   std::vector<std::string> found;
@@ -88,7 +87,7 @@ std::vector<std::string> complaints(const Sources& sources,
                               : complaint(name, source, target->second);
     if (!problem.empty()) found.push_back(std::move(problem));
   }
-  // Of tensors that are one under two names, Python's save_model() writes one.
+  // Python's save_model() writes a tensor with two names only once.
   const auto first = first_names({targets.begin(), targets.end()});
   std::set<std::string> loaded;
   for (const auto& [name, source] : sources)
@@ -98,7 +97,8 @@ std::vector<std::string> complaints(const Sources& sources,
   return found;
 }
 
-// The prefix that each name of the module has in the file; empty when they have none in common.
+// Returns the prefix that the file has before every name of the module; empty if there is no common
+// one.
 std::string surplus_prefix(const Sources& sources,
                            const std::map<std::string, at::Tensor>& targets) {
   if (targets.empty()) return {};
@@ -113,7 +113,8 @@ std::string surplus_prefix(const Sources& sources,
   return {};
 }
 
-// Such as that of Python's DistributedDataParallel, which has the module as its member `module`.
+// Suggests a remedy, for example for files of Python's DistributedDataParallel, which holds the
+// module as its member `module`.
 std::string cure_for_prefix(const std::string& prefix) {
   if (prefix.empty()) return {};
   return "; in the file each name of the module has " + shown(prefix) +
@@ -126,7 +127,7 @@ bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// Under two names of one tensor the file may have two values.
+// The file may have different values for two names of one tensor.
 void require_equal_where_tied(const std::filesystem::path& file, const NamedTensors& loaded,
                               const std::map<std::string, at::Tensor>& targets) {
   const auto first = first_names({targets.begin(), targets.end()});
@@ -183,7 +184,7 @@ void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
   require_fit(file, complaints(sources, targets),
               cure_for_prefix(surplus_prefix(sources, targets)));
 
-  // All is read before the first is copied, so that a bad disk does not leave half a model.
+  // Reads everything before the first copy, so that a read error does not leave half a model.
   NamedTensors loaded;
   for (const auto& [name, source] : sources) {
     const at::Tensor tensor = read(opened, *source.entry);

@@ -20,17 +20,17 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::uint64_t length_size = 8;
 
-// What is read at a time, and then summed while it lies in the cache.
+// Bytes read at a time; their checksum is computed while they are in the cache.
 constexpr std::size_t read_size = 256 << 10;
 
-// O_NONBLOCK: opening a FIFO does not wait for a writer.
+// O_NONBLOCK: opening a FIFO must not wait for a writer.
 FileDescriptor open_to_read(const std::filesystem::path& path) {
   FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw_errno(path.string());
   return fd;
 }
 
-// A bool of another value than 0 and 1 is undefined behaviour wherever it is used.
+// A bool with a value other than 0 and 1 is undefined behaviour.
 void require_truth_values(const std::string& file, const SafetensorsEntry& entry,
                           std::span<const std::byte> values) {
   const auto wrong =
@@ -62,7 +62,7 @@ SafetensorsFile::SafetensorsFile(std::string name, FileDescriptor fd,
 std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t begin,
                                     std::span<std::byte> out, std::uint32_t crc) const {
   std::uint64_t offset = data_offset_ + entry.begin + begin;
-  // The disk works on all of it while the first of it is summed.
+  // The disk reads ahead while the first bytes are summed.
   ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(out.size()),
                   POSIX_FADV_WILLNEED);
   while (!out.empty()) {

@@ -1,9 +1,8 @@
-// A file of safetensors that is open for reading, and its data, in parts of any size.
+// A file of safetensors opened for reading; its data can be read in parts of any size.
 //
 // Torch-free. Thread safety: read() may be called from any thread at once.
-// Errors: corrupt, naming file and tensor, before anything of a claimed size is allocated; system
-// when the file cannot be read; unsupported for other types of elements than safetensors_header.h
-// has.
+// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; system if
+// the file cannot be read; unsupported for element types that safetensors_header.h lacks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +23,7 @@ namespace lockstep {
 
 class LOCKSTEP_API SafetensorsFile {
  public:
-  // What a file is known to be, by the manifest that goes with it.
+  // Expected contents of the file, from the manifest of its checkpoint.
   struct Expected {
     std::uint64_t bytes = 0;
     std::uint32_t header_crc32c = 0;
@@ -32,14 +31,15 @@ class LOCKSTEP_API SafetensorsFile {
 
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  // `fd` is that of the file, whatever it is; `name` is for messages.
+  // `fd` is the open file, of any kind; `name` is for messages.
   SafetensorsFile(std::string name, FileDescriptor fd, const std::optional<Expected>& expected);
 
   const std::string& name() const { return name_; }
   std::uint64_t size() const { return size_; }
   const SafetensorsHeader& header() const { return header_; }
 
-  // Bytes [begin, begin + out.size()) of the data of `entry`. Returns their CRC-32C, after `crc`.
+  // Reads bytes [begin, begin + out.size()) of the data of `entry`. Returns `crc` extended by them
+  // (CRC-32C).
   std::uint32_t read(const SafetensorsEntry& entry, std::uint64_t begin, std::span<std::byte> out,
                      std::uint32_t crc = 0) const;
 

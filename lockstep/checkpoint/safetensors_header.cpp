@@ -55,7 +55,7 @@ std::string joined(std::span<const Number> numbers, std::string_view separator) 
   return text;
 }
 
-// Such as "F32 [2, 3]".
+// Example: "F32 [2, 3]".
 std::string describe(const SafetensorsEntry& entry) {
   constexpr std::size_t most = 16;
   std::string text(name(entry.type));
@@ -66,7 +66,7 @@ std::string describe(const SafetensorsEntry& entry) {
   return text + (entry.shape.size() > most ? ", ...]" : "]");
 }
 
-// Nothing when it does not fit 63 bits. A dimension of 0 does not hide others that do not fit.
+// Empty if it does not fit 63 bits. A dimension of 0 must not hide an overflow in others.
 std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
   bool empty = false;
   std::int64_t product = static_cast<std::int64_t>(size_of(entry.type));
@@ -78,7 +78,7 @@ std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
   return empty ? 0 : static_cast<std::uint64_t>(product);
 }
 
-// Follows the one form that a header may have, and refuses at the first thing that is not of it:
+// Accepts only the one form that a header may have, and refuses the first deviation:
 //   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
 //    "__metadata__": {"KEY": "VALUE", ...}}
 class HeaderReader final : public nlohmann::json_sax<Json> {
@@ -148,7 +148,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool end_object() override {
     if (place_ == Place::top) return go(Place::file);
     if (place_ == Place::entry) {
-      // Other keys are refused by what their values are: no place has any for them.
+      // Unknown keys were refused with their values, which are out of place everywhere.
       if (fields_.size() != 3) fail("it needs dtype, shape and data_offsets");
       header_.entries.push_back(std::move(entry_));
     }
@@ -191,9 +191,9 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   const std::string_view file_;
   Place place_ = Place::file;
-  std::string key_;                  // The latest.
-  std::vector<std::string> fields_;  // Of the current entry, so far.
-  int offsets_ = 0;                  // How many of the current entry's were read.
+  std::string key_;                  // The latest key.
+  std::vector<std::string> fields_;  // Keys of the current entry so far.
+  int offsets_ = 0;                  // Number of offsets read for the current entry.
   SafetensorsEntry entry_;
   std::unordered_set<std::string> names_;
   SafetensorsHeader header_;
@@ -224,7 +224,7 @@ void check_coverage(std::string_view file, const std::vector<SafetensorsEntry>& 
                                     " bytes of data, found " + std::to_string(data_size));
 }
 
-// As a JSON string. Errors: misuse.
+// Returns a JSON string. Errors: misuse.
 std::string as_json(const std::string& text) {
   try {
     return Json(text).dump();
@@ -243,7 +243,7 @@ std::string as_json(const SafetensorsEntry& entry) {
   return text;
 }
 
-// Of the object that `json` is the beginning of.
+// Appends to an object whose text so far is `json`.
 void append_member(std::string& json, const std::string& member) {
   if (json.back() != '{') json += ',';
   json += member;
@@ -271,7 +271,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_vi
   if (json.empty() || json.front() != '{')
     throw Error(Fault::corrupt, std::string(file) + ": byte 8: expected '{', found " +
                                     (json.empty() ? "no header" : shown(json.substr(0, 1))));
-  // The parser would take it for the end, and not look at what follows.
+  // The parser would take a zero byte for the end and ignore the rest.
   if (const std::size_t zero = json.find('\0'); zero != json.npos)
     throw Error(Fault::corrupt, std::string(file) + ": byte " + std::to_string(zero + 1) +
                                     " of the header: it is not JSON in UTF-8 from here on");

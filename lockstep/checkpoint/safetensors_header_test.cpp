@@ -12,7 +12,7 @@ SafetensorsHeader parse(const std::string& json, std::uint64_t data_size) {
   return parse_safetensors_header("model.safetensors", json, data_size);
 }
 
-// That parsing fails with this Fault, naming the file and `part`.
+// Expects that parsing fails with this Fault and names the file and `part`.
 void refuses(const std::string& json, std::uint64_t data_size, const std::string& part,
              Fault fault = Fault::corrupt) {
   try {
@@ -94,7 +94,7 @@ TEST(SafetensorsHeader, MustNotSayAnythingTwice) {
   refuses(R"({"a":{)" + good + R"(},"a":{)" + good + "}}", 8, R"("a": the name occurs twice)");
   refuses(R"({"__metadata__":{},"__metadata__":{}})", 0, "twice");
   refuses(R"({"__metadata__":{"k":"1","k":"2"}})", 0, R"("k" occurs twice)");
-  // The same name once more, in another spelling.
+  // The same name again, in another spelling.
   refuses(R"({"a":{)" + good + R"(},"\u0061":{)" + good + "}}", 8, "twice");
 }
 
@@ -105,7 +105,7 @@ TEST(SafetensorsHeader, MustBeJsonInUtf8) {
         "{\"\\ud800\":{}}"})
     refuses(json, 0, "of the header: it is not JSON");
   refuses(std::string("{\0}", 3), 0, "not JSON");
-  refuses(std::string("{}\0\0\0\0\0\0", 8), 0, "not JSON");  // Not even behind its end.
+  refuses(std::string("{}\0\0\0\0\0\0", 8), 0, "not JSON");  // Not allowed after the end either.
   refuses(std::string("{}\0{\"a\":1}", 10), 0, "byte 3 of the header: it is not JSON");
   refuses("", 0, "expected '{'");
   refuses(" {}", 0, "expected '{'");

@@ -57,7 +57,7 @@ torch::nn::Sequential small_net(std::int64_t width = 4) {
   return torch::nn::Sequential(torch::nn::Linear(3, width), torch::nn::BatchNorm1d(width));
 }
 
-// With one tensor under two names.
+// Has one tensor with two names.
 torch::nn::Linear twice_named() {
   torch::nn::Linear twice(torch::nn::LinearOptions(3, 3).bias(false));
   twice->register_parameter("again", twice->weight);
@@ -139,7 +139,7 @@ TEST_F(SafetensorsFile, IsRefusedWhenItsHeaderHasALengthThatCannotBe) {
     write(little_endian(length) + "{}");
     EXPECT_TRUE(contains(load_error(), "found one of " + std::to_string(length)));
   }
-  // Beyond the limit, although the file is as long as it says.
+  // Beyond the limit, although the length is correct.
   write(little_endian(100'000'001) + "{}");
   std::filesystem::resize_file(file_, 100'000'009);
   EXPECT_TRUE(contains(load_error(), "limit of 100000000"));
@@ -248,7 +248,7 @@ TEST_F(SafetensorsFile, DoesNotTouchAModuleItDoesNotFit) {
   EXPECT_TRUE(contains(load(named_tensors(*small_net(5))), "and 1 more"));
 }
 
-// As safetensors.torch.save_model() writes them.
+// The form of safetensors.torch.save_model().
 TEST_F(SafetensorsFile, MayHaveOneOfTheNamesOfATensorThatHasTwo) {
   auto twice = twice_named();
   save_safetensors(file_, {{"weight", at::ones({3, 3})}});
@@ -266,7 +266,7 @@ TEST_F(SafetensorsFile, WithTwoUnequalTensorsThatAreOneInTheModuleIsRefused) {
   EXPECT_EQ(sha256(*twice), before);
 }
 
-// As save_weights() and torch's save_file() of a state_dict() with clones write them.
+// The form of save_weights(), and of torch's save_file() of a state_dict() with clones.
 TEST_F(SafetensorsFile, WithTwoEqualTensorsThatAreOneInTheModuleIsLoaded) {
   auto twice = twice_named();
   const at::Tensor nan = at::full({3, 3}, std::numeric_limits<float>::quiet_NaN());
@@ -275,7 +275,7 @@ TEST_F(SafetensorsFile, WithTwoEqualTensorsThatAreOneInTheModuleIsLoaded) {
   EXPECT_TRUE(twice->weight.isnan().all().item<bool>());
 }
 
-// As the state_dict() of Python's DistributedDataParallel has them.
+// The names of the state_dict() of Python's DistributedDataParallel.
 TEST_F(SafetensorsFile, WithAPrefixBeforeAllNamesSaysHowToLoadIt) {
   auto net = small_net();
   NamedTensors wrapped;
@@ -294,7 +294,7 @@ TEST_F(SafetensorsFile, WithoutThatSaysNothingOfAPrefix) {
   EXPECT_FALSE(contains(message, "without_prefix")) << message;
 }
 
-// As root, a program that saves to /dev/null must not replace it.
+// A program that runs as root and saves to /dev/null must not replace it.
 TEST_F(SafetensorsFile, DoesNotReplaceWhatIsNoFile) {
   const NamedTensors tensors{{"weight", at::ones({3})}};
   const std::filesystem::path fifo = scratch_.path() / "fifo", link = scratch_.path() / "link";

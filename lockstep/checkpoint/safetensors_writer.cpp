@@ -33,7 +33,7 @@ struct SafetensorsWriter::State {
 
   const SafetensorsHeader header;
   std::vector<std::string> order;
-  std::size_t written = 0;  // Tensors.
+  std::size_t written = 0;  // Number of tensors.
   AtomicFile file;
 };
 

@@ -1,10 +1,11 @@
-// Writes a file of safetensors one tensor at a time, so that not all need be in memory at once.
+// Writes a safetensors file one tensor at a time, so that not all tensors need be in memory at
+// once.
 //
 //   lockstep::SafetensorsWriter out(file, tensors);  // Types and shapes of these alone.
 //   for (const std::string& name : out.order()) out.write(read(name));
 //   out.commit();
 //
-// Until the end, whatever had the file's name stays as it is.
+// Until commit(), an existing file of that name stays unchanged.
 //
 // Errors: as save_safetensors(); misuse for a tensor that is not the next one.
 
@@ -26,20 +27,20 @@ namespace lockstep {
 
 class LOCKSTEP_API SafetensorsWriter {
  public:
-  // `tensors` may be on any device, also on meta: none of their elements are looked at.
+  // `tensors` may be on any device, including meta, because their elements are not read.
   SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,
                     const std::map<std::string, std::string>& metadata = {});
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // The names, as their tensors come in the file.
+  // Names in the order in which the file has their tensors.
   const std::vector<std::string>& order() const;
 
-  // The next one in that order, of the type and shape that were announced.
+  // Writes the next tensor in that order. It must have the announced type and shape.
   void write(const at::Tensor& tensor);
 
-  // When all are written; the last call on the object.
+  // Call when all tensors are written. No other call may follow.
   void commit();
 
  private:

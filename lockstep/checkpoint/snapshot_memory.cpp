@@ -15,7 +15,7 @@ std::byte* SnapshotMemory::reserve(std::size_t size) {
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
     throw_errno("a copy of the state, of " + std::to_string(size) + " bytes, to be saved");
-  ::madvise(data, size, MADV_HUGEPAGE);  // Where there are none, small pages do.
+  ::madvise(data, size, MADV_HUGEPAGE);  // Optional: small pages work too.
   data_ = static_cast<std::byte*>(data);
   size_ = size;
   return data_;

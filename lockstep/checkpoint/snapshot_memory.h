@@ -1,7 +1,7 @@
-// Memory for a copy of what is being saved. It is kept from one checkpoint to the next, as a new
-// page costs more than the copy of one.
+// Memory for a copy of the state to be saved. It is kept from one checkpoint to the next, because
+// allocating a page costs more than copying one.
 //
-// Errors: system when the host has too little memory.
+// Errors: system if the host has too little memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +17,8 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // At least `size` bytes, aligned to a page; what they hold is undefined. Invalidates what it
-  // returned before.
+  // Returns at least `size` bytes, aligned to a page, with undefined contents. Invalidates the
+  // pointer of an earlier call.
   std::byte* reserve(std::size_t size);
 
  private:

@@ -93,8 +93,8 @@ const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begi
 }
 
 // Copies what the boxes want of `chunk`, the bytes from `begin` on.
-void scatter(std::span<const std::byte> chunk, std::uint64_t begin, std::vector<BoxRuns>& boxes,
-             std::span<std::byte> out) {
+void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vector<BoxRuns>& boxes,
+                 std::span<std::byte> out) {
   const std::uint64_t end = begin + chunk.size();
   for (BoxRuns& box : boxes)
     for (; !box.is_done() && box.run().begin < end; box.next()) {
@@ -130,7 +130,7 @@ void StoredTensor::read(const std::vector<PlacedBox>& wanted, std::span<std::byt
     } else {
       scratch.resize(std::min(scratch_size, bytes()));
       crc = file->read(*entry, at, std::span(scratch).first(end - at), crc);
-      scatter(std::span(scratch).first(end - at), at, boxes, out);
+      copy_wanted(std::span(scratch).first(end - at), at, boxes, out);
     }
     at = end;
   }

@@ -30,14 +30,14 @@ using Json = nlohmann::json;
 
 constexpr std::string_view lock_name = ".lock";
 
-// A process that is killed keeps its lock until its memory is gone: 80 ms for each GB.
+// A killed process keeps its lock until its memory is freed: 80 ms for each GB.
 constexpr auto patience = std::chrono::seconds(1);
 constexpr auto patience_with_own_job = std::chrono::seconds(30);
 constexpr auto pause = std::chrono::milliseconds(10);
 
 constexpr std::size_t longest_text = 4096;
 
-// Each that is missing, so that their names outlast a power failure, too.
+// Syncs the parent of each new directory, so that the names survive a power failure.
 void make_directories(const fs::path& path) {
   struct stat status {};
   if (path.empty() || ::stat(path.c_str(), &status) == 0) return;
@@ -46,7 +46,7 @@ void make_directories(const fs::path& path) {
   sync_directory(path.parent_path());
 }
 
-// A regular file, as NFS locks no folders.
+// Locks a regular file, because NFS cannot lock folders.
 FileDescriptor open_lock(const fs::path& file) {
   for (;;) {
     FileDescriptor fd(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -55,7 +55,7 @@ FileDescriptor open_lock(const fs::path& file) {
   }
 }
 
-// False when another one has the lock.
+// Returns false if another process has the lock.
 bool lock(const FileDescriptor& fd, const fs::path& file) {
   for (;;) {
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return true;
@@ -64,7 +64,7 @@ bool lock(const FileDescriptor& fd, const fs::path& file) {
   }
 }
 
-// Ranks of an earlier attempt end by themselves, or are being killed.
+// Ranks of an earlier attempt end by themselves or are being killed.
 bool is_of_earlier_attempt(const std::optional<LockHolder>& holder, const LockHolder& self) {
   return holder && !self.job.empty() && holder->job == self.job && holder->attempt < self.attempt;
 }
@@ -76,7 +76,7 @@ std::optional<LockHolder> parse_holder(std::string_view text) {
                       .pid = json.at("pid"),
                       .job = json.at("job"),
                       .attempt = json.at("attempt")};
-  } catch (const Json::exception&) {  // Empty, as older versions left it, or written to by others.
+  } catch (const Json::exception&) {  // Empty, as older versions left it, or overwritten by others.
     return std::nullopt;
   }
 }
@@ -89,7 +89,7 @@ LockHolder this_holder() {
     const LaunchEnvironment environment = read_environment();
     self.job = environment.job_id;
     self.attempt = environment.attempt;
-  } catch (const Error&) {  // No launcher has started it.
+  } catch (const Error&) {  // Started without a launcher.
   }
   return self;
 }
@@ -107,7 +107,8 @@ bool WriteLock::is_in_place() const {
          ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
-// False, too, when the file was replaced before it was locked: the next try finds the new one.
+// Also returns false if the file was replaced before it was locked; the next call opens the new
+// one.
 bool WriteLock::try_lock() {
   fd_ = open_lock(file_);
   return lock(fd_, file_) && is_in_place();
@@ -131,7 +132,7 @@ std::optional<LockHolder> WriteLock::read_holder() const {
   return parse_holder({text.data(), static_cast<std::size_t>(size)});
 }
 
-// For messages alone: on a full disk the lock is as good without.
+// The text is only for messages: on a full disk the lock works without it.
 void WriteLock::write_holder(const LockHolder& self) const {
   const Json json{
       {"host", self.host}, {"pid", self.pid}, {"job", self.job}, {"attempt", self.attempt}};

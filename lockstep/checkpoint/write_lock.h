@@ -1,7 +1,7 @@
-// The right to write to a folder of checkpoints: a lock on its file .lock, in which the holder says
-// who it is. The file stays; the kernel takes the lock back from a process that ends in any way.
+// The right to write to a folder of checkpoints: a lock on its file .lock, in which the holder
+// identifies itself. The file stays; the kernel releases the lock when the process ends in any way.
 //
-// The text, for those who are refused, is JSON:
+// The text, for the messages of refused processes, is JSON:
 //   {"host": "node3", "pid": 42, "job": "a1b2", "attempt": 0}
 //
 // Torch-free. Thread safety: none.
@@ -18,12 +18,12 @@
 
 namespace lockstep {
 
-// Who holds a lock.
+// The holder of a lock.
 struct LockHolder {
   std::string host;
   std::int64_t pid = 0;
-  std::string job;           // Empty when it is not known.
-  std::int64_t attempt = 0;  // How often the job's ranks had been started anew.
+  std::string job;           // Empty if unknown.
+  std::int64_t attempt = 0;  // Number of restarts of the job's ranks so far.
 };
 
 // This process.
@@ -31,12 +31,13 @@ LockHolder this_holder();
 
 class WriteLock {
  public:
-  // Makes `root` if need be. Blocking: a second when another process has the lock, as it may be
-  // ending; half a minute when it is of an earlier attempt of our own job, which is being ended.
-  // Errors: system, naming the holder, when it still has it then; system, naming the file.
+  // Creates `root` if necessary. Blocking: waits a second if another process has the lock, because
+  // it may be ending. Waits half a minute for an earlier attempt of our own job, which is being
+  // ended. Errors: system, naming the holder, if it still has the lock then; system, naming the
+  // file.
   explicit WriteLock(const std::filesystem::path& root, const LockHolder& self = this_holder());
 
-  // Whether it is still the lock of that folder, which may have been removed and made anew.
+  // Whether it still is the lock of that folder. The folder may have been removed and recreated.
   bool is_in_place() const;
 
  private:
@@ -50,8 +51,8 @@ class WriteLock {
   FileDescriptor fd_;
 };
 
-// Why this user may not write to `root`, such as "Read-only file system"; nothing where it may, or
-// where only trying shows it.
+// Returns the reason why this user cannot write to `root`, for example "Read-only file system".
+// Empty if the user can write, or if only a write would show it.
 std::optional<std::string> why_not_writable(const std::filesystem::path& root);
 
 }  // namespace lockstep

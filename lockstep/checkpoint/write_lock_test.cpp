@@ -47,11 +47,12 @@ TEST_F(FolderLock, NamesNobodyWhoHasNotSaidWhoItIs) {
   EXPECT_NE(text.find("another job"), text.npos) << text;
 }
 
-// Whose ranks are being ended meanwhile.
+// The ranks of that attempt are being ended meanwhile.
 TEST_F(FolderLock, IsWaitedForWhereAnEarlierAttemptOfTheJobHasIt) {
   std::optional<WriteLock> held(std::in_place, root_, first_attempt);
   std::thread ending([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1300));  // Others are refused by then.
+    // Other jobs would be refused by then.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1300));
     held.reset();
   });
   EXPECT_NO_THROW(WriteLock(root_, second_attempt));

@@ -1,4 +1,4 @@
-// What is under way on a thread of its own, and must be done before a group ends.
+// Finishes work on a background thread before its group ends.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +11,9 @@
 
 namespace lockstep {
 
-// Whoever destroys `group`, or the group it was made from, first calls `act` on its thread, as long
-// as there is a handle of it. `act` returns when it is done with the group, and must not throw.
+// Calls `act` on the thread that destroys `group`, or the group it was made from, before the
+// destruction. Only while a handle of `act` exists. `act` returns when it no longer uses the group,
+// and must not throw.
 // Thread safety: any thread.
 LOCKSTEP_API void before_end(const ProcessGroup& group,
                              const std::shared_ptr<const std::function<void()>>& act);

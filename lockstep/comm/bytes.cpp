@@ -12,7 +12,7 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-// Of what is only read, too, though a Buffer could be written.
+// Makes a Buffer of read-only text; only for calls that do not write to it.
 Buffer text_buffer(std::string_view bytes) {
   return {.data = const_cast<char*>(bytes.data()), .count = bytes.size(), .dtype = DType::uint8};
 }
@@ -23,7 +23,7 @@ void require_within_limit(std::size_t total, std::string_view what) {
                       byte_strings_limit));
 }
 
-// As elements of a Buffer. Nothing is added up before it was compared with the limit.
+// Returns the lengths as elements of a Buffer. Compares each with the limit before adding.
 Counts counts_of(const Lengths& lengths, std::string_view what) {
   Counts counts;
   std::size_t total = 0;

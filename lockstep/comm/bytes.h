@@ -3,12 +3,11 @@
 //   const std::string settings = broadcast_bytes(group.rank() == 0 ? read(path) : "", group);
 //   const auto hosts = all_gather_bytes(host_name(), group);  // hosts[r] is rank r's.
 //
-// Each call is two collectives, of which the first tells lengths; timeouts hold for each.
-// Limit: 1 GiB for all strings of a call together, checked before memory is taken for them. Large
-// data belongs into Buffers or tensors.
-// Blocking, Errors: as ProcessGroup's; misuse beyond the limit, which a sender finds before
-// anything is sent, and all ranks when only all strings together are too long; corrupt for a length
-// that no rank can have sent.
+// Each call is two collectives; the first one sends the lengths. Timeouts hold for each.
+// Limit: 1 GiB for all strings of a call together, checked before allocation. Send large data with
+// Buffers or tensors.
+// Blocking, Errors: as ProcessGroup's. Misuse beyond the limit: a sender finds it before anything
+// is sent; if only the sum is too large, all ranks find it. Corrupt for an impossible length.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,21 +24,22 @@ namespace lockstep {
 
 inline constexpr std::size_t byte_strings_limit = std::size_t{1} << 30;
 
-// Rank `root`'s bytes. The others' are not looked at.
+// Returns rank `root`'s bytes; ignores `bytes` of other ranks.
 LOCKSTEP_API std::string broadcast_bytes(std::string_view bytes, const ProcessGroup& group,
                                          int root = 0, const CallOptions& options = {});
 
-// All ranks' bytes, in the order of the ranks.
+// Returns all ranks' bytes, in rank order.
 LOCKSTEP_API std::vector<std::string> all_gather_bytes(std::string_view bytes,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});
 
-// The same on rank `root`; nothing on the others.
+// Returns all ranks' bytes on rank `root`, in rank order; nothing on the others.
 LOCKSTEP_API std::vector<std::string> gather_bytes(std::string_view bytes,
                                                    const ProcessGroup& group, int root = 0,
                                                    const CallOptions& options = {});
 
-// Part rank() of rank `root`'s, which are one for each rank. The others' are not looked at.
+// Returns part rank() of rank `root`'s `parts`, which has one entry for each rank; ignores `parts`
+// of other ranks.
 LOCKSTEP_API std::string scatter_bytes(const std::vector<std::string>& parts,
                                        const ProcessGroup& group, int root = 0,
                                        const CallOptions& options = {});

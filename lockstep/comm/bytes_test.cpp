@@ -13,7 +13,7 @@ namespace {
 
 using test::fault_of;
 
-// Of a length of its own on each rank: none at all on rank 0.
+// Returns a string whose length depends on the rank; empty on rank 0.
 std::string bytes_of(int rank) {
   std::string bytes(static_cast<std::size_t>(rank) * 300001, static_cast<char>('a' + rank));
   if (rank > 0) bytes[1] = '\0';
@@ -50,7 +50,7 @@ TEST(Bytes, WithoutAnyAreStrings) {
 
 TEST(Bytes, BeyondTheLimitAreRefusedBeforeAnythingIsSent) {
   run_in_process(2, [](ProcessGroup& group) {
-    // Never looked at: only its length counts.
+    // Never read: only its length counts.
     const std::string_view half("", byte_strings_limit / 2 + 1);
     const std::string_view whole("", byte_strings_limit + 1);
     EXPECT_EQ(fault_of([&] { all_gather_bytes(whole, group); }), Fault::misuse);

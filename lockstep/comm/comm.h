@@ -1,4 +1,4 @@
-// All of lockstep/comm: communication between ranks, without LibTorch.
+// Includes every public header for communication between ranks. Needs no LibTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,5 @@
-// Every backend, over the whole suite: threads, processes, and threads whose backend can do no more
-// than every backend must, so that ProcessGroup composes the rest.
+// Runs the whole suite on every backend: threads, processes, and threads whose backend has only the
+// required operations. ProcessGroup composes all others there.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/rigs/conformance.h"
@@ -24,7 +24,7 @@ using test::Conformance;
 using test::Rank;
 using test::Ranks;
 
-// Does all_gather and all_to_all, and refuses the rest.
+// Supports only all_gather and all_to_all.
 class LeastBackend final : public Backend {
  public:
   LeastBackend(std::unique_ptr<Backend> whole, int size) : whole_(std::move(whole)), size_(size) {}
@@ -34,7 +34,7 @@ class LeastBackend final : public Backend {
   bool native(Operation operation, DType, ReduceOp) const override {
     return operation == Operation::all_gather || operation == Operation::all_to_all;
   }
-  // As an engine would: all ranks gather what all say.
+  // Like an engine: all ranks gather all descriptions.
   void enter(const Collective& collective) override {
     said_.resize(static_cast<std::size_t>(size_));
     Signature mine = collective.signature;
@@ -149,7 +149,7 @@ TEST_P(Backends, TheLeastBackendEqualsASerialComputation) {
     run_on_least_backends(ranks, [&](ProcessGroup& group) { test().body(group); });
 }
 
-// As many as make rooms as small as they get.
+// So many ranks have the smallest staging buffers.
 TEST(ManyRanks, PassThroughTheSmallestRooms) {
   run_in_process(33, [](ProcessGroup& group) {
     for (const std::size_t count : {7, 5000, 40000, 300000}) {

@@ -1,4 +1,4 @@
-// The line that is written of a failure, and what the ranks that survive it write.
+// Tests the log line of a failure, and what surviving ranks log.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/failure_record.h"
@@ -178,7 +178,7 @@ const End ends[] = {
     {"leave",
      [](ProcessGroup& group) {
        { const ProcessGroup dropped = std::move(group); }
-       std::this_thread::sleep_for(1s);  // It lives on.
+       std::this_thread::sleep_for(1s);  // The process continues.
      },
      "left"},
 };
@@ -190,7 +190,7 @@ std::vector<Ranks> runs_to_an_end() {
       ProcessGroup group = init_process_group();
       for (int i = 0; i < 3; ++i) group.barrier();
       if (rank.rank == 1) return end.end(group);
-      for (int i = 0; i < 2; ++i)  // However often it is told.
+      for (int i = 0; i < 2; ++i)  // Several calls fail with it.
         EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
     });
   return runs;
@@ -224,7 +224,7 @@ TEST(FailureRecord, EverySurvivorWritesItOnceWithTheCause) {
           << records[0];
       EXPECT_LT(std::stoi(field(records[0], "after_ms")), 10000) << records[0];
     }
-    // Both tell of the same first observer.
+    // Both report the same first observer.
     EXPECT_EQ(field(records_in(exits[0].output)[0], "detected_by"),
               field(records_in(exits[2].output)[0], "detected_by"));
   }
@@ -232,7 +232,7 @@ TEST(FailureRecord, EverySurvivorWritesItOnceWithTheCause) {
 
 // --- What ranks write that waited, or differed ---------------------------------------------------
 
-// The one record in what a rank wrote.
+// Returns the one record in a rank's output.
 std::string record_of(const test::Exit& exit) {
   EXPECT_EQ(exit.code, 0) << exit.output;
   const auto records = records_in(exit.output);
@@ -248,7 +248,7 @@ const Ranks waited("waited for a rank", [](const Rank& rank) {
     std::this_thread::sleep_for(10ms);
   EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 300ms}); }), Fault::timeout);
   std::ofstream(over).put('1');
-  std::this_thread::sleep_for(300ms);  // Nobody's end adds a line.
+  std::this_thread::sleep_for(300ms);  // No rank's end adds a line.
 });
 
 TEST(FailureRecord, BlamesTheRankThatDidNotComeAndNotThoseThatWaited) {
@@ -286,7 +286,7 @@ TEST(FailureRecord, BlamesTheRankThatDidNotSend) {
 
 const Ranks differed("differed", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
-  const ProcessGroup part = group.split(0, -rank.rank);  // Rank r is 2 - r there.
+  const ProcessGroup part = group.split(0, -rank.rank);  // Rank r has the number 2 - r there.
   std::vector<float> values(8);
   EXPECT_EQ(fault_of([&] {
               part.all_reduce({.data = values.data(), .count = rank.rank == 0 ? 7U : 8U});

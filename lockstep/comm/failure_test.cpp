@@ -1,4 +1,4 @@
-// Ranks that die, stop, are late or give up: what the others learn, and how soon.
+// Tests what other ranks learn, and when, about ranks that die, stop, are late or give up.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ using test::Ranks;
 
 // --- Death ---------------------------------------------------------------------------------------
 
-// What each survivor must see: the lost rank, by its number and process, and why.
+// Checks the error of every survivor: the lost rank's number and process, and the cause.
 template <class Check>
 void expect_peer_lost(const ProcessGroup& group, Check check) {
   try {
@@ -129,7 +129,8 @@ void survive(ProcessGroup& group, const std::filesystem::path& clock, const Deat
     ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
     EXPECT_EQ(error.failure()->signal, death.signal) << error.what();
     std::printf("noticed after %.1f ms\n", seconds * 1e3);
-    EXPECT_LT(seconds, 10) << death.name;  // Far less than the calls' time, on a busy machine too.
+    EXPECT_LT(seconds, 10) << death.name;  // Far less than the timeout of the calls, on a busy
+                                           // machine too.
   }
 }
 
@@ -170,8 +171,8 @@ const Ranks large_one_killed("large one killed", [](const Rank& rank) {
       << seconds_since_written(clock);
 });
 
-// The promise is 100 ms however large the process; the kernel takes 160 ms to unmap this much. A
-// machine that is busy with something else may be late once, not each time.
+// The limit is 100 ms for any size of process; the kernel needs 160 ms to unmap this one. A busy
+// machine may be late once, but not each time.
 TEST(Failure, ALargeProcessIsMissedWithinATenthOfASecond) {
   if (available_memory() < 3 * large) GTEST_SKIP() << "less than 6 GB of memory are free";
   const auto result = std::filesystem::temp_directory_path() / "lockstep-large-death";
@@ -207,7 +208,7 @@ const Ranks abandoned("abandoned", [](const Rank& rank) {
   ProcessGroup kept = init_process_group();
   if (rank.rank == 1) {
     kept.barrier_async().wait();
-    kept.barrier_async();  // Never answered; it must not hold up the end of the group.
+    kept.barrier_async();  // Never answered; it must not delay the end of the group.
     throw std::runtime_error("the user's own");
   }
   kept.barrier();
@@ -266,7 +267,7 @@ TEST(Failure, ARankMayBeKilledAtAnyTime) {
 
 // --- Late and stopped ----------------------------------------------------------------------------
 
-// Whatever a rank that comes too late learns, it names rank 0, which has given up or even left.
+// A rank that comes too late gets an error that names rank 0, which has given up or left.
 void expect_to_be_too_late(const ProcessGroup& group) {
   std::string text;
   const Fault fault = fault_of([&] { group.barrier(); }, &text);
@@ -315,8 +316,8 @@ TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {
       Error);
 }
 
-// Rank 1 comes late to an asynchronous call or never; what rank 0 calls behind it has a deadline of
-// its own, from the call on.
+// Rank 1 comes late to an asynchronous call or never. Rank 0's next call has its own deadline,
+// which begins at the call.
 void expect_timeout_behind_an_async_call(std::chrono::milliseconds lateness,
                                          std::chrono::milliseconds timeout, double most_seconds,
                                          std::string_view text_holds) {
@@ -385,7 +386,7 @@ TEST(Failure, AReceiveThatNobodyAnswersEndsAtItsDeadline) {
                   Fault::timeout);
         EXPECT_NE(text.find("recv of 1 float32 from rank 1 with tag 4"), std::string::npos) << text;
       } else {
-        // This one's deadline is far; it learns of the other's.
+        // This one's deadline is far; it fails with the other one.
         EXPECT_EQ(fault_of([&] { group.recv_async({.data = &value, .count = 1}, 0, 1).wait(); }),
                   Fault::timeout);
       }
@@ -453,7 +454,7 @@ TEST(Failure, MessagesOfOthersDoNotHideADeath) {
                                 std::jthread other([&] {
                                   try {
                                     stream();
-                                  } catch (const Error&) {  // It may see the death, too.
+                                  } catch (const Error&) {  // It may see the death too.
                                   }
                                 });
                                 if (group.rank() == 0) {
@@ -473,7 +474,7 @@ const Ranks forked("forked", [](const Rank& rank) {
     if (child == 0) {
       {
         const ProcessGroup dropped = std::move(group);
-      }  // The last handle of that process.
+      }  // Drops the last handle of that process.
       ::_exit(0);
     }
     ::waitpid(child, nullptr, 0);
@@ -484,7 +485,7 @@ const Ranks forked("forked", [](const Rank& rank) {
 
 TEST(Failure, AForkedChildThatEndsHarmsNobody) { EXPECT_TRUE(all_succeeded(forked.run(2, 20s))); }
 
-// Collects what is logged while it lives.
+// Collects log messages while it lives.
 class Log {
  public:
   Log() {
@@ -567,7 +568,7 @@ const Ranks all_stopped("all stopped", [](const Rank& rank) {
   }
   const auto begin = Clock::now();
   float go_on = 1;
-  while (go_on != 0) {  // Whatever they are in the middle of, and though 2 s are over 1 s.
+  while (go_on != 0) {  // Runs in the middle of any call, and although 2 s exceed 1 s.
     go_on = seconds_since(begin) < 3 ? 1 : 0;
     group.broadcast({.data = &go_on, .count = 1}, 0, {.timeout = 1s});
     if (rank.rank == 1) std::this_thread::sleep_for(1ms);

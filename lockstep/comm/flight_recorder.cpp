@@ -98,7 +98,7 @@ void save_flight_record(const FlightRecordHeader& header, std::string_view json)
     const char* folder = ::getenv("LOCKSTEP_FLIGHT_RECORD");
     if (folder != nullptr && *folder != '\0' && save_in(folder, header, json)) return;
     log(LogLevel::info, fmt::format("flight record: {}", json));
-  } catch (...) {  // Out of memory, say. The first error is the one to be seen.
+  } catch (...) {  // For example out of memory. The caller's first error matters more.
   }
 }
 

@@ -1,6 +1,6 @@
-// The last operations of a group on this rank: what was called, when, and how far it came.
+// Records the last operations of a group on this rank, with their times and progress.
 //
-// Thread safety: one thread records at a time; json() may be called from any other meanwhile.
+// Thread safety: one thread records at a time; any other may call json() meanwhile.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@ class FlightRecorder {
 
   enum class Phase : std::uint8_t { entered, completed, failed };
 
-  // The result is what leave() wants.
+  // Returns the number that leave() needs.
   std::uint64_t enter(const Signature& signature, std::uint64_t sequence, Ticks now) {
     constexpr auto relaxed = std::memory_order_relaxed;
     const std::uint64_t number = recorded_.load(relaxed);
@@ -48,16 +48,16 @@ class FlightRecorder {
     entry.phase.store(phase, std::memory_order_relaxed);
   }
 
-  // A JSON array, the oldest first. Times are microseconds of the steady clock.
+  // Returns a JSON array, oldest first. Times are microseconds of the steady clock.
   std::string json() const;
 
  private:
   struct alignas(64) Entry {  // One cache line.
     std::atomic<std::uint64_t> sequence{0};
     std::atomic<std::uint64_t> count{0};
-    std::atomic<std::uint64_t> tag{0};  // Of a collective, the hash of its label.
+    std::atomic<std::uint64_t> tag{0};  // For a collective, the hash of its label.
     std::atomic<Ticks> entered{0};
-    std::atomic<Ticks> left{0};  // 0 while under way.
+    std::atomic<Ticks> left{0};  // 0 while it runs.
     std::atomic<std::int32_t> root{0};
     std::atomic<Operation> operation{};
     std::atomic<DType> dtype{};
@@ -66,25 +66,25 @@ class FlightRecorder {
   };
 
   std::array<Entry, capacity> entries_;
-  std::atomic<std::uint64_t> recorded_{0};  // Since the begin; the latest is number recorded_ - 1.
+  std::atomic<std::uint64_t> recorded_{0};  // Number of operations ever recorded.
 };
 
-// Who wrote a flight record, and why.
+// The origin and reason of a flight record.
 struct FlightRecordHeader {
   std::string group;
   int rank = 0;
   int size = 1;
   std::string backend;
-  std::string error = {};  // Empty when it was asked for.
+  std::string error = {};  // Empty when the user asked for the record.
 };
 
-// The whole record of one rank's group as a JSON object; docs/protocol.md has its members.
+// Returns the whole record of one rank's group as a JSON object; docs/protocol.md has its members.
 std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
                           const FlightRecorder& messages);
 
-// Writes `json` into the folder that LOCKSTEP_FLIGHT_RECORD names, as a file of this group, rank
-// and process that nobody else may read; without that variable, or when the file cannot be written,
-// to the log at level info. Never throws: it is called on the way to another error.
+// Writes `json` into the folder LOCKSTEP_FLIGHT_RECORD, as a file of this group, rank and process
+// that only this user may read. Without that variable, or when the file cannot be written, writes
+// to the log at level info. Never throws, because the caller is about to report another error.
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept;
 
 }  // namespace lockstep

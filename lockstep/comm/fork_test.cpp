@@ -1,4 +1,4 @@
-// fork()ed children of ranks: their parent's groups are none of theirs.
+// Tests that fork()ed children of ranks do not own their parent's groups.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ using test::HostLayout;
 using test::Rank;
 using test::Ranks;
 
-// The wait status of a child that does `act` and then leaves at once.
+// Returns the wait status of a child that runs `act` and then exits at once.
 int status_of_child(const std::function<void()>& act) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -106,7 +106,8 @@ TEST(Fork, EveryCallOfAChildIsMisuseThatNamesItsParent) {
   EXPECT_TRUE(all_succeeded(calls_in_a_child.run(2, 20s)));
 }
 
-// On every rank: what a child said in its parent's name would be missing, or too much, on another.
+// On every rank: a child's data sent in its parent's name would be missing, or extra, on another
+// rank.
 const Ranks sums_in_children("sums in children", [](const Rank&) {
   ProcessGroup group = init_process_group();
   const auto act = [&] { expect_misuse_that_names(::getppid(), [&] { expect_sum(group); }); };
@@ -121,7 +122,7 @@ TEST(Fork, ItsParentsCollectivesGoOnWithTheRightSums) {
   EXPECT_TRUE(all_succeeded(sums_in_children.run(3, 20s)));
 }
 
-// A handle that exit() destroys, in the child as well.
+// A handle that exit() destroys, in the child too.
 std::optional<ProcessGroup>& kept_group() {
   static std::optional<ProcessGroup> group;
   return group;
@@ -129,7 +130,7 @@ std::optional<ProcessGroup>& kept_group() {
 
 void let_a_child_exit(const Rank& rank) {
   ProcessGroup& group = *kept_group();
-  expect_sum(group);  // Across hosts that makes an engine, which has a thread of its own.
+  expect_sum(group);  // Across hosts this makes an engine, which has its own thread.
   group.barrier_async().wait();
   if (rank.rank == 0) {
     const auto begin = Clock::now();
@@ -183,7 +184,7 @@ const Ranks throws("a child throws", [](const Rank& rank) {
   }
   expect_sum(group);
   destroy_process_group(group);
-  if (rank.rank == 0) {  // Its parent is no rank any more.
+  if (rank.rank == 0) {  // Its parent is no longer a rank.
     EXPECT_EQ(status_of_child(record_another), 0);
     EXPECT_TRUE(std::filesystem::exists(file));
   }
@@ -193,7 +194,7 @@ TEST(Fork, WhatAChildThrowsIsNotSaidInItsRanksName) {
   EXPECT_TRUE(all_succeeded(throws.run(2, 20s)));
 }
 
-// Whichever system call made it, and its children too.
+// Holds for every system call that makes a child, and for the child's children.
 TEST(Fork, AChildKnowsThatItIsNotItsParent) {
   const pid_t parent = this_process();
   EXPECT_EQ(parent, ::getpid());

@@ -12,7 +12,8 @@ void ProcessGroup::State::on_preemption() {
   require_own_process();
   require_usable();
   keep_preemption_signals();
-  rank_wide_->expect_preemption();  // After the handlers are there: now a signal ends nobody.
+  rank_wide_->expect_preemption();  // The handlers come first: from now on a signal ends no
+                                    // process.
 }
 
 bool ProcessGroup::State::preempted(const CallOptions& options) {

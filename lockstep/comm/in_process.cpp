@@ -48,7 +48,7 @@ void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& bo
         body(group);
         destroy_process_group(group);
       } catch (...) {
-        keep_first_error();  // Before the group goes, which makes the other ranks throw.
+        keep_first_error();  // Before the group is destroyed, which makes the other ranks throw.
       }
     } catch (...) {
       keep_first_error();

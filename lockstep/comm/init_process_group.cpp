@@ -37,12 +37,12 @@ LaunchEnvironment identify(const InitOptions& options) {
   who.launcher = "MPI";
   who.rank = world.rank;
   who.world_size = world.size;
-  who.local_world_size = 0;  // Not known.
+  who.local_world_size = 0;  // Unknown.
   return who;
 }
 
-// Whether the launcher's own word is enough for all ranks to meet on this host. That of an agent of
-// ours counts more than the variables.
+// Whether the launcher's variables suffice for all ranks to meet on this host. An agent of
+// `lockstep run` counts more than the variables.
 bool is_on_one_host(const LaunchEnvironment& who, const InitOptions& options) {
   const bool told = who.local_world_size == who.world_size || (who.agent_fd && who.store.empty());
   return told && !options.store && options.mpi_communicator == nullptr &&
@@ -53,12 +53,12 @@ bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {
   return is_on_one_host(who, options) && is_shared_memory(backend_asked_for(options));
 }
 
-// For ranks of several hosts its absence is a slip; for those of one host it is not.
+// Whether MASTER_ADDR is missing: a mistake for ranks on several hosts, but not on one host.
 bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
   return who.launcher == "environment" && who.master.empty() && is_simple(who, options);
 }
 
-// Runs `act`. Errors for which living ranks are to blame are told to the host, agent and log.
+// Runs `act`. Reports errors that living ranks caused to the host, the agent and the log.
 template <class Act>
 auto telling_whose_fault_it_is(const JoinedHosts& joined, std::chrono::milliseconds timeout,
                                Act act) {
@@ -73,8 +73,8 @@ auto telling_whose_fault_it_is(const JoinedHosts& joined, std::chrono::milliseco
   }
 }
 
-// Where all ranks are on one host they compare what they were told, also when they then meet by an
-// engine. `number` counts this process's groups from 1.
+// Ranks on one host compare their settings there, even if they then use an engine. `number` counts
+// this process's groups from 1.
 JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
                  int number) {
   if (!is_on_one_host(who, options)) return join_hosts(who, options, name);
@@ -134,7 +134,9 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
   parts.rank_wide->agree_on_preemption = [host] {
     if (const auto strong = host.lock()) strong->page().agree_on_preemption();
   };
-  if (keeps_preemption_signals()) parts.rank_wide->expect_preemption();  // Since an earlier group.
+  if (keeps_preemption_signals())
+    parts.rank_wide->expect_preemption();  // An earlier group asked
+                                           // for it.
   const std::weak_ptr<HostsContext> hosts = joined.context;
   parts.rank_wide->tell_of_break = [host, hosts](Failure failure) {
     const auto across = hosts.lock();
@@ -148,7 +150,7 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
     const auto session_left = host.lock();
     if (!session_left) return;
     session_left->abandon();
-    // Whoever leaves because another one was lost says who that was.
+    // A rank that leaves because of a lost rank reports which one.
     if (const auto strong = hosts.lock())
       strong->lines->tell_failure(news_of_leaving(*session_left));
   };
@@ -161,8 +163,8 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
 ProcessGroup init_process_group(const InitOptions& options) {
   static std::mutex mutex;
   static std::weak_ptr<HostSession> current;
-  static pid_t owner = 0;  // Whose it is: not that of this process's fork()ed children.
-  static int tries = 0;    // One that failed may have left its traces in a store.
+  static pid_t owner = 0;  // The process that has it; its fork()ed children do not.
+  static int tries = 0;    // A failed try may have left values in a store.
 
   LaunchEnvironment who = identify(options);
   const std::unique_lock lock(mutex, std::try_to_lock);

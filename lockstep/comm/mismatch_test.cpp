@@ -1,4 +1,4 @@
-// Ranks that do not call the same thing, in every way in which they can differ.
+// Tests ranks whose calls differ, in every possible way.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ Buffer buffer_of(Values& values, std::size_t count) {
 struct Mismatch {
   const char* what;
   void (*calls)(ProcessGroup& group, bool odd, Values& values);
-  const char* of_rank_zero;  // How the message names what rank 0 did,
-  const char* of_rank_one;   // and rank 1.
+  const char* of_rank_zero;  // Rank 0's call in the message.
+  const char* of_rank_one;   // Rank 1's call in the message.
 };
 
 const Mismatch mismatches[] = {
@@ -88,7 +88,7 @@ const Mismatch mismatches[] = {
      ", label 'the first'", ", label 'the second'"},
     {"end of a long label",
      [](ProcessGroup& group, bool odd, Values& values) {
-       std::string label;  // 199 bytes, and one of two characters of two bytes.
+       std::string label;  // 199 bytes, and a character of two bytes.
        while (label.size() < 199) label += 'x';
        group.all_reduce(buffer_of(values, 8), ReduceOp::sum,
                         {.label = label + (odd ? "\xC3\xBC" : "\xC3\xB6")});
@@ -112,7 +112,7 @@ const Mismatch mismatches[] = {
     {"counts of uneven parts",
      [](ProcessGroup& group, bool, Values& values) {
        Counts counts(static_cast<std::size_t>(group.size()), 4);
-       counts[static_cast<std::size_t>(group.rank())] = 10;  // Each believes that of itself.
+       counts[static_cast<std::size_t>(group.rank())] = 10;  // Each rank believes that of itself.
        const std::size_t all = 4 * counts.size() + 6;
        Values whole(all, 3);
        group.all_gather(buffer_of(values, 10), buffer_of(whole, all), counts);
@@ -153,7 +153,7 @@ const Mismatch mismatches[] = {
      "rank 0 called barrier", "rank 1 called all_reduce"},
 };
 
-// The memory is compared with `before`, which is what it must still be.
+// Compares the memory with `before`: it must not have changed.
 void expect_mismatch(ProcessGroup& group, const Mismatch& mismatch) {
   Values values(4000, 3);
   const Values before = values;
@@ -182,7 +182,7 @@ TEST(Mismatch, IsNamedOnEveryThread) {
 const Ranks all_mismatches("all mismatches", [](const Rank&) {
   ProcessGroup world = init_process_group();
   for (const Mismatch& mismatch : mismatches) {
-    ProcessGroup group = world.split(0);  // A broken group does not hinder a new one.
+    ProcessGroup group = world.split(0);  // A broken group does not affect a new one.
     expect_mismatch(group, mismatch);
     world.barrier();
   }

@@ -17,7 +17,7 @@ bool is_complete(const Message& message) {
 
 std::exception_ptr timed_out(const std::string& what, const Message& message) {
   std::vector<int> absent;
-  if (message.peer >= 0) absent.push_back(message.peer);  // Else it may be any rank.
+  if (message.peer >= 0) absent.push_back(message.peer);  // With any_source it may be any rank.
   return std::make_exception_ptr(
       Error(Fault::timeout, what + ": the other side did not come in time", std::move(absent)));
 }
@@ -42,10 +42,11 @@ struct PointToPoint::Shared {
   static void complete(Started& started, std::exception_ptr error);
 
   const std::shared_ptr<Backend> backend;
-  std::mutex moving;        // Guards the backend's messages, which one thread at a time moves,
-  std::exception_ptr over;  // and why none is moved any more.
+  std::mutex moving;        // Guards the backend's messages, which one thread moves at a time, and
+                            // `over`.
+  std::exception_ptr over;  // Set when messages no longer move; the reason.
 
-  std::mutex mutex;  // Guards what follows. Never held while anything of a user is called.
+  std::mutex mutex;  // Guards the members below. Never held while user code runs.
   std::condition_variable changed;
   std::vector<Started> started;
   bool stopping = false;
@@ -82,7 +83,7 @@ PointToPoint::~PointToPoint() {
     shared_->stopping = true;
     shared_->changed.notify_all();
   }
-  // The last handle may have been dropped by what a message kept alive.
+  // The last handle may have been dropped by a message's keep_alive.
   thread_.is_current() ? thread_.detach() : thread_.join();
 }
 
@@ -95,7 +96,7 @@ std::size_t PointToPoint::pending() const {
 
 void PointToPoint::run(const std::shared_ptr<Message>& message,
                        const std::function<std::string()>& describe, Deadline deadline) {
-  const auto shared = shared_;  // A user may end the group on another thread meanwhile.
+  const auto shared = shared_;  // Another thread of the user may end the group meanwhile.
   try {
     shared->post(message);
     while (true) {
@@ -134,14 +135,14 @@ Work PointToPoint::start(std::shared_ptr<Message> message, std::string what, Dea
 
 void PointToPoint::Shared::complete(Started& one, std::exception_ptr error) {
   one.done(error);
-  one.done = nullptr;  // What it keeps alive goes before anybody learns that it has ended.
+  one.done = nullptr;  // The objects it keeps alive go before the end is visible.
   if (one.message->operation == Operation::recv && !error)
     one.work->source = {one.message->peer, one.message->tag};
   one.work->complete(error);
 }
 
-// Those that are complete; or all, when one has failed, was too late, or the group is over, which
-// `failure` then says.
+// Returns the messages that are complete. When one has failed or was too late, or the group is
+// over, returns all of them; `failure` then has the reason.
 std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
     std::exception_ptr& failure) {
   const std::lock_guard lock(mutex);

@@ -1,10 +1,10 @@
-// Drives a group's messages: whoever waits for one moves all of them on; a thread of its own does
-// while there are asynchronous ones.
+// Drives a group's messages. A thread that waits for one message advances all of them. A background
+// thread does so while there are asynchronous ones.
 //
-// The first Error ends it: every message that is still under way is dropped, so that nothing of
-// ours touches its buffer again, and fails with that Error, as does every later one.
+// The first Error ends it. Every unfinished message is dropped, so that its buffer is not touched
+// again, and fails with that Error. Later messages fail with it too.
 //
-// Thread safety: every member may be called from any thread at once.
+// Thread safety: any thread may call any member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,7 +23,7 @@ namespace lockstep {
 
 class PointToPoint {
  public:
-  // Told once of the Error that ends a message, null for success; must not throw.
+  // Receives the Error of a message once, null for success; must not throw.
   using Done = std::function<void(std::exception_ptr)>;
 
   explicit PointToPoint(std::shared_ptr<Backend> backend);
@@ -32,18 +32,18 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  // Blocks until `message` is complete. Errors: its own; timeout, which names what `describe`
-  // gives.
+  // Blocks until `message` is complete. Errors: its own; timeout, which contains the text from
+  // `describe`.
   void run(const std::shared_ptr<Message>& message, const std::function<std::string()>& describe,
            Deadline deadline);
 
-  // The same of `what` beside the caller; `done` is called, and dropped, once it has ended.
+  // run() in the background; `what` is its description. Calls `done` at the end and then drops it.
   Work start(std::shared_ptr<Message> message, std::string what, Deadline deadline, Done done);
 
-  // Messages that were sent to or by this rank and that nobody has received.
+  // Returns the number of messages to or from this rank that were sent but not received.
   std::size_t pending() const;
 
-  // From now on every message fails with `error`; if there was one before, with that.
+  // Makes every later message fail with `error`, or with the first error if there was one.
   void end(std::exception_ptr error);
 
  private:
@@ -51,7 +51,7 @@ class PointToPoint {
 
   static void loop(const std::shared_ptr<Shared>& shared);
 
-  const std::shared_ptr<Shared> shared_;  // With the thread, which may outlive us.
+  const std::shared_ptr<Shared> shared_;  // Shared with the thread, which may outlive this object.
   std::mutex starting_;
   Thread thread_;
 };

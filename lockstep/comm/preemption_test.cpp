@@ -20,7 +20,7 @@ using test::Ranks;
 
 constexpr int told_at = 5;
 
-// In which step a rank learns that the job must make room, when rank 1 gets `signal` in step 5.
+// Returns the step in which a rank learns of the preemption, when rank 1 gets `signal` in step 5.
 int step_of_preemption(const ProcessGroup& group, int signal) {
   for (int step = 0; step < 100; ++step) {
     if (step == told_at && group.rank() == 1) ::raise(signal);
@@ -86,7 +86,7 @@ TEST(Preemption, IsAskedForOnceForAllGroupsOfAProcess) {
   EXPECT_TRUE(all_succeeded(later_groups.run(4)));
 }
 
-// In a process of its own, whose signal handlers may change.
+// Runs in a separate process, whose signal handlers may change.
 const Ranks threads_as_ranks("preemption of threads", [](const Rank&) {
   std::atomic<int> agreed{0};
   run_in_process(3, [&](ProcessGroup& group) {

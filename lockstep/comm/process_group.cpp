@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// --- What is refused on this rank alone: it is not numbered, nothing is sent, nothing breaks -----
+// --- Refused on this rank alone: not numbered, nothing is sent, nothing breaks -------------------
 
 constexpr std::size_t most_bytes = std::numeric_limits<std::ptrdiff_t>::max();
 
@@ -68,7 +68,7 @@ std::size_t total(const Counts& counts) {
   return sum;
 }
 
-// Elements of all parts, of this rank's, and of those before it.
+// Elements of all parts, of this rank's part, and of the parts before it.
 struct Extent {
   std::size_t all;
   std::size_t mine;
@@ -86,7 +86,7 @@ Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& gro
   return {total(counts), *mine, std::accumulate(counts.begin(), mine, std::size_t{0})};
 }
 
-// Bytes that lie in both.
+// Returns the bytes that both share.
 std::size_t overlap_of(const Buffer& a, const Buffer& b) {
   const auto begin_of = [](const Buffer& one) {
     return reinterpret_cast<std::uintptr_t>(one.data);
@@ -96,7 +96,7 @@ std::size_t overlap_of(const Buffer& a, const Buffer& b) {
   return end > begin ? end - begin : 0;
 }
 
-// Whether `part` lies just where this rank's part belongs in `whole`.
+// Whether `part` is exactly this rank's part of `whole`.
 bool is_own_part(const Buffer& part, const Buffer& whole, const Extent& extent) {
   return part.data ==
          static_cast<const std::byte*>(whole.data) + extent.before * size_of(whole.dtype);
@@ -112,9 +112,9 @@ void require_apart(const Buffer& input, const Buffer& output, std::string_view w
   });
 }
 
-// --- What ranks compare --------------------------------------------------------------------------
+// --- Compared by all ranks -----------------------------------------------------------------------
 
-// A hash that is neither 0 nor one of the layouts with a meaning of their own.
+// Returns a hash that is neither 0 nor a layout with its own meaning.
 template <class Number>
 std::uint64_t layout_of(const std::vector<Number>& numbers) {
   return (hash_of(numbers.data(), numbers.size() * sizeof numbers[0]) & ~layout_on_cuda) | 2;
@@ -124,7 +124,7 @@ Signature signature_of(Operation operation, const Buffer& buffer) {
   return {.count = buffer.count, .operation = operation, .dtype = buffer.dtype};
 }
 
-// For operations on parts: of `each` elements, or of `counts`.
+// For operations with parts: of `each` elements, or of `counts`.
 Signature signature_of(Operation operation, DType dtype, std::size_t each, const Counts& counts) {
   if (counts.empty()) return {.count = each, .operation = operation, .dtype = dtype};
   return {
@@ -236,7 +236,7 @@ Collective scatter_of(const Buffer& input, const Buffer& output, int root, const
   return collective;
 }
 
-// `pairs` is empty, or what this rank sends to each and then what it receives from each.
+// `pairs` is empty, or has the counts sent to each rank and then those received from each.
 Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
                          const ProcessGroup& group) {
   require_valid(input, "all_to_all");

@@ -72,7 +72,8 @@ std::size_t mappings() {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-// One collective of each kind of memory, a message and a sub-group: all that a group may leave.
+// Does one collective for each kind of memory, a message and a sub-group: everything that could
+// leave resources.
 void use(ProcessGroup& group) {
   const auto memory = group.allocate(1 << 16);
   std::vector<float> values{1};
@@ -93,7 +94,7 @@ void expect_nothing_to_be_left(int groups, int warm_up) {
     ProcessGroup group = init_process_group();
     use(group);
     destroy_process_group(group);
-    if (i != warm_up) continue;  // By then allocator and libraries have what they keep.
+    if (i != warm_up) continue;  // By then allocator and libraries hold all that they keep.
     descriptors = open_descriptors();
     maps = mappings();
   }
@@ -175,7 +176,7 @@ const Ranks misuse("misuse", [](const Rank& rank) {
   expect(Fault::unsupported, [&] { group.all_reduce(integers, ReduceOp::average); });
   expect(Fault::unsupported, [&] { group.all_reduce(mine, ReduceOp::bxor); });
   expect(Fault::unsupported, [&] { group.all_reduce({.device = DeviceKind::cuda}); });
-  group.all_reduce(mine);  // None of that broke the group.
+  group.all_reduce(mine);  // These errors did not break the group.
   ProcessGroup part = group.split(0);
   ProcessGroup copy = group;
   destroy_process_group(group);
@@ -197,7 +198,7 @@ const Ranks no_memory("no memory", [](const Rank&) {
   std::string text;
   EXPECT_EQ(fault_of([&] { group.allocate(std::size_t{1} << 44); }, &text), Fault::system);
   EXPECT_NE(text.find("52776558133248"), std::string::npos) << text;
-  group.barrier();  // All ranks were refused alike, so the group is whole.
+  group.barrier();  // All ranks were refused alike, so the group is usable.
   EXPECT_EQ(group.allocate(4096).bytes(), 4096U);
   destroy_process_group(group);
 });
@@ -227,7 +228,7 @@ TEST(ProcessGroup, InitGivesUpAtItsDeadlineWhenARankNeverComes) {
   EXPECT_TRUE(all_succeeded(missing.run(2, 10s)));
 }
 
-// Groups of different threads do not wait for each other, whatever order the threads run in.
+// Groups of different threads do not wait for each other, in any order of the threads.
 void groups_overlap(ProcessGroup& world, std::chrono::milliseconds time) {
   constexpr int threads = 4;
   std::vector<ProcessGroup> groups;
@@ -273,7 +274,7 @@ struct Overlap {
   void (*call)(const ProcessGroup& group, const std::function<Buffer(int, int)>& part);
 };
 
-// A call of two ranks. `part` is a piece of one memory: its first element, and how many.
+// A call of two ranks. `part` is a range of one block of memory: first element and count.
 const Overlap overlaps[] = {
     {"all_gather: input and output, of 16 and 32 bytes, overlap by 16, and the one is not",
      [](const auto& group, const auto& part) {

@@ -19,7 +19,7 @@ struct ProgressThread::Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Task> tasks;       // The front one is running.
-  std::atomic<int> pending{0};  // How many those are, for a look without the lock.
+  std::atomic<int> pending{0};  // Number of tasks, readable without the lock.
   bool stopping = false;
 };
 
@@ -32,7 +32,7 @@ ProgressThread::~ProgressThread() {
     queue_->stopping = true;
     queue_->changed.notify_all();
   }
-  // The last handle may have been dropped by what a task kept alive.
+  // The last handle may have been dropped by a task's keep_alive.
   thread_.is_current() ? thread_.detach() : thread_.join();
 }
 
@@ -64,7 +64,7 @@ void ProgressThread::loop(const std::shared_ptr<Queue>& queue) {
   while (true) {
     queue->changed.wait(lock, [&] { return queue->stopping || !queue->tasks.empty(); });
     if (queue->tasks.empty()) return;
-    Queue::Task& task = queue->tasks.front();  // Additions at the back move no other task.
+    Queue::Task& task = queue->tasks.front();  // push_back() moves no other task.
     const bool stopping = queue->stopping;
     lock.unlock();
     std::exception_ptr error;
@@ -74,7 +74,7 @@ void ProgressThread::loop(const std::shared_ptr<Queue>& queue) {
     } catch (...) {
       error = std::current_exception();
     }
-    task.run = nullptr;  // What it kept alive goes before anybody learns that it is complete.
+    task.run = nullptr;  // The objects it keeps alive go before the completion is visible.
     task.state->complete(error);
     lock.lock();
     queue->tasks.pop_front();

@@ -1,6 +1,6 @@
-// The thread that runs a group's asynchronous operations, one after the other.
+// The thread that runs a group's asynchronous operations in order.
 //
-// Thread safety: every member may be called from any thread at once.
+// Thread safety: any thread may call any member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,20 +18,19 @@ namespace lockstep {
 class ProgressThread {
  public:
   ProgressThread();
-  // Waits for the task that is running, unless that is what ends us; those behind it fail with
-  // Error(aborted).
+  // Waits for the running task, unless called by that task. Queued tasks fail with Error(aborted).
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  // Runs `task` after all that were submitted before it. The thread starts at the first one.
-  // Errors: system when it cannot.
+  // Runs `task` after all earlier ones. The first call starts the thread. Errors: system when the
+  // thread cannot start.
   Work submit(std::function<void()> task);
 
   // Whether nothing is queued or running.
   bool is_idle() const;
 
-  // Blocks until it is so. False when it was not by the deadline.
+  // Blocks until it is idle; false at the deadline.
   bool wait_until_idle(Deadline deadline);
 
  private:
@@ -39,7 +38,7 @@ class ProgressThread {
 
   static void loop(const std::shared_ptr<Queue>& queue);
 
-  const std::shared_ptr<Queue> queue_;  // Shared with the thread, which may outlive us.
+  const std::shared_ptr<Queue> queue_;  // Shared with the thread, which may outlive this object.
   std::mutex starting_;
   Thread thread_;
 };

@@ -1,4 +1,4 @@
-// An exception that ends a rank: what its peers, its launcher and its own exit code say of it.
+// Tests what peers, launcher and exit code tell of an exception that ends a rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/record.h"
@@ -48,8 +48,8 @@ bool contains(const std::string& all, const std::string& part) {
 
 // --- Exit codes ----------------------------------------------------------------------------------
 
-// What a process exits with that records `body`. A process of its own for each, as only the first
-// exception of a process is told, and none for a test that comes later. No thread but ours runs.
+// Returns the exit code of a process that records `body`. Each call has a separate process, because
+// a process reports only its first exception. This process has one thread.
 template <class Body>
 int recorded(Body body, const std::string& error_file = "") {
   const pid_t pid = ::fork();
@@ -92,7 +92,7 @@ double seconds_since_thrown(const Rank& rank) {
   return seconds_since(Clock::time_point(Clock::duration(then)));
 }
 
-// Prints how long after the throw it learns the text.
+// Prints the time from the throw until it learns the text.
 void expect_last_words(const ProcessGroup& group, const Rank& rank) {
   try {
     for (int i = 0; i < 1000000; ++i) group.barrier();
@@ -141,8 +141,8 @@ const Ranks within_record = one_throws("within record", [](const Rank& rank, Pro
   }));
 });
 
-// The least number after "after_ms=" in `exits`; the promise is 100 ms, but a machine that is busy
-// with something else may be late once.
+// Returns the smallest "after_ms=" in `exits`. The limit is 100 ms, but a busy machine may be late
+// once.
 int least_ms(const std::vector<Exit>& exits, int least) {
   for (const Exit& exit : exits)
     if (const auto at = exit.output.find("learned after_ms="); at != std::string::npos)
@@ -195,7 +195,7 @@ struct Written {
   mode_t mode;
 };
 
-// What is in the file when `body` was recorded.
+// Returns the content of the file after `body` was recorded.
 template <class Body>
 std::optional<Written> file_of(const std::filesystem::path& path, Body body) {
   recorded(body, path);
@@ -218,7 +218,7 @@ TEST(ErrorFile, IsWhatTorchrunReads) {
   EXPECT_EQ(written->mode, 0600U);
   const auto& message = written->error.at("message");
   EXPECT_EQ(message.at("message"), text);
-  // Of the two, this is the one that torchrun shows.
+  // torchrun shows this one of the two.
   EXPECT_TRUE(contains(message.at("extraInfo").at("py_callstack"), text));
   EXPECT_GE(stamp_of(*written), before);
   EXPECT_LE(stamp_of(*written), std::time(nullptr));
@@ -266,7 +266,7 @@ TEST(ErrorFile, MayBeADescriptor) {
 TEST(ErrorFile, ALimitOfFileSizesKeepsNobodyFromEndingWithItsOwnCode) {
   const test::ScratchDirectory scratch;
   const auto fail_under_a_limit = [] {
-    ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);  // It may be a file, too.
+    ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);  // It may be a file too.
     static const test::FileSizeLimit limit(0);
     throw std::runtime_error("x");
   };
@@ -291,7 +291,7 @@ TEST(ErrorFile, NothingIsWrittenWhenThereWasNoException) {
 const Ranks unwound_by_nobody("unwound by nobody", [](const Rank& rank) {
   const auto file = rank.scratch / "error.json";
   ::setenv("TORCHELASTIC_ERROR_FILE", file.c_str(), 1);
-  // Prints what is in the file when the process would end.
+  // Prints the content of the file when the process would end.
   static std::string path = file;
   std::set_terminate([] {
     std::ifstream in(path);

@@ -29,7 +29,7 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-// While it lives, no file of this process takes more than 100 bytes, as on a disk that is full.
+// While it lives, no file of this process may exceed 100 bytes, as on a full disk.
 class FullDisk {
  public:
   FullDisk() : handler_before_(::signal(SIGXFSZ, SIG_IGN)) {

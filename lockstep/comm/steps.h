@@ -1,4 +1,4 @@
-// Counts the steps of a training whose program does not tell them.
+// Counts the training steps of a program that does not report them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,9 +8,8 @@
 
 namespace lockstep {
 
-// This rank has made one more step. Does nothing once ProcessGroup::set_step() was called, on
-// `group` or any other of this rank. Thread safety: any thread. Errors: misuse for a group that was
-// destroyed.
+// Adds one step of this rank. Does nothing once ProcessGroup::set_step() was called on any group of
+// this rank. Thread safety: any thread. Errors: misuse for a destroyed group.
 LOCKSTEP_API void count_step(const ProcessGroup& group);
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// The one rank of a group, and what its peers see of it.
+// The one rank of a group, and its state as peers see it.
 struct Alone {
   std::shared_ptr<ThreadPeers> peers =
       std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0);

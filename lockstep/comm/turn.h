@@ -1,8 +1,8 @@
-// A mutex that can be waited for until a deadline.
+// A mutex with a deadline.
 //
-// std::timed_mutex is one too, but ThreadSanitizer of gcc 12 does not see it being taken
+// std::timed_mutex is one too, but ThreadSanitizer of gcc 12 does not see its lock
 // (pthread_mutex_clocklock).
-// Thread safety: every member may be called from any thread at once.
+// Thread safety: any thread may call any member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,9 +18,9 @@ namespace lockstep {
 class Turn {
  public:
   bool try_lock() { return !taken_.exchange(true); }
-  void lock() { try_lock_until(no_deadline); }  // Blocks for as long as others have it.
+  void lock() { try_lock_until(no_deadline); }  // Blocks without a limit.
 
-  // Blocks until it is free. False when it was not by the deadline.
+  // Blocks until the mutex is free; false at the deadline.
   bool try_lock_until(Deadline deadline) {
     if (try_lock()) return true;
     std::unique_lock lock(mutex_);
@@ -32,7 +32,9 @@ class Turn {
 
   void unlock() {
     taken_.store(false);
-    if (waiting_.load() == 0) return;  // Ordered after the store, or somebody could be missed.
+    if (waiting_.load() == 0)
+      return;  // Must come after the store; otherwise a waiter could be
+               // missed.
     const std::lock_guard lock(mutex_);
     freed_.notify_one();
   }

@@ -3,9 +3,10 @@
 //   const auto losses = all_gather_value(loss, group);  // losses[r] is rank r's.
 //   const auto seed = broadcast_value(std::random_device{}(), group);
 //
-// They travel as they lie in memory, so they must hold no pointer. For anything else there are byte
-// strings (lockstep/comm/bytes.h); JSON, say: json::parse(broadcast_bytes(settings.dump(), group)).
-// Blocking, Errors: as ProcessGroup's; mismatch when the ranks' values are not of one size.
+// Values are sent as they lie in memory, so they must contain no pointer. Send other types as byte
+// strings (lockstep/comm/bytes.h), for example json::parse(broadcast_bytes(settings.dump(),
+// group)).
+// Blocking, Errors: as ProcessGroup's; mismatch when the ranks' values have different sizes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,12 +22,12 @@
 
 namespace lockstep {
 
-// What a compiler can see of "no pointer".
+// The part of "contains no pointer" that a compiler can check.
 template <class T>
 concept PlainValue = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
                      !std::is_member_pointer_v<T> && !std::is_convertible_v<T, std::string_view>;
 
-// Rank `root`'s value.
+// Returns rank `root`'s value.
 template <PlainValue T>
 T broadcast_value(const T& value, const ProcessGroup& group, int root = 0,
                   const CallOptions& options = {}) {
@@ -36,7 +37,7 @@ T broadcast_value(const T& value, const ProcessGroup& group, int root = 0,
   return std::bit_cast<T>(bytes);
 }
 
-// All ranks' values, in the order of the ranks.
+// Returns all ranks' values, in rank order.
 template <PlainValue T>
 std::vector<T> all_gather_value(const T& value, const ProcessGroup& group,
                                 const CallOptions& options = {}) {

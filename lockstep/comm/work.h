@@ -1,4 +1,4 @@
-// An asynchronous operation of a group that may still be under way.
+// An asynchronous operation of a group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,26 +12,26 @@
 
 namespace lockstep {
 
-// A copyable handle. Dropping it neither waits nor cancels: the operation's buffers must stay
-// valid until it is complete.
-// Thread safety: every member may be called from any thread at once.
-// Errors: misuse in a fork()ed child, where nothing of the parent's is under way.
+// Thread safety: any thread may call any member at any time.
+// Errors: misuse in a fork()ed child, where no operation of the parent runs.
+// Lifetime: a copyable handle. Destroying it neither waits nor cancels; the operation's buffers
+// must stay valid until it is complete.
 class LOCKSTEP_API Work {
  public:
-  // Of no operation: every member but this one and the copies throws misuse.
+  // Has no operation: all members except copies and this one throw misuse.
   Work() = default;
 
-  // Blocks until the operation is complete. Errors: what the operation threw; timeout when
-  // `deadline` passes first, which leaves the operation under way.
+  // Blocks until the operation is complete. Errors: the operation's own; timeout when `deadline`
+  // passes first, and then the operation continues.
   void wait(Deadline deadline = no_deadline) const;
 
   // True once it is complete or has failed.
   bool completed() const;
 
-  // What it threw; null while under way and after success.
+  // Returns the operation's exception; null before its end and after success.
   std::exception_ptr error() const;
 
-  // Of a completed receive: where the message came from. Otherwise any_source and any_tag.
+  // Returns the origin of a completed receive; otherwise any_source and any_tag.
   Source source() const;
 
  private:

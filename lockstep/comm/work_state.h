@@ -1,4 +1,4 @@
-// What the copies of a Work handle share; made by whoever runs the operation.
+// The shared state of a Work's copies, made by the code that runs the operation.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +14,7 @@
 namespace lockstep {
 
 struct Work::State {
-  const pid_t pid = this_process();  // Whose thread runs the operation.
+  const pid_t pid = this_process();  // Process whose thread runs the operation.
   std::mutex mutex;
   std::condition_variable done;
   bool completed = false;

@@ -38,7 +38,7 @@ InputFile open(const std::filesystem::path& path, std::size_t record) {
   return file;
 }
 
-// `bytes` are whole records, which start at `offset` in the file.
+// `bytes` are whole records that start at `offset` in the file.
 void append(const InputFile& file, std::uint64_t offset, std::span<const std::uint8_t> bytes,
             Labels labels, CifarImages& images) {
   for (std::size_t at = 0; at < bytes.size(); at += labels.size() + image_bytes) {

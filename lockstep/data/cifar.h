@@ -1,8 +1,8 @@
 // Reads the binary versions of CIFAR-10 and CIFAR-100
 // (https://www.cs.toronto.edu/~kriz/cifar.html).
 //
-// Errors: corrupt, naming file, byte, expected and found, before anything of a claimed size is
-// allocated; system, also for more images than there is memory for.
+// Errors: corrupt, naming file, byte, expected and found, before memory of a claimed size is
+// allocated; system, also for more images than fit into memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,16 +18,16 @@ namespace lockstep {
 inline constexpr int cifar_channels = 3;  // Red, green, blue, each 32 rows of 32 values.
 inline constexpr int cifar_side = 32;
 
-// The largest published file has 50,000. A file with more than this is none of theirs.
+// Limit that marks a file as foreign: the largest published one has 50,000 images.
 inline constexpr std::uint64_t most_cifar_images = 1'000'000;
 
 struct CifarImages {
   std::vector<std::uint8_t> pixels;         // 3 * 32 * 32 for each image.
   std::vector<std::uint8_t> labels;         // 0..9, or 0..99 in CIFAR-100.
-  std::vector<std::uint8_t> coarse_labels;  // 0..19; only CIFAR-100 has them.
+  std::vector<std::uint8_t> coarse_labels;  // 0..19; empty for CIFAR-10.
 };
 
-// All files in turn.
+// Reads all files in order.
 LOCKSTEP_API CifarImages read_cifar10(const std::vector<std::filesystem::path>& files);
 LOCKSTEP_API CifarImages read_cifar100(const std::vector<std::filesystem::path>& files);
 

@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// `directory` is a path, or a bare name such as "cifar-10-batches-bin", which is also looked for
-// below $LOCKSTEP_DATA and /usr/share/datasets. Errors: those of lockstep/data/cifar.h; system when
-// the files are nowhere.
+// `directory` is a path, or a bare name such as "cifar-10-batches-bin", which is also searched
+// below $LOCKSTEP_DATA and /usr/share/datasets. Errors: those of lockstep/data/cifar.h; system if
+// the files are not found.
 
 class LOCKSTEP_API Cifar10Dataset : public ImageDataset {
  public:

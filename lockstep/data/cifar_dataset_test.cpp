@@ -29,7 +29,7 @@ class Cifar : public testing::Test {
     return scratch_.path() / name;
   }
 
-  // The message with which reading `bytes` as CIFAR-10 or CIFAR-100 ends.
+  // The message of the error from reading `bytes` as CIFAR-10 or CIFAR-100.
   std::string error(const std::string& bytes, bool cifar100 = false) {
     const auto file = write("batch.bin", bytes);
     try {
@@ -91,7 +91,7 @@ TEST_F(Cifar, RefusesLabelsBeyondTheLast) {
             std::string::npos);
 }
 
-// As a download that was cut short of its data leaves it, or `truncate`.
+// Such a file is left by an interrupted download or by `truncate`.
 TEST_F(Cifar, RefusesAFileThatIsLargerThanAnyBeforeItTakesMemory) {
   const auto file = write("batch.bin", "");
   std::filesystem::resize_file(file, std::uintmax_t{3073} * 10'000'000);

@@ -17,17 +17,17 @@
 namespace lockstep {
 namespace {
 
-// Where a pass through the dataset begins.
+// The position at which a pass through the dataset begins.
 struct Start {
   std::int64_t epoch = 0;
-  std::size_t offset = 0;  // In the order of the epoch, all ranks together.
+  std::size_t offset = 0;  // In the epoch's order, all ranks together.
 };
 
-// Of this rank, in the current pass.
+// Counts of this rank's samples in the current pass.
 struct Taken {
   std::size_t drawn = 0;
   std::size_t consumed = 0;
-  std::size_t missing = 0;  // What the last batch has less than it was asked for.
+  std::size_t missing = 0;  // Samples by which the last batch was too short.
 };
 
 void write(torch::serialize::OutputArchive& archive, const char* key, std::int64_t value) {
@@ -81,7 +81,8 @@ constexpr Setting settings[]{{"size", &Settings::size, false},
                              {"drop_last", &Settings::drop_last, true},
                              {"pad", &Settings::pad, true}};
 
-// Ranks that deal by unequal rules train on some samples twice and on some never. Returns `size`.
+// Throws unless all settings agree: with unequal settings, ranks would train on some samples twice
+// and on others never. Returns `size`.
 std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
                         const DistributedSamplerOptions& options) {
   const Settings mine{size, options.seed, options.shuffle, options.drop_last, options.pad};
@@ -105,17 +106,17 @@ struct DistributedSampler::State {
   const std::size_t num_replicas;
   const std::size_t rank;
   const DistributedSamplerOptions options;
-  bool begun = false;          // Whether there was a reset().
-  bool ever_consumed = false;  // Whether the program says what it consumes.
+  bool begun = false;          // Set by reset().
+  bool ever_consumed = false;  // Set by consume().
   Start current = {};
   Taken taken = {};
-  std::optional<Start> coming;  // What was asked for since the last reset().
-  bool loaded = false;          // Whether it was load() that did.
-  at::Tensor order;             // Of the current pass; undefined when it is 0, 1, 2, ...
+  std::optional<Start> coming;  // Set since the last reset() by set_epoch() or load().
+  bool loaded = false;          // Whether load() has set `coming`.
+  at::Tensor order;             // Order of the current pass; undefined if it is 0, 1, 2, ...
 
   const Start& start() const { return coming ? *coming : current; }
 
-  // What this rank has of the epoch from `offset` on.
+  // Number of samples that this rank has in the epoch from `offset` on.
   std::size_t samples(std::size_t offset) const {
     const std::size_t left = size - std::min(offset, size);
     if (options.drop_last) return left / num_replicas;
@@ -127,8 +128,8 @@ struct DistributedSampler::State {
     if (coming) return coming->offset;
     std::size_t consumed = taken.consumed;
     if (consumed == samples(current.offset)) {
-      // Nothing is left but what is left out. Without padding other ranks may have one more, which
-      // they consumed in the same batch if there was room for it.
+      // This rank has consumed all its samples. Without padding, other ranks may have one more.
+      // They consumed it in the same batch if the batch had room for it.
       if (options.pad) return size;
       consumed += taken.missing;
     }
@@ -143,8 +144,8 @@ struct DistributedSampler::State {
                          at::kLong);
   }
 
-  // Samples [begin, end) of this rank in the current pass. Padding goes through the order of the
-  // epoch again from its start, as in Python, wherever the pass began.
+  // Samples [begin, end) of this rank in the current pass. Padding repeats the epoch's order from
+  // its start, as in Python, wherever the pass began.
   std::vector<std::size_t> indices(std::size_t begin, std::size_t end) const {
     const auto* shuffled = order.defined() ? order.const_data_ptr<std::int64_t>() : nullptr;
     std::vector<std::size_t> result(end - begin);
@@ -183,7 +184,7 @@ struct DistributedSampler::State {
   }
 };
 
-// As a part of a checkpoint.
+// The sampler as a part of a checkpoint.
 class DistributedSampler::Part : public Stateful {
  public:
   explicit Part(const DistributedSampler& sampler) : sampler_(sampler) {}

@@ -20,7 +20,7 @@ std::vector<Path> places(const Path& directory) {
   return all;
 }
 
-// A file that is there but cannot be examined counts as there: opening it tells why.
+// A file that exists but cannot be examined counts as present; opening it then reports the reason.
 bool is_there(const Path& file) {
   std::error_code failure;
   return std::filesystem::exists(file, failure) || failure;

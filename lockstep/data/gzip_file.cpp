@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// RFC 1951: a match of 258 bytes costs two bits at the least.
+// RFC 1951: a match of 258 bytes costs at least two bits.
 constexpr std::uint64_t most_bytes_for_one = 1032;
 
 // RFC 1952: the shortest file is a header of 10 bytes, an empty block of 2, and the trailer of 8.

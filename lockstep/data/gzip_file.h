@@ -15,10 +15,10 @@
 
 namespace lockstep {
 
-// Whether the file starts as gzip files do. Leaves the file at its beginning.
+// Whether the file starts with gzip's magic number. Rewinds the file to its beginning.
 bool is_gzip(InputFile& file);
 
-// Errors: those of InputFile; corrupt where the packed bytes are not what gzip writes.
+// Errors: those of InputFile; corrupt if the packed bytes are no valid gzip.
 class GzipFile {
  public:
   explicit GzipFile(InputFile file);
@@ -26,18 +26,18 @@ class GzipFile {
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
 
-  // For messages: what read() gives is counted in unpacked bytes.
+  // For messages, whose offsets into this file count unpacked bytes.
   const std::string& name() const { return name_; }
 
-  // What the trailer says of the unpacked size, modulo 2^32.
+  // The unpacked size modulo 2^32, from the trailer.
   std::uint32_t stated_size() const { return stated_size_; }
 
-  // Whether `size` unpacked bytes can be in here: the trailer says so, and it is no more than
-  // deflate can pack into as many bytes as the file has.
+  // Whether the file can hold `size` unpacked bytes: the trailer agrees, and deflate can pack that
+  // many bytes into a file of this size.
   bool can_hold(std::uint64_t size) const;
 
-  // Fills `out` with unpacked bytes; returns how many, which is less only at the end, where the
-  // checksum was compared and nothing follows.
+  // Fills `out` with unpacked bytes and returns their number. The number is smaller than `out` only
+  // at the end, after the checksum was verified and no data follows.
   std::size_t read(std::span<std::uint8_t> out);
 
  private:
@@ -48,7 +48,7 @@ class GzipFile {
   std::string name_;
   std::uint32_t stated_size_ = 0;
   bool ended_ = false;
-  z_stream stream_ = {};  // Holds pointers to itself: it must not move.
+  z_stream stream_ = {};  // Holds pointers to itself, so it must not move.
   std::array<std::uint8_t, 1 << 16> packed_;
 };
 

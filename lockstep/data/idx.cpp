@@ -22,8 +22,8 @@ constexpr std::uint8_t unsigned_byte = 0x08;
 constexpr std::array<std::uint8_t, 5> other_types{0x09, 0x0b, 0x0c, 0x0d, 0x0e};
 constexpr std::uint8_t most_dimensions = 8;  // Our own limit.
 
-// Values are read by this much at a time, so that a packed file that claims a thousand times its
-// size takes only as much memory as it really unpacks to.
+// Bytes read at a time. A packed file that claims a thousand times its size thus takes only the
+// memory that it really unpacks to.
 constexpr std::size_t step = 1 << 20;
 
 bool can_hold(const InputFile& file, std::uint64_t size) { return file.size() == size; }
@@ -71,7 +71,7 @@ std::vector<std::uint32_t> read_shape(File& file) {
   return shape;
 }
 
-// Of the header and all values.
+// Total bytes of the header and all values.
 template <class File>
 std::uint64_t claimed_size(const File& file, std::span<const std::uint32_t> shape) {
   const std::uint64_t header = magic_size + shape.size() * dimension_size;

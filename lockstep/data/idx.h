@@ -1,8 +1,8 @@
-// Reads IDX files, the format of MNIST and its relatives, plain or packed by gzip.
+// Reads IDX files, the format of MNIST and similar datasets, plain or packed by gzip.
 //
-// Errors: corrupt, naming file, byte, expected and found, before anything of a claimed size is
+// Errors: corrupt, naming file, byte, expected and found, before memory of a claimed size is
 // allocated; unsupported for elements that are not unsigned bytes; system, also for more values
-// than there is memory for.
+// than fit into memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,7 +20,7 @@ struct IdxArray {
   std::vector<std::uint8_t> values;  // The last dimension is contiguous.
 };
 
-// Tells gzip by the contents, not by the name: browsers unpack a .gz and keep its name.
+// Detects gzip by the contents, not by the name: browsers unpack a .gz and keep its name.
 LOCKSTEP_API IdxArray read_idx(const std::filesystem::path& file);
 
 }  // namespace lockstep

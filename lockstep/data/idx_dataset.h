@@ -1,4 +1,4 @@
-// MNIST and its relatives (Fashion-MNIST, KMNIST, QMNIST): labelled grey images in IDX files.
+// MNIST and similar datasets (Fashion-MNIST, KMNIST, QMNIST): labelled grey images in IDX files.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,11 +14,11 @@ namespace lockstep {
 class LOCKSTEP_API IdxDataset : public ImageDataset {
  public:
   // Reads {train,t10k}-images-idx3-ubyte and -labels-idx1-ubyte, packed (.gz) or not. `directory`
-  // is a path, or a bare name such as "fashion-mnist", which is also looked for below
-  // $LOCKSTEP_DATA and /usr/share/datasets. `classes` is how many a program knows: a label beyond
-  // them would count as wrong in silence. Errors: those of read_idx(); corrupt when the files do
-  // not hold as many labels as images, and, naming it, for a label beyond `classes`; system when
-  // they are nowhere.
+  // is a path, or a bare name such as "fashion-mnist", which is also searched below $LOCKSTEP_DATA
+  // and /usr/share/datasets. `classes` is the number of classes that the program knows; a label
+  // beyond them would silently count as wrong.
+  // Errors: those of read_idx(); corrupt if the files hold unequal numbers of labels and images,
+  // and, naming it, for a label beyond `classes`; system if the files are not found.
   IdxDataset(const std::filesystem::path& directory, bool train,
              std::optional<int> classes = std::nullopt);
 };

@@ -27,7 +27,7 @@ std::string big_endian(std::uint32_t value) {
   return bytes;
 }
 
-// `count` images of 2 x 2 pixels; image i has the label i % 10 and only pixels of the value i.
+// Writes `count` images of 2 x 2 pixels; image i has the label i % 10 and all pixels equal to i.
 void write_dataset(const std::filesystem::path& directory, std::uint32_t count,
                    std::uint32_t labels) {
   std::filesystem::create_directories(directory);
@@ -143,7 +143,7 @@ TEST(IdxDataset, ReadsFashionMnistAsDebianPacksIt) {
   const IdxDataset train("fashion-mnist", /*train=*/true);
   EXPECT_EQ(train.images().sizes(), (std::vector<std::int64_t>{60000, 1, 28, 28}));
   EXPECT_EQ(train.targets().bincount().min().item<std::int64_t>(), 6000);
-  // The mean that the dataset is known for.
+  // The published mean of the dataset.
   EXPECT_NEAR(train.images().to(at::kFloat).mean().item<float>() / 255, 0.2860, 5e-5);
   EXPECT_EQ(IdxDataset("fashion-mnist", /*train=*/false).size(), 10000U);
 }

@@ -16,14 +16,14 @@
 namespace lockstep::idx_test {
 namespace {
 
-// Two images of three rows and five columns, whose values count up from 0.
+// Two images of three rows and five columns, with values counting up from 0.
 std::string small_file() {
   std::string bytes{0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 5};
   for (char value = 0; value < 30; ++value) bytes += value;
   return bytes;
 }
 
-// What precedes `count` values in one dimension.
+// The header of `count` values in one dimension.
 std::string header_of(std::uint32_t count) {
   std::string bytes{0, 0, 8, 1};
   for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(count >> shift);
@@ -51,7 +51,7 @@ class Idx : public testing::Test {
     return read_idx(file_);
   }
 
-  // The message of the Error of this kind that reading `bytes` ends in.
+  // The message of the Error from reading `bytes`, which must be of this kind.
   std::string error(const std::string& bytes, Fault fault = Fault::corrupt) {
     try {
       read(bytes);
@@ -162,7 +162,7 @@ TEST_F(Idx, NoticesEveryDamagedBitOfAPackedFile) {
     std::string bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ 1 << bit % 8);
     try {
-      // Some bits of the gzip header mean nothing, such as the time and the operating system.
+      // Some bits of the gzip header have no effect, for example the time and the operating system.
       EXPECT_EQ(read(bad).values, expected.values) << "bit " << bit;
     } catch (const Error& error) {
       EXPECT_TRUE(error.fault() == Fault::corrupt || error.fault() == Fault::unsupported)
@@ -186,7 +186,7 @@ TEST_F(Idx, NamesAFileThatIsNotThereOrIsNoFile) {
   EXPECT_THROW(read_idx(file_), Error) << "and it does not wait for a writer";
 }
 
-// A sparse file of more bytes than any host has memory for.
+// A sparse file with more bytes than any host has memory for.
 TEST_F(Idx, RefusesMoreValuesThanThereIsMemoryForBeforeItTakesAny) {
   constexpr std::uintmax_t values = std::uintmax_t{1} << 43;
   const std::string header{0, 0, 8, 2, '\x80', 0, 0, 0, 0, 0, 0x10, 0};

@@ -61,7 +61,7 @@ torch::data::Example<> ImageDataset::get(std::size_t index) {
   if (i < 0 || i >= images_.size(0))
     throw Error(Fault::misuse, "ImageDataset: there is no sample " + std::to_string(index));
 
-  // Two tensors and one loop. Selecting, converting and dividing with tensor operations would
+  // Uses two tensors and one loop. Selecting, converting and dividing with tensor operations would
   // cost several times as much, for every sample of every epoch.
   at::Tensor image = at::empty(images_.sizes().slice(1), at::kFloat);
   const std::int64_t count = image.numel();

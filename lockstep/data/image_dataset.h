@@ -1,6 +1,6 @@
 // Labelled images in memory, as a dataset of torch::data.
 //
-// A value whose copies share the tensors, so that each worker of a data loader may have its own.
+// A value type whose copies share the tensors, so each worker of a data loader may have a copy.
 //
 // Thread safety: get() may be called from any thread at once.
 
@@ -21,15 +21,17 @@ namespace lockstep {
 
 class LOCKSTEP_API ImageDataset : public torch::data::datasets::Dataset<ImageDataset> {
  public:
-  // `images` are uint8 [N, channels, height, width], `targets` int64 [N]; both on the CPU, and
-  // neither is copied when it is contiguous. Errors: misuse.
+  // `images` are uint8 [N, channels, height, width], `targets` int64 [N]. Both are on the CPU;
+  // contiguous tensors are not copied. Errors: misuse.
   ImageDataset(at::Tensor images, at::Tensor targets);
 
-  // Takes over `pixels`, N images of channels * height * width values, and one label for each.
+  // Takes ownership of `pixels`, N images of channels * height * width values, and one label for
+  // each.
   ImageDataset(std::vector<std::uint8_t> pixels, std::int64_t channels, std::int64_t height,
                std::int64_t width, const std::vector<std::uint8_t>& labels);
 
-  // A float [channels, height, width] of value / 255, and an int64 scalar. Both are new tensors.
+  // Returns a float [channels, height, width] with value / 255, and an int64 scalar. Both are new
+  // tensors.
   torch::data::Example<> get(std::size_t index) override;
   std::optional<std::size_t> size() const override;
 

@@ -30,7 +30,7 @@ void require_memory_for(std::string_view file, std::uint64_t bytes) {
 }
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
-  // Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
   fd_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd_) throw_errno(name());
   struct stat status {};

@@ -1,4 +1,4 @@
-// A file of samples that is read from its beginning to its end.
+// A file of samples, read from its beginning to its end.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,26 +15,30 @@
 
 namespace lockstep {
 
-// Fault::corrupt, such as "train-labels-idx1-ubyte: byte 3: expected 1 to 8 dimensions, found 9".
+// Throws Fault::corrupt with a message such as "train-labels-idx1-ubyte: byte 3: expected 1 to 8
+// dimensions, found 9".
 [[noreturn]] void throw_corrupt(std::string_view file, std::uint64_t offset,
                                 std::string_view expected, std::string_view found,
                                 std::source_location where = std::source_location::current());
 
-// A sparse file may have any size, and the kernel promises memory that it does not have.
-// Errors: system, with both numbers, when `bytes` of a dataset are more than this process may still
-// take. `file` is its first file.
+// Guards against claimed sizes: a sparse file may have any size, and the kernel promises more
+// memory than it has.
+// Errors: system, with both numbers, if `bytes` of a dataset are more than this process may still
+// allocate. `file` is the dataset's first file.
 void require_memory_for(std::string_view file, std::uint64_t bytes);
 
-// Errors: system, with the file's name, when it cannot be opened or read.
+// Errors: system, with the file's name, if it cannot be opened or read.
 class InputFile {
  public:
-  // It must be a regular file: only these have a size that claims can be measured against.
+  // `path` must be a regular file: only its size can be compared with the sizes that a header
+  // claims.
   explicit InputFile(std::filesystem::path path);
 
   const std::string& name() const { return path_.native(); }
-  std::uint64_t size() const { return size_; }  // When it was opened.
+  std::uint64_t size() const { return size_; }  // At the time it was opened.
 
-  // Fills `out` from the file; returns how much, which is less only at the file's end.
+  // Fills `out` from the file and returns the number of bytes, which is smaller only at the file's
+  // end.
   std::size_t read(std::span<std::uint8_t> out);
 
   void seek(std::uint64_t offset);

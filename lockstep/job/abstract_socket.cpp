@@ -21,13 +21,14 @@ struct Address {
   socklen_t length = 0;
 };
 
-// The name holds a hash of the identity, which may be long; whoever connects says it in full.
+// The name contains a hash of the identity, which may be long. Clients send the identity in full.
 Address address_of(std::string_view identity) {
   const std::string name =
       fmt::format("lockstep/{}/{:016x}", ::geteuid(), std::hash<std::string_view>{}(identity));
   Address address;
   address.value.sun_family = AF_UNIX;
-  std::memcpy(address.value.sun_path + 1, name.data(), name.size());  // The leading 0: abstract.
+  std::memcpy(address.value.sun_path + 1, name.data(), name.size());  // A leading 0 makes it
+                                                                      // abstract.
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }

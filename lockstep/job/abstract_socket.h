@@ -1,5 +1,5 @@
-// The abstract Unix socket on which the ranks of a host meet when no agent started them.
-// Its name lives in the kernel alone and ends with the process that holds it.
+// The abstract Unix socket on which a host's ranks find each other when no agent started them. The
+// kernel removes the name when the process that holds it ends.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,10 +15,10 @@ namespace lockstep {
 // process still holds that name after two seconds.
 FileDescriptor listen_on_abstract_socket(std::string_view identity);
 
-// Connects to it; empty when nobody listens there yet.
+// Connects to that socket; empty when nobody listens yet.
 FileDescriptor connect_to_abstract_socket(std::string_view identity);
 
-// Whether the process at the other end runs as this user.
+// Whether this user also runs the process at the other end.
 bool peer_is_this_user(int socket);
 
 }  // namespace lockstep

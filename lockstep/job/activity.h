@@ -1,6 +1,6 @@
-// What a rank is doing, for its peers to read while they wait for it.
+// A rank's current operation, for peers that wait for the rank.
 //
-// Written by that rank alone, with relaxed stores: readers get a description, not a guarantee.
+// Only that rank writes it, with relaxed stores: readers get a description, not a guarantee.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,13 +22,13 @@ using GroupName = std::array<std::uint64_t, 6>;
 LOCKSTEP_API GroupName pack_group_name(std::string_view name);
 
 struct Activity {
-  std::atomic<std::uint64_t> heartbeat;  // Ticks ten times a second while the process runs.
-  // Of the latest operation: its sequence << 16 | operation << 8 | whether it still goes on. 0
-  // before the first one.
+  std::atomic<std::uint64_t> heartbeat;  // Increases ten times a second while the process runs.
+  // The latest operation: sequence << 16 | operation << 8 | 1 while it runs. 0 before the first.
   std::atomic<std::uint64_t> state;
-  std::atomic<Ticks> since;                         // When it began, or ended.
-  std::array<std::atomic<std::uint64_t>, 6> group;  // Whose operation it is.
-  std::atomic<std::uint64_t> step;  // Of training, ProcessGroup::set_step(); 0 before the first.
+  std::atomic<Ticks> since;                         // When it began or ended.
+  std::array<std::atomic<std::uint64_t>, 6> group;  // Name of its group.
+  std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
+                                    // first.
 
   void enter(const GroupName& name, Operation what, std::uint64_t number, Ticks now) {
     for (std::size_t i = 0; i < name.size(); ++i)
@@ -51,11 +51,11 @@ struct Activity {
   bool inside() const { return (state.load(std::memory_order_relaxed) & 1) != 0; }
 };
 
-// The name of the group whose operation it is; empty before the first.
+// Returns the name of the operation's group; empty before the first operation.
 LOCKSTEP_API std::string group_of(const Activity& activity);
 
-// Such as "in all_reduce #812 of group world for 3.2 s", "outside of collectives for 34.0 s, after
-// all_reduce #811 of group world" or "yet to call its first collective".
+// Returns text such as "in all_reduce #812 of group world for 3.2 s", "outside of collectives for
+// 34.0 s, after all_reduce #811 of group world" or "yet to call its first collective".
 LOCKSTEP_API std::string describe(const Activity& activity);
 
 }  // namespace lockstep

@@ -43,7 +43,7 @@ FileDescriptor duplicate_agent_fd(int agent_fd) {
 FileDescriptor share_job_token(const std::optional<JobToken>& token) {
   const std::string_view text = token ? token->text() : std::string_view();
   const auto memory = SharedMapping::create("job token", text.size() + 1);
-  std::memcpy(memory.data(), text.data(), text.size());  // The zero is there.
+  std::memcpy(memory.data(), text.data(), text.size());  // The mapping already ends with a zero.
   FileDescriptor fd(::fcntl(memory.descriptor(), F_DUPFD_CLOEXEC, 0));
   if (!fd) throw_errno("duplicating a descriptor");
   return fd;

@@ -1,7 +1,7 @@
-// What a rank and the agent that started it have for each other when the rank's group reaches
-// beyond that agent's ranks. Within them, descriptors pass over the same line: host_session.h.
+// A rank's requests to its agent when its group has ranks of other agents too. A group within one
+// agent passes descriptors over the same connection: host_session.h.
 //
-// Thread safety: an AgentLine is for one thread at a time.
+// Thread safety: one thread at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,28 +20,29 @@ namespace lockstep {
 class LOCKSTEP_API AgentLine {
  public:
   // `agent_fd` is the inherited end of the socket pair, and stays open. Errors: misuse when it is
-  // not.
+  // not open.
   explicit AgentLine(int agent_fd);
 
-  // Empty when the job has none. Errors: system when the agent refuses, with its reason;
-  // peer_lost when it is gone; timeout.
+  // Returns nothing when the job has no token. Errors: system when the agent refuses, with its
+  // reason; peer_lost when the agent is gone; timeout.
   std::optional<JobToken> job_token(Deadline deadline);
 
-  // How many ranks the agent has told its ranks of. Errors: as job_token()'s.
+  // Returns the number of ranks that the agent told its ranks. Errors: as job_token()'s.
   int world_size(Deadline deadline);
 
-  // Lets the agent see what the ranks of all agents are doing, and record what it knows of its own.
+  // Gives the agent the page of all agents' ranks. It then sees their activity, and records there
+  // what it knows of its own ranks.
   void offer_session_page(const JobPage& page);
 
  private:
   HostLink link_;
 };
 
-// A descriptor of our own for an inherited one, which no child of ours gets. Errors: as
-// AgentLine's.
+// Duplicates the inherited descriptor; child processes do not get the copy. Errors: as AgentLine's.
 FileDescriptor duplicate_agent_fd(int agent_fd);
 
-// What an agent publishes under job_token_key: sealed memory with the token's text and a zero.
+// Returns the memory that an agent publishes under job_token_key: sealed, with the token's text and
+// a zero byte.
 LOCKSTEP_API FileDescriptor share_job_token(const std::optional<JobToken>& token);
 
 }  // namespace lockstep

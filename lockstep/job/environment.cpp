@@ -16,18 +16,18 @@
 namespace lockstep {
 namespace {
 
-// The variables in which one family of launchers says who a process is.
+// The variables in which one family of launchers gives a process its place.
 struct Dialect {
   std::string_view launcher;
   const char* rank;
   const char* world_size;
   const char* local_rank;
-  const char* local_world_size;  // Of SLURM's own, a list: see slurm_local_world_size().
-  const char* hosts;             // Where it is not always told how many ranks are on each.
-  std::vector<const char*> job;  // Together they tell this job from others of the host.
+  const char* local_world_size;  // SLURM's own is a list: see slurm_local_world_size().
+  const char* hosts;             // Set when the number of ranks per host may be missing.
+  std::vector<const char*> job;  // Together they distinguish this job from others on the host.
 };
 
-// PMIx alone gives no size: Open MPI and `srun --mpi=pmix` give theirs beside it.
+// PMIx alone gives no size: Open MPI and `srun --mpi=pmix` set theirs beside it.
 const std::vector<Dialect>& dialects() {
   static const std::vector<Dialect> all{
       {"environment",
@@ -69,8 +69,7 @@ bool speaks(const Dialect& dialect, const Variables& variables) {
 bool is_bare(const Dialect& dialect) { return dialect.launcher == "environment"; }
 bool is_slurm(const Dialect& dialect) { return dialect.launcher == "SLURM"; }
 
-// Whether RANK and WORLD_SIZE are from an agent, which may well run inside of another launcher's
-// job.
+// Whether an agent set RANK and WORLD_SIZE. It may run inside another launcher's job.
 bool is_of_agent(const Variables& variables) {
   return variables.has("TORCHELASTIC_RUN_ID") || variables.has("LOCKSTEP_JOB_ID") ||
          variables.has("LOCKSTEP_AGENT_FD");
@@ -82,8 +81,8 @@ void require_below(int value, const char* key, int bound, const char* bound_key)
           fmt::format("{}={} is not in 0..{} ({}={})", key, value, bound - 1, bound_key, bound));
 }
 
-// The launcher around variables that were set by hand. One task of SLURM is none: it is the shell
-// of `srun --pty`; nor is what sbatch sets for its script, which is not a step.
+// Returns the launcher around variables that were set by hand. A single SLURM task does not count:
+// it is the shell of `srun --pty`. Nor do the variables of sbatch's script, which is not a step.
 const Dialect* outer_launcher(const Variables& variables) {
   for (const Dialect& dialect : dialects()) {
     if (is_bare(dialect) || !speaks(dialect, variables)) continue;
@@ -108,7 +107,7 @@ void require_outer_launcher_agrees(const LaunchEnvironment& found, const Variabl
   });
 }
 
-// Whether the tasks of the SLURM step that we are in are the ranks.
+// Whether the tasks of this process's SLURM step are the ranks.
 bool ranks_are_slurms(const Dialect& dialect, const LaunchEnvironment& found,
                       const Variables& variables) {
   if (is_slurm(dialect)) return true;
@@ -117,8 +116,8 @@ bool ranks_are_slurms(const Dialect& dialect, const LaunchEnvironment& found,
          variables.number("SLURM_NTASKS") == found.world_size;
 }
 
-// Kubernetes' operators tell a pod its rank and where rank 0 is, and no more. Which ranks do share
-// a host is seen when they meet.
+// Kubernetes operators tell a pod only its rank and rank 0's address. The ranks find out when they
+// meet which of them share a host.
 bool may_be_alone(const Dialect& dialect, const Variables& variables) {
   const auto master = variables.text("MASTER_ADDR");
   if (!is_bare(dialect) || variables.has(dialect.local_rank) || !master) return false;
@@ -145,8 +144,8 @@ void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
                       dialect.world_size, found.world_size));
 }
 
-// What says where rank 0 listens counts on one host too, but nothing has to there: with MASTER_PORT
-// alone jobs of a host are told apart.
+// An explicit address for rank 0 counts on one host too, but is not required there. MASTER_PORT
+// alone distinguishes jobs on one host.
 std::string master(const LaunchEnvironment& found, bool by_slurm, const Variables& variables) {
   const bool several_hosts = found.local_world_size < found.world_size;
   const auto address = variables.text("MASTER_ADDR");

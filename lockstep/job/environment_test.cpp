@@ -84,7 +84,7 @@ TEST(Environment, TheAttemptIsLockstepsElseTorchrunsElseTheFirst) {
   EXPECT_EQ(read(variables).attempt, 0);
   variables["TORCHELASTIC_RESTART_COUNT"] = "2";
   EXPECT_EQ(read(variables).attempt, 2);
-  variables["LOCKSTEP_ATTEMPT"] = "3";  // It also counts the starts that no failure has caused.
+  variables["LOCKSTEP_ATTEMPT"] = "3";  // It also counts restarts without a failure.
   EXPECT_EQ(read(variables).attempt, 3);
 }
 

@@ -17,7 +17,8 @@
 namespace lockstep {
 namespace {
 
-// A rank without a file gets the second in which torchrun sees its end, up to one after its death.
+// torchrun dates a rank without a file to the second in which it sees the rank's end. That is up to
+// one second after its death.
 constexpr std::time_t time_of_consequences = 2;
 
 std::string json(const ErrorReport& report) {
@@ -34,13 +35,13 @@ std::string json(const ErrorReport& report) {
 }
 
 FileDescriptor open_file(const std::string& path) {
-  // A link that the kernel makes: it leads to what this process has open already.
+  // The kernel makes these links; they lead to files this process has open.
   const bool own = path.starts_with("/proc/self/fd/") || path.starts_with("/dev/fd/");
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | (own ? 0 : O_NOFOLLOW);
   return FileDescriptor(::open(path.c_str(), flags, 0600));
 }
 
-// What a link, a pipe or a device has as its name must not be replaced.
+// A link, a pipe or a device must not be replaced by a file.
 bool may_be_replaced(const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT;

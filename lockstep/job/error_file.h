@@ -1,5 +1,5 @@
-// The file in which torchrun, and `lockstep run` like it, look for what ended a rank: the JSON that
-// torch.distributed.elastic.multiprocessing.errors writes for Python programs.
+// The file in which torchrun and `lockstep run` look for a rank's error. Its JSON is that of
+// torch.distributed.elastic.multiprocessing.errors for Python programs.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,16 +10,16 @@ namespace lockstep {
 
 struct ErrorReport {
   std::string message = {};     // "Type: text".
-  std::string call_stack = {};  // Lines; may be empty. Shown before the message.
+  std::string call_stack = {};  // Lines, shown before the message; may be empty.
 
-  // Torchrun shows the error of the least second first, as the root cause: one that only follows
-  // from another rank's must come later, whatever the clock says.
+  // The error only follows from another rank's, so its time must be later, whatever the clock says.
+  // torchrun shows the error with the earliest second first, as the root cause.
   bool is_consequence = false;
 };
 
-// Into the file that TORCHELASTIC_ERROR_FILE names, mode 0600, in place of what is there; not
-// through a symbolic link, but for /proc/self/fd/N. A file is written whole or not at all. Nothing
-// when there is no such variable, or it cannot be written: whoever calls has worse news already.
+// Replaces the file that TORCHELASTIC_ERROR_FILE names, mode 0600; writes it whole or not at all.
+// Symbolic links are not followed, except /proc/self/fd/N. Does nothing without that variable or
+// when the write fails: the caller already has worse news.
 void write_error_file(const ErrorReport& report) noexcept;
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Percent-encoded where it could be taken for the end of a value, or for something else than text.
+// Percent-encodes characters that could end a value, and those that are not text.
 std::string escaped(std::string_view text) {
   if (text.empty()) return "-";
   std::string value;
@@ -38,7 +38,7 @@ std::string cause(const Failure& failure) {
   return failure.left ? "left" : "unknown";
 }
 
-// Only SIGKILL can be the kernel's doing for want of memory.
+// The OOM killer only uses SIGKILL.
 std::string_view oom(const Failure& failure) {
   if (failure.oom) return *failure.oom ? "yes" : "no";
   const bool known =
@@ -46,7 +46,7 @@ std::string_view oom(const Failure& failure) {
   return known && failure.signal != SIGKILL ? "no" : "unknown";
 }
 
-// Such as "1+3"; of a failure of another kind, nothing.
+// Returns text such as "1+3"; "-" for another kind of failure.
 std::string ranks_of(Fault fault, const Failure& failure) {
   if (failure.fault != fault) return "-";
   return failure.ranks.empty() ? "-" : fmt::format("{}", fmt::join(failure.ranks, "+"));

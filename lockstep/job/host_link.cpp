@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds patience{30};  // With a switchboard that is not let run.
+constexpr std::chrono::seconds patience{30};  // Limit for a switchboard that gets no CPU time.
 
 [[noreturn]] void throw_gone() {
   throw Error(Fault::peer_lost,
@@ -58,7 +58,7 @@ FileDescriptor HostLink::poll(std::string_view key) {
   return take(key);
 }
 
-// Empty when it has not come.
+// Returns nothing if the reply has not come.
 FileDescriptor HostLink::take(std::string_view key) {
   const auto found = replies_.find(key);
   if (found == replies_.end()) return {};
@@ -87,7 +87,7 @@ FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline,
     ::poll(&entry, 1, static_cast<int>(slice.count()));
     lock.lock();
     reading_ = false;
-    // Who was to offer it may be gone already, after it did.
+    // Check after the replies: a rank may offer the descriptor and then leave.
     if (!read_replies()) give_up();
     arrived_.notify_all();
   }

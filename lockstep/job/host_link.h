@@ -1,7 +1,7 @@
-// A rank's line to the switchboard of its host.
+// A rank's connection to the switchboard of its host.
 //
-// Thread safety: every member may be called from any thread at once.
-// Errors: peer_lost when the switchboard is gone or a rank of the job was lost while waiting.
+// Thread safety: any thread may call any member at any time.
+// Errors: peer_lost when the switchboard is gone, or when a rank of the job was lost during a wait.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,17 +26,17 @@ class LOCKSTEP_API HostLink {
 
   int socket() const { return socket_.get(); }
 
-  // Lets `readers` others obtain `fd` under `key`. The caller keeps `fd`.
+  // Lets `readers` other ranks obtain `fd` under `key`. The caller keeps `fd`.
   void offer(std::string_view key, int readers, int fd);
 
-  // Makes their obtain() throw Error(system) with this reason instead.
+  // Makes their obtain() throw Error(system) with this reason.
   void refuse(std::string_view key, int readers, std::string_view reason);
 
-  // Blocks until somebody has offered `key`. `give_up` is called every 20 ms and may throw.
+  // Blocks until a rank has offered `key`. Calls `give_up` every 20 ms; it may throw.
   FileDescriptor obtain(
       std::string_view key, Deadline deadline, const std::function<void()>& give_up = [] {});
 
-  // The same in two steps that do not block; empty as long as it has not come.
+  // obtain() in two steps that do not block. poll() returns nothing until the descriptor has come.
   void request(std::string_view key);
   FileDescriptor poll(std::string_view key);
 
@@ -48,7 +48,7 @@ class LOCKSTEP_API HostLink {
 
   void send(const Packet& packet, int fd = -1) const;
   FileDescriptor take(std::string_view key);
-  bool read_replies();  // Whether there were any.
+  bool read_replies();  // Whether there were replies.
 
   const FileDescriptor socket_;
   std::mutex mutex_;

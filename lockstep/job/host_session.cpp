@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// Half of the time within which a failure is to be known.
+// Half of the time within which a failure must be known.
 constexpr std::chrono::milliseconds time_for_last_words{50};
 
 FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
@@ -33,7 +33,7 @@ FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
   }
 }
 
-// Failures of one key are the same failure. Calls that differ in a mismatch have one number.
+// Equal keys mean the same failure. Calls that differ in a mismatch have one number.
 std::string key_of(const Failure& failure) {
   if (!failure.fault) return fmt::format("{} {}", failure.rank, failure.pid);
   const auto number = failure.call.find('#');
@@ -47,14 +47,14 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
   return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
 }
 
-// What ranks of one start of one job agree on, and those of any other cannot say. Never shown: it
-// may hold a secret.
+// The identity is shared by ranks of one start of a job; other processes cannot guess it. Never
+// shown: it may contain a secret.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
   std::string identity = fmt::format("{} {} attempt={} ranks={}",
                                      secret.empty() ? std::string_view(who.job_id) : secret, name,
                                      who.attempt, who.world_size);
-  // It stays in memory that a core dump shows.
+  // Core dumps show this text, so it gets a fingerprint only.
   if (secret.empty() && secret_of_environment())
     identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
   require(identity.size() < sizeof Packet::text,
@@ -79,8 +79,8 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
     link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline));
   if (!page_)
     page_ = std::make_shared<JobPage>(JobPage::attach(link_->obtain(job_page_key, deadline)));
-  const bool compares =
-      meeting_ > 0 && rank_ < size();  // With the others, who then learn of it too.
+  const bool compares = meeting_ > 0 && rank_ < size();  // The sizes are compared with all ranks
+                                                         // later, so all learn of it.
   if (size() != meeting.size && !compares)
     throw Error(Fault::mismatch, fmt::format("this rank was told of {} ranks, the launcher of {}",
                                              meeting.size, size()));
@@ -112,7 +112,7 @@ void HostSession::throw_if_peer_lost(std::string_view context) const {
   throw Error(context, *failure);
 }
 
-// The job's first failure, which this process may be the first to see.
+// Returns the job's first failure; this process may be the first to see it.
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
   for (int peer = 0; peer < size(); ++peer) {
@@ -131,13 +131,13 @@ void HostSession::look() noexcept {
     const auto failure = find_failure();
     const bool is_news = failure && (failure->rank != rank_ || failure->fault);
     if (!is_news || is_logged(*failure)) return;
-    if (speaker_.joinable()) speaker_.join();  // It has spoken.
+    if (speaker_.joinable()) speaker_.join();  // The thread has finished.
     is_speaking_ = true;
     speaker_ = start_thread([this, failure = *failure] {
       log_once(failure);
       is_speaking_ = false;
     });
-  } catch (...) {  // No memory or thread for it. A call that waits says it.
+  } catch (...) {  // No memory or thread for it. The next call that waits reports the failure.
     is_speaking_ = false;
   }
 }
@@ -159,15 +159,15 @@ void HostSession::log_once(const Failure& failure) const {
 void HostSession::note_break(Failure failure) {
   if (failure.detected_by != rank_) {
     auto known = page_->latest_break(*failure.fault);
-    if (!known) known = page_->failure();  // Of a rank of another host that left for it.
+    if (!known) known = page_->failure();  // A rank of another host left because of it.
     if (known && known->fault == failure.fault) failure = *std::move(known);
   }
   page_->note_break(rank_, failure);
   log_once(failure);
 }
 
-// A rank that loses its group to an exception which it catches says which one only when the stack
-// is unwound, a moment later.
+// Waits a moment for the peer's last words. A rank that loses its group by an exception reports the
+// exception only after the stack is unwound.
 Failure HostSession::examine(int peer) const {
   const Deadline patience = in(time_for_last_words);
   Failure seen = page_->examine(peer);
@@ -179,8 +179,8 @@ Failure HostSession::examine(int peer) const {
   return seen;
 }
 
-// Another rank's record of the same failure may have come first, and be half written; that rank
-// may even have been killed in the middle of it.
+// Another rank may have begun to record the same failure. That record may be half written for ever,
+// if the rank was killed meanwhile.
 std::optional<Failure> HostSession::recorded_failure() const {
   const Deadline patience = in(std::chrono::milliseconds(100));
   while (!page_->failure() && Clock::now() < patience) std::this_thread::yield();

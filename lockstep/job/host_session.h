@@ -1,7 +1,7 @@
-// This process's part in a job on this host: its line to the switchboard, its slot in the job
-// page and the sentinel thread that holds it. It exists once per process.
+// This process's membership in a job on this host: connection to the switchboard, slot in the job
+// page, and the sentinel thread that holds the slot. Exists once per process.
 //
-// Thread safety: every member may be called from any thread at once.
+// Thread safety: any thread may call any member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,62 +25,63 @@
 
 namespace lockstep {
 
-// Who the processes of a session are and how they find each other: through the agent that started
-// all of them, or on the abstract Unix socket named by `identity`, which one of them opens.
+// The processes of a session and how they find each other: through the agent that started all of
+// them, or on the abstract Unix socket named by `identity`, which one of them opens.
 struct LOCKSTEP_API HostMeeting {
   int rank = 0;  // This process's slot in the job page.
   int size = 1;
-  std::string job_id = {};           // For people.
-  JobPage::Told told = {};           // Announced to the others; not when `meeting` is 0.
-  std::optional<int> agent_fd = {};  // Our end of the agent's socket pair; else
-  std::string identity = {};         // what nobody but a process of this session says.
-  bool opens = false;                // Whether this is who opens it,
-  bool is_alone = false;             // and nobody else will come.
+  std::string job_id = {};           // For messages only.
+  JobPage::Told told = {};           // Announced to the others, unless its `meeting` is 0.
+  std::optional<int> agent_fd = {};  // This process's end of the agent's socket pair. Empty:
+                                     // `identity` is used.
+  std::string identity = {};         // Names the socket; known to this session only.
+  bool opens = false;                // Whether this process opens the socket.
+  bool is_alone = false;             // Whether this process opens it and expects no others.
 
   static HostMeeting through_agent(const LaunchEnvironment& who);
 
-  // `name` tells this session from an earlier one of the same job, which a slower rank may still
-  // be leaving. `secret`, when not empty, stands for the job's id, which others could guess.
-  // Errors: misuse when together they are too long.
+  // `name` distinguishes this session from an earlier one of the same job, which a slower rank may
+  // still be leaving. A non-empty `secret` replaces the job's id, which others could guess. Errors:
+  // misuse when both together are too long.
   static HostMeeting on_socket(const LaunchEnvironment& who, std::string_view name,
                                std::string_view secret = {});
 };
 
 class LOCKSTEP_API HostSession {
  public:
-  // Returns when this rank has its slot; others may still be on their way. Errors: timeout when
-  // rank 0 does not come; mismatch when there is no slot for this rank, and when the launcher says
-  // another number of ranks, unless `told` is announced; misuse for a rank that is there already.
+  // Returns when this rank has its slot; others may come later. Errors: timeout when rank 0 does
+  // not come. Mismatch when this rank has no slot. Mismatch when the launcher gives another number
+  // of ranks, unless `told` is announced. Misuse when a process with this rank is already there.
   HostSession(const HostMeeting& meeting, Deadline deadline);
 
-  // Leaves the job page: in order after finish(), as one who abandons the job without it.
+  // Leaves the job page: in order after finish(), otherwise as a rank that abandons the job.
   ~HostSession();
 
   int rank() const { return rank_; }
-  int meeting() const { return meeting_; }  // HostMeeting::told's.
+  int meeting() const { return meeting_; }  // From HostMeeting::told.
   int size() const { return page_->slots(); }
   HostLink& link() { return *link_; }
   JobPage& page() { return *page_; }
 
-  // The page, for whoever must still reach it when this session is over.
+  // The page, for code that needs it after this session ends.
   std::shared_ptr<const JobPage> shared_page() const { return page_; }
 
   // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message. Costs
-  // about 20 ns a rank: for the slow path of a wait, not for a spin. The failure record is logged,
-  // once, by whoever notices first: this, or the sentinel while nobody waits.
+  // about 20 ns a rank: call it in a wait's slow path, not in a spin loop. Logs the failure record
+  // once. The sentinel logs it if it notices first.
   void throw_if_peer_lost(std::string_view context) const;
 
-  // Notes in the job page that living ranks have broken a group of this process, and logs it. If
-  // another process detected it, what that one has noted counts.
+  // Records in the job page that living ranks have broken a group of this process, and logs it. If
+  // another process detected the break, its record is used instead.
   void note_break(Failure failure);
 
-  // The group was destroyed by all: leaving is not a failure any more.
+  // All ranks destroyed the group: leaving is no failure from now on.
   void finish() { sentinel_->leave_as(JobPage::Phase::finished); }
 
-  // This process meets its peers elsewhere: its slot becomes what it was before.
+  // This process meets its peers elsewhere: its slot gets its former state back.
   void withdraw() { sentinel_->leave_as(JobPage::Phase::vacant); }
 
-  // This rank goes on without its group: its peers' calls fail from now on.
+  // This rank continues without its group: its peers' calls fail from now on.
   void abandon() { page_->abandon(rank_); }
 
  private:
@@ -95,13 +96,14 @@ class LOCKSTEP_API HostSession {
   const int rank_;
   const int meeting_;
   std::shared_ptr<JobPage> page_;
-  std::unique_ptr<Switchboard> switchboard_;  // In rank 0 when no agent started the job.
+  std::unique_ptr<Switchboard> switchboard_;  // In rank 0, if no agent started the job.
   std::unique_ptr<HostLink> link_;
   mutable std::mutex logged_mutex_;
-  mutable std::set<std::string> logged_;  // Of which failures the record has been.
+  mutable std::set<std::string> logged_;  // Keys of the failures already logged.
   std::atomic<bool> is_speaking_{false};
   Thread speaker_;                      // Logs for the sentinel, which must not wait for a sink.
-  std::unique_ptr<Sentinel> sentinel_;  // Last, so that its thread ends before what it uses.
+  std::unique_ptr<Sentinel> sentinel_;  // Last member: its thread must end before the members it
+                                        // uses.
 };
 
 }  // namespace lockstep

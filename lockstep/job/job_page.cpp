@@ -26,18 +26,18 @@ constexpr std::uint64_t magic = 0x5041474553504b37;  // Changes with what ranks 
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
-// What a process says before it ends.
+// A process's own report of its end.
 struct LastWords {
   std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 complete.
-  std::int32_t fault;                // -1 when it is no Error of ours.
+  std::int32_t fault;                // -1 when it is not an Error of this library.
   char text[most_words + 1];
 };
 
-// The value of a Failure in memory that several processes share.
+// A Failure in memory that processes share.
 struct FailureRecord {
   enum class Cause : std::int32_t { unknown, exit_code, signal, left };
 
-  // 0 empty; odd while it is written; even when complete, and another number for each value.
+  // 0: empty. Odd: being written. Even: complete, with another number for each value.
   std::atomic<std::uint32_t> state;
   std::int32_t rank;
   std::int32_t pid;
@@ -46,9 +46,9 @@ struct FailureRecord {
   std::int32_t oom;  // -1 unknown, 0 no, 1 yes.
   std::int32_t detected_by;
   std::uint64_t sequence;
-  Clock::rep reported;  // When, by the steady clock, which is the same for all processes of a host.
+  Clock::rep reported;  // Time of the steady clock, which all processes of a host share.
   std::int32_t fault;   // -1 for none.
-  std::int32_t blamed;  // How many there are of `ranks`.
+  std::int32_t blamed;  // Number of `ranks` in use.
   std::int32_t ranks[most_blamed];
   char call[256];
   char host[64];
@@ -57,7 +57,7 @@ struct FailureRecord {
   char what[most_words + 1];
 };
 
-// A JobPage::Told. Its group's number, which comes last, says whether it is complete.
+// A JobPage::Told. `meeting` is written last and marks it complete.
 struct Announcement {
   std::atomic<std::int32_t> meeting;
   std::int32_t world_size;
@@ -68,13 +68,16 @@ struct Slot {
   alignas(64) pthread_mutex_t life;
   std::atomic<JobPage::Phase> phase;
   std::atomic<std::int32_t> pid;
-  std::atomic<std::int64_t> started;  // When that process did: with its pid, which process it is.
-  std::atomic<std::int32_t> expects_preemption;  // The pid that does; a successor must ask anew.
+  std::atomic<std::int64_t> started;  // Start time of the process; with the pid, it identifies the
+                                      // process.
+  std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
+                                                 // must ask anew.
   alignas(64) Activity activity;
   alignas(64) LastWords words;
   Announcement announcement;
-  FailureRecord broke;  // Its group, by ranks that live,
-  Ticks idle_since;     // since when it has done nothing in any group.
+  FailureRecord broke;  // Break of its group by living ranks.
+  Ticks idle_since;     // Activity::since at the break. Unchanged if the process did nothing in any
+                        // group since.
 };
 
 void make_robust(pthread_mutex_t& mutex) {
@@ -87,11 +90,11 @@ void make_robust(pthread_mutex_t& mutex) {
   if (result != 0) throw_errno("making a robust mutex", result);
 }
 
-// The wait status of a process that has begun to end: there long before waitpid() would return.
-// Empty when it has been reaped already.
+// Returns the wait status of a process that has begun to end, long before waitpid() would return.
+// Empty when it has been reaped.
 std::optional<int> wait_status_of(int pid, std::int64_t started) {
   const auto process = process_stat(pid);
-  // The number may be another process's by now, or in another PID namespace.
+  // The pid may belong to another process now, or be from another PID namespace.
   if (!process || process->started != started) return std::nullopt;
   return process->wait_status;
 }
@@ -100,7 +103,7 @@ std::int32_t number_of(const std::optional<Fault>& fault) {
   return fault ? static_cast<std::int32_t>(*fault) : -1;
 }
 
-// All but the state.
+// Writes all members except `state`.
 void write(FailureRecord& record, const Failure& failure) {
   using Cause = FailureRecord::Cause;
   record.rank = failure.rank;
@@ -125,7 +128,7 @@ void write(FailureRecord& record, const Failure& failure) {
   copy_text(record.what, cut_text(failure.what, most_words));
 }
 
-// May be torn by a writer. Each text ends within its array at any time.
+// A concurrent write may mix two values. Each text always ends within its array.
 Failure value_of(const FailureRecord& record) {
   using Cause = FailureRecord::Cause;
   Failure failure{.rank = record.rank, .host = record.host, .pid = record.pid};
@@ -163,7 +166,7 @@ struct JobPage::Layout {
   std::uint64_t magic;
   std::int32_t slots;
   std::int32_t world_size;
-  std::int64_t oom_kills;  // Before the job began; -1 when unknown.
+  std::int64_t oom_kills;  // Count before the job began; -1 when unknown.
   char job_id[128];
   std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
@@ -177,7 +180,7 @@ struct JobPage::Layout {
 JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
   require(slots > 0, "a job page needs at least one slot");
   JobPage page(SharedMapping::create("job page", Layout::bytes_for(slots)));
-  Layout& layout = page.layout();  // All zeros, which is how every atomic in it starts.
+  Layout& layout = page.layout();  // All zeros: the initial value of every atomic in it.
   layout.slots = slots;
   layout.world_size = world_size > 0 ? world_size : slots;
   copy_text(layout.job_id, job_id);
@@ -210,7 +213,7 @@ void JobPage::enter(int slot) {
   require(slot >= 0 && slot < slots(), "this job page has no such slot");
   Slot& mine = layout().slot[slot];
   int result = ::pthread_mutex_trylock(&mine.life);
-  // A peer that asks lost() just after leave() holds the mutex for a moment.
+  // A peer that calls lost() just after leave() holds the mutex for a moment.
   for (int i = 0; i < 1000 && result == EBUSY && mine.phase != Phase::alive; ++i) {
     ::sched_yield();
     result = ::pthread_mutex_trylock(&mine.life);
@@ -222,7 +225,7 @@ void JobPage::enter(int slot) {
   const auto process = process_stat(mine.pid);
   mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = 0;
-  mine.broke.state = 0;  // From a predecessor that was killed while it wrote, too.
+  mine.broke.state = 0;  // A killed predecessor may have left it half written.
   mine.phase = Phase::alive;
 }
 
@@ -244,7 +247,7 @@ bool JobPage::lost(int slot) const {
   if (other.phase == Phase::abandoned) return true;
   if (other.phase != Phase::alive) return false;
   const int result = ::pthread_mutex_trylock(&other.life);
-  // Unlocking without making it consistent marks the mutex as lost for everybody, for good.
+  // Unlocking without making it consistent marks the mutex as lost for everybody, permanently.
   if (result == 0 || result == EOWNERDEAD) ::pthread_mutex_unlock(&other.life);
   return result == EOWNERDEAD || result == ENOTRECOVERABLE;
 }
@@ -326,7 +329,7 @@ void JobPage::note_break(int slot, const Failure& failure) const {
   Slot& mine = layout().slot[slot];
   std::uint32_t state = mine.broke.state;
   if (state % 2 == 1 || !mine.broke.state.compare_exchange_strong(state, state + 1))
-    return;  // Another thread of ours is at it.
+    return;  // Another thread of this process is writing.
   std::atomic_thread_fence(std::memory_order_release);
   write(mine.broke, failure);
   mine.idle_since = mine.activity.since.load(std::memory_order_relaxed);

@@ -22,7 +22,8 @@ bool soon(const std::function<bool()>& holds) {
   return holds();
 }
 
-// A process that enters `slot` and then runs `end`. No thread but ours runs, so fork() is safe.
+// Starts a process that enters `slot` and then runs `end`. This process has one thread, so fork()
+// is safe.
 template <class End>
 pid_t start_rank(JobPage& page, int slot, End end) {
   const pid_t pid = ::fork();
@@ -123,7 +124,7 @@ const Failure rank_one_did_not_come{.rank = 1,
                                     .ranks = {1, 2},
                                     .call = "barrier #4 of group world"};
 
-// How rank 0 may have ended.
+// Possible ends of rank 0.
 const Failure exited{.rank = 0, .exit_code = 69};
 const Failure crashed{.rank = 0, .signal = SIGSEGV};
 const Failure threw{.rank = 0, .signal = SIGABRT};

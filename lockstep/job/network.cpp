@@ -23,10 +23,10 @@
 namespace lockstep {
 namespace {
 
-// The discard port: nothing is ever sent to it.
+// The discard port: no packet is ever sent to it.
 constexpr int any_port = 9;
 
-// In networks that are nobody's (RFC 5737, RFC 3849), so only the default route leads there.
+// Documentation networks (RFC 5737, RFC 3849): only the default route leads there.
 constexpr const char* far_away[] = {"198.51.100.1", "2001:db8:ffff::1"};
 
 std::string_view bytes_of(const SocketAddress& address) {
@@ -72,7 +72,7 @@ bool share_bits(std::string_view left, std::string_view right, std::size_t bits)
   return (different >> (8 - bits % 8)) == 0;
 }
 
-// A network, "10.0.0.0/8"; an address is one of a single host.
+// A network such as "10.0.0.0/8"; an address is a network of one host.
 struct Network {
   SocketAddress address;
   std::size_t bits = 0;
@@ -91,7 +91,7 @@ std::optional<SocketAddress> numeric(const std::string& text) {
   }
 }
 
-// Empty when `text` is neither a network nor an address, and so the name of an interface.
+// Returns nothing when `text` is neither a network nor an address, and so an interface name.
 std::optional<Network> network_of(std::string_view text) {
   const auto slash = text.find('/');
   const auto address = numeric(std::string(text.substr(0, slash)));
@@ -132,7 +132,7 @@ const NetworkInterface* named(const std::vector<NetworkInterface>& interfaces,
   return first(interfaces, [&](const NetworkInterface& each) { return each.name == text; });
 }
 
-// Also where its cable is out for the time being: to choose another would be no better.
+// Accepts an interface without a link: another one would be no better.
 const NetworkInterface* with_address(const std::vector<NetworkInterface>& interfaces,
                                      const SocketAddress& address) {
   const Network only{address, 8 * bytes_of(address).size()};
@@ -141,7 +141,7 @@ const NetworkInterface* with_address(const std::vector<NetworkInterface>& interf
   return found == interfaces.end() ? nullptr : &*found;
 }
 
-// The one that has the address `there`, else the one from whose address packets to it would go.
+// Returns the interface that has the address `there`, else the one from which packets to it leave.
 // Connecting a datagram socket asks the kernel for the route and sends nothing.
 const NetworkInterface* with_route_to(const std::vector<NetworkInterface>& interfaces,
                                       const SocketAddress& there) {
@@ -151,8 +151,8 @@ const NetworkInterface* with_route_to(const std::vector<NetworkInterface>& inter
   return with_address(interfaces, local_address(socket.get()));
 }
 
-// Where a host calls itself 127.0.1.1, as Debian's installer has it, other hosts know it by another
-// address, and nothing is learnt from its name.
+// Whether `master` is a name for 127.0.1.1, as Debian's installer sets it. Other hosts use another
+// address then, so the name tells nothing.
 bool says_nothing(const SocketAddress& address, const std::string& master) {
   return address.is_loopback() && master != "localhost" && !numeric(master);
 }
@@ -175,7 +175,7 @@ const NetworkInterface* usual(const std::vector<NetworkInterface>& interfaces) {
   return first(interfaces, [](const NetworkInterface&) { return true; });
 }
 
-// Why `text` named nothing that can be used, where there is more to say than that.
+// Returns more about why `text` named no usable interface; may be empty.
 std::string state_of(const std::vector<NetworkInterface>& interfaces, std::string_view text) {
   if (network_of(text)) return {};
   const std::string name(text);
@@ -211,7 +211,7 @@ std::vector<NetworkInterface> network_interfaces() {
   for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
     const auto address = address_of(*entry);
     if (!address || is_link_local(*address)) continue;
-    constexpr unsigned up = IFF_UP | IFF_RUNNING;  // Switched on, and there is a cable.
+    constexpr unsigned up = IFF_UP | IFF_RUNNING;  // Switched on, and with a link.
     found.push_back({.name = entry->ifa_name,
                      .address = host_text(*address),
                      .is_up = (entry->ifa_flags & up) == up,

@@ -1,4 +1,4 @@
-// Through which of this host's network interfaces ranks of other hosts reach it.
+// Chooses the network interface through which ranks on other hosts reach this host.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,22 +13,25 @@ namespace lockstep {
 
 struct NetworkInterface {
   std::string name;     // Such as "eth0".
-  std::string address;  // Numeric IPv4 or IPv6; an interface with several is listed for each.
+  std::string address;  // Numeric IPv4 or IPv6. An interface with several addresses is listed once
+                        // for each.
   bool is_up = false;   // Switched on, and with a link.
   bool is_loopback = false;
 };
 
-// Of this network namespace, in the kernel's order; link-local IPv6 addresses are left out.
+// Returns the interfaces of this network namespace, in the kernel's order, without link-local IPv6
+// addresses.
 LOCKSTEP_API std::vector<NetworkInterface> network_interfaces();
 
-// The one that `wanted` names: an interface ("eth0"), an address, or a network ("10.0.0.0/8",
-// "fd00::/8"); several, separated by commas, are tried in order. When `wanted` is empty: the one
-// with the route to `master`, a host's name or address; of this host itself, the one that has that
-// address. When `master` is empty too, or a name that is loopback here (a Debian host's own, often
-// 127.0.1.1) but for localhost: the one with the default route, else the first that is up and not
-// loopback, else loopback.
-// Blocking: as long as the resolver needs for the name.
-// Errors: misuse when there is none, with all that there are, and when nobody knows `master`.
+// Returns the interface that `wanted` names: a name ("eth0"), an address, or a network
+// ("10.0.0.0/8", "fd00::/8"). Several, separated by commas, are tried in order.
+// When `wanted` is empty: the interface with the route to `master`, a host name or an address. If
+// `master` is this host, the interface with that address.
+// When `master` is empty too: the interface with the default route, else the first that is up and
+// not loopback, else loopback. The same when `master` is a name that is loopback here (often
+// 127.0.1.1, a Debian host's own name), except for localhost.
+// Blocking: while the resolver looks up `master`.
+// Errors: misuse when no interface fits, with a list of all, and when `master` cannot be resolved.
 LOCKSTEP_API NetworkInterface choose_interface(std::string_view wanted, const std::string& master);
 
 }  // namespace lockstep

@@ -21,7 +21,7 @@ std::optional<std::uint64_t> count_in(const fs::path& file) {
   return std::nullopt;
 }
 
-// From the group at `path` below `mount`, or the nearest above it that has the file.
+// Reads the group at `path` below `mount`, or the nearest group above it that has the file.
 std::optional<std::uint64_t> count_of(const fs::path& mount, fs::path path, const char* file) {
   for (path = path.relative_path();; path = path.parent_path()) {
     if (const auto count = count_in(mount / path / file)) return count;
@@ -43,7 +43,7 @@ std::optional<std::uint64_t> count_of_own_group(const fs::path& root) {
     if (second == line.npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const fs::path path = line.substr(second + 1);
-    if (names_memory(controllers)) {  // Then the unified hierarchy does not have that controller.
+    if (names_memory(controllers)) {  // The unified hierarchy then lacks that controller.
       if (const auto count = count_of(root / "sys/fs/cgroup/memory", path, "memory.oom_control"))
         return count;
     } else if (controllers.empty()) {

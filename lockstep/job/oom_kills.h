@@ -1,4 +1,4 @@
-// How often the kernel has killed a process for want of memory.
+// Counts the processes that the kernel's OOM killer has ended.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,11 +11,12 @@
 
 namespace lockstep {
 
-// In this process's memory cgroup: `oom_kill` of memory.oom_control (v1) or memory.events (v2, of
-// the groups below it as well); when neither can be read, on this host, from /proc/vmstat. Empty
-// when nobody counts. A process may see its cgroup under another path than /proc/self/cgroup says,
-// in a container say: then the nearest group above it counts that has the file.
-// `root` is where to look for /proc and /sys.
+// Returns the count for this process's memory cgroup: `oom_kill` in memory.oom_control (v1) or
+// memory.events (v2, with the groups below it). If neither is readable, the host's count from
+// /proc/vmstat. Empty without any counter.
+// A process may see its cgroup under another path than /proc/self/cgroup says, for example in a
+// container. The nearest group above it that has the file then counts. `root` is the folder that
+// contains /proc and /sys.
 LOCKSTEP_API std::optional<std::uint64_t> oom_kills(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

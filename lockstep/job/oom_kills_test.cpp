@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A root directory whose files are what the kernel would say.
+// A root directory with files in the kernel's format.
 class Root {
  public:
   Root& with(const std::string& file, const std::string& content) {
@@ -82,7 +82,7 @@ constexpr std::size_t limit = 64 << 20;
 
 void write(const fs::path& file, const std::string& text) { std::ofstream(file) << text; }
 
-// A memory cgroup below this process's own, while it lives.
+// A memory cgroup below this process's own; exists while this object lives.
 class MemoryGroup {
  public:
   MemoryGroup() {
@@ -119,8 +119,8 @@ class MemoryGroup {
   fs::path path_;
 };
 
-// Within the group: whether a rank that takes `bytes`, and then ends by SIGKILL, is seen to have
-// been killed for want of memory. As an exit code: 0 no, 1 yes, 2 unknown, 3 not killed at all.
+// Runs within the group: a rank that takes `bytes`, and then ends by SIGKILL. Returns as an exit
+// code whether the OOM killer is seen as the cause: 0 no, 1 yes, 2 unknown, 3 not killed at all.
 int judge_rank_that_takes(std::size_t bytes) {
   JobPage page = JobPage::create(1, "job");
   const pid_t rank = ::fork();
@@ -143,7 +143,7 @@ int judge_rank_that_takes(std::size_t bytes) {
 }
 
 int judged(const MemoryGroup& group, std::size_t bytes) {
-  const pid_t judge = ::fork();  // No thread but ours runs.
+  const pid_t judge = ::fork();  // This process has one thread.
   if (judge == 0) {
     group.join();
     ::_exit(judge_rank_that_takes(bytes));

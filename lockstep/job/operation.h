@@ -26,12 +26,12 @@ enum class Operation : std::uint8_t {
   send = 11,
   recv = 12,
   monitored_barrier = 13,
-  split = 14,    // Making sub-groups.
+  split = 14,    // Makes sub-groups.
   destroy = 15,  // destroy_process_group().
   allocate_shared = 16,
 };
 
-// Whether it combines elements: whether its ReduceOp (reduce_op.h) has a meaning.
+// Whether the operation combines elements, so that its ReduceOp (reduce_op.h) has a meaning.
 constexpr bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
          operation == Operation::reduce_scatter;

@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<bool> keeps{false};
 std::atomic<bool> signalled{false};
-static_assert(std::atomic<bool>::is_always_lock_free);  // Or no signal handler could store it.
+static_assert(std::atomic<bool>::is_always_lock_free);  // Signal handlers need lock-free stores.
 
 void keep(int) { signalled.store(true); }
 
@@ -25,7 +25,7 @@ void keep_preemption_signals() {
   if (keeps) return;
   struct sigaction action {};
   action.sa_handler = keep;
-  action.sa_flags = SA_RESTART;  // What the program reads or writes goes on.
+  action.sa_flags = SA_RESTART;  // Interrupted reads and writes of the program continue.
   ::sigfillset(&action.sa_mask);
   for (const int signal : {SIGTERM, SIGUSR1})
     if (::sigaction(signal, &action, nullptr) != 0) throw_errno("installing a signal handler");

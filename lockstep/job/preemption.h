@@ -1,8 +1,8 @@
-// The signals by which a process is told that its job must make room: SIGTERM and SIGUSR1.
+// The preemption signals, SIGTERM and SIGUSR1: they tell a process that its job must make room.
 //
-// They are a property of the process, so this is kept once for all of its groups.
+// Signal handlers belong to the process, so all of its groups share this state.
 //
-// Thread safety: every function may be called from any thread.
+// Thread safety: any thread may call any function.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,10 +11,11 @@
 
 namespace lockstep {
 
-// From now on these signals are kept and end nobody. A second call changes nothing. Errors: system.
+// Catches these signals from now on, so that they end no process. A second call changes nothing.
+// Errors: system.
 LOCKSTEP_API void keep_preemption_signals();
 
-// Whether that was asked for, and whether such a signal has come since.
+// Whether keep_preemption_signals() was called, and whether a signal has come since.
 LOCKSTEP_API bool keeps_preemption_signals();
 LOCKSTEP_API bool preemption_signalled();
 

@@ -21,9 +21,9 @@
 namespace lockstep {
 namespace {
 
-// This process's place in its job page. Never destroyed: static objects may throw at the end.
+// This process's slot in its job page. Never destroyed: static objects may throw at exit.
 struct Place {
-  std::atomic<pid_t> pid{0};  // Of the process that has it, and not of its fork()ed children.
+  std::atomic<pid_t> pid{0};  // Pid of the process that has the slot; its fork()ed children do not.
   std::mutex mutex;
   std::shared_ptr<const JobPage> page;
   int slot = 0;
@@ -34,7 +34,7 @@ Place& place() {
   return ours;
 }
 
-// A fork()ed child of a rank says nothing in the rank's name. A mutex that a thread of the rank
+// A fork()ed child of a rank does not speak for the rank. A mutex that another thread of the rank
 // held at the fork() is never free here.
 bool is_child_of_rank() {
   Place& ours = place();
@@ -45,11 +45,13 @@ bool is_child_of_rank() {
   return ours.page->pid(ours.slot) == rank && ours.page->phase(ours.slot) == JobPage::Phase::alive;
 }
 
-// Peers of a process that nothing unwinds learn from `is_ending` that it will not come back.
+// `is_ending` tells peers that this process will not come back: nothing unwinds its stack.
 void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_ending) {
   Place& ours = place();
   const std::lock_guard lock(ours.mutex);
-  if (!ours.page || ours.page->pid(ours.slot) != this_process()) return;  // Another one's by now.
+  if (!ours.page || ours.page->pid(ours.slot) != this_process())
+    return;  // The slot belongs to
+             // another process now.
   ours.page->say_last_words(ours.slot, text, fault);
   if (is_ending && ours.page->phase(ours.slot) == JobPage::Phase::alive)
     ours.page->abandon(ours.slot);
@@ -58,7 +60,7 @@ void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_end
 enum class Telling { not_yet, now, done };
 std::atomic<Telling> telling{Telling::not_yet};
 
-// The first exception counts. Peers first: it is they who are waiting.
+// Reports the first exception only. Peers come first: they are waiting.
 void tell(const std::exception_ptr& error, bool is_ending) noexcept {
   Telling none = Telling::not_yet;
   if (!error || is_child_of_rank() || !telling.compare_exchange_strong(none, Telling::now)) return;
@@ -74,8 +76,8 @@ void tell(const std::exception_ptr& error, bool is_ending) noexcept {
 
 std::terminate_handler handler_before = nullptr;
 
-// Called where the exception was thrown, with the whole stack still there. The handler before ours
-// ends the process, so another thread that ends too waits until all is told.
+// Called at the throw, with the whole stack still there. The former handler ends the process, so
+// other threads that end too wait here until the report is complete.
 void on_terminate() {
   const Deadline patience = in(std::chrono::seconds(1));
   if (telling == Telling::not_yet) tell(std::current_exception(), true);

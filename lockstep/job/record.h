@@ -1,14 +1,17 @@
-// What main() of a rank is best wrapped in, so that everybody learns why it failed:
+// Wraps the main() of a rank, so that its exception reaches everyone who needs to know:
 //
 //   int main(int argc, char** argv) {
 //     return lockstep::record([&] { train(argc, argv); });
 //   }
 //
-// An exception that leaves `body` is told to the other ranks, whose Errors then quote it; to the
-// launcher, which shows it first (`lockstep run` and torchrun alike: it is written to
-// TORCHELASTIC_ERROR_FILE, as torchrun's own @record does); and to stderr. Exceptions that nobody
-// catches are told to the same readers even without record(), before anything is unwound, by a
-// terminate handler that init_process_group() installs before the one that was there.
+// An exception that leaves `body` goes to the other ranks, to the launcher and to stderr. The other
+// ranks quote it in their Errors. The launcher shows it first. It is written to
+// TORCHELASTIC_ERROR_FILE, as by torchrun's own @record, so `lockstep run` and torchrun both find
+// it.
+//
+// Without record(), an uncaught exception reaches the other ranks and the launcher too, before the
+// stack is unwound. init_process_group() installs a terminate handler for this, which then calls
+// the former one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,14 +25,14 @@
 
 namespace lockstep {
 
-// Tells of `error` whoever should know, but for stderr; once per process, later ones are dropped.
+// Reports `error` to all of these except stderr. Once per process; ignores later errors.
 LOCKSTEP_API void record_exception(std::exception_ptr error) noexcept;
 
-// `body` without its type. Returns what it does, or for an exception exit_code_of() its Fault when
-// it is an Error of ours and 1 when it is any other.
+// record() for a `body` without its type. Returns body's exit code; after an Error of this library
+// exit_code_of() its Fault, after any other exception 1.
 LOCKSTEP_API int record_main(const std::function<int()>& body) noexcept;
 
-// Runs `body`, which returns an exit code or nothing (0), as main().
+// Runs `body` as main(). It returns an exit code, or nothing for 0.
 template <std::invocable Body>
 int record(Body&& body) noexcept {
   if constexpr (std::is_void_v<std::invoke_result_t<Body>>)

@@ -35,7 +35,7 @@ Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::funct
 }
 
 Sentinel::~Sentinel() {
-  // An eventfd that nobody else writes always takes a 1; if not, joining would hang.
+  // Writing 1 to an eventfd with no other writer always succeeds. If it failed, join() would hang.
   if (::eventfd_write(stop_.get(), 1) != 0) thread_.detach();
   if (thread_.joinable()) thread_.join();
 }
@@ -51,7 +51,7 @@ void Sentinel::live(std::promise<void> entered) {
   std::vector<pollfd> entries;
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
-    if (how_ == JobPage::Phase::abandoned) look_();  // What it stays until leave_as().
+    if (how_ == JobPage::Phase::abandoned) look_();  // The value until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
     if (switchboard_ != nullptr) switchboard_->watch(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
@@ -62,7 +62,7 @@ void Sentinel::live(std::promise<void> entered) {
   page_.leave(slot_, how_);
 }
 
-// What this rank offered or refused last must still reach the others.
+// Sends this rank's last offers and refusals to the others.
 void Sentinel::serve_what_is_left(std::vector<pollfd>& entries) {
   for (int turn = 0; turn < 100; ++turn) {
     entries.clear();

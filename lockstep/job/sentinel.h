@@ -1,8 +1,8 @@
-// The one thread of ours that lives as long as this process is part of a job.
+// The one background thread that runs as long as this process is part of a job.
 //
-// It holds the process's mutex in the job page, so that peers learn of a death from the kernel;
-// ticks the heartbeat; looks for lost peers; and, in rank 0 when no agent started the job, runs the
-// switchboard.
+// It holds the process's mutex in the job page, so that peers learn of a death from the kernel. It
+// increases the heartbeat and looks for lost peers. In rank 0, if no agent started the job, it also
+// runs the switchboard.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,12 +24,12 @@ namespace lockstep {
 
 class LOCKSTEP_API Sentinel {
  public:
-  // Returns once `slot` of `page` is taken. Both `page` and `switchboard`, which may be null,
-  // must outlive the sentinel. `look` is called ten times a second until leave_as(), and must
-  // not throw. Errors: misuse when a living process holds the slot.
+  // Returns once `slot` of `page` is taken. `page` and `switchboard`, which may be null, must
+  // outlive the sentinel. Calls `look` ten times a second until leave_as(); it must not throw.
+  // Errors: misuse when a living process holds the slot.
   Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look);
 
-  // Leaves the slot: as leave_as() says, as one who abandons the job without it.
+  // Leaves the slot in the phase given to leave_as(); without it, as abandoned.
   ~Sentinel();
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;

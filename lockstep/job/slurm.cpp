@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// The number with which `text` begins, which is cut off; empty when it begins with something else.
+// Removes a leading number from `text` and returns it; empty without one.
 std::optional<int> take_number(std::string_view& text) {
   int value = 0;
   const auto [stop, problem] = std::from_chars(text.begin(), text.end(), value);
@@ -36,7 +36,8 @@ std::optional<std::string> first_set(const Variables& variables,
 }  // namespace
 
 int slurm_port(std::uint64_t job, std::uint64_t step) {
-  constexpr std::uint64_t ports = slurm_ports;  // A prime, so that no two steps of a job share one.
+  constexpr std::uint64_t ports = slurm_ports;  // A prime, so that no two steps of a job share a
+                                                // port.
   return first_slurm_port + static_cast<int>((job % ports * 61 + step % ports) % ports);
 }
 

@@ -1,10 +1,10 @@
 // The switchboard passes descriptors of shared memory between the ranks of one host.
 //
-// One process of the host, the agent or else rank 0, runs it inside its own poll() loop; each
-// rank talks to it over a SOCK_SEQPACKET socket with a HostLink. A rank offers a descriptor (or
-// the reason why it has none) under a key; ranks that want that key get it, before or after.
+// One process of the host runs it inside its own poll() loop: the agent, or without one rank 0.
+// Each rank talks to it over a SOCK_SEQPACKET socket with a HostLink. A rank offers a descriptor,
+// or the reason why it has none, under a key. Ranks that ask for that key get it, before or after.
 //
-// Thread safety: none; used by the one thread whose loop it is part of.
+// Thread safety: only the thread that runs its loop.
 // Blocking: never. A rank that does not read its replies is disconnected.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -27,36 +27,35 @@ namespace lockstep {
 // The key under which every rank finds the job page.
 constexpr std::string_view job_page_key = "job page";
 
-// Under which an agent has the job's token for its ranks: agent_line.h.
+// The key under which an agent offers the job's token to its ranks: agent_line.h.
 constexpr std::string_view job_token_key = "job token";
 
-// Under which ranks of several agents offer each their own agent the job page of the session that
-// they have formed: its slots are the ranks of all these agents. Every rank does, for every
-// session.
+// The key under which ranks give their agent the job page of a session across several agents. Its
+// slots are the ranks of all these agents. Every rank does this for every session.
 constexpr std::string_view session_page_key = "session page";
 
 class LOCKSTEP_API Switchboard {
  public:
-  // `job_page` is given to whoever asks; it must outlive the switchboard.
+  // Gives `job_page` to every rank that asks; it must outlive the switchboard.
   explicit Switchboard(int job_page);
 
-  // A rank on a socket that it got from us: nobody else can be at its other end.
+  // Adds a rank by a socket that this process gave it: nobody else can be at the other end.
   void connect(FileDescriptor socket);
 
-  // Strangers can reach `listener`, so whoever connects there must run as this user and say
-  // `identity` first, or is turned away. With a second call the new listener replaces the old.
+  // Strangers can reach `listener`, so a client must run as this user and send `identity` first.
+  // Others are disconnected. A second call replaces the listener.
   void listen(FileDescriptor listener, std::string identity);
 
-  // What this process itself has for its ranks: `fd`, or the reason why there is none, for whoever
-  // asks and as often. A second call under the same key replaces the first.
+  // Offers `fd` of this process itself, or the reason why there is none, any number of times. A
+  // second call with the same key replaces the first.
   void publish(std::string_view key, FileDescriptor fd);
   void publish_refusal(std::string_view key, std::string_view reason);
 
-  // What a rank has offered to this process under `key`, the latest; empty when nothing new has
-  // come, or when this process had no descriptor left to receive it.
+  // Returns the latest descriptor that a rank offered to this process under `key`. Empty when
+  // nothing new has come, or when this process had no descriptor left to receive it.
   std::optional<FileDescriptor> take(std::string_view key);
 
-  // Adds what poll() has to watch, then acts on what it saw; other entries are passed over.
+  // watch() adds entries for poll(), serve() handles the result; serve() ignores other entries.
   void watch(std::vector<pollfd>& entries) const;
   void serve(const std::vector<pollfd>& entries);
 
@@ -64,14 +63,14 @@ class LOCKSTEP_API Switchboard {
   struct Client {
     FileDescriptor socket;
     bool trusted = false;
-    bool lost = false;                     // To be forgotten at the end of this turn.
+    bool lost = false;                     // Will be removed at the end of this turn.
     std::vector<std::string> wanted = {};  // Keys that nobody has offered yet.
   };
   static constexpr int everybody = -1;
   struct Offer {
-    FileDescriptor fd = {};    // Empty for a refusal,
-    std::string refusal = {};  // which says why.
-    int readers = 0;           // How many have yet to take it; `everybody` for no end of them.
+    FileDescriptor fd = {};    // Empty for a refusal.
+    std::string refusal = {};  // Reason of a refusal.
+    int readers = 0;           // Number of ranks yet to take it, or `everybody` for no limit.
   };
 
   void accept_all();

@@ -28,26 +28,27 @@ using namespace std::chrono_literals;
 // one. Processes that are left then are ended at the end of the job.
 constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 
-// How long ranks may take to end once the job is over without them: the other hosts are ending,
-// too, or the one that decides is lost, and all agents have promised to be gone within 5 s.
+// Time for ranks to end once the job is over without them. The other hosts are ending too, or the
+// coordinator is lost; and every agent promises to be gone within 5 s.
 constexpr std::chrono::milliseconds time_after_the_end = 1s;
 
-// timeout(1), systemd and others send a signal to us and to our process group: that is one signal.
+// timeout(1), systemd and others signal both this process and its process group: that is one
+// signal.
 constexpr std::chrono::milliseconds double_signal = 50ms;
 
-// How long what this agent said last may take to leave the host.
+// Time for this agent's last messages to leave the host.
 constexpr std::chrono::milliseconds time_to_say = 2s;
 
 std::string count_of(int count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// Two above a file of a rank: DIRECTORY/JOB_RANDOM/attempt_K.
+// Two folders above a rank's file: DIRECTORY/JOB_RANDOM/attempt_K.
 std::string attempt_folder(const std::string& file) {
   return std::filesystem::path(file).parent_path().parent_path();
 }
 
-// Of a rank that was in no group, and so could not leave one without saying so.
+// Describes the end of a rank that was in no group, and so could not leave one without notice.
 std::string describe_end(const Failure& failure) {
   if (!failure.exit_code) return describe(failure);
   return fmt::format("rank {} (pid {} on {}) exited with code {}{}{}", failure.rank, failure.pid,
@@ -69,7 +70,7 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
   answer_as(options.hosts.id);
 }
 
-// Until it is known, the job's id is what its user calls it.
+// Until the job's id is known, its user's name for it is shown.
 void Agent::answer_as(const std::string& job_id) {
   status_service_.emplace(job_id, [this] { return status(); });
 }
@@ -170,7 +171,7 @@ void Agent::end(const EndRanks& order) {
   ended_because_ = order;
   if (!ranks_) return;
   if (concluded_) return rendezvous_.all_gone(ranks_->round().attempt);
-  reported_ = true;  // Whatever fails from now on, fails because of this.
+  reported_ = true;  // Later failures are consequences of this one.
   if (ranks_->ending()) return;
   if (order.failure) return ranks_->end_after(*order.failure);
   output_.say(fmt::format("{}: ending the ranks", order.why));
@@ -184,7 +185,7 @@ void Agent::finish(const EndJob& order) {
   say_why(order);
 }
 
-// Other hosts' ranks are to end now, too. How it ended may become known better.
+// Makes other hosts end their ranks, too. More may become known of the failure later.
 void Agent::report_failure() {
   if (ranks_->round().nodes == 1 || !ranks_->result().first_failure()) return;
   report(Outcome::failed, ranks_->result().exit_code());
@@ -198,7 +199,7 @@ void Agent::report(Outcome outcome, int exit_code) {
 
 void Agent::conclude() {
   concluded_ = true;
-  end_descendants(time_to_sweep);  // What the ranks started.
+  end_descendants(time_to_sweep);  // Processes that the ranks started.
   const Outcome outcome = ranks_->result().outcome();
   const auto& first = ranks_->result().first_failure();
   const bool knows_better = first && ranks_->is_local(first->rank);
@@ -240,14 +241,15 @@ void Agent::on_stop_signal(int signal) {
   if (stopped_by_) {
     if (signal != SIGINT) return;
     if (ranks_) ranks_->kill_all();
-    if (!ranks_ || ranks_->running() == 0) exit_code_ = 128 + signal;  // Nobody is waited for.
+    if (!ranks_ || ranks_->running() == 0) exit_code_ = 128 + signal;  // No rank is running.
     return;
   }
   stopped_by_ = signal;
-  // A failure that came first decides how the job ends; the signal, that it is not started anew.
+  // A failure that came first decides how the job ends; the signal only forbids a restart.
   if (ranks_ && !reported_ && ranks_->result().first_failure())
     report(Outcome::failed, ranks_->result().exit_code());
-  // A host that is taken from an elastic job leaves it; but where the store is, the job ends.
+  // A host that is taken from an elastic job leaves it; the host with the store ends the job
+  // instead.
   const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
   leaving_ = may_leave && (!ranks_ || ranks_->round().node != 0);
   if (ranks_ && !ranks_->ending() && ranks_->running() > 0)
@@ -256,7 +258,8 @@ void Agent::on_stop_signal(int signal) {
   if (leaving_ && concluded_) finish({128 + signal, "", std::nullopt});
 }
 
-// What this host knows of a failure is more than what its first report said, if the rank was here.
+// Returns this host's own record of the failure if the rank was here: it says more than the first
+// report.
 Failure Agent::better_known(const Failure& failure) const {
   if (!ranks_ || !ranks_->is_local(failure.rank)) return failure;
   const auto& first = ranks_->result().first_failure();
@@ -271,8 +274,8 @@ void Agent::say_failure(const Failure& failure) {
               Level::error);
 }
 
-// Says the failure that ended the latest attempt; returns another cause, for the line that follows.
-// Once: the second time there is nothing to say.
+// Logs the failure that ended the latest attempt; returns another cause, for the line that follows.
+// A second call has nothing to say.
 std::string Agent::say_why_ended() {
   if (!ended_because_) return "";
   const EndRanks because = std::exchange(*ended_because_, {});
@@ -281,7 +284,7 @@ std::string Agent::say_why_ended() {
 }
 
 void Agent::say_why(const EndJob& order) {
-  if (ranks_ && ranks_->result().start_error() != 0) return;  // It has been said.
+  if (ranks_ && ranks_->result().start_error() != 0) return;  // It has been logged.
   const Level level = *exit_code_ == 0 ? Level::info : Level::error;
   if (order.failure)
     say_failure(better_known(*order.failure));

@@ -1,8 +1,7 @@
-// The agent of one host: the process that the ranks are children of.
+// Agent of one host: the process that starts and watches the ranks as its children.
 //
-// It does what the rendezvous of the hosts orders: starts the ranks, ends them, starts them anew;
-// and tells it how they ended. It puts their output in order, passes signals on, and answers
-// `lockstep status`.
+// It obeys the rendezvous of the hosts: it starts, ends and restarts the ranks, and reports how
+// they ended. It also orders their output, passes signals on, and answers `lockstep status`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,16 +28,16 @@ namespace lockstep {
 
 class Agent {
  public:
-  // `options` and `binding` outlive it; `signals` are blocked already. Of `lifeline`, a pipe, the
-  // guardian has the other end.
+  // `options` and `binding` must outlive it; `signals` are blocked already. `lifeline` is a pipe
+  // whose other end the guardian holds.
   Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
         int lifeline);
 
-  // Returns when the job is over and nothing of the ranks is left: what run() is to return.
+  // Returns run()'s exit code once the job is over and no process of a rank is left.
   int run();
 
  private:
-  // One turn of the loop: waits for something to happen, and acts on it.
+  // One turn of the loop: waits for an event, and acts on it.
   void turn();
   void write_what_is_left();
   Deadline next_deadline() const;
@@ -51,7 +50,7 @@ class Agent {
   void end(const EndRanks& order);
   void finish(const EndJob& order);
 
-  // The last rank of an attempt has gone.
+  // Called when the last rank of an attempt has ended.
   void conclude();
   void report_failure();
   void report(Outcome outcome, int exit_code);
@@ -75,14 +74,21 @@ class Agent {
   LogQueue log_;
   Rendezvous rendezvous_;
   std::optional<StatusService> status_service_;
-  std::optional<LocalRanks> ranks_;        // Of the latest attempt.
-  bool concluded_ = true;                  // Whether the rendezvous knows that they are gone,
-  bool reported_ = false;                  // and that one of them failed.
+  // Ranks of the latest attempt.
+  std::optional<LocalRanks> ranks_;
+  // The rendezvous knows that all ranks of the latest attempt have ended.
+  bool concluded_ = true;
+  // The rendezvous knows that a rank of the latest attempt failed.
+  bool reported_ = false;
   std::optional<EndRanks> ended_because_;  // Why the latest attempt was ended.
-  bool preempting_ = false;        // A stop signal was passed on as the news of a preemption.
-  std::optional<int> stopped_by_;  // The signal that ends the job,
-  bool leaving_ = false;           // or this host's part in it.
-  std::optional<int> exit_code_;   // Once it is decided.
+  // A stop signal was passed on to the ranks as a preemption notice.
+  bool preempting_ = false;
+  // Signal that ends the job, or this host's part in it.
+  std::optional<int> stopped_by_;
+  // `stopped_by_` ends this host's part only.
+  bool leaving_ = false;
+  // Set once it is decided.
+  std::optional<int> exit_code_;
   bool orphaned_ = false;
   int last_signal_ = 0;
   Clock::time_point last_signal_at_ = {};

@@ -48,7 +48,7 @@ bool AgentLink::serve(const std::vector<pollfd>& entries, Clock::time_point now)
   if (count <= 0) return false;
   heard_ = now;
   input_.append(bytes.data(), static_cast<std::size_t>(count));
-  return true;  // What it said before it closed counts.
+  return true;  // Data sent before the close counts.
 }
 
 std::optional<AgentFrame> AgentLink::receive() {

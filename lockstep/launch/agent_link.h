@@ -1,5 +1,7 @@
-// One end of the connection between two launchers, after the handshake: frames both ways, and a
-// pulse, by which each end knows within 3 s that the other one has stopped answering.
+// One end of the connection between two launchers after the handshake.
+//
+// Frames go both ways, and so does a pulse: each end notices within 3 s that the other one has
+// stopped answering.
 //
 // Thread safety: none. Blocking: never.
 
@@ -30,18 +32,18 @@ class AgentLink {
 
   void watch(std::vector<pollfd>& entries) const;
 
-  // False when the other end has closed, or does not read.
+  // Returns false when the other end has closed, or does not read.
   bool serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
-  // What came since. Errors: corrupt; the connection is of no use then.
+  // Returns the next received frame. Errors: corrupt; the connection is unusable afterwards.
   std::optional<AgentFrame> receive();
 
-  // Gives a sign of life when it is time, and says until when there is nothing to do.
+  // Sends a pulse if one is due; deadline() is the time of the next one.
   void beat(Clock::time_point now);
   Deadline deadline() const;
 
-  // Nothing came for so long that the other end counts as lost. forgive() begins the count anew,
-  // for when it was we who did not look.
+  // True when the other end has sent nothing for so long that it counts as lost. forgive() restarts
+  // the count, for the case that this process was the one that stood still.
   bool silent(Clock::time_point now) const { return now - heard_ >= longest_silence; }
   void forgive(Clock::time_point now) { heard_ = now; }
 
@@ -59,12 +61,12 @@ class AgentLink {
   Clock::time_point beat_at_;
 };
 
-// Whether our own loop was stopped, such as by SIGSTOP, so that nobody's silence counts.
+// Detects that this process's own loop was stopped, as by SIGSTOP: then no peer's silence counts.
 class OwnPulse {
  public:
   explicit OwnPulse(Clock::time_point now) : last_(now) {}
 
-  // To be called at least once each AgentLink::pulse.
+  // Must be called at least once per AgentLink::pulse.
   bool missed(Clock::time_point now) {
     const bool late = now - last_ > AgentLink::pulse + std::chrono::seconds(1);
     last_ = now;

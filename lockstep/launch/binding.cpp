@@ -17,27 +17,27 @@ namespace {
 
 using Cores = std::vector<Core>;
 
-// How many cores the quota is worth, at least 1; all of them when there is none.
+// Returns the quota in whole cores, at least 1; all cores without a quota.
 int worth(const Topology& topology, std::optional<double> quota) {
   const int cores = static_cast<int>(topology.cores.size());
   if (!quota || *quota >= cores) return cores;
   return std::max(1, static_cast<int>(std::floor(*quota)));
 }
 
-// What a cut between two neighbouring cores keeps together: 0 cuts through an L3, 1 only between
-// two L3s, 2 between two NUMA nodes, 3 between two packages.
+// Returns what separates two neighbouring cores: 0 nothing (same L3), 1 an L3 border, 2 a NUMA node
+// border, 3 a package border.
 int boundary(const Core& left, const Core& right) {
   if (left.package != right.package) return 3;
   if (left.node != right.node) return 2;
   return left.l3 != right.l3 ? 1 : 0;
 }
 
-// Cuts a row of cores into blocks whose sizes are at most one apart.
+// Cuts a row of cores into blocks whose sizes differ by at most one.
 //
-// Which of the blocks are the larger ones is free. Among all such choices this is one with the most
-// cuts between packages, of these the most between nodes, of these the most between L3s: so a block
-// straddles a boundary only if it must. Of equal ones it has the larger blocks first. It is a
-// table of the best way to have made `block` blocks, `larger` of them larger.
+// The larger blocks may be anywhere. The choice has the most cuts between packages; among equals,
+// the most between nodes; then the most between L3s. So a block straddles a border only if it must.
+// Among equal choices the larger blocks come first.
+// Method: a table of the best value of `block` blocks, `larger` of them larger.
 class Division {
  public:
   Division(const Cores& cores, int blocks)
@@ -56,7 +56,7 @@ class Division {
       }
   }
 
-  // The sizes of the blocks, from left to right.
+  // Returns the sizes of the blocks, from left to right.
   std::vector<std::size_t> sizes() const {
     std::vector<std::size_t> sizes(blocks_, smaller_size_);
     std::size_t larger = larger_;
@@ -72,7 +72,7 @@ class Division {
  private:
   static constexpr std::int64_t impossible = -1;
 
-  // One cut of a level is worth more than all cuts of the levels below: there are fewer than 2^20.
+  // One cut of a level outweighs all cuts of lower levels: there are fewer than 2^20.
   static std::int64_t value(const Core& left, const Core& right) {
     const int level = boundary(left, right);
     return level == 0 ? 0 : std::int64_t{1} << (20 * (level - 1));
@@ -96,11 +96,11 @@ class Division {
 
   std::size_t blocks_;
   std::size_t smaller_size_;
-  std::size_t larger_;  // How many blocks have one core more.
+  std::size_t larger_;  // Number of blocks with one core more.
   std::vector<std::int64_t> best_;
 };
 
-// A rank on all of these cores, of which `threads` are its share.
+// Binds a rank to all of these cores, of which `threads` are its share.
 RankBinding on(const Topology& topology, const Cores& cores, int threads) {
   RankBinding binding{.threads = threads};
   for (const Core& core : cores)
@@ -144,7 +144,7 @@ std::vector<RankBinding> by_node(const Topology& topology, int ranks, int share)
   return bindings;
 }
 
-// A line for people on why no rank is bound; empty when they are to be.
+// Returns why no rank is bound, as a line for people; empty when ranks are to be bound.
 std::string why_unbound(const Topology& topology, std::optional<double> quota, int ranks,
                         Binding binding) {
   const int cores = static_cast<int>(topology.cores.size());

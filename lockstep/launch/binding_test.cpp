@@ -42,7 +42,7 @@ std::vector<int> threads_of(const BindingPlan& plan) {
   return threads;
 }
 
-// How many nodes and L3s a rank's cores lie in.
+// Returns the number of nodes and of L3 caches that a rank's cores lie in.
 std::size_t nodes_of(const Topology& topology, const RankBinding& rank) {
   std::set<int> nodes;
   for (const Core& core : topology.cores)
@@ -96,7 +96,8 @@ TEST(Binding, ARankStraddlesNeitherNodesNorCachesWhenTheCountsDivide) {
 }
 
 TEST(Binding, TheLargerSharesAreWhereNobodyStraddlesForThem) {
-  // Nodes of five and three cores, as {2, 1, 2 | 2, 1} or so, but never across the boundary.
+  // Nodes of five and three cores are cut into {2, 1, 2 | 2, 1} or similar, never across the
+  // border.
   const Topology topology = synthetic_topology("numa:2 core:5 pu:1", {0, 1, 2, 3, 4, 5, 6, 7});
   const BindingPlan bound = plan(topology, 5);
   EXPECT_EQ(cpus_of(bound), (std::vector<Cpus>{{0, 1}, {2, 3}, {4}, {5, 6}, {7}}));

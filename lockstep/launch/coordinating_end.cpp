@@ -20,7 +20,7 @@
 namespace lockstep {
 namespace {
 
-// Two jobs on one host may have been given the same id.
+// Two jobs on one host may have the same id from their users.
 std::string unique_id(const std::string& id) {
   return id.empty() ? random_job_id() : fmt::format("{}.{}", id, random_job_id());
 }
@@ -41,7 +41,7 @@ Coordinator::Newcomer newcomer_of(const RunOptions& options) {
 
 class CoordinatingEnd final : public RendezvousEnd {
  public:
-  // Where ranks meet: `address` is numeric, and `host` is how other hosts know it.
+  // Ranks meet at `address`, which is numeric; other hosts know it as `host`.
   CoordinatingEnd(const RunOptions& options, const std::optional<JobToken>& token,
                   std::string address, std::string host)
       : master_port_(options.hosts.most == 1 ? options.hosts.master_port : 0),
@@ -57,7 +57,8 @@ class CoordinatingEnd final : public RendezvousEnd {
   }
 
   void open(FileDescriptor listener) {
-    Door::Options options;  // Of a temporary GCC 12 believes that parts are destroyed unmade.
+    Door::Options options;  // Not a temporary: GCC 12 would warn that parts are destroyed before
+                            // they are made.
     options.job.job_id = rules_.hosts.id;
     options.token = token_;
     options.name = "rendezvous";
@@ -84,7 +85,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   struct Member {
     AgentLink link;
     bool joined = false;
-    bool dismissed = false;  // Was told the end; is to close.
+    bool dismissed = false;  // Was told the end; is about to close.
     std::string state = {};
   };
 
@@ -99,7 +100,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   void tell_state(Id id, Member& member, std::chrono::milliseconds pause);
   void tell_states();
 
-  const int master_port_;  // 0 for any.
+  const int master_port_;  // 0 for any port.
   const std::string host_;
   const std::string address_;
   const std::optional<JobToken> token_;
@@ -110,7 +111,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   std::map<Id, Member> members_;
   Id next_id_ = 1;
   std::vector<Order> orders_;  // For this host.
-  int attempt_ = -1;           // That the port and the store are for.
+  int attempt_ = -1;           // Attempt that the port and the store belong to.
   std::optional<ReservedPort> port_;
   std::optional<TcpStoreServer> store_;
   OwnPulse pulse_{Clock::now()};
@@ -150,15 +151,15 @@ std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   return std::exchange(orders_, {});
 }
 
-// Whoever was told the end closes once it has read that. Were we first, what it has sent since
-// might reset the connection, and the news be lost.
+// A member closes its connection once it has read that the job has ended. If we closed first, data
+// that it has sent since might reset the connection, and the message would be lost.
 bool CoordinatingEnd::flushed() const {
   return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.dismissed || entry.second.link.pending();
   });
 }
 
-// False when that host is lost.
+// Returns false when that host is lost.
 bool CoordinatingEnd::serve(Id id, Member& member, const std::vector<pollfd>& entries,
                             Clock::time_point now) {
   try {
@@ -197,7 +198,7 @@ void CoordinatingEnd::hear(Id id, Member& member, const AgentFrame& frame, Clock
   }
 }
 
-// Why that host cannot be of this job; nothing when it is now.
+// Returns why that host is refused, or nothing if it has joined.
 std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
                                                    Clock::time_point now) {
   if (const auto other = other_command(join)) {
@@ -211,7 +212,7 @@ std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
   return coordinator_.join(id, join.newcomer, now);
 }
 
-// How the host's program and arguments differ from the job's, which are those of this host.
+// Returns how the host's program and arguments differ from this host's, which are the job's.
 std::optional<std::string> CoordinatingEnd::other_command(const JoinFrame& join) const {
   const std::string& host = join.newcomer.host;
   if (!join.command) {
@@ -253,8 +254,8 @@ void CoordinatingEnd::dispatch() {
   }
 }
 
-// Says where the ranks of an attempt meet. Each has a place of its own, so that ranks that an
-// earlier one left behind meet nobody.
+// Fills in where the ranks of an attempt meet. Each attempt has a place of its own: ranks left from
+// an earlier one meet nobody.
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;

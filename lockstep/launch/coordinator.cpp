@@ -25,7 +25,7 @@ double seconds_of(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// What told a launcher to stop, of the exit code that it will have.
+// Returns the cause of a stop, for the launcher's exit code.
 std::string cause_of_stop(int exit_code) {
   const char* name = exit_code > 128 ? ::sigabbrev_np(exit_code - 128) : nullptr;
   return name != nullptr ? fmt::format("SIG{}", name) : "its user";
@@ -57,7 +57,7 @@ std::optional<std::string> Coordinator::join(Id id, const Newcomer& newcomer, Ti
   if (id == 0) member.said.node_rank = 0;
   last_arrival_ = now;
   if (phase_ == Phase::gathering) start_if_complete(now);
-  // Beside ranks that are done already there is nothing to start anew.
+  // Once some ranks are done, the attempt is not restarted for a new host.
   else if (phase_ == Phase::running && taking_part() < hosts.most && !anyone_is_done_)
     end_ranks({.restart = true}, fmt::format("host {} joined", newcomer.host), std::nullopt, now);
   return std::nullopt;
@@ -79,7 +79,7 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   if (outcome == Outcome::left) {
     const std::string why = fmt::format("host {} left", host);
     const bool done = phase_ == Phase::running && member.part != Part::running;
-    if (member.part == Part::waiting || done) {  // Nobody's ranks need it.
+    if (member.part == Part::waiting || done) {  // No other host's ranks need it.
       order(id, EndJob{exit_code, why, std::nullopt});
       members_.erase(found);
       return settle(now);
@@ -105,11 +105,11 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   settle(now);
 }
 
-// How the rank ended whose failure was reported before that was known.
+// Adds how the rank ended, if its failure was reported before that was known.
 void Coordinator::learn_more(int exit_code, const std::optional<Failure>& failure) {
   EndJob& end = verdict_.end;
   if (!failure || !end.failure || failure->rank != end.failure->rank) return;
-  if (end.failure->fault) return;  // It lived then.
+  if (end.failure->fault) return;  // The rank was still alive then.
   if (failure->signal || failure->exit_code) end = {exit_code, describe(*failure), failure};
 }
 
@@ -199,7 +199,7 @@ void Coordinator::start_if_complete(Time now) {
     start_after_pause(now);
 }
 
-// Hosts that come during the pause take part in the start at its end.
+// Hosts that come during the pause take part in the start after it.
 void Coordinator::start_after_pause(Time now) {
   if (now >= not_before_) return start(now);
   phase_ = Phase::pausing;
@@ -209,7 +209,7 @@ void Coordinator::start_after_pause(Time now) {
 }
 
 void Coordinator::start(Time now) {
-  // Whoever was in the last attempt comes first, then who came first.
+  // Hosts of the last attempt come first, then the others in the order of arrival.
   std::vector<Entry*> chosen;
   for (Entry& entry : members_) chosen.push_back(&entry);
   std::sort(chosen.begin(), chosen.end(), [](const Entry* a, const Entry* b) {
@@ -246,7 +246,7 @@ void Coordinator::start(Time now) {
   }
 }
 
-// By number: fixed ones, then those that hosts had, then whatever is free.
+// Seats by number: fixed numbers first, then earlier numbers, then the numbers that are free.
 std::vector<Coordinator::Entry*> Coordinator::seat(const std::vector<Entry*>& chosen) {
   std::vector<Entry*> seats(chosen.size(), nullptr);
   std::vector<Entry*> standing;

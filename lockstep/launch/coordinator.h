@@ -1,9 +1,10 @@
 // Decides for all hosts of a job when their ranks start, end, and start anew.
 //
-// It is told what happens, and when; what is to be done then lies in take_orders(). Hosts are known
-// by an id that its user chooses: 0 is the host of the coordinating agent itself.
+// It is told each event and its time; take_orders() returns the resulting orders. Its user chooses
+// the ids of hosts: 0 is the host of the coordinating agent itself.
 //
-// No I/O and no clock here.
+// It does no I/O and reads no clock.
+//
 // Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -34,39 +35,39 @@ class Coordinator {
     std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
   };
   struct Newcomer {
-    std::string host;  // For people.
+    std::string host;  // For messages.
     int nproc = 1;
-    std::optional<int> node_rank = {};  // Fixed by its user.
-    int least = 1;                      // What its user said of the job.
+    std::optional<int> node_rank = {};  // Set if its user fixed the number.
+    int least = 1;                      // Fewest and most hosts of the job, as its user gave them.
     int most = 1;
   };
 
-  // The waiting begins at `now`.
+  // `now` is the time from which it waits for hosts.
   Coordinator(const Rules& rules, Time now);
 
-  // Why the host cannot be of this job; nothing when it is now.
+  // Returns why the host is refused, or nothing if it has joined.
   std::optional<std::string> join(Id id, const Newcomer& newcomer, Time now);
 
-  // What a host says. Of an attempt that is over, it no longer counts.
+  // Report of a host about one attempt. Reports from an earlier attempt are ignored.
   void report(Id id, int attempt, Outcome outcome, int exit_code,
               const std::optional<Failure>& failure, Time now);
   void all_gone(Id id, int attempt, Time now);
 
-  // The host says nothing any more: its connection ended, or it did not answer.
+  // The host is lost: its connection ended, or it did not answer.
   void lost(Id id, Time now);
 
-  // To be called at deadline().
+  // Must be called at deadline().
   void tick(Time now);
   Deadline deadline() const;
 
-  // For whom, and what, in the order in which it was decided. Where its ranks meet is not filled
-  // in.
+  // Returns orders and their hosts in the order of decision. Ranks' master address, port and store
+  // are not filled in.
   std::vector<std::pair<Id, Order>> take_orders();
 
-  // The job has ended: there are no more orders once they are taken.
+  // True once the job has ended: no orders follow those that take_orders() still returns.
   bool over() const { return phase_ == Phase::over; }
 
-  std::string state(Id id) const;  // Of that host, for people.
+  std::string state(Id id) const;  // State of that host, for people.
 
  private:
   enum class Phase { gathering, pausing, running, ending, over };
@@ -74,18 +75,18 @@ class Coordinator {
   struct Member {
     Newcomer said;
     int arrival = 0;
-    int number = -1;  // In this attempt, or the last one it was in; -1 before.
+    int number = -1;  // In this attempt, or the last one it took part in; -1 before.
     Part part = Part::waiting;
-    bool gone = true;   // No rank of this attempt is left there.
-    int exit_code = 0;  // Of a host that leaves.
+    bool gone = true;   // No rank of this attempt is left on that host.
+    int exit_code = 0;  // Exit code of a host that leaves.
   };
   using Entry = std::pair<const Id, Member>;
 
-  // How the job ends when it is not started anew.
+  // Decision about the job after the end of an attempt.
   struct Verdict {
-    bool restart = false;                // It may be started anew,
-    bool counts = false;                 // and that is one of the restarts that are allowed,
-    std::chrono::milliseconds delay{0};  // after this pause.
+    bool restart = false;                // The job may be restarted.
+    bool counts = false;                 // The restart counts against max_restarts.
+    std::chrono::milliseconds delay{0};  // Pause before the restart.
     EndJob end = {};
   };
 
@@ -96,7 +97,8 @@ class Coordinator {
   static std::vector<Entry*> seat(const std::vector<Entry*>& chosen);
   void end_ranks(const Verdict& verdict, const std::string& why,
                  const std::optional<Failure>& failure, Time now);
-  void settle(Time now);  // After the end of a part of an attempt.
+  // Decides what follows when a host's part of the attempt has ended.
+  void settle(Time now);
   void finish(const EndJob& end);
   void learn_more(int exit_code, const std::optional<Failure>& failure);
   void stop(const std::string& why, const Verdict& verdict, Time now);
@@ -108,16 +110,16 @@ class Coordinator {
   const Rules rules_;
   Phase phase_ = Phase::gathering;
   std::map<Id, Member> members_;
-  Verdict verdict_;  // While ending, and in the pause after it.
+  Verdict verdict_;  // Valid while ending, and in the pause afterwards.
   RestartBackoff backoff_;
-  Time started_at_ = {};  // The latest attempt.
-  Time not_before_ = {};  // The next one.
+  Time started_at_ = {};  // Start of the latest attempt.
+  Time not_before_ = {};  // Earliest start of the next attempt.
   Time gathering_since_;
   Time last_arrival_;
   int arrivals_ = 0;
   int attempt_ = -1;
   int restarts_ = 0;
-  bool anyone_is_done_ = false;  // In this attempt; a host that has left since counts, too.
+  bool anyone_is_done_ = false;  // In this attempt; includes hosts that have left since.
   bool anyone_made_room_ = false;
   std::vector<std::pair<Id, Order>> orders_;
 };

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A coordinator whose clock stands unless a test moves it. Host 0 is A, the coordinating one.
+// A coordinator whose clock only a test moves. Host 0 is A, the coordinating one.
 class Job {
  public:
   explicit Job(int least, int most, int max_restarts = 0,
@@ -42,8 +42,8 @@ class Job {
     coordinator_.tick(now_);
   }
 
-  // Rank 0 of host 0 fails when it has lived for `lived`, and all ranks end at once. Returns the
-  // pause before the next start.
+  // Lets rank 0 of host 0 fail after `lived`; all ranks end at once. Returns the pause before the
+  // next start.
   milliseconds fail(milliseconds lived, const std::vector<int>& hosts = {0}) {
     wait(lived);
     report(0, Outcome::failed, 7);
@@ -54,8 +54,8 @@ class Job {
     return std::chrono::duration_cast<milliseconds>(now_ - failed_at);
   }
 
-  // What was ordered since the last call, such as "0:start 0/2 1:start 1/2"; for a start it is
-  // number/hosts, for a later one the pause, for an end of the job its exit code.
+  // Returns the orders since the last call, such as "0:start 0/2 1:start 1/2". A start has
+  // number/hosts, a later start its pause, an end of the job its exit code.
   std::string orders() {
     std::string text;
     for (const auto& [id, order] : coordinator_.take_orders()) {
@@ -86,7 +86,7 @@ class Job {
     return text;
   }
   const Round& round(int id) { return rounds_[id]; }
-  const std::string& why() const { return why_; }  // Of the last end.
+  const std::string& why() const { return why_; }  // Reason for the last end.
   Coordinator& operator*() { return coordinator_; }
 
  private:
@@ -122,7 +122,7 @@ TEST(Coordinator, StartsWithTheLeastHostsAfterTheLastCall) {
   EXPECT_EQ(job.orders(), "");
   job.join(1);
   job.wait(seconds(2));
-  job.join(2);  // Begins the last call anew.
+  job.join(2);  // Restarts the wait for further hosts.
   job.wait(seconds(2));
   EXPECT_EQ(job.orders(), "");
   job.wait(seconds(1));
@@ -267,7 +267,7 @@ TEST(Coordinator, AShortLimitHoldsForTheShortestPauseToo) {
   for (const int pause : {0, 20, 20}) EXPECT_EQ(job.fail(milliseconds(0)), milliseconds(pause));
 }
 
-// Two of the job's hosts, in the pause of 100 ms after their second failure.
+// Returns a job of two hosts in the pause of 100 ms after their second failure.
 Job pausing_job(int most) {
   Job job(1, most, 9);
   job.join(1);
@@ -472,7 +472,7 @@ TEST(Coordinator, HowARankEndedMayBecomeKnownAfterItsFailure) {
   job.orders();
   job.report(1, Outcome::failed, 69);
   job.report(1, Outcome::failed, 139);
-  job.report(0, Outcome::failed, 70);  // Of another rank: a consequence.
+  job.report(0, Outcome::failed, 70);  // A consequence of another rank's failure.
   job.orders();
   for (int host : {0, 1}) job.gone(host);
   EXPECT_EQ(job.orders(), "0:end_job 139 1:end_job 139");

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether `word` is one of those that commas separate.
+// True if `word` is one of the words that commas separate.
 bool lists(const std::string& text, std::string_view word) {
   std::istringstream words(text);
   for (std::string each; std::getline(words, each, ',');)
@@ -21,15 +21,15 @@ bool lists(const std::string& text, std::string_view word) {
   return false;
 }
 
-// One hierarchy of cgroups that limits CPU time, and where in it this process is.
+// A hierarchy of cgroups that limits CPU time, and this process's place in it.
 struct Hierarchy {
   bool unified = false;    // Version 2.
-  std::string group = {};  // Of the process.
-  std::string root = {};   // The group that is mounted,
-  fs::path mount = {};     // here.
+  std::string group = {};  // Group of the process.
+  std::string root = {};   // Group that is mounted.
+  fs::path mount = {};     // Where `root` is mounted.
 };
 
-// From lines "ID:CONTROLLERS:GROUP"; version 2's has no controllers.
+// Reads lines "ID:CONTROLLERS:GROUP"; version 2's line has no controllers.
 void find_groups(std::istream& in, Hierarchy& first, Hierarchy& second) {
   for (std::string line; std::getline(in, line);) {
     const auto colon = line.find(':');
@@ -41,7 +41,7 @@ void find_groups(std::istream& in, Hierarchy& first, Hierarchy& second) {
   }
 }
 
-// From lines "ID PARENT MAJOR:MINOR ROOT MOUNT OPTIONS [TAG...] - TYPE SOURCE OPTIONS".
+// Reads lines "ID PARENT MAJOR:MINOR ROOT MOUNT OPTIONS [TAG...] - TYPE SOURCE OPTIONS".
 void find_mounts(std::istream& in, Hierarchy& first, Hierarchy& second) {
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
@@ -67,20 +67,20 @@ std::optional<double> limit_of(const fs::path& group, bool unified) {
   double quota = 0;
   double period = 0;
   if (unified) {
-    std::ifstream in(group / "cpu.max");  // "max 100000" when there is none; the root has no file.
+    std::ifstream in(group / "cpu.max");  // "max 100000" without a limit; the root has no file.
     if (!(in >> quota >> period)) return std::nullopt;
-  } else if (!(std::ifstream(group / "cpu.cfs_quota_us") >> quota) ||  // -1 when there is none.
+  } else if (!(std::ifstream(group / "cpu.cfs_quota_us") >> quota) ||  // -1 without a limit.
              !(std::ifstream(group / "cpu.cfs_period_us") >> period)) {
     return std::nullopt;
   }
   return ratio(quota, period);
 }
 
-// The folders of the process's group and of those above it, down from the mounted one.
+// Returns the folders of the process's group and its ancestors, from the mounted one down.
 std::vector<fs::path> folders(const Hierarchy& hierarchy, const fs::path& root) {
   std::vector<fs::path> found{root / hierarchy.mount.relative_path()};
   const fs::path below = fs::path(hierarchy.group).lexically_relative(hierarchy.root);
-  // In a container the path may be that of the host, which does not lead anywhere here.
+  // In a container the path may be the host's, which leads nowhere here.
   if (below.empty() || *below.begin() == "..") return found;
   for (const fs::path& name : below)
     if (name != ".") found.push_back(found.back() / name);

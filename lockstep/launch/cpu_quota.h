@@ -1,5 +1,5 @@
-// How much CPU time a process may use, whatever cores it runs on: the limit that containers and
-// batch systems set on a cgroup.
+// CPU time that a process may use, on whatever cores: the limit that containers and batch systems
+// set on a cgroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,9 +11,9 @@
 
 namespace lockstep {
 
-// In CPUs, such as 2.5: the least of this process's cgroup and those above it, as far as they can
-// be seen from here; empty when none has a limit. Of either version of cgroups. `root` is where
-// /proc and /sys are looked for.
+// Returns the smallest limit, in CPUs such as 2.5, of this process's cgroup and its visible
+// ancestors. Empty when none has a limit. Reads both versions of cgroups. `root` holds /proc and
+// /sys.
 LOCKSTEP_API std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// True when no child is left at all.
+// Returns true when no child is left.
 bool reap_all() {
   pid_t pid = 0;
   do {
@@ -28,8 +28,8 @@ bool reap_all() {
   return pid < 0 && errno == ECHILD;
 }
 
-// Returns at the next SIGCHLD, at the deadline, or after a tenth of a second: orphans are
-// adopted without a signal.
+// Returns at the next SIGCHLD, at the deadline, or after a tenth of a second: the adoption of an
+// orphan sends no signal.
 void wait_for_child(Deadline deadline) {
   sigset_t child;
   ::sigemptyset(&child);

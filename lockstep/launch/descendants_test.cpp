@@ -22,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-// Runs `body` in a process that adopts orphans. No thread but ours runs, so fork() is safe.
+// Runs `body` in a process that adopts orphans. This process has one thread, so fork() is safe.
 int code_of(const std::function<int()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -64,7 +64,7 @@ TEST(Descendants, AreAllEndedHoweverTheyTriedToEscape) {
   EXPECT_EQ(::read(end.get(), &byte, 1), 0) << "somebody still lives";
 }
 
-// A process that is reaped after its file was opened makes read() fail. So does a folder.
+// read() fails for a process that is reaped after its file was opened. It also fails for a folder.
 TEST(Descendants, AProcessThatCannotBeReadIsNoChild) {
   const test::ScratchDirectory proc;
   const auto process = [&](int pid) { return proc.path() / std::to_string(pid); };
@@ -75,7 +75,7 @@ TEST(Descendants, AProcessThatCannotBeReadIsNoChild) {
   EXPECT_EQ(children(proc.path()), std::vector<pid_t>{8});
 }
 
-// A child that starts processes which end at once, until it is killed.
+// Starts a child that starts short-lived processes until it is killed.
 void start_churn() {
   if (::fork() != 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

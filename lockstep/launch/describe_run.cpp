@@ -33,7 +33,7 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
-// As a shell would have to be given it.
+// Quotes a word for a shell.
 std::string quoted(const std::string& word) {
   constexpr std::string_view plain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
@@ -46,8 +46,8 @@ std::string quoted(const std::string& word) {
 
 bool several_hosts(const RunOptions& options) { return options.hosts.most > 1; }
 
-// What a rank gets when all that is decided at the start of a job is as `seed` makes it: what
-// differs between two seeds is not known yet.
+// Returns a rank's variables, with `seed` in place of all that is decided at the start of a job. A
+// value that differs between two seeds is not known yet.
 Variables variables_of(const RunOptions& options, const RankBinding& binding, int local_rank,
                        int seed) {
   RankPlace place;
@@ -70,12 +70,12 @@ Variables variables_of(const RunOptions& options, const RankBinding& binding, in
   return parse(environment_of(place, environ));
 }
 
-// The variables of all ranks, told apart.
+// Variables of all ranks, sorted by what is known of them.
 struct Told {
-  Variables by_all;                      // Of the same value,
-  std::vector<Variables> by_rank;        // of one of its own,
-  std::set<std::string> only_later;      // of one that is not known yet,
-  std::set<std::string> not_any_longer;  // and those that only the launcher has.
+  Variables by_all;                      // Same value for every rank.
+  std::vector<Variables> by_rank;        // Own value for each rank.
+  std::set<std::string> only_later;      // Value not known yet.
+  std::set<std::string> not_any_longer;  // Set for the launcher, but not for the ranks.
 };
 
 Told tell_apart(const RunOptions& options, const BindingPlan& plan) {

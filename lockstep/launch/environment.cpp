@@ -27,7 +27,7 @@ Variables parse(const char* const* environment) {
   return variables;
 }
 
-// One host is one node of torchrun's, and all ranks have one role.
+// One host is one torchrun node, and all ranks have one role.
 Variables torchrun_variables(const RankPlace& place) {
   const Round& round = place.round;
   const std::string rank = std::to_string(round.first_rank + place.local_rank);
@@ -47,13 +47,13 @@ Variables torchrun_variables(const RankPlace& place) {
           {"TORCHELASTIC_MAX_RESTARTS", std::to_string(place.max_restarts)},
           {"TORCHELASTIC_RUN_ID", round.job_id},
           {"TORCHELASTIC_ERROR_FILE", place.error_file},
-          // With True, c10d would expect that the launcher listens on MASTER_PORT.
+          // With True, c10d would expect the launcher to listen on MASTER_PORT.
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
 
 // A training step frees and takes the same tens of megabytes again and again. By default glibc
-// gives such memory back to the kernel, which must then clear every page anew: at large batches a
-// fifth of the step. A user who has set anything of malloc's keeps that.
+// returns such memory to the kernel, which must then clear every page anew: at large batches that
+// is a fifth of the step. Users' own malloc settings are kept.
 void keep_freed_memory(Variables& variables) {
   const auto is_mallocs = [](const auto& entry) {
     return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";
@@ -87,7 +87,7 @@ std::vector<std::string> environment_of(const RankPlace& place, const char* cons
 
 std::string random_job_id() {
   std::array<std::uint64_t, 2> bits{};
-  // Up to 256 bytes getrandom() gives all or nothing.
+  // getrandom() gives up to 256 bytes completely or not at all.
   if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) throw_errno("getrandom");
   return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }

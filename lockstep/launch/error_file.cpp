@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t longest_file = std::size_t{1} << 20;  // Whatever is beyond is none of ours.
+constexpr std::size_t longest_file = std::size_t{1} << 20;  // A longer file is not a rank's error.
 
 std::string read_whole(int fd) {
   std::string text;
@@ -45,7 +45,7 @@ std::string ErrorFile::message() const {
   if (!memory_ && !file) return {};
   const auto json = nlohmann::json::parse(read_whole(memory_ ? memory_.get() : file.get()), nullptr,
                                           /*allow_exceptions=*/false);
-  // {"message": {"message": TEXT, ...}}, or {"message": TEXT}: torchrun takes both.
+  // {"message": {"message": TEXT, ...}}, or {"message": TEXT}: torchrun accepts both.
   if (!json.is_object() || !json.contains("message")) return {};
   const auto& outer = json["message"];
   if (outer.is_string()) return outer.get<std::string>();

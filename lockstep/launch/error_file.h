@@ -1,5 +1,5 @@
-// Where one rank leaves the exception that ends it, as torchrun's error.json: a file among its
-// logs, or, without logs, a memfd that only that rank and its agent know.
+// Place where one rank leaves the exception that ends it, as torchrun's error.json does: a file
+// among its logs, or, without logs, a memfd that only that rank and its agent know.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,14 +14,14 @@ class ErrorFile {
  public:
   ErrorFile() = default;
 
-  // `path` of the file that the rank may make; empty for a memfd. Errors: system.
+  // `path` is the file that the rank may create; empty for a memfd. Errors: system.
   explicit ErrorFile(std::string path);
 
-  // What the rank, which has inherited descriptor(), is told.
+  // Path given to the rank, which has inherited descriptor().
   const std::string& path() const { return path_; }
   int descriptor() const { return memory_.get(); }  // -1 when there is a path.
 
-  // The exception's type and text; empty when the rank has left none, or nothing that is one.
+  // Returns the exception's type and text; empty when the rank has left no valid one.
   std::string message() const;
 
  private:

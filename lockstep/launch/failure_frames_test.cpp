@@ -1,4 +1,4 @@
-// Failures in the frames between launchers.
+// Frames about failures between launchers.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

@@ -20,7 +20,7 @@ std::string shown(const std::string& word) {
   return clean_text(word, JobCommand::longest_argument);
 }
 
-// SHA-256 of the words, each after its length, in hex.
+// SHA-256 of the words, each after its length, in hexadecimal.
 std::string digest_of(const Words& words) {
   std::string bytes;
   for (const std::string& word : words) bytes += ByteWriter(4 + word.size()).prefixed(word).take();
@@ -33,7 +33,7 @@ Words words_of(const JobCommand& command) {
   return words;
 }
 
-// The first word, the one at `place`, and the one before that.
+// Returns the first word, the one at `place`, and the one before it.
 std::string excerpt(const Words& words, std::size_t place) {
   const std::size_t end = std::min(place + 1, words.size());
   std::string text = words.front();

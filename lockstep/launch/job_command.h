@@ -1,5 +1,6 @@
-// The command that a launcher runs. Launchers that meet tell each other, and so notice when two
-// jobs have been given one endpoint.
+// The command that a launcher runs.
+//
+// Launchers send it to each other, and so notice when two jobs use the same endpoint.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,25 +14,26 @@
 
 namespace lockstep {
 
-// Hosts run the same if the digests are equal. The other texts are clean and cut, for messages.
+// Hosts run the same command if the digests are equal. The other texts are sanitised and cut, for
+// messages.
 struct JobCommand {
   static constexpr std::size_t most_arguments = 128;
   static constexpr std::size_t longest_argument = 128;  // Bytes.
 
-  std::string program = {};                 // The file's name: its folder may vary with the host.
-  std::vector<std::string> arguments = {};  // The program's first ones.
-  std::string digest = {};                  // Of that name and of all arguments, in full.
+  std::string program = {};                 // File name only: the folder may differ between hosts.
+  std::vector<std::string> arguments = {};  // First arguments of the program.
+  std::string digest = {};                  // SHA-256 of that name and of all arguments, uncut.
 };
 
 JobCommand job_command(const RunOptions& options);
 
-// The words of two commands around the first one that differs: "`train ... --seed 1 ...`".
+// Words of two commands around the first difference: "`train ... --seed 1 ...`".
 struct CommandDifference {
   std::string here;
   std::string there;
 };
 
-// Empty when both are the same.
+// Returns nothing when both are the same.
 std::optional<CommandDifference> difference(const JobCommand& here, const JobCommand& there);
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@ JobCommand command(const std::string& program, std::vector<std::string> argument
   return job_command({.program = program, .arguments = std::move(arguments)});
 }
 
-// "HERE|THERE"; empty when both are the same.
+// Returns "HERE|THERE"; empty when both are the same.
 std::string differences(const JobCommand& here, const JobCommand& there) {
   const auto found = difference(here, there);
   if (!found) return "";

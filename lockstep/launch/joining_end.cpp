@@ -21,9 +21,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds attempt_limit{6};    // More than the other end's own.
-constexpr std::chrono::seconds neighbour_limit{2};  // Of this host, which answers at once.
-constexpr int neighbours_closes = 5;                // In a row: it is no launcher.
+constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's own limit.
+// Limit for a launcher on this host, which answers at once.
+constexpr std::chrono::seconds neighbour_limit{2};
+// After so many closes in a row, the neighbour is not a launcher.
+constexpr int neighbours_closes = 5;
 constexpr std::chrono::milliseconds retry_pause{200};
 
 class JoiningEnd final : public RendezvousEnd {
@@ -53,7 +55,7 @@ class JoiningEnd final : public RendezvousEnd {
  private:
   enum class Phase { pausing, connecting, challenge, verdict, joined, over };
 
-  // One attempt to join, which goes through the phases.
+  // Steps of one attempt to join; step() goes through its phases.
   const SocketAddress& address() const { return endpoint_.addresses[next_]; }
   void connect(Clock::time_point now);
   void advance(const std::vector<pollfd>& entries, Clock::time_point now);
@@ -76,16 +78,17 @@ class JoiningEnd final : public RendezvousEnd {
   const Deadline give_up_at_;
 
   Phase phase_ = Phase::pausing;
-  std::size_t next_ = 0;  // Of the addresses.
+  std::size_t next_ = 0;  // Index of the next address.
   FileDescriptor socket_;
   std::optional<ClientHandshake> handshake_;
   std::string input_;
-  Deadline step_at_ = Clock::now();  // Begin the next attempt, or give this one up.
+  // Time to begin the next attempt, or to give up the current one.
+  Deadline step_at_ = Clock::now();
   int closes_ = 0;
   std::string why_ = "no time was left";
 
   std::optional<AgentLink> link_;
-  std::string coordinator_;  // The host; empty before it has said so.
+  std::string coordinator_;  // Name of the host; empty until it is received.
   std::string state_ = "waiting for the job's other hosts";
   std::vector<Order> orders_;
   OwnPulse pulse_{Clock::now()};
@@ -167,7 +170,7 @@ void JoiningEnd::shake_hands(Clock::time_point now) {
   if (challenged) {
     const std::string hello = handshake_->hello(*frame);
     if (::send(socket_.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-        static_cast<ssize_t>(hello.size()))  // It is much less than a new socket's buffer.
+        static_cast<ssize_t>(hello.size()))  // Much less than a new socket's buffer.
       return retry("it closed the connection during the handshake", now);
     phase_ = Phase::verdict;
     closes_ = 0;
@@ -184,7 +187,7 @@ void JoiningEnd::shake_hands(Clock::time_point now) {
                         .command = command_});
 }
 
-// The next frame of the handshake, when all of it is there.
+// Returns the next frame of the handshake once it is complete.
 std::optional<std::string> JoiningEnd::receive(std::size_t count, Clock::time_point now) {
   std::array<char, verdict_bytes> bytes{};
   const ssize_t part = ::recv(socket_.get(), bytes.data(), count - input_.size(), MSG_DONTWAIT);
@@ -201,7 +204,7 @@ std::optional<std::string> JoiningEnd::receive(std::size_t count, Clock::time_po
   return std::exchange(input_, {});
 }
 
-// After the last address begins a pause.
+// A pause follows the last address.
 void JoiningEnd::retry(const std::string& why, Clock::time_point now) {
   why_ = why;
   socket_ = FileDescriptor();
@@ -249,7 +252,7 @@ void JoiningEnd::hear(AgentFrame frame) {
     orders_.push_back(std::move(*end));
   } else if (auto* over = std::get_if<EndJob>(&frame)) {
     phase_ = Phase::over;
-    link_.reset();  // The other end waits for that.
+    link_.reset();  // The other end waits for the close.
     orders_.push_back(std::move(*over));
   } else if (!std::holds_alternative<AliveFrame>(frame)) {
     throw Error(Fault::corrupt, "a frame that only the coordinating host gets");

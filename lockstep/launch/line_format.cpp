@@ -17,12 +17,12 @@ using nlohmann::ordered_json;
 constexpr std::string_view plain = "\033[0m";
 constexpr std::string_view bold = "\033[1m";
 
-// Legible on black and on white. Red is left to those who mean an error by it.
+// Legible on black and on white. Red is left to programs that mark errors with it.
 constexpr std::array colors{36, 32, 33, 35, 94, 96, 92, 95};
 
 std::string name_of(int rank) { return fmt::format("[{}]", rank); }
 
-// Lines are compared with the logs of other hosts: this is the time of day, in UTC.
+// Lines are compared with other hosts' logs, so the time is the time of day in UTC.
 std::string time_text() {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);

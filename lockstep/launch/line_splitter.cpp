@@ -19,10 +19,10 @@ void LineSplitter::add(std::string_view bytes, const Receiver& receive) {
         end_status(receive);
       bytes.remove_prefix(1);
     } else if (length == 0) {
-      end_line(receive);  // It is as long as lines get, and goes on.
+      end_line(receive);  // The line has reached its maximum length, and goes on.
     }
   }
-  // A bar that begins with its carriage return ("\r 50%") would else be seen one update late.
+  // A bar that begins with its carriage return ("\r 50%") would otherwise appear one update late.
   if (overwriting_ && !rest_.empty() && rest_ != status_) {
     receive({status_ = rest_, true});
     returns_first_ = true;
@@ -36,7 +36,8 @@ void LineSplitter::finish(const Receiver& receive) {
 }
 
 void LineSplitter::end_line(const Receiver& receive) {
-  // "\r\n" ends a line too, though we could not know it when the return came alone.
+  // "\r
+  // " ends a line too, but when the carriage return arrived that was not known.
   if (after_return_) rest_.swap(status_);
   if (after_return_ || returns_first_) {
     status_.clear();

@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// Each segment in one string: "=line" or "~status".
+// Returns one string per segment: "=line" or "~status".
 std::vector<std::string> segments(bool statuses, const std::vector<std::string>& chunks,
                                   bool finish = true) {
   std::vector<std::string> found;

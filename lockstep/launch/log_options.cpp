@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// The whole of `text` as a number that is not negative.
+// Returns the whole of `text` as a non-negative number.
 std::optional<int> number_in(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -8,8 +8,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t most_lines =
-    1000;  // Beyond these the loop has stopped; nobody will read them.
+// With more lines than this, the loop has stopped and will not read them.
+constexpr std::size_t most_lines = 1000;
 
 }  // namespace
 

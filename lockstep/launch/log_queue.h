@@ -1,7 +1,10 @@
-// What this library logs while a launcher runs: kept for its poll() loop, which writes it as it
-// writes everything else, without blocking and between whole lines.
+// Queue of this library's log lines while a launcher runs.
 //
-// Thread safety: the log may come from any thread; watch() and take() are for the loop's.
+// The launcher's poll() loop writes them as all other output: without blocking, and between whole
+// lines.
+//
+// Thread safety: the log may be called from any thread; watch() and take() belong to the loop's
+// thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +25,7 @@ class LogQueue {
  public:
   using Line = std::pair<LogLevel, std::string>;
 
-  // Is the log's sink as long as it lives. Errors: system.
+  // Is the log's sink during its lifetime. Errors: system.
   LogQueue();
   ~LogQueue();
   LogQueue(const LogQueue&) = delete;

@@ -17,17 +17,18 @@
 namespace lockstep {
 namespace {
 
-// A pipe of this size takes in what a rank writes in one go while we do other things.
+// A pipe of this size takes a large write of a rank at once while the launcher is busy.
 constexpr int large_pipe = 1 << 20;
 
-// So many of them are a quarter of what a user has by default (pipe-user-pages-soft): beyond that,
-// every new pipe of the user's other programs would be a tiny one.
+// So many large pipes take a quarter of a user's default allowance (pipe-user-pages-soft). Beyond
+// that allowance, every new pipe of the user's other programs would be tiny.
 constexpr std::size_t most_large_pipes = 16;
 
 std::pair<FileDescriptor, FileDescriptor> make_pipe(bool large) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
-  if (large) ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // As it was where that is not allowed.
+  if (large)
+    ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // Keeps its size where that is not allowed.
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
@@ -48,7 +49,7 @@ bool any(const StreamChoice& choice) {
                      [](const auto& each) { return each.second != Streams::none; });
 }
 
-// Without line wrap a status never takes more than the one line that is erased later.
+// Without line wrap a status line stays within the one line that is erased later.
 std::string drawn(std::string_view status) { return fmt::format("\033[?7l{}\033[?7h", status); }
 
 constexpr std::string_view erasure = "\r\033[K";
@@ -78,8 +79,8 @@ Output::Ends Output::add(int rank, int local_rank) {
   return {std::move(out), std::move(err)};
 }
 
-// Where a stream goes. As with torchrun, what is asked for as a tee is no less shown when it is
-// asked for as a redirect too.
+// Opens a stream's destination. As with torchrun, a stream that is both teed and redirected is
+// still shown.
 FileDescriptor Output::add(const LineSource& source) {
   const bool shown =
       options_.local_ranks.empty() || options_.local_ranks.contains(source.local_rank);
@@ -126,7 +127,7 @@ void Output::serve(const std::vector<pollfd>& entries) {
 
 void Output::serve(Sink& sink, const char* name, const std::vector<pollfd>& entries) {
   const int reason = sink.serve(entries);
-  if (reason == 0 || reason == EPIPE) return;  // A reader who has seen enough is no news.
+  if (reason == 0 || reason == EPIPE) return;  // A reader that has seen enough is not an error.
   lost_ = true;
   say(fmt::format("{}: {}; what follows is dropped", name, std::strerror(reason)), Level::error);
 }
@@ -141,7 +142,7 @@ bool Output::read(Feed& feed) {
   return true;
 }
 
-// The console shows everything whatever becomes of the file.
+// The console shows all output, even if writing the file fails.
 void Output::keep(Feed& feed, std::string_view bytes) {
   const int lost = feed.file.write(bytes);
   if (lost == 0) return;
@@ -186,7 +187,7 @@ void Output::print(Sink& sink, std::string_view line) {
   if (around_status) sink.add(drawn(status_));
 }
 
-// There is one status line: the latest rank has it, and only that rank can take it away.
+// There is one status line. The latest rank owns it, and only that rank can remove it.
 void Output::show_status(const LineSource& source, std::string_view text) {
   if (text.empty() && source.rank != status_rank_) return;
   if (!status_.empty()) err_.add(erasure);

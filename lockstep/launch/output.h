@@ -1,8 +1,8 @@
-// What the ranks write, put in order: whole lines, each with its rank before it, on the
-// launcher's own stdout and stderr.
+// The ranks' output in order: whole lines, each after its rank, on the launcher's own stdout and
+// stderr.
 //
-// On a terminal, one status line (a rank's progress bar) is kept below everything else. What is to
-// be in files goes there as it came, byte for byte.
+// On a terminal, one status line (a rank's progress bar) is kept below everything else. Files get
+// the output byte for byte.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
 // Blocking: never. While a reader is slow the ranks that write to it wait, as on any pipe.
@@ -28,17 +28,17 @@ namespace lockstep {
 
 class Output {
  public:
-  // `out` and `err` are borrowed. They may be the same terminal, pipe or file; then so is their
-  // order. Errors: misuse when the folder of the logs cannot be made or written to, or is missing
-  // where a stream is to go to a file.
+  // `out` and `err` are borrowed. If they are the same terminal, pipe or file, their lines keep one
+  // order. Errors: misuse when the log folder cannot be made or written to, or is not given
+  // although a stream is to go to a file.
   Output(int out, int err, const LogOptions& options = {});
 
-  // Makes the folder of this attempt's files, where there is one for logs; to be called before the
+  // Makes the folder of this attempt's files, if logs have a folder. Must be called before the
   // first add() of each attempt. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // What a rank is to have as stdout and stderr: pipes that we read; or the file itself, when that
-  // is all that it goes to. What is not shown goes to a file where there are any, else nowhere.
+  // A rank's stdout and stderr. Each is a pipe that we read, or the log file itself if the stream
+  // goes nowhere else. A stream that is not shown goes to its file, or nowhere without files.
   // Errors: system.
   struct Ends {
     FileDescriptor out;
@@ -46,31 +46,30 @@ class Output {
   };
   Ends add(int rank, int local_rank);
 
-  // Where the rank writes its exception, a path; empty without a folder of logs.
+  // Path of the file for the rank's exception; empty without a log folder.
   std::string error_file(int local_rank) const;
 
-  // A line of the launcher itself, on stderr.
+  // Writes a line of the launcher itself to stderr.
   void say(std::string_view text, Level level = Level::info);
 
-  // Adds what poll() has to watch, then acts on what it saw.
+  // Adds the descriptors that poll() has to watch, then acts on its result.
   void watch(std::vector<pollfd>& entries) const;
   void serve(const std::vector<pollfd>& entries);
 
-  // Takes what is left in the pipes; to be called when the ranks are gone.
+  // Reads what is left in the pipes. Must be called when the ranks have ended.
   void finish();
 
-  // Something has not been written yet.
+  // True while some text has not been written yet.
   bool pending() const;
 
-  // Forgets what is pending, for a reader who has stopped reading.
+  // Drops pending text, for a reader that has stopped reading.
   void drop();
 
-  // Stdout or stderr did not take what was for them, as on a full disk. A reader who has gone is no
-  // loss, nor is what drop() forgot.
+  // True if stdout or stderr did not take its text, as on a full disk. A reader that has gone is no
+  // loss, nor is text that drop() removed.
   bool lost() const { return lost_; }
 
-  // How many columns are left for a rank's line on the terminal that stderr is, if it is one and
-  // lines are shown as text.
+  // Columns left for a rank's line if stderr is a terminal and lines are shown as text.
   std::optional<int> columns(int rank) const;
 
  private:
@@ -78,7 +77,7 @@ class Output {
     FileDescriptor pipe;
     LineSource source;
     LineSplitter splitter;
-    LogFile file;  // None when it is shown only.
+    LogFile file;  // Empty when it is shown only.
   };
 
   Sink& sink_of(const Feed& feed) { return out_ && !feed.source.is_error ? *out_ : err_; }
@@ -89,7 +88,7 @@ class Output {
   void serve(Sink& sink, const char* name, const std::vector<pollfd>& entries);
   FileDescriptor add(const LineSource& source);
   FileDescriptor add_feed(const LineSource& source, LogFile file);
-  bool read(Feed& feed);  // False when the rank has closed it, or has nothing to read.
+  bool read(Feed& feed);  // False when the rank has closed it, or there is nothing to read.
   void keep(Feed& feed, std::string_view bytes);
   void receive(const Feed& feed, const LineSplitter::Segment& segment);
   void print(Sink& sink, std::string_view line);
@@ -104,9 +103,9 @@ class Output {
   Sink err_;
   bool lost_ = false;
   std::vector<Feed> feeds_;
-  std::vector<char> buffer_;  // For read(): the stack may be small.
+  std::vector<char> buffer_;  // Buffer of read(): the stack may be small.
   int status_rank_ = -1;
-  std::string status_;  // As it is on the terminal now.
+  std::string status_;  // As the terminal shows it now.
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What goes to files, as JSON, in colours, or nowhere; and that nothing is lost on the way.
+// Output to files, as JSON, in colours, or nowhere; nothing is lost on the way.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The console: two pipes, and what has come out of them.
+// The console: two pipes, and the text that has come out of them.
 struct Console {
   Console() {
     make(out, out_read);
@@ -253,7 +253,7 @@ TEST(OutputLogs, EachLineIsAnObjectWhereJsonIsAskedFor) {
   output.say("it failed", Level::error);
   console.settle(output);
 
-  const json out = json::parse(console.out_text);  // One line, or it would not parse.
+  const json out = json::parse(console.out_text);  // Two lines would not parse.
   EXPECT_EQ(out["rank"], 5);
   EXPECT_EQ(out["local_rank"], 1);
   EXPECT_EQ(out["stream"], "stdout");
@@ -276,7 +276,7 @@ TEST(OutputLogs, EachLineIsAnObjectWhereJsonIsAskedFor) {
   EXPECT_FALSE(std::getline(lines, line));
 }
 
-// A terminal whose other side is `console.err_read`.
+// Returns a terminal whose other side is `console.err_read`.
 FileDescriptor terminal_of(Console& console) {
   int controller = -1;
   int terminal = -1;
@@ -290,7 +290,7 @@ FileDescriptor terminal_of(Console& console) {
   return FileDescriptor(terminal);
 }
 
-// What one rank and the launcher look like on a terminal, and in the pipe that stdout is.
+// Expects this text of a rank and of the launcher on a terminal, and in the pipe that is stdout.
 void expect_on_terminal(const std::string& of_rank, const std::string& own) {
   Console console;
   const FileDescriptor terminal = terminal_of(console);
@@ -302,7 +302,7 @@ void expect_on_terminal(const std::string& of_rank, const std::string& own) {
   output.say("c");
   const Deadline deadline = in(std::chrono::seconds(10));
   while (console.err_text.size() < (of_rank + own).size() && Clock::now() < deadline)
-    console.settle(output);  // A terminal passes things on in its own time.
+    console.settle(output);  // A terminal passes text on with some delay.
   EXPECT_EQ(console.out_text, "[1] a\n");
   EXPECT_EQ(console.err_text, of_rank + own);
 }
@@ -318,13 +318,13 @@ TEST(OutputLogs, ColoursAreForTerminalsThatWantThem) {
   expect_on_terminal("[1] b\n", "lockstep run: c\n");
 }
 
-// What a rank writes as its line `number`: of many lengths, and recognisable.
+// Returns line `number` of a rank: recognisable, and of varying length.
 std::string line_of(int rank, int number) {
   return std::to_string(rank) + ":" + std::to_string(number) + ":" +
          std::string(static_cast<std::size_t>(number * 7919 % 400), static_cast<char>('a' + rank));
 }
 
-// Writes `lines` lines as fast as it goes, in pieces that do not end where lines do.
+// Writes `lines` lines at full speed, in chunks that do not end at line ends.
 void write_lines(const FileDescriptor& to, int rank, int lines) {
   std::string rest;
   for (int number = 0; number < lines; ++number) {
@@ -343,7 +343,7 @@ void write_lines(const FileDescriptor& to, int rank, int lines) {
 TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
   ::signal(SIGPIPE, SIG_IGN);
   constexpr int ranks = 3;
-  constexpr int lines = 50'000;  // Of 207 bytes on average.
+  constexpr int lines = 50'000;  // 207 bytes on average.
   const test::ScratchDirectory scratch;
   LogOptions options = to_files(scratch);
   options.tee.all = Streams::out;
@@ -357,7 +357,7 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
       ends = {};
     });
   std::string got;
-  std::thread reader([&] {  // It stops now and then, and never takes much.
+  std::thread reader([&] {  // Pauses now and then, and reads small chunks.
     ::fcntl(console.out_read.get(), F_SETFL, 0);
     std::array<char, 10'000> buffer;
     ssize_t length = 0;
@@ -371,12 +371,12 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
   while (Clock::now() < deadline) {
     std::vector<pollfd> entries;
     output->watch(entries);
-    if (entries.empty()) break;  // The ranks are gone, and all of it has been written.
+    if (entries.empty()) break;  // The ranks have ended, and all their output has been written.
     ::poll(entries.data(), entries.size(), 100);
     output->serve(entries);
   }
   EXPECT_LT(Clock::now(), deadline);
-  output.reset();  // Nobody waits for us any more, should it have failed.
+  output.reset();  // Unblocks the writers if the test has failed.
   console.out = FileDescriptor();
   for (std::thread& writer : writers) writer.join();
   reader.join();

@@ -31,8 +31,7 @@ void write_all(const FileDescriptor& to, std::string_view text) {
   ASSERT_EQ(::write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
-// What can be read now; from a terminal, which passes things on in its own time, with some
-// patience.
+// Returns the text that can be read now; for a terminal, which has some delay, waits a little.
 std::string read_all(const FileDescriptor& from) {
   const int patience_ms = ::isatty(from.get()) == 1 ? 100 : 0;
   ::fcntl(from.get(), F_SETFL, O_NONBLOCK);
@@ -112,7 +111,7 @@ TEST(Output, ASlowReaderMakesTheRankWaitAndLosesNothing) {
   ::fcntl(rank.out.write.get(), F_SETFL, O_NONBLOCK);
   const std::string line(999, 'x');
   std::size_t written = 0;
-  for (bool moved = true; moved;) {  // Nobody reads, until the pipe of the rank is full for good.
+  for (bool moved = true; moved;) {  // Nobody reads, until the rank's pipe is full for good.
     moved = false;
     while (::write(rank.out.write.get(), (line + "\n").data(), 1000) == 1000) {
       ++written;
@@ -142,7 +141,7 @@ TEST(Output, AReaderWhoIsGoneHoldsNobodyUp) {
   EXPECT_EQ(read_all(err.read), "");
 }
 
-// A socket cannot be opened once more without blocking, as a pipe can.
+// Unlike a pipe, a socket cannot be reopened in non-blocking mode.
 TEST(Output, ASocketThatNobodyReadsBlocksNobody) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
@@ -187,7 +186,7 @@ TEST(Output, OnePipeForBothKeepsTheOrder) {
   EXPECT_EQ(read_all(both.read), "[0] out\n[0] err\n[0] out\n");
 }
 
-// A terminal of 40 columns, on which a newline stays a newline.
+// A terminal of 40 columns that leaves newlines unchanged.
 struct Terminal {
   Terminal() {
     int controller = -1;

@@ -25,10 +25,12 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-constexpr int prefer_many = 5;  // MPOL_PREFERRED_MANY of linux/mempolicy.h, since Linux 5.15,
-constexpr int prefer = 1;       // and MPOL_PREFERRED, which takes the first node of several.
+// MPOL_PREFERRED_MANY of linux/mempolicy.h, since Linux 5.15; and MPOL_PREFERRED, which takes the
+// first of several nodes.
+constexpr int prefer_many = 5;
+constexpr int prefer = 1;
 
-// A set of any size, in the kernel's own layout: bit i of the array is CPU or NUMA node i.
+// Set of any size in the kernel's layout: bit i of the array is CPU or NUMA node i.
 std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
   constexpr int bits = 8 * sizeof(unsigned long);
   std::vector<unsigned long> mask;
@@ -39,7 +41,7 @@ std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
   return mask;
 }
 
-// Everything that the child needs, made before fork(): between fork() and exec() it may neither
+// All data that the child needs, made before fork(): between fork() and exec() it may neither
 // allocate nor lock.
 struct Prepared {
   const Command& command;
@@ -50,22 +52,23 @@ struct Prepared {
   pid_t parent;
 };
 
-// Memory is taken from these nodes while they have some, and from others then: MPOL_BIND would have
-// the kernel kill the process although memory is free. Where it is not allowed, as in some
+// Takes memory from these nodes first, then from others. With MPOL_BIND the kernel would kill the
+// process although other nodes have free memory. Where the call is not allowed, as in some
 // containers, memory still comes from near the core that touches it first.
 void prefer_memory_of(const std::vector<unsigned long>& nodes) {
   if (nodes.empty()) return;
-  // The kernel does not look at the last bit of those that it is told of.
+  // The kernel ignores the last bit of the given number.
   const unsigned long bits = 8 * sizeof nodes[0] * nodes.size() + 1;
   if (::syscall(SYS_set_mempolicy, prefer_many, nodes.data(), bits) != 0)
     ::syscall(SYS_set_mempolicy, prefer, nodes.data(), bits);
 }
 
-// Only async-signal-safe calls here. Returns the errno of what failed, or not at all.
+// Makes only async-signal-safe calls. Returns the errno of a failed call; does not return
+// otherwise.
 int become(const Prepared& prepared) {
   const Command& command = prepared.command;
   if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
-  if (::getppid() != prepared.parent) return ESRCH;  // It ended before the line above.
+  if (::getppid() != prepared.parent) return ESRCH;  // The parent ended before the line above.
   if (::dup2(command.in, STDIN_FILENO) < 0 || ::dup2(command.out, STDOUT_FILENO) < 0 ||
       ::dup2(command.err, STDERR_FILENO) < 0)
     return errno;
@@ -126,7 +129,7 @@ int raise_open_files() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw_errno("getrlimit");
   const auto before = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX));
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // When refused, opening one too many will say so.
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // If refused, a later open fails with a clear error.
   return before;
 }
 

@@ -16,33 +16,35 @@ struct Command {
   std::string program;                   // A path; PATH is not searched.
   std::vector<std::string> arguments;    // argv[0] first.
   std::vector<std::string> environment;  // "KEY=value"; nothing else is inherited.
-  int in = 0;                            // What becomes its stdin,
-  int out = 1;                           // stdout
-  int err = 2;                      // and stderr. Each of these three is that number or above 2.
-  std::vector<int> inherited = {};  // More descriptors that stay open in it, at the same numbers.
-  std::vector<int> cpus = {};       // What it is bound to; as this process when empty.
-  std::vector<int> memory_nodes = {};  // Where its memory comes from first; as this process's.
-  int open_files = 0;                  // Its soft limit of descriptors; as this process when 0.
+  // Descriptors of its stdin, stdout and stderr. Each is that number, or above 2.
+  int in = 0;
+  int out = 1;
+  int err = 2;
+  std::vector<int> inherited = {};  // More descriptors that stay open in it, with the same numbers.
+  std::vector<int> cpus = {};       // CPUs it is bound to; this process's when empty.
+  // Nodes its memory comes from first; this process's when empty.
+  std::vector<int> memory_nodes = {};
+  int open_files = 0;  // Its soft limit of descriptors; this process's when 0.
 };
 
 class Process {
  public:
-  // The program leads a process group of its own, has default signal handlers and no signal
-  // blocked, and is killed when the thread that started it ends. Every descriptor that
-  // `command` does not name must be close-on-exec. Errors: system.
+  // The program leads its own process group, with default signal handlers and no signal blocked. It
+  // is killed when the thread that started it ends. Every descriptor not named in `command` must be
+  // close-on-exec. Errors: system.
   explicit Process(const Command& command);
 
   pid_t pid() const { return pid_; }
 
-  // Blocks until the program runs, and returns 0; or else the errno with which that failed.
+  // Blocks until the program runs. Returns 0, or the errno of a failed exec.
   int wait_for_exec();
 
  private:
   pid_t pid_ = 0;
-  FileDescriptor verdict_;  // Gets an errno, or just closed by a successful exec.
+  FileDescriptor verdict_;  // Receives an errno; a successful exec closes it.
 };
 
-// Raises this process's soft limit of open descriptors as far as it goes; returns what it was.
+// Raises this process's soft limit of open descriptors to the hard limit. Returns the earlier one.
 int raise_open_files();
 
 }  // namespace lockstep

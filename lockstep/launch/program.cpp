@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// 0 when `path` can be executed, else why not.
+// Returns 0 when `path` can be executed, else the errno.
 int why_not_executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return errno;

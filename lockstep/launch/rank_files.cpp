@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t longest_name = 100;
 
-// A folder's name, whatever a job is called: no separator, no "..", nothing a shell would act on.
+// Makes a safe folder name from any job id: no separator, no "..", no character special to a shell.
 std::string safe_name(std::string_view text) {
   std::string name(text.substr(0, longest_name));
   for (char& each : name)
@@ -44,11 +44,11 @@ void make_directories(const std::filesystem::path& path) {
     struct stat status {};
     if (::stat(made.c_str(), &status) == 0) continue;
     if (::mkdir(made.c_str(), 0700) != 0 && errno != EEXIST)
-      return;  // What is missing is seen next.
+      return;  // The next step notices a missing folder.
   }
 }
 
-// Ranks get paths in the folder, and may change to another working directory.
+// Ranks get paths in the folder, and may change their working directory.
 std::string absolute(const std::string& directory) {
   std::error_code error;
   const auto path = std::filesystem::absolute(directory, error);

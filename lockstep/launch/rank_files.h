@@ -1,10 +1,10 @@
-// The files that the ranks' output goes to, in the layout of torchrun:
+// Files for the ranks' output, in the layout of torchrun:
 // DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME.
 //
-// Everything below DIRECTORY is made anew and is this user's alone: folders have mode 0700, files
-// 0600, and nothing that is there already, a symbolic link least of all, is ever opened.
+// Everything below DIRECTORY is made anew and belongs to this user alone: folders have mode 0700,
+// files 0600. Existing files and symbolic links are never opened.
 //
-// Thread safety: none. Blocking: never, beyond what a file system takes to make a file.
+// Thread safety: none. Blocking: only as long as the file system takes to make a file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// A file that is written to its end, while its disk has room.
+// A file that is written to its end, as long as its disk has room.
 class LogFile {
  public:
   LogFile() = default;
@@ -25,10 +25,10 @@ class LogFile {
   explicit operator bool() const { return static_cast<bool>(fd_); }
   const std::string& path() const { return path_; }
 
-  // Gives it to a rank, which then writes it by itself.
+  // Gives the file to a rank, which then writes it itself.
   FileDescriptor release() && { return std::move(fd_); }
 
-  // Writes all of it and returns 0, or the errno of what did not go in: the file is closed then.
+  // Writes all bytes and returns 0. On failure it returns the errno and closes the file.
   int write(std::string_view bytes);
 
  private:
@@ -38,29 +38,30 @@ class LogFile {
 
 class RankFiles {
  public:
-  // Makes `directory` when it is not there; there will be no files when it is empty.
-  // Errors: misuse when it cannot be made or written to.
+  // Makes `directory` when it does not exist; with an empty one there are no files. Errors: misuse
+  // when it cannot be made or written to.
   explicit RankFiles(std::string directory);
 
   explicit operator bool() const { return !directory_.empty(); }
 
-  // Files that are made from now on are those of this attempt; each has another number.
-  // Errors: system.
+  // Starts the files of an attempt; each attempt has another number. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // Errors: system when the file is there already, or cannot be made.
+  // Errors: system when the file exists already, or cannot be made.
   LogFile create(int local_rank, std::string_view name) const;
 
-  // Makes the rank's folder. Empty without a directory, or before the first attempt.
+  // Makes the rank's folder. Returns an empty path without a directory, or before the first
+  // attempt.
   std::string path_of(int local_rank, std::string_view name) const;
 
  private:
   FileDescriptor folder_of(int local_rank) const;
 
   std::string directory_;
-  FileDescriptor job_;  // The job's folder, in case its path comes to mean something else,
+  // The open folders of the job and of the attempt: their paths may come to mean something else.
+  FileDescriptor job_;
   std::string job_path_;
-  FileDescriptor attempt_;  // and the attempt's.
+  FileDescriptor attempt_;
   std::string attempt_path_;
 };
 

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// The group of all ranks: the only one of which the page says who is in it.
+// True for the group of all ranks: the only one whose members the page knows.
 bool in_world(const Activity& activity) {
   static const GroupName world = pack_group_name("world");
   return std::equal(world.begin(), world.end(), activity.group.begin(),
@@ -22,7 +22,7 @@ std::string state_of(const JobPage& page, int slot) {
   const char process = page.process_state(slot);
   if (process == 'T' || process == 't') return "stopped";
   if (process == '?' || process == 'Z' || process == 'X') return "ended";
-  if (page.phase(slot) != JobPage::Phase::alive) return "running";  // Without a group.
+  if (page.phase(slot) != JobPage::Phase::alive) return "running";  // It is in no group yet.
   if (page.lost(slot)) return "ended";
   return page.activity(slot).inside() ? "waiting" : "running";
 }
@@ -41,7 +41,7 @@ std::string last_of(const JobPage& page, int slot) {
   return describe(page.activity(slot));
 }
 
-// Who is at another group now may have been here before: that its activity cannot tell.
+// A rank that is in another group now may have been here before: its activity does not tell.
 bool yet_to_come(const Activity& other, std::uint64_t sequence) {
   return other.sequence() == 0 || (in_world(other) && other.sequence() < sequence);
 }

@@ -13,9 +13,10 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t longest_id = 80;  // Leaves room for what makes it unique.
+constexpr std::size_t longest_id = 80;  // Leaves room for the suffix that makes it unique.
 
-// Debian's /etc/hosts gives a host's own name the address 127.0.1.1, which no other host reaches.
+// Debian's /etc/hosts gives a host's own name the address 127.0.1.1, which other hosts cannot
+// reach.
 void require_reachable(const Endpoint& endpoint, const SocketAddress& address) {
   const bool is_name = endpoint.host.find_first_not_of("0123456789.:") != endpoint.host.npos &&
                        endpoint.host.find(':') == endpoint.host.npos;
@@ -27,8 +28,8 @@ void require_reachable(const Endpoint& endpoint, const SocketAddress& address) {
   });
 }
 
-// Who listens at the endpoint coordinates: the launcher of node 0 or, without node ranks, whoever
-// is first on the endpoint's host.
+// The launcher that listens at the endpoint coordinates: that of node 0 or, without node ranks, the
+// first one on the endpoint's host.
 std::unique_ptr<RendezvousEnd> make_end(const RunOptions& options,
                                         const std::optional<JobToken>& token) {
   require_hosts(options);

@@ -1,4 +1,4 @@
-// What is behind a Rendezvous: the end that coordinates, or one that has joined it.
+// Implementations behind Rendezvous: the coordinating end, and the joining ends.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Members mean what those of Rendezvous do.
+// Its members have the contracts of Rendezvous's.
 class RendezvousEnd {
  public:
   virtual ~RendezvousEnd() = default;
@@ -24,11 +24,11 @@ class RendezvousEnd {
   virtual void watch(std::vector<pollfd>& entries) const = 0;
   virtual Deadline deadline() const = 0;
   virtual std::vector<Order> serve(const std::vector<pollfd>& entries) = 0;
-  virtual bool flushed() const = 0;  // Nothing that was said is on its way.
+  virtual bool flushed() const = 0;  // No message is still to be sent.
   virtual std::string state() const = 0;
 };
 
-// HOST:PORT as it was given, and what it means here.
+// HOST:PORT as given, and its addresses as resolved here.
 struct Endpoint {
   std::string host;
   int port = 0;
@@ -38,17 +38,18 @@ struct Endpoint {
 // Errors: misuse.
 Endpoint parse_endpoint(const std::string& text);
 
-// For a job of one host; nobody joins it.
+// End for a job of one host: nobody joins it.
 std::unique_ptr<RendezvousEnd> make_single_end(const RunOptions& options);
 
-// `listener` listens at `address`, which is the endpoint's.
+// `listener` listens at `address`, one of the endpoint's.
 std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
                                                      const std::optional<JobToken>& token,
                                                      const Endpoint& endpoint,
                                                      const SocketAddress& address,
                                                      FileDescriptor listener);
 
-// `taken_here`: somebody on this host has the endpoint's port, perhaps another launcher of the job.
+// `taken_here`: a process on this host has the endpoint's port, perhaps another launcher of the
+// job.
 std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
                                                 const std::optional<JobToken>& token,
                                                 const Endpoint& endpoint, bool taken_here);

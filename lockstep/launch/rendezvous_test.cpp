@@ -52,7 +52,7 @@ std::vector<Order> turn(Rendezvous& host, Deadline limit) {
   return host.serve(entries);
 }
 
-// Agents of several hosts, whose loops take turns in this one thread.
+// Agents of several hosts: their loops take turns in this one thread.
 class AgentsOf {
  public:
   explicit AgentsOf(std::vector<RunOptions> jobs) {
@@ -60,7 +60,7 @@ class AgentsOf {
     orders_.resize(hosts_.size());
   }
 
-  // Until `host` has got an order of this kind; fails the test when that takes 20 s.
+  // Turns all loops until `host` has got an order of this kind; fails the test after 20 s.
   template <class Wanted>
   Wanted next(std::size_t host) {
     const Deadline limit = in(seconds(20));
@@ -87,7 +87,7 @@ class AgentsOf {
   std::vector<std::vector<Order>> orders_;
 };
 
-// Another host's agent as a process, which a test may kill or stop.
+// Another host's agent as a process that a test may kill or stop.
 class AgentProcess {
  public:
   explicit AgentProcess(const RunOptions& options) : pid_(::fork()) {
@@ -188,7 +188,7 @@ TEST(Rendezvous, ALauncherOfAnotherJobIsTurnedAway) {
   EXPECT_NE(end.why.find("'other'"), end.why.npos) << end.why;
 }
 
-// Keeps all that is logged while it lives.
+// Records all log lines during its lifetime.
 class Logged {
  public:
   Logged() {

@@ -1,4 +1,4 @@
-// A TCP port of this host that is kept free for one job, for programs whose rank 0 listens on
+// A TCP port of this host that is kept free for one job: for programs whose rank 0 listens on
 // MASTER_PORT.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -10,19 +10,19 @@
 
 namespace lockstep {
 
-// As long as this lives, the kernel gives the port to nobody who asks for any port, nor to
-// whoever asks for it without SO_REUSEADDR. Whoever asks for it with SO_REUSEADDR, as servers
-// do, may bind it and listen.
+// During its lifetime the kernel gives the port only to a process that asks for it with
+// SO_REUSEADDR, as servers do: that process may bind it and listen. The kernel never chooses it as
+// a free port.
 class ReservedPort {
  public:
-  // Of a numeric address of this host; any free one for port 0. Errors: misuse, with the process
-  // that listens there already; system.
+  // `address` is a numeric address of this host; port 0 means any free port. Errors: misuse, with
+  // the process that listens there already; system.
   explicit ReservedPort(const std::string& address = "127.0.0.1", int port = 0);
 
   int number() const { return number_; }
 
  private:
-  FileDescriptor socket_;  // Bound, and never listening.
+  FileDescriptor socket_;  // Bound, but never listening.
   int number_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// How long to wait before a program that failed is started anew.
+// Pause before a failed program is restarted.
 //
 // The first restart is at once. The pause before the next is a tenth of a second, and doubles with
-// each further failure, up to a limit. After an attempt that lived as long as that limit the next
-// restart is at once again. So in the long run starts are at least that far apart.
+// each further failure, up to a limit. After an attempt that lived as long as the limit, the next
+// restart is at once again. So starts are, on average, at least that far apart.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,10 +17,10 @@ namespace lockstep {
 
 class RestartBackoff {
  public:
-  // 0 for no pauses at all.
+  // `longest` is the limit; 0 for no pauses at all.
   explicit RestartBackoff(std::chrono::milliseconds longest) : longest_(longest) {}
 
-  // The pause after an attempt that failed when it had lived for `lived`.
+  // Returns the pause after an attempt that failed after `lived`.
   std::chrono::milliseconds after(Clock::duration lived) {
     if (lived >= longest_) next_ = none;
     return std::exchange(next_, std::clamp(2 * next_, std::min(shortest, longest_), longest_));

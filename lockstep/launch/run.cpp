@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::chrono::milliseconds time_to_die = std::chrono::seconds(5);
 
-// After this no descriptor of ours can become 0, 1 or 2 by chance.
+// Keeps descriptors of ours from becoming 0, 1 or 2 by chance.
 void open_standard_streams() {
   int fd = 0;
   do {
@@ -38,7 +38,7 @@ void open_standard_streams() {
   ::close(fd);
 }
 
-// What this process has inherited is not for the ranks.
+// Descriptors that this process has inherited are not for the ranks.
 void close_all_on_exec() {
   for (const std::string& name : names_in("/proc/self/fd")) {
     int fd = 0;
@@ -47,12 +47,12 @@ void close_all_on_exec() {
   }
 }
 
-// The signals that this launcher acts on, blocked from now on: they are waited for instead.
+// Blocks the signals that this launcher acts on: it waits for them instead.
 sigset_t take_signals(const RunOptions& options) {
-  ::signal(SIGCHLD, SIG_DFL);  // If it was inherited as ignored, there would be no exit codes.
+  ::signal(SIGCHLD, SIG_DFL);  // An inherited SIG_IGN would lose all exit codes.
   sigset_t signals;
   ::sigemptyset(&signals);
-  // The latter two end nothing here: they are passed on to ranks that want them.
+  // SIGUSR1 and SIGUSR2 end nothing here: they are passed on to ranks that handle them.
   for (const int signal : {SIGCHLD, SIGUSR1, SIGUSR2}) ::sigaddset(&signals, signal);
   const std::vector<int> usual{SIGINT, SIGTERM, SIGQUIT, SIGHUP};
   for (const int signal : options.signals_to_handle.empty() ? usual : options.signals_to_handle)
@@ -62,8 +62,7 @@ sigset_t take_signals(const RunOptions& options) {
   if (hangup.sa_handler == SIG_IGN) ::sigdelset(&signals, SIGHUP);  // nohup(1) ignores it.
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 
-  // Neither a reader who is gone, nor a limit of files, nor writing from the background may stop
-  // us.
+  // A reader that has gone, a file size limit, or a write from the background must not stop us.
   sigset_t nuisances;
   ::sigemptyset(&nuisances);
   for (const int signal : {SIGPIPE, SIGTTOU, SIGXFSZ}) ::sigaddset(&nuisances, signal);
@@ -73,10 +72,11 @@ sigset_t take_signals(const RunOptions& options) {
 
 int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
              int lifeline) {
-  // Not in the terminal's foreground group: the guardian alone gets its Ctrl-C, and passes it on.
+  // Leaves the terminal's foreground group: the guardian alone gets its Ctrl-C, and passes it on.
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "lockstep-agent");
-  ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // Even if it is stopped it is to notice that we are gone.
+  ::prctl(PR_SET_PDEATHSIG,
+          SIGCONT);  // Wakes the agent, even if stopped, when the guardian has ended.
   try {
     adopt_orphans();
     return Agent(options, binding, signals, lifeline).run();
@@ -91,7 +91,7 @@ int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset
   }
 }
 
-// Reaps whatever has ended; the agent's wait status when that has.
+// Reaps all ended children; returns the agent's wait status if it is one of them.
 std::optional<int> reap(pid_t agent) {
   std::optional<int> agents_status;
   int status = 0;
@@ -100,16 +100,16 @@ std::optional<int> reap(pid_t agent) {
   return agents_status;
 }
 
-// The agent has it. This process's environment is not to show it either.
+// The agent has the token. This process's environment must not show it, either.
 void forget_job_token() {
   try {
     read_job_token();
-  } catch (const Error&) {  // The agent says what is wrong with it.
+  } catch (const Error&) {  // The agent reports what is wrong with it.
   }
 }
 
-// `inherited` are children that this process had before: a shell that has become the launcher by
-// exec may have had some.
+// `inherited` are children that this process had before: a shell that became the launcher by exec
+// may have had some.
 int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited,
           LogFormat format) {
   forget_job_token();
@@ -120,7 +120,7 @@ int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inheri
       status = reap(agent);
     else if (signal > 0) {
       ::kill(agent, signal);
-      ::kill(agent, SIGCONT);  // Stopped, it would not act on it.
+      ::kill(agent, SIGCONT);  // A stopped agent would not act on the signal.
     }
   }
   end_descendants(time_to_die, inherited);
@@ -136,7 +136,7 @@ int run(const RunOptions& options) {
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
   require(options.max_restarts >= 0, "a job cannot be started anew less than never");
   require_hosts(options);
-  // Refuses what cannot be, before all else.
+  // Refuses invalid options first.
   const BindingPlan binding = plan_binding(options.nproc_per_node, options.bind);
   open_standard_streams();
   close_all_on_exec();
@@ -144,7 +144,7 @@ int run(const RunOptions& options) {
   adopt_orphans();
   const sigset_t signals = take_signals(options);
 
-  int lifeline[2];  // Nothing is ever written: its end is the guardian's.
+  int lifeline[2];  // Never written to: the guardian holds the other end.
   if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("pipe");
   FileDescriptor agents_end(lifeline[0]);
   FileDescriptor guardians_end(lifeline[1]);

@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds time_to_answer = 1s;
 
-// What an address of ours says, lockstep/UID/agent/PID.N/JOB.
+// Parts of an agent's address, lockstep/UID/agent/PID.N/JOB.
 struct AgentName {
   unsigned user = 0;
   int pid = 0;
@@ -44,15 +44,15 @@ std::optional<AgentName> parse(const std::string& name) {
   return agent;
 }
 
-// An agent that is being asked.
+// An agent that has been asked for its status.
 struct Asked {
   AgentName name;
-  FileDescriptor socket;  // None once it has answered, or can no longer.
+  FileDescriptor socket;  // Empty once it has answered, or cannot answer any more.
   std::string answer = {};
   bool ended = false;
 };
 
-// The sockets that somebody listens on; those that were accepted from one bear its name as well.
+// Returns the names of listening sockets; the sockets that they accepted have the same names.
 std::vector<std::string> listening_names() {
   constexpr const char* listening = "00010000";  // __SO_ACCEPTCON
   std::ifstream table("/proc/self/net/unix");
@@ -66,7 +66,7 @@ std::vector<std::string> listening_names() {
   return names;
 }
 
-// Anybody may listen under anybody's name: it must be the user that the name says.
+// Any user may listen under any name: the listener must be the user in the name.
 bool is_of_user(const Asked& agent) {
   ucred peer{};
   socklen_t length = sizeof peer;
@@ -74,7 +74,7 @@ bool is_of_user(const Asked& agent) {
          peer.uid == agent.name.user;
 }
 
-// Empty when it is not for us, or has ended.
+// Returns nothing when the agent is not for us, or has ended.
 std::optional<Asked> ask(const std::string& address_name) {
   const auto name = parse(address_name);
   if (!name || (name->user != ::geteuid() && ::geteuid() != 0)) return std::nullopt;
@@ -83,7 +83,7 @@ std::optional<Asked> ask(const std::string& address_name) {
   const StatusAddress address(address_name);
   if (::connect(agent.socket.get(), address.get(), address.length) != 0) {
     if (errno != EAGAIN) return std::nullopt;
-    agent.socket = FileDescriptor();  // So many wait there already that it must be stuck.
+    agent.socket = FileDescriptor();  // Its queue is full: it must be stuck.
     return agent;
   }
   return is_of_user(agent) ? std::optional(std::move(agent)) : std::nullopt;
@@ -103,7 +103,7 @@ void read_answers(std::vector<Asked>& agents) {
   const Deadline deadline = in(time_to_answer);
   while (true) {
     std::vector<pollfd> entries;
-    for (const Asked& agent : agents)  // poll() passes over a descriptor of -1.
+    for (const Asked& agent : agents)  // poll() skips a descriptor of -1.
       entries.push_back({agent.socket.get(), POLLIN, 0});
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     const bool open = std::any_of(agents.begin(), agents.end(),

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// What /proc/PID/status says after `name`; empty when the process is gone.
+// Returns the value of `name` in /proc/PID/status; empty when the process has gone.
 std::string status_field(pid_t pid, std::string_view name) {
   std::ifstream in(fmt::format("/proc/{}/status", pid));
   for (std::string line; std::getline(in, line);)

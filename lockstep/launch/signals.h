@@ -9,13 +9,13 @@
 
 namespace lockstep {
 
-// "SIGTERM", or "signal 77" for one without a name.
+// Returns "SIGTERM", or "signal 77" for a signal without a name.
 std::string signal_name(int signal);
 
-// Whether the process has a handler for it, as /proc says; false when it is gone.
+// True if the process has a handler for the signal, according to /proc; false when it has gone.
 bool catches(pid_t pid, int signal);
 
-// Whether a signal has stopped the process, or a debugger has.
+// True if a signal or a debugger has stopped the process.
 bool is_stopped(pid_t pid);
 
 }  // namespace lockstep

@@ -12,9 +12,9 @@
 namespace lockstep {
 namespace {
 
-// The same pipe or terminal, with a non-blocking mode that is ours alone: O_NONBLOCK on the
-// descriptor itself would reach every process that has inherited it. Empty for anything else, or
-// when it belongs to another user.
+// Reopens the same pipe or terminal with a non-blocking mode of our own: O_NONBLOCK on the
+// descriptor itself would affect every process that has inherited it. Empty for any other file, or
+// one of another user.
 FileDescriptor reopen(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0 || !(S_ISFIFO(status.st_mode) || ::isatty(fd) == 1)) return {};
@@ -31,7 +31,7 @@ bool may_block(int fd) {
 }  // namespace
 
 Sink::Sink(int fd) : reopened_(reopen(fd)), fd_(reopened_ ? reopened_.get() : fd) {
-  // Where write() may block, PIPE_BUF bytes is what a pipe has room for when poll() says so.
+  // If write() may block, a pipe that poll() reports ready has room for PIPE_BUF bytes.
   largest_write_ = !reopened_ && may_block(fd) ? PIPE_BUF : 64 * 1024;
 }
 
@@ -65,7 +65,7 @@ int Sink::serve(const std::vector<pollfd>& entries) {
   return reason;
 }
 
-// As many whole lines as may be written at once, or the beginning of one that is longer.
+// Returns as many whole lines as may be written at once, or the beginning of a longer line.
 std::string_view Sink::next_write() const {
   const std::string_view rest = std::string_view(pending_).substr(begin_);
   if (rest.size() <= largest_write_) return rest;
@@ -73,7 +73,7 @@ std::string_view Sink::next_write() const {
   return rest.substr(0, newline == rest.npos ? largest_write_ : newline + 1);
 }
 
-// What has been written is taken away by halves: each byte is moved once at most.
+// Written text is removed when it is half of the buffer: each byte is moved at most once.
 void Sink::advance(std::size_t written) {
   begin_ += written;
   if (begin_ < pending_.size() / 2) return;

@@ -1,5 +1,5 @@
-// Where the launcher writes: its stdout or stderr. Never blocks, so that a reader who is slow,
-// or has stopped reading, keeps nobody from watching the ranks.
+// Output of the launcher: its stdout or stderr. It never blocks, so a reader that is slow, or has
+// stopped reading, does not disturb the watching of the ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,20 +20,20 @@ class Sink {
   // `fd` is borrowed and must outlive the sink.
   explicit Sink(int fd);
 
-  // Takes text that is to be written some time. Up to 64 KiB of whole lines go in one write();
-  // nothing else of ours comes between.
+  // Queues text to be written. Up to 64 KiB of whole lines go in one write(), and no other text of
+  // ours comes between.
   void add(std::string_view text);
 
   bool pending() const { return begin_ < pending_.size(); }
 
-  // Too much is pending: nothing should be added until the reader has caught up.
+  // Too much is pending: add nothing until the reader has caught up.
   bool full() const { return pending_.size() - begin_ > capacity; }
 
-  // Adds what poll() has to watch, then acts on what it saw.
+  // Adds the descriptor that poll() has to watch, then acts on its result.
   void watch(std::vector<pollfd>& entries) const;
 
-  // The errno with which the reader was lost, when that has happened just now; otherwise 0.
-  // What is pending is dropped then, and whatever is added later.
+  // Returns the errno with which the reader has just been lost, otherwise 0. Then pending text is
+  // dropped, and all text that is added later.
   int serve(const std::vector<pollfd>& entries);
 
   void drop();
@@ -49,10 +49,10 @@ class Sink {
   std::size_t largest_write_;
   bool lost_ = false;
   std::string pending_;
-  std::size_t begin_ = 0;  // What is before it has been written.
+  std::size_t begin_ = 0;  // Bytes before it have been written.
 };
 
-// Whether both are the same pipe, terminal or file.
+// True if both are the same pipe, terminal or file.
 bool same_file(int a, int b);
 
 }  // namespace lockstep

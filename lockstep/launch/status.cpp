@@ -50,7 +50,7 @@ StatusService::StatusService(const std::string& job_id, std::function<JobStatus(
     : listener_(listen_as(job_id)), status_(std::move(status)) {}
 
 void StatusService::watch(std::vector<pollfd>& entries) const {
-  // Without a descriptor for whoever asks, the listener would stay ready and the loop not rest.
+  // Without a free descriptor for a client, the listener would stay ready and the loop would spin.
   if (Clock::now() >= accept_again_) entries.push_back({listener_.get(), POLLIN, 0});
   for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLOUT, 0});
 }
@@ -63,13 +63,13 @@ void StatusService::serve(const std::vector<pollfd>& entries) {
   if (events_of(entries, listener_.get()) != 0) accept_client();
 }
 
-// One a turn: whoever asks without end takes no more than every other turn of the loop.
+// Accepts one client per turn, so that endless requests take at most every other turn of the loop.
 void StatusService::accept_client() {
   FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) accept_again_ = in(pause_without_descriptors);
   if (!socket || !may_ask(socket.get())) return;
   Client client{std::move(socket), to_json(status_()), in(time_to_read)};
-  if (!send(client)) return;  // The kernel keeps what has been sent until it is read.
+  if (!send(client)) return;  // The kernel keeps sent data until it is read.
   if (clients_.size() == most_clients) clients_.erase(clients_.begin());
   clients_.push_back(std::move(client));
 }

@@ -1,5 +1,5 @@
-// How `lockstep status` learns of a user's jobs: each agent answers on an abstract Unix socket,
-// which has no name in any file system and ends with the agent.
+// Connection from `lockstep status` to a user's jobs: each agent answers on an abstract Unix
+// socket, which has no name in any file system and ends with the agent.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,15 +22,15 @@ struct RankStatus {
   int rank = 0;
   int pid = 0;
   std::string state = {};           // "starting", "running", "stopped", "waiting", "ended".
-  std::vector<int> waits_for = {};  // The ranks that have yet to come, where that is known.
+  std::vector<int> waits_for = {};  // Ranks that have not come yet, where known.
   std::uint64_t step = 0;
-  std::string last = {};      // What describe(Activity) says.
+  std::string last = {};      // Text of describe(Activity).
   std::string bound_to = {};  // Cores, such as "0-3"; empty when it is not bound.
 };
 
 struct JobStatus {
   std::string job_id = {};
-  std::string program = {};  // And its arguments.
+  std::string program = {};  // With its arguments.
   int agent_pid = 0;
   std::string host = {};
   int node = 0;
@@ -39,18 +39,18 @@ struct JobStatus {
   int attempt = 0;
   std::string state = {};              // "running", "ending", "waiting for hosts"; or no_answer.
   double seconds = 0;                  // Since the agent started.
-  std::vector<RankStatus> ranks = {};  // Of this host.
+  std::vector<RankStatus> ranks = {};  // Ranks of this host.
 };
 
-// The state of a job whose agent is stopped, or stuck: of it only job_id, program, agent_pid and
-// host are known.
+// State of a job whose agent is stopped or stuck. Only its job_id, program, agent_pid and host are
+// known.
 inline constexpr const char* no_answer = "does not answer";
 
-// The agent's side. Answers whoever runs as the same user, and root, as soon as they connect.
+// The agent's side: answers processes of the same user, and of root, as soon as they connect.
 //
-// Thread safety: none; used by the one thread whose poll() loop it is part of. Blocking: never. Of
-// askers who do not read, the latest few are waited for, and none for longer than it takes the next
-// one to come. Errors: system.
+// Thread safety: none; used by the one thread whose poll() loop it is part of.
+// Blocking: never. A client that does not read is dropped after 2 s, at the next serve(), or when
+// 16 newer ones have come. Errors: system.
 class StatusService {
  public:
   StatusService(const std::string& job_id, std::function<JobStatus()> status);
@@ -61,12 +61,12 @@ class StatusService {
  private:
   struct Client {
     FileDescriptor socket;
-    std::string rest;  // What has yet to be sent.
+    std::string rest;  // Bytes still to be sent.
     Deadline deadline;
   };
 
   void accept_client();
-  static bool send(Client& client);  // False when that was all, or it is gone.
+  static bool send(Client& client);  // False when all bytes are sent, or the client has gone.
 
   FileDescriptor listener_;
   std::function<JobStatus()> status_;
@@ -74,15 +74,15 @@ class StatusService {
   Deadline accept_again_ = Clock::now();
 };
 
-// What the page knows of the rank in `slot`. Ranks are counted from `first_rank`, that of slot 0. A
-// rank that has never taken its slot has pid 0: whoever started it knows better.
+// Returns what the page knows of the rank in `slot`. `first_rank` is the rank of slot 0. A rank
+// that has never taken its slot has pid 0: the process that started it knows the pid.
 RankStatus status_of(const JobPage& page, int slot, int first_rank = 0);
 
-// What it is at, for people: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
+// Describes its activity: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
 LOCKSTEP_API std::string describe(const RankStatus& rank);
 
-// The other side: this user's jobs on this host, everybody's when asked by root; the oldest first.
-// Those whose agents do not answer within a second come last. Blocking: about as long.
+// The client's side: returns this user's jobs on this host, or every user's for root, oldest first.
+// Jobs whose agents do not answer within a second come last. Blocking: about as long.
 LOCKSTEP_API std::vector<JobStatus> running_jobs();
 
 LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);

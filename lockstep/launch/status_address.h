@@ -19,14 +19,14 @@ namespace lockstep {
 inline constexpr std::string_view status_root = "lockstep/";
 inline constexpr std::string_view status_service = "/agent/";
 
-// With this socket type a message has no limit but ours.
+// With this socket type, only `longest_status` limits a message's size.
 inline constexpr int status_socket = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-// An answer that is longer is not one of ours.
+// A longer answer does not come from an agent.
 inline constexpr std::size_t longest_status = std::size_t{4} << 20;
 
 struct StatusAddress {
-  // `name` is without the zero byte that makes it abstract, and at most 100 bytes long.
+  // `name` lacks the zero byte that makes it abstract, and is at most 100 bytes long.
   explicit StatusAddress(std::string_view name) {
     value.sun_family = AF_UNIX;
     name = name.substr(0, sizeof value.sun_path - 1);
@@ -39,7 +39,7 @@ struct StatusAddress {
   socklen_t length = 0;
 };
 
-// /proc/net/unix shows names as they are: a job's id must not break its lines, nor ours.
+// /proc/net/unix shows names unescaped: a job's id must not break its lines, nor ours.
 inline std::string status_name_of_job(std::string_view job_id) {
   std::string name(job_id.substr(0, 48));
   for (char& each : name)

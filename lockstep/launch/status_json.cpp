@@ -30,8 +30,8 @@ ordered_json object_of(const JobStatus& job) {
           {"ranks", std::move(ranks)}};
 }
 
-// A program's arguments may be any bytes: what is no UTF-8 is replaced, and control characters, of
-// which some would be obeyed by a terminal, are escaped with all that is not ASCII.
+// A program's arguments may be any bytes. Invalid UTF-8 is replaced. All that is not ASCII is
+// escaped, and so are control characters, because a terminal would obey some of them.
 std::string text_of(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', true, ordered_json::error_handler_t::replace);
 }

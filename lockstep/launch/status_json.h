@@ -1,5 +1,5 @@
-// A JobStatus on its way from an agent to whoever asked: one JSON object. Both are of the same
-// host, not always of the same version: what is missing has its default.
+// A JobStatus as one JSON object, on its way from an agent to a client. Both are on the same host,
+// but maybe of different versions: missing fields have their defaults.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,7 +13,7 @@ namespace lockstep {
 
 std::string to_json(const JobStatus& job);
 
-// Empty when it is none.
+// Empty when `text` is not a job's status.
 std::optional<JobStatus> job_status_in(const std::string& text);
 
 }  // namespace lockstep

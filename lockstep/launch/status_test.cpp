@@ -25,7 +25,7 @@ using test::ServingStatus;
 
 using namespace std::chrono_literals;
 
-// Other jobs may run here: ids that only this process has.
+// Ids that only this process has: other jobs may run on this host.
 std::string own_id(const std::string& name) { return name + "-" + std::to_string(::getpid()); }
 
 std::optional<JobStatus> job_named(const std::string& id) {
@@ -61,7 +61,7 @@ void turn(StatusService& service) {
   service.serve(entries);
 }
 
-// The socket of the service of this process that was made for `id`.
+// Connects to this process's service for `id`.
 FileDescriptor connect_to(const std::string& id) {
   std::ifstream table("/proc/self/net/unix");
   for (std::string line; std::getline(table, line);) {
@@ -150,7 +150,7 @@ TEST(Status, OfAnAgentWithAFullQueueSaysThatItDoesNotAnswer) {
 TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
   const std::string id = own_id("unread");
   JobStatus large = example(id);
-  large.program.assign(3 << 20, 'x');  // More than a socket takes in.
+  large.program.assign(3 << 20, 'x');  // More than a socket buffers.
   StatusService service(id, [&] { return large; });
   std::vector<FileDescriptor> clients;
   for (int i = 0; i < 40; ++i) {
@@ -164,7 +164,7 @@ TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
   service.watch(entries);
   EXPECT_EQ(entries.size(), 1U + 16) << "no more than 16 are waited for";
   std::this_thread::sleep_for(2100ms);
-  turn(service);  // Those whose time is over go, though none of them can be written to.
+  turn(service);  // Clients past their deadline go, although none of them is writable.
   entries.clear();
   service.watch(entries);
   EXPECT_EQ(entries.size(), 1U);
@@ -220,7 +220,7 @@ TEST(Status, IsJsonWhateverTheBytesOfAProgramsArguments) {
   EXPECT_EQ(nlohmann::json::parse(to_json(std::vector<JobStatus>{})).size(), 0U);
 }
 
-// A child that enters `slot` of the page and waits to be killed.
+// Starts a child that enters `slot` of the page and waits to be killed.
 pid_t start_rank(JobPage& page, int slot) {
   const pid_t pid = ::fork();
   if (pid == 0) {

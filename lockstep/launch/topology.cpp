@@ -19,7 +19,7 @@ namespace {
 using Machine = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
 
 // hwloc's plugins look at devices. Their libraries (OpenCL's, X11's) take some 20 ms to load, and
-// may start threads, of which a process that is about to fork must have none.
+// may start threads. A process that is about to fork must have no threads.
 class WithoutPlugins {
  public:
   WithoutPlugins() {
@@ -33,11 +33,11 @@ class WithoutPlugins {
 
  private:
   static constexpr const char* variable = "HWLOC_PLUGINS_PATH";
-  const bool alone_ = std::getenv(variable) == nullptr;  // Else the user's word counts.
+  const bool alone_ = std::getenv(variable) == nullptr;  // Otherwise the user's own value counts.
 };
 
-// Looks at processors, caches and nodes alone: devices, and moving from core to core to ask each,
-// would take most of the time.
+// Examines processors, caches and nodes only. Devices, and visits to every core, would take most of
+// the time.
 Machine load(const char* synthetic) {
   const WithoutPlugins only_what_is_built_in;
   hwloc_topology_t raw = nullptr;
@@ -46,7 +46,7 @@ Machine load(const char* synthetic) {
   ::hwloc_topology_set_all_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   for (const auto type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_CORE})
     ::hwloc_topology_set_type_filter(raw, type, HWLOC_TYPE_FILTER_KEEP_ALL);
-  // A node that is neither a package nor a cache needs one to be attached to.
+  // A node that is neither a package nor a cache needs a group to be attached to.
   ::hwloc_topology_set_type_filter(raw, HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
   ::hwloc_topology_set_flags(
       raw, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING | HWLOC_TOPOLOGY_FLAG_NO_DISTANCES |
@@ -66,7 +66,7 @@ Core core_of(hwloc_topology_t machine, hwloc_obj_t processor) {
   const hwloc_obj_t package = above(machine, HWLOC_OBJ_PACKAGE, processor);
   const hwloc_obj_t cache = above(machine, HWLOC_OBJ_L3CACHE, processor);
   if (package != nullptr) core.package = static_cast<int>(package->os_index);
-  // Of several near ones, the kernel numbers that of plain memory first.
+  // Among several near nodes, the kernel numbers that of plain memory first.
   core.node = std::max(0, ::hwloc_bitmap_first(processor->nodeset));
   core.l3 = cache != nullptr ? static_cast<int>(cache->logical_index) : -1;
   if (cache != nullptr) core.l3_bytes = cache->attr->cache.size;
@@ -76,7 +76,7 @@ Core core_of(hwloc_topology_t machine, hwloc_obj_t processor) {
 Topology topology_of(hwloc_topology_t machine, const std::vector<int>& mask) {
   Topology topology;
   topology.nodes = ::hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_NUMANODE);
-  hwloc_obj_t last = nullptr;  // The core that the latest processor is in.
+  hwloc_obj_t last = nullptr;  // Core of the latest processor.
   for (hwloc_obj_t processor = nullptr;
        (processor = ::hwloc_get_next_obj_by_type(machine, HWLOC_OBJ_PU, processor)) != nullptr;) {
     const int cpu = static_cast<int>(processor->os_index);
@@ -96,7 +96,7 @@ Topology topology_of(hwloc_topology_t machine, const std::vector<int>& mask) {
 }  // namespace
 
 std::vector<int> affinity_mask() {
-  // A fixed cpu_set_t is too small for the largest hosts, and the kernel then says EINVAL.
+  // A fixed cpu_set_t is too small for the largest hosts: the kernel then returns EINVAL.
   for (int capacity = CPU_SETSIZE; capacity <= 1 << 20; capacity *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
         CPU_ALLOC(capacity), [](cpu_set_t* memory) { CPU_FREE(memory); });

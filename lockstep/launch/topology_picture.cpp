@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The cores of one line: they share all that a line names.
+// Cores of one line of the picture: they share all that the line names.
 struct Line {
   Core shared;  // With the processors of all of them.
   int cores = 0;
@@ -47,7 +47,7 @@ std::vector<int> common(const std::vector<int>& a, const std::vector<int>& b) {
   return both;
 }
 
-// "  rank 0: 0-3  ranks 1-2: 4-7", of the ranks that have processors of this line.
+// Returns "  rank 0: 0-3  ranks 1-2: 4-7" for the ranks with processors of this line.
 std::string tenants_of(const Line& line, const std::vector<RankBinding>& ranks) {
   std::string text;
   for (std::size_t first = 0; first < ranks.size();) {

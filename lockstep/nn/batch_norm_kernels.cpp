@@ -18,8 +18,8 @@ namespace {
 template <class T>
 using Channel = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// A packed tensor as `planes` times `channels` runs of `run` elements of one channel each. With
-// channels last `run` is 1, and a plane is a row of all channels.
+// A packed tensor as `planes` times `channels` runs; each run has `run` elements of one channel.
+// With channels last, `run` is 1 and a plane is one row of all channels.
 struct Layout {
   explicit Layout(const at::Tensor& tensor) : channels(tensor.size(1)) {
     const std::int64_t per_channel = tensor.numel() / std::max<std::int64_t>(channels, 1);
@@ -39,9 +39,8 @@ std::int64_t blocks_of(const Layout& layout) {
   return (layout.planes + rows_of_block - 1) / rows_of_block;
 }
 
-// Calls body(0) to body(count - 1) on ATen's threads. at::parallel_for() is a template that runs
-// serially when compiled without LibTorch's own OpenMP; an iterator's loop is split inside
-// LibTorch.
+// Calls body(0) to body(count - 1) on ATen's threads. at::parallel_for() is a template and runs
+// serially unless compiled with LibTorch's own OpenMP. An iterator's loop is split inside LibTorch.
 template <class Body>
 void parallel(std::int64_t count, const Body& body) {
   if (count == 0) return;
@@ -58,7 +57,7 @@ void parallel(std::int64_t count, const Body& body) {
 
 // --- Moments -------------------------------------------------------------------------------------
 
-// Sums in this many places side by side, which the compiler makes vectors of.
+// Number of partial sums side by side, which the compiler turns into vectors.
 constexpr std::int64_t lanes = 16;
 
 template <class Sum, class Value>
@@ -73,8 +72,8 @@ Sum sum_of(std::int64_t count, const Value& value) {
   return total;
 }
 
-// Around a first estimate of the mean, so that the sums lose no digits where the mean is far from
-// zero; twice over values that stay in the first cache.
+// Sums distances from a first estimate of the mean, so that no digits are lost when the mean is far
+// from zero. The second pass reads the values from the first-level cache.
 template <class T>
 Moments moments_of_chunk(const T* values, std::int64_t count) {
   using Sum = Channel<T>;
@@ -108,8 +107,8 @@ std::vector<Moments> moments_of_planes(const T* input, const Layout& layout) {
   return moments;
 }
 
-// By ATen, which is quick here. Running statistics, though not wanted, are what makes it use the
-// channels' type for half precision too.
+// Uses ATen, which is fast for this layout. The running statistics are passed only because ATen
+// then uses the channel type for half precision too.
 std::vector<Moments> moments_of_rows(const at::Tensor& input, const Layout& layout) {
   std::vector<Moments> moments(static_cast<std::size_t>(layout.channels));
   if (layout.planes == 0) return moments;
@@ -128,7 +127,7 @@ std::vector<Moments> moments_of_rows(const at::Tensor& input, const Layout& layo
 
 // --- The gradient of the input -------------------------------------------------------------------
 
-// What of_run() and of_row() read and write; nothing overlaps.
+// The inputs and outputs of of_run() and of_row(); nothing overlaps.
 template <class T>
 struct Gradient {
   const T* gradient;

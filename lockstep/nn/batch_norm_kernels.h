@@ -1,7 +1,8 @@
-// The two steps of a batch norm over several ranks for which ATen has no function, or a slow one.
+// Two steps of a batch norm over several ranks for which ATen has no function, or only a slow one.
 //
 // Tensors are [N, C, ...] and packed: contiguous, or contiguous in a channels-last format.
-// Thread safety: yes. They use the calling thread's share of ATen's threads.
+// Thread safety: every function may be called from any thread, and uses that thread's share of
+// ATen's threads.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,19 +15,20 @@
 
 namespace lockstep {
 
-// Itself, or a packed copy of it; autograd sees the copy.
+// Returns the tensor itself if it is packed, otherwise a packed copy. Autograd records the copy.
 at::Tensor packed(const at::Tensor& tensor);
 at::Tensor packed_like(const at::Tensor& tensor, const at::Tensor& model);
 
-// The type in which ATen keeps what belongs to a channel: float for half precision.
+// The type of ATen's per-channel tensors: float for half precision.
 at::ScalarType channel_type(at::ScalarType input);
 
-// Of each channel. Where channels do not come last the input is read once and vectorised; ATen's
-// batch_norm_update_stats takes 3 to 7 times as long there, var_mean some 20 times.
+// The moments of each channel. Where channels are not the last dimension, the input is read once
+// and vectorised. There ATen's batch_norm_update_stats takes 3 to 7 times as long, and var_mean
+// some 20 times.
 std::vector<Moments> channel_moments(const at::Tensor& input);
 
-// scale * (gradient - offset - (input - mean) * slope), where the four are of each channel, as rows
-// of `coefficients` in this order: mean, offset, slope, scale. [4, C], contiguous, channel_type().
+// scale * (gradient - offset - (input - mean) * slope). `coefficients` has one row for each of
+// mean, offset, slope and scale, in this order: [4, C], contiguous, channel_type().
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& input,
                           const at::Tensor& coefficients);
 

@@ -33,8 +33,7 @@ template <class BatchNorm>
 std::shared_ptr<SyncBatchNormImpl> synced_if(const Module& module) {
   if (typeid(module) != typeid(BatchNorm)) return nullptr;
   const auto& plain = static_cast<const BatchNorm&>(module);
-  torch::nn::BatchNormOptions as_made =
-      plain.options;  // Those that the program may have changed since
+  torch::nn::BatchNormOptions as_made = plain.options;  // The program may have changed these since
   as_made.affine(plain.weight.defined()).track_running_stats(plain.running_mean.defined());
   auto sync = std::make_shared<SyncBatchNormImpl>(as_made);
   sync->options = plain.options;
@@ -44,7 +43,7 @@ std::shared_ptr<SyncBatchNormImpl> synced_if(const Module& module) {
   return sync;
 }
 
-// Nothing for a class derived from BatchNorm, which may do something else.
+// Returns null for a class derived from BatchNorm, which may do something else.
 std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
   auto sync = synced_if<torch::nn::BatchNorm1dImpl>(module);
   if (!sync) sync = synced_if<torch::nn::BatchNorm2dImpl>(module);
@@ -52,7 +51,8 @@ std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
   return sync;
 }
 
-// What is to be done, found before anything is: so that nothing is when something cannot be.
+// A plan of all replacements. It is complete before anything is changed, so a refusal changes
+// nothing.
 class Conversion {
  public:
   void plan(Module& module, const std::string& path) {
@@ -94,10 +94,11 @@ class Conversion {
     std::vector<std::pair<AnyModule*, AnyModule>> elements;
   };
 
-  // False when `child` is registered with the Sequential but is not among what it runs.
+  // Returns false if `child` is registered with the Sequential but is not among the modules that it
+  // runs.
   bool plan_element(SequentialImpl& sequential, const std::string& key,
                     const std::shared_ptr<Module>& child, const std::string& path) {
-    auto& sync = replacements_[child.get()];  // One that is held several times remains one.
+    auto& sync = replacements_[child.get()];  // A module held several times is replaced by one.
     const bool is_new = sync == nullptr;
     if (is_new) sync = synced(*child);
     if (!sync) return false;

@@ -33,7 +33,7 @@ void in_a_group(const std::function<void(const ProcessGroup&)>& body) {
   run_in_process(2, [&](const ProcessGroup& group) { body(group); });
 }
 
-// A Sequential within another must be of a class with a forward() that is no template.
+// A Sequential within another must be of a class whose forward() is not a template.
 struct Inner : torch::nn::SequentialImpl {
   torch::Tensor forward(const torch::Tensor& input) { return SequentialImpl::forward(input); }
 };
@@ -66,7 +66,7 @@ TEST(ConvertSyncBatchnorm, ReplacesElementsOfSequentialsAtAnyDepth) {
     EXPECT_EQ(block.named_modules("", false)["layers.1"], block.layers[1]);
     EXPECT_EQ(block.named_modules("", false)["layers.2.0"], nested->ptr(0));
     const torch::Tensor out = block.layers->forward(torch::ones({2, 4}) * (group.rank() + 1));
-    EXPECT_GT(out.abs().sum().item<float>(), 1);  // Alone, a constant becomes zero.
+    EXPECT_GT(out.abs().sum().item<float>(), 1);  // A constant would become zero on a single rank.
   });
 }
 
@@ -151,7 +151,7 @@ struct Typed : torch::nn::Module {
   torch::nn::ModuleDict dict{
       std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>{
           {"a", BatchNorm1d(4).ptr()}}};
-  Sequential shared{norm};  // An element here, but a typed member as well.
+  Sequential shared{norm};  // An element here, and a typed member.
 };
 
 TEST(ConvertSyncBatchnorm, MembersAndListsThatAreCalledByTypeAreAllNamedAndNothingIsChanged) {

@@ -1,4 +1,4 @@
-// Mean and variance of a set of values, in a form in which those of two sets can be joined.
+// Mean and variance of a set of values, in a form that can be joined with that of another set.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,10 +8,11 @@ namespace lockstep {
 struct Moments {
   double count = 0;
   double mean = 0;
-  double m2 = 0;  // The sum of the squares of the values' distances from their mean.
+  double m2 = 0;  // Sum of squared distances from the mean.
 
-  // Joins in those of another set: equation 2.1 of Chan, Golub and LeVeque, "Updating formulae and
-  // a pairwise algorithm for computing sample variances" (1979), in the form for any two counts.
+  // Joins the moments of another set: equation 2.1 of Chan, Golub and LeVeque, "Updating formulae
+  // and a pairwise algorithm for computing sample variances" (1979), in the form for any two
+  // counts.
   void join(const Moments& other) {
     if (other.count == 0) return;
     const double both = count + other.count;

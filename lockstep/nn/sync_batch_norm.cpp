@@ -29,19 +29,19 @@ using torch::autograd::variable_list;
 
 // --- Statistics ----------------------------------------------------------------------------------
 
-// One forward() over all ranks; kept for its backward().
+// The data of one forward() over all ranks, kept for its backward().
 struct Call : torch::CustomClassHolder {
   Call(ProcessGroup all, std::string name_of_layer)
       : group(std::move(all)), name(std::move(name_of_layer)) {}
 
   const ProcessGroup group;
   const std::string name;
-  double count = 0;     // Values per channel, of all ranks.
-  at::Tensor mean;      // Of each channel, in double precision, as is
-  at::Tensor variance;  // the biased variance.
+  double count = 0;     // Values per channel over all ranks.
+  at::Tensor mean;      // Mean and biased variance of each
+  at::Tensor variance;  // channel, in double precision.
 };
 
-// Tags are compared by their hash: the layer's name comes from us.
+// Tags are compared by their hash, so messages get the layer's name here.
 template <class Collective>
 auto naming_mismatch(const Call& call, const Collective& collective) {
   try {
@@ -52,8 +52,8 @@ auto naming_mismatch(const Call& call, const Collective& collective) {
   }
 }
 
-// Collective. What is exchanged is of double precision: a count beyond 2^24 is exact then, and so,
-// to a float, is whatever is joined. Every rank joins all in the order of the ranks: the same bits.
+// Collective. Exchanges double precision, in which counts beyond 2^24 are exact, and joined moments
+// are exact to a float. Every rank joins all moments in rank order, so all get the same bits.
 std::vector<Moments> moments_of_all_ranks(const at::Tensor& input, const Call& call) {
   std::vector<Moments> moments = channel_moments(input);
   const std::size_t channels = moments.size();
@@ -101,7 +101,7 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
 
 // --- Autograd ------------------------------------------------------------------------------------
 
-// What a channel has, in the type in which ATen wants it beside the input. May be undefined.
+// Per-channel values in the type that ATen expects with this input. `values` may be undefined.
 at::Tensor of_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.defined() ? values.to(channel_type(input.scalar_type())) : values;
 }
@@ -185,8 +185,8 @@ void SyncBatchNormImpl::synchronize(const ProcessGroup& group, std::string name)
   name_ = "SyncBatchNorm " + std::move(name);
 }
 
-// Not by register_parameter(), which would make a frozen weight require a gradient. A buffer cannot
-// be registered anew, so these share memory only.
+// Avoids register_parameter(), which would make a frozen weight require a gradient. A buffer cannot
+// be registered again, so buffers share memory only.
 void SyncBatchNormImpl::share(const State& state) {
   weight = parameters_["weight"] = state.weight;
   bias = parameters_["bias"] = state.bias;
@@ -211,7 +211,7 @@ void SyncBatchNormImpl::_check_input_dim(const torch::Tensor& input) {
   });
 }
 
-// Counts a batch and says what share it has in the running statistics.
+// Counts a batch and returns its weight in the running statistics.
 double SyncBatchNormImpl::next_momentum() {
   if (!is_training() || !options.track_running_stats()) return options.momentum().value_or(0);
   num_batches_tracked += 1;

@@ -1,27 +1,27 @@
-// Batch normalisation whose statistics are those of all ranks' batches together.
+// Batch normalisation with statistics over the batches of all ranks.
 //
 //   torch::nn::Sequential net(Conv2d(...), lockstep::SyncBatchNorm(64), ReLU(), ...);
 //   lockstep::convert_sync_batchnorm(*net, world);        // Gives every one of them the group.
 //   lockstep::DistributedDataParallel ddp(net, world);
 //
-// Semantics are those of torch.nn.SyncBatchNorm 2.13, which has no CPU form: with N ranks, outputs,
-// running statistics and the gradient of the input are what torch::nn::BatchNorm computes on the
-// whole batch; gradients of weight and bias are this rank's part of the sum, which
-// DistributedDataParallel averages. Without a group, with one rank and in evaluation it is plain
-// batch norm. State names are BatchNorm's, so checkpoints fit either.
+// Semantics are those of torch.nn.SyncBatchNorm 2.13, which has no CPU form. With N ranks, outputs,
+// running statistics and the gradient of the input equal those of torch::nn::BatchNorm on the whole
+// batch. Gradients of weight and bias are this rank's part of the sum; DistributedDataParallel
+// averages them. Without a group, with one rank and in evaluation it is plain batch norm. State
+// names are BatchNorm's, so each loads the other's checkpoints.
 //
-// Input: [N, C] to [N, C, D, H, W], as BatchNorm1d, 2d and 3d take, in CPU memory. Ranks' N and the
-// rest may differ, N may be 0: such a rank takes part in forward() and backward() all the same. The
-// type is the weights', or float16 or bfloat16 beside float32 weights.
+// Input: [N, C] to [N, C, D, H, W], as BatchNorm1d, 2d and 3d take, in CPU memory. N and the sizes
+// after C may differ between ranks. A rank with N = 0 takes part in forward() and backward() like
+// the others. The type is that of the weights, or float16 or bfloat16 with float32 weights.
 //
-// Every rank must call the same layers in the same order, in training mode, and run backward()
-// through each as often as the others. A rank that has run out of data must go on with empty
-// batches: no other means of joining uneven inputs knows of these collectives.
+// In training mode, every rank must call the same layers in the same order and run backward()
+// through each equally often. A rank without data left must continue with empty batches: other
+// methods of joining uneven inputs ignore these collectives.
 //
-// Blocking: forward() in training until all ranks are in it, an all_gather of 2 C + 1 numbers;
-// backward() likewise, an all_reduce of 2 C, unless the input needs no gradient.
-// Errors: misuse when all ranks together have one value per channel; unsupported for backward()
-// with create_graph; those of ProcessGroup, such as mismatch when ranks call different layers.
+// Blocking: forward() in training waits for all ranks in an all_gather of 2 C + 1 numbers.
+// backward() waits in an all_reduce of 2 C numbers, unless the input needs no gradient.
+// Errors: misuse if all ranks together have one value per channel; unsupported for backward() with
+// create_graph; those of ProcessGroup, such as mismatch if ranks call different layers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,15 +48,15 @@ class LOCKSTEP_API SyncBatchNormImpl
 
   const std::optional<ProcessGroup>& group() const { return group_; }
 
-  // Whether it was made with a group, which convert_sync_batchnorm() then leaves alone.
+  // Whether the layer was made with a group; convert_sync_batchnorm() then leaves it unchanged.
   bool has_own_group() const { return has_own_group_; }
 
-  // From now on training is synchronised over `group`. `name` tells this layer's collectives from
-  // other layers': it goes into their tags, and into messages.
+  // Synchronises training over `group` from now on. `name` distinguishes this layer's collectives
+  // from those of other layers: it is part of their tags and of messages.
   void synchronize(const ProcessGroup& group, std::string name);
 
-  // Takes the place of a BatchNorm that was made with the same options: the same parameters, so
-  // that an optimizer that has them stays valid, and buffers in the same memory.
+  // Takes over the tensors of a BatchNorm made with the same options. The parameters are the same
+  // objects, so existing optimizers stay valid. The buffers share memory.
   struct State {
     torch::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
   };

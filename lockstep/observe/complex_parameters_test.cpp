@@ -1,4 +1,4 @@
-// Gradients of complex parameters: averaged as the pairs of reals that they are.
+// Gradients of complex parameters are averaged as pairs of reals.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ namespace {
 using test::fault_of;
 using Options = DistributedDataParallelOptions;
 
-// Its values follow from `factor`.
+// Its values depend on `factor`.
 struct Net : torch::nn::Module {
   explicit Net(double factor = 1) {
     const auto made = [&](at::IntArrayRef sizes) {
@@ -38,7 +38,7 @@ struct Net : torch::nn::Module {
       return tensor;
     };
     small = register_parameter("small", made({4, 3}));
-    large = register_parameter("large", made({3, 6000}));  // Averaged where autograd has made it.
+    large = register_parameter("large", made({3, 6000}));  // Averaged in place.
     real = register_parameter("real", torch::view_as_real(made({3})).clone());
     phase = register_buffer("phase", made({6000}));
   }
@@ -60,7 +60,7 @@ torch::Tensor inputs(int rank) {
 
 torch::Tensor loss_of(const torch::Tensor& output) { return output.pow(2).mean(); }
 
-// Gradients of the mean of all ranks' losses.
+// The gradients of the mean of all ranks' losses.
 std::vector<torch::Tensor> means(int ranks) {
   Net net;
   for (int rank = 0; rank < ranks; ++rank) (loss_of(net.forward(inputs(rank))) / ranks).backward();

@@ -19,12 +19,12 @@ DriftCheck::DriftCheck(const torch::nn::Module& module, const torch::optim::Opti
                        const ProcessGroup& group, DriftCheckOptions options)
     : module_(module), optimizer_(&optimizer), group_(group), options_(options) {
   require(options_.every > 0, "DriftCheck: `every` must be at least 1");
-  hyperparameters_of(optimizer);  // If they cannot be had, that is known now.
+  hyperparameters_of(optimizer);  // Called here to report unsupported options at once.
 }
 
 void DriftCheck::step() {
   if (++steps_ % options_.every != 0) return;
-  // Asked for anew each time: a module may have got other tensors since.
+  // Collected anew each time, because a module may have got other tensors since.
   const NamedTensors tensors =
       options_.buffers ? named_tensors(module_) : named_parameters(module_);
   require_equal(state_of(tensors, optimizer_), group_,

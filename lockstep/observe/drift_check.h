@@ -1,4 +1,4 @@
-// Finds ranks whose weights, buffers or hyperparameters are no longer those of the others.
+// Finds ranks whose weights, buffers or hyperparameters differ from the others'.
 //
 //   lockstep::DriftCheck drift(*model, adam, world, {.every = 100});
 //   for (auto& batch : *loader) {
@@ -7,25 +7,25 @@
 //     drift.step();
 //   }
 //
-// Replicas that receive the same gradients stay equal bit for bit; a learning rate that one rank
-// alone changes, a weight that one rank alone writes or a fault in memory ends that without a sign.
-// Compared are names, types, shapes and bits of the tensors (-0.0 is not 0.0, one NaN equals the
-// same NaN) and, of the optimizer, its class, its param groups and all that their options
-// serialise: learning rate, betas, momentum, weight decay. Its state is not: what differs there
-// shows in the weights a step later. Strides are not compared.
+// Replicas that receive the same gradients stay equal bit for bit. A learning rate changed on one
+// rank, a weight written on one rank, or a memory fault silently ends that.
+// The check compares names, types, shapes and bits of the tensors: -0.0 is not 0.0, and a NaN
+// equals the same NaN. It also compares the optimizer's class, param groups and all serialised
+// options: learning rate, betas, momentum, weight decay. It ignores strides and the optimizer's
+// state; different state shows in the weights one step later.
 //
-// The Error tells everything at once:
+// The Error reports all differences at once:
 //   drift check after step 300: the replicas have drifted apart:
 //     rank 1 differs from ranks 0, 2 in 7 tensors: conv.weight, conv.bias, out.weight and 4 more
 //     param group 0: lr 0.001 on ranks 0, 2; 0.01 on rank 1
 //
 // Thread safety: none; one training loop uses it.
-// Blocking: until all ranks have come to a comparison.
-// Errors: mismatch, on all ranks and with the same text, when something differs; the group stays
-// usable, so that a program may save what it has. Ranks that do not come equally often get a
-// mismatch from ProcessGroup, which breaks the group. misuse for a tensor that is not dense;
-// unsupported for an optimizer whose options override neither serialize() nor get_lr(); of those
-// that override the latter alone, the learning rate is all that is compared.
+// Blocking: a comparison waits for all ranks.
+// Errors: mismatch, on all ranks and with the same text, if replicas differ; the group stays
+// usable, so a program may save its state. Ranks that call step() unequally often get a mismatch
+// from ProcessGroup, which breaks the group. misuse for a tensor that is not dense; unsupported for
+// an optimizer whose options override neither serialize() nor get_lr(). If they override only
+// get_lr(), only the learning rate is compared.
 // Lifetime: module and optimizer must outlive a DriftCheck.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -47,28 +47,27 @@ class Optimizer;
 namespace lockstep {
 
 struct DriftCheckOptions {
-  // Calls of step() from one comparison to the next; the same on all ranks. What drifts is found so
-  // many steps later at most. A comparison reads all weights once and sends eight bytes: 0.3 ms for
-  // 8.7 MB, and 0.1 ms for the options of an optimizer (measured, 27 GB/s). Calls in between cost 3
-  // ns.
+  // Calls of step() per comparison; equal on all ranks. A drift is found at most this many steps
+  // later. A comparison reads all weights once and sends eight bytes: 0.3 ms for 8.7 MB, and 0.1 ms
+  // for the options of an optimizer (measured, 27 GB/s). Calls in between cost 3 ns.
   int every = 100;
 
-  // Whether buffers are compared too. The running statistics of a plain BatchNorm are each rank's
-  // own after every training forward, with DistributedDataParallel's broadcast_buffers until the
-  // next one: with them, `true` finds a drift that is meant. Set it where the module's buffers
-  // change alike on all ranks or not at all: tables, masks, step counters.
+  // Whether buffers are compared too. Set it if the module's buffers change alike on all ranks or
+  // not at all: tables, masks, step counters. The running statistics of a plain BatchNorm differ
+  // between ranks after every training forward; with DistributedDataParallel's broadcast_buffers,
+  // until the next forward. For such buffers `true` reports an intended drift.
   bool buffers = false;
 };
 
 class LOCKSTEP_API DriftCheck {
  public:
-  // Communicate nothing.
+  // The constructors do not communicate.
   DriftCheck(const torch::nn::Module& module, const ProcessGroup& group,
              DriftCheckOptions options = {});
   DriftCheck(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
              const ProcessGroup& group, DriftCheckOptions options = {});
 
-  // Once after each step of training. Every `every`-th call is collective.
+  // Call once after each step of training. Every `every`-th call is collective.
   void step();
 
  private:
@@ -79,7 +78,7 @@ class LOCKSTEP_API DriftCheck {
   std::int64_t steps_ = 0;
 };
 
-// Collective: one such comparison, say of named_tensors(model) after a checkpoint was read.
+// Collective: one such comparison, for example of named_tensors(model) after loading a checkpoint.
 LOCKSTEP_API void require_equal_replicas(const NamedTensors& tensors, const ProcessGroup& group);
 LOCKSTEP_API void require_equal_replicas(const NamedTensors& tensors,
                                          const torch::optim::Optimizer& optimizer,

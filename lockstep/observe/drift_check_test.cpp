@@ -43,11 +43,11 @@ struct Net : torch::nn::Module {
   torch::nn::Linear b{9, 2};
 };
 
-// What each rank has, and a step that communicates nothing.
+// The objects of each rank, and a training step that does not communicate.
 struct Job {
   explicit Job(DriftCheckOptions options = {.every = 1}) : drift(*net, adam, group, options) {}
 
-  // What drift.step() throws on every rank, the same everywhere.
+  // The message that drift.step() throws, equal on every rank.
   std::string found() {
     std::string text;
     EXPECT_EQ(fault_of([&] { drift.step(); }, &text), Fault::mismatch);
@@ -94,13 +94,14 @@ const Ranks one_bit("drift: one bit", [](const Rank& rank) {
   for (int step = 2; step < 4; ++step) job.drift.step();
   std::string text = job.found();
   text.erase(0, text.find("drift"));
-  EXPECT_EQ(text.substr(0, text.find(" [")),  // From there on it says where in the library.
+  EXPECT_EQ(text.substr(0, text.find(" [")),  // The rest names the place in the library.
             "drift check after step 4: the replicas have drifted apart:\n  " +
                 std::string(rank.world_size == 2 ? "rank 0 differs from rank 1"
                                                  : "rank 1 differs from ranks 0, 2") +
                 " in 1 tensor: b.weight");
   if (rank.rank == 1) set(job.net->b->weight, 5, 0.25f);
-  for (int step = 4; step < 8; ++step) job.drift.step();  // The group is usable, and all is well.
+  // The group stays usable, and nothing differs.
+  for (int step = 4; step < 8; ++step) job.drift.step();
   destroy_process_group(job.group);
 });
 
@@ -219,7 +220,7 @@ const Ranks every("drift: every", [](const Rank& rank) {
     if (rank.rank == 1) set(job.net->a->weight, 0, 9);
     if (rank.rank == 1) job.group.barrier();
     for (int step = 1; step < 10; ++step) job.drift.step();
-    if (rank.rank == 0) job.group.barrier();  // After what rank 1 does before it.
+    if (rank.rank == 0) job.group.barrier();  // Waits for rank 1's work before this call.
     if (rank.rank == 1) set(job.net->a->weight, 0, 0.25f);
     job.drift.step();
   }

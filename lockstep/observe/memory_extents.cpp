@@ -18,7 +18,7 @@ Extent extent_of(const void* data, std::size_t bytes, const std::vector<Mapping>
 std::size_t bytes_of_union(std::vector<Extent> extents) {
   std::sort(extents.begin(), extents.end());
   std::size_t bytes = 0;
-  Extent last;  // Of the file or process at hand, up to where it has been counted.
+  Extent last;  // The last counted extent.
   for (const Extent& extent : extents) {
     const bool follows = extent.device == last.device && extent.inode == last.inode;
     const std::uint64_t counted = follows ? last.begin + last.bytes : 0;

@@ -1,5 +1,5 @@
-// Where tensors lie, in terms that mean the same in all processes of a host: so that memory which
-// several tensors or several ranks share counts once.
+// Positions of tensors in terms that all processes of a host share, so that memory used by several
+// tensors or ranks counts once.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep {
 
 // A range of bytes in a file that is mapped MAP_SHARED, or else at an address of one process.
 struct Extent {
-  // Of the file, as Mapping has it; no_device and the process's id for an address.
+  // The file's device, as in Mapping; for an address, no_device and the process's id.
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::uint64_t begin = 0;
@@ -26,10 +26,10 @@ struct Extent {
 
 inline constexpr std::uint64_t no_device = ~std::uint64_t{0};
 
-// Of the `bytes` bytes at `data` in this process, whose mappings are `mappings`.
+// The extent of `bytes` bytes at `data` in this process, whose mappings are `mappings`.
 Extent extent_of(const void* data, std::size_t bytes, const std::vector<Mapping>& mappings);
 
-// Of all extents together; where they overlap counts once.
+// Total bytes of all extents; overlaps count once.
 std::size_t bytes_of_union(std::vector<Extent> extents);
 
 }  // namespace lockstep

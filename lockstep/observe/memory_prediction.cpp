@@ -1,4 +1,4 @@
-// What memory_report.h predicts.
+// Implements the predictions of memory_report.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/nn/module.h>
@@ -41,8 +41,8 @@ std::size_t bytes_of(const Tensors& tensors) {
 
 bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
 
-// Of a rank, as GradientBuckets, GradientSlices and GradientPool lay them out. One rank alone has
-// no pool, and buckets for SharedOptimizer only. Stage 2 of ZeRO has none.
+// Bytes on one rank, as GradientBuckets, GradientSlices and GradientPool lay them out. A single
+// rank has no pool, and buckets only for SharedOptimizer. Stage 2 of ZeRO has no buckets.
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
   const bool one_copy = plan.sharing == MemorySharing::one_copy;
   std::size_t bytes = 0;
@@ -54,15 +54,15 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
   return bytes;
 }
 
-// Beside the buckets, of a rank that steps `stepped` bytes of parameters. SharedOptimizer leaves
-// none.
+// Gradients outside the buckets, on a rank that steps `stepped` bytes of parameters.
+// SharedOptimizer leaves none.
 std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
   if (plan.sharing == MemorySharing::one_copy || plan.deterministic > 0) return 0;
   return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;
 }
 
-// Autograd adds the gradients of a parameter with several names, such as the weights of a tied
-// embedding. While it does, the pool has no room for a large sum.
+// Autograd sums the gradients of a parameter with several names, such as the weights of a tied
+// embedding. Meanwhile the pool has no room for a large sum.
 std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& plan) {
   const bool keeps_gradients =
       plan.sharing == MemorySharing::none || plan.sharing == MemorySharing::zero_stage_1;
@@ -76,7 +76,7 @@ std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& 
   return bytes;
 }
 
-// What each rank steps, and so has the state of, in bytes of parameters.
+// Bytes of the parameters that each rank steps, and whose state it therefore has.
 std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sharing,
                                        std::size_t ranks) {
   const std::size_t all = bytes_of(tensors);

@@ -29,16 +29,16 @@ using Extents = std::vector<Extent>;
 // In the order of MemoryParts.
 enum Part : std::size_t { parameters, gradients, optimizer_state, buckets, parts };
 
-// What one rank has.
+// The findings of one rank.
 struct Found {
   std::array<Extents, parts> extents;
   ResidentMemory resident;
-  int state_tensors = 0;  // Of the parameter that has most.
+  int state_tensors = 0;  // Maximum over the parameters.
 };
 
 // --- Tensors ------------------------------------------------------------------------------------
 
-// That which holds the state.
+// The optimizer that holds the state.
 const torch::optim::Optimizer& local(const torch::optim::Optimizer& optimizer) {
   const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
   return sharded != nullptr ? sharded->local() : optimizer;
@@ -101,7 +101,7 @@ class Finder {
         });
   }
 
-  // Whether anything of `part` lies in `mapping`.
+  // Whether `mapping` contains anything of `part`.
   bool has(Part part, const Mapping& mapping) const {
     const auto& extents = found_.extents[part];
     return std::any_of(extents.begin(), extents.end(), [&](const Extent& extent) {
@@ -167,7 +167,7 @@ void add(std::optional<std::size_t>& sum, const std::optional<std::size_t>& byte
   if (bytes) sum = sum.value_or(0) + *bytes;
 }
 
-// Ranks that are threads of one process have its memory in common.
+// Ranks that are threads of one process share its memory, which counts once.
 ResidentMemory sum_of(const std::vector<ResidentMemory>& ranks, const std::vector<pid_t>& pids) {
   ResidentMemory sum;
   std::set<pid_t> seen;
@@ -191,7 +191,8 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
     if (!parameter.is_cpu())
       throw Error(Fault::unsupported, "memory_report: it is of CPU memory, and parameter " + name +
                                           " is on " + parameter.device().str());
-  group.barrier({.label = "memory_report"});  // Until it ends, nobody touches more memory.
+  // Measures only when all ranks are here and no rank touches new memory.
+  group.barrier({.label = "memory_report"});
   const Found mine = Finder(ddp, optimizer).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, group);
 

@@ -1,4 +1,4 @@
-// Where the memory of data-parallel training goes, on each rank and on the host: predicted, and
+// The memory that data-parallel training takes on each rank and on the host: predicted and
 // measured.
 //
 //   loss.backward();
@@ -10,9 +10,10 @@
 //   std::cout << to_string(lockstep::predict_memory(
 //       *net, {.ranks = 8, .sharing = MemorySharing::one_copy}));
 //
-// Bytes are those of storages: what several tensors share counts once, and so does on the host what
-// several ranks have mapped. Activations, the module's buffers (running means, say) and LibTorch
-// itself are no part of the table, but of each process's resident memory.
+// Byte counts are those of storages. Memory that several tensors share counts once; on the host,
+// memory that several ranks have mapped counts once. The table leaves out activations, the module's
+// buffers (for example running means) and LibTorch itself; each process's resident memory includes
+// them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,18 +38,19 @@ class DataParallelBase;
 
 // In bytes.
 struct MemoryParts {
-  // The module's parameters, frozen ones too; of a rank those it has mapped, whoever else has.
+  // The module's parameters, including frozen ones. For a rank: all that it has mapped, also if
+  // others have mapped it too.
   std::size_t parameters = 0;
 
-  // `.grad` of these, but for what lies in the buckets.
+  // `.grad` of these parameters, without those that lie in the buckets.
   std::size_t gradients = 0;
 
-  // Tensors that the optimizer keeps for parameters: two of each parameter's size for Adam.
+  // Tensors that the optimizer keeps for parameters: for Adam, two of each parameter's size.
   std::size_t optimizer_state = 0;
 
-  // Memory for gradients: the buckets of small ones and the pool of large ones, a rank's
-  // own part of it; with `deterministic` the sums over pieces. Gradients lie there after
-  // backward(), and it stays when they are undefined.
+  // Memory for gradients: the buckets of small ones and a rank's own part of the pool of large
+  // ones; with `deterministic` also the sums over pieces. Gradients lie there after backward(). The
+  // memory stays allocated while they are undefined.
   std::size_t buckets = 0;
 
   std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
@@ -56,64 +58,64 @@ struct MemoryParts {
 
 struct MemoryTable {
   std::vector<MemoryParts> ranks;
-  MemoryParts host;  // Of all ranks.
+  MemoryParts host;  // Over all ranks.
 };
 
 // How the ranks of a host divide parameters, gradients and optimizer state.
 enum class MemorySharing {
-  none,          // DistributedDataParallel: each has all.
+  none,          // DistributedDataParallel: each rank has everything.
   one_copy,      // share_parameters and SharedOptimizer: one copy of the weights, and of the state.
-  zero_stage_1,  // ZeroRedundancyOptimizer: each has the state of its own parameters.
-  zero_stage_2,  // And the gradients of these alone, with shard_gradients().
+  zero_stage_1,  // ZeroRedundancyOptimizer: each rank has the state of its own parameters.
+  zero_stage_2,  // Also only the gradients of its own parameters, with shard_gradients().
 };
 
 struct MemoryPlan {
   int ranks = 1;
   MemorySharing sharing = MemorySharing::none;
 
-  // That the optimizer keeps of each parameter, in its type and size: 2 for Adam and AdamW, 3 with
-  // amsgrad, 1 for SGD with momentum, 0 for SGD without.
+  // Tensors that the optimizer keeps for each parameter, in its type and size: 2 for Adam and
+  // AdamW, 3 with amsgrad, 1 for SGD with momentum, 0 for SGD without.
   int state_tensors = 2;
 
-  int deterministic = 0;  // Pieces, as the option of that name.
+  int deterministic = 0;  // Number of pieces, as the option of that name.
 };
 
-// The table as it will be between the optimizer's step() and zero_grad(), if every parameter that
-// requires a gradient has one and all are in one param group. A parameter with several names, such
-// as the weights of a tied embedding, counts once. Exact but for some cache lines, and for large
-// gradients that autograd adds up from several, as it does for a parameter that is used twice: the
-// pool has no room for the sum. That is told by a parameter's several names only.
-// Errors: misuse when there are no ranks, or a negative number of state tensors.
+// Predicts the table between the optimizer's step() and zero_grad(). Assumes that every parameter
+// that requires a gradient has one, and that all are in one param group. A parameter with several
+// names, such as the weights of a tied embedding, counts once.
+// Exact except for some cache lines, and for large gradients that autograd sums from several uses
+// of one parameter: the pool has no room for the sum. Only a parameter with several names is
+// recognised as used several times.
+// Errors: misuse for no ranks or a negative number of state tensors.
 LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan);
 
-// Proportional set size, in bytes: pages that are in memory, each divided by the number of
-// processes that have touched it. On the host the sum over its processes, so what they share counts
-// once.
+// Proportional set size, in bytes: resident pages, each divided by the number of processes that
+// have touched it. The host's value is the sum over its processes, so shared memory counts once.
 struct ResidentMemory {
-  std::size_t process = 0;  // All of it.
+  std::size_t process = 0;  // The whole process.
 
-  // Of the mappings in which these parts lie, where these are the parts' own; nothing where they
-  // lie among other things, in memory from malloc() say.
+  // Bytes of the mappings that hold only these parts. Empty if the parts share mappings with other
+  // data, for example in memory from malloc().
   std::optional<std::size_t> parameters = {};
   std::optional<std::size_t> buckets = {};
 };
 
 struct MemoryReport {
   MemoryTable predicted;
-  MemoryTable measured;                  // The bytes of the tensors that are there now.
-  std::vector<ResidentMemory> resident;  // Of each rank,
-  ResidentMemory resident_host;          // and of all.
+  MemoryTable measured;                  // Bytes of the tensors that exist now.
+  std::vector<ResidentMemory> resident;  // One entry per rank.
+  ResidentMemory resident_host;          // Sum over all processes.
 };
 
-// Of `ddp`'s module and `optimizer`, as they are now, on all ranks of its group: the same on each.
-// Collective; reads /proc/self/smaps, which takes some ms.
-// Errors: unsupported for ranks on several hosts, for parameters on a device, and for an optimizer
-// whose state is none of LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad; system when /proc cannot
-// be read; those of ProcessGroup.
+// Reports on `ddp`'s module and `optimizer` in their current state, for all ranks of ddp's group;
+// the result is equal on each rank. Collective; reads /proc/self/smaps, which takes some ms.
+// Errors: unsupported for ranks on several hosts, for parameters on a device, and for optimizers
+// other than LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad; the type of their state decides.
+// system if /proc cannot be read; those of ProcessGroup.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer);
 
-// Tables of some lines for each rank and for the host, in MiB.
+// Formats tables in MiB, with some lines for each rank and for the host.
 LOCKSTEP_API std::string to_string(const MemoryTable& predicted);
 LOCKSTEP_API std::string to_string(const MemoryReport& report);
 

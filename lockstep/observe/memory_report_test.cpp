@@ -27,7 +27,7 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-// With gradients that lie in buckets, and large ones that do not: 6.3 MiB in all.
+// Has small gradients, which lie in buckets, and large ones, which do not: 6.3 MiB in all.
 struct Net : torch::nn::Module {
   Net() {
     register_module("a", a);
@@ -78,7 +78,7 @@ void expect_near(const MemoryReport& report) {
   expect_near(report.measured.host, report.predicted.host);
 }
 
-// Trains, with what `make` makes as an optimizer, and reports.
+// Trains with the optimizer that `make` makes, and reports.
 template <class Make>
 MemoryReport report_of(const ProcessGroup& group, Make make,
                        const DistributedDataParallelOptions& options = {}) {
@@ -210,7 +210,7 @@ TEST(MemoryReport, StateThatItDoesNotKnowIsRefused) {
   });
 }
 
-// A language model's: the output layer has the embedding's weights.
+// A language model whose output layer has the embedding's weights.
 struct Tied : torch::nn::Module {
   Tied() {
     register_module("embedding", embedding);
@@ -221,7 +221,7 @@ struct Tied : torch::nn::Module {
     return hidden(embedding(x)).tanh().matmul(weight.t());
   }
 
-  torch::nn::Embedding embedding{3000, 50};  // 600 KB: a gradient of the pool.
+  torch::nn::Embedding embedding{3000, 50};  // 600 KB: its gradient is in the pool.
   torch::nn::Linear hidden{50, 50};
   torch::Tensor weight;
 };

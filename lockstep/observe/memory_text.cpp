@@ -1,4 +1,4 @@
-// The text of memory_report.h's tables.
+// Formats the tables of memory_report.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

@@ -1,8 +1,8 @@
-// What the kernel says of this process's memory: /proc/self/smaps and smaps_rollup. Without
+// Reads the kernel's data about this process's memory: /proc/self/smaps and smaps_rollup. Needs no
 // LibTorch.
 //
-// PSS, the proportional set size, counts each page that is in memory divided by the number of
-// processes that have touched it: over all processes it adds up to what they take together.
+// PSS, the proportional set size, divides each resident page by the number of processes that have
+// touched it. The PSS of all processes adds up to the memory that they take together.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,28 +14,28 @@
 
 namespace lockstep {
 
-// A range of addresses, as a line of smaps begins with it, and its PSS.
+// A range of addresses, from the first line of an entry in smaps, and its PSS.
 struct Mapping {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
-  bool is_shared = false;    // Mapped MAP_SHARED: others may see what is written there.
-  std::uint64_t device = 0;  // Of the file, whose inode is 0 when there is none,
+  bool is_shared = false;    // Mapped MAP_SHARED: other processes may see writes.
+  std::uint64_t device = 0;  // The file's device; the inode is 0 without a file.
   std::uint64_t inode = 0;
-  std::uint64_t offset = 0;  // and where in it the range begins.
+  std::uint64_t offset = 0;  // Offset of the range in the file.
   std::size_t proportional_bytes = 0;
 };
 
-// All mappings of a text in the format of /proc/PID/smaps. Errors: corrupt when it is in none.
+// All mappings in a text in the format of /proc/PID/smaps. Errors: corrupt for another format.
 std::vector<Mapping> read_smaps(std::istream& smaps);
 
-// The sum of all "Pss:" lines; of /proc/PID/smaps_rollup, which has one, that of the process.
+// The sum of all "Pss:" lines. /proc/PID/smaps_rollup has one such line, for the whole process.
 std::size_t read_proportional_bytes(std::istream& rollup);
 
-// Errors: system when /proc cannot be read.
+// Errors: system if /proc cannot be read.
 std::vector<Mapping> mappings_of_this_process();
 std::size_t proportional_bytes_of_this_process();
 
-// The mapping in which `address` lies; null when there is none.
+// Returns the mapping that contains `address`; null if there is none.
 const Mapping* find_mapping(const std::vector<Mapping>& mappings, std::uintptr_t address);
 
 }  // namespace lockstep

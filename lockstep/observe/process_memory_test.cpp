@@ -67,7 +67,7 @@ TEST(ProcessMemory, PagesThatWereTouchedCount) {
   const std::size_t before = proportional_bytes_of_this_process();
   const std::vector<char> touched(bytes, 1);
   const std::size_t more = proportional_bytes_of_this_process() - before;
-  // Of a library's pages this process's share changes as other programs start and end.
+  // This process's share of a library's pages changes as other programs start and end.
   EXPECT_GE(more, bytes - (1 << 20));
   EXPECT_LT(more, bytes + (1 << 20));
   const std::vector<Mapping> mappings = mappings_of_this_process();

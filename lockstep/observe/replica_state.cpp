@@ -29,7 +29,8 @@ std::string layout_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-// Of the elements in their order, wherever they lie: what is not contiguous is copied.
+// The fingerprint of the elements in their order, whatever the layout: a tensor that is not
+// contiguous is copied.
 std::string fingerprint_of(const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
   const std::uint64_t hash = XXH3_64bits(values.const_data_ptr(), values.nbytes());

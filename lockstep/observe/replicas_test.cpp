@@ -56,7 +56,7 @@ const Ranks other_layouts("replicas: other layouts", [](const Rank& rank) {
   std::string text;
   EXPECT_EQ(fault_of([&] { require_same_tensors(tensors, group); }, &text), Fault::mismatch);
   EXPECT_NE(text.find("rank 0 has nothing more, rank 2 has b Float [3]"), text.npos) << text;
-  group.barrier();  // It was the replicas that differed, not the calls.
+  group.barrier();  // The replicas differed, not the calls, so the group is usable.
   destroy_process_group(group);
 });
 

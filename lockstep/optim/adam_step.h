@@ -1,4 +1,4 @@
-// The step of Adam and AdamW, which differ in their kernel alone.
+// The step that Adam and AdamW share; only their kernels differ.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,9 +14,9 @@
 
 namespace lockstep::fused {
 
-// at::_fused_adam_ or at::_fused_adamw_: parameters, gradients, exp_avgs, exp_avg_sqs,
-// max_exp_avg_sqs and steps; lr, beta1, beta2, weight_decay and eps; amsgrad and maximize;
-// grad_scale and found_inf.
+// Type of at::_fused_adam_ and at::_fused_adamw_. Arguments: parameters, gradients, exp_avgs,
+// exp_avg_sqs, max_exp_avg_sqs and steps; lr, beta1, beta2, weight_decay and eps; amsgrad and
+// maximize; grad_scale and found_inf.
 using AdamKernel = void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                             at::TensorList, at::TensorList, double, double, double, double, double,
                             bool, bool, const std::optional<at::Tensor>&,
@@ -40,7 +40,7 @@ std::unique_ptr<ParamState> first_adam_state(const at::Tensor& parameter, bool a
 
 template <class Options>
 void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
-  // One tensor serves as the step of all: the kernel only reads it.
+  // All parameters share one step tensor, because the kernel only reads it.
   const at::Tensor step =
       at::scalar_tensor(batch.step, at::TensorOptions(batch.device).dtype(at::kFloat));
   const std::vector<at::Tensor> steps(batch.parameters.size(), step);
@@ -51,7 +51,7 @@ void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
   batch.note_written();
 }
 
-// Of every group, before the first one is stepped.
+// Checks every group before the first one is stepped.
 template <class Options, class ParamState>
 void require_adam_states(const std::vector<Group>& groups, const States& states) {
   for (const Group& group : groups)

@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// torch::optim::AdamW as Adam (adam.h) is torch::optim::Adam. Weights and state equal those of
-// Python's torch.optim.AdamW(fused=True), bit for bit.
+// torch::optim::AdamW with the differences that Adam (adam.h) has from torch::optim::Adam. Weights
+// and state equal those of Python's torch.optim.AdamW(fused=True), bit for bit.
 //
 // Errors: as Adam's.
 class LOCKSTEP_API AdamW : public torch::optim::AdamW {

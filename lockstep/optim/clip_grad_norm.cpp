@@ -38,8 +38,8 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
   return gradients;
 }
 
-// By device and type, in the order in which PyTorch's own grouping has them: the last bit of a
-// total over several types depends on it.
+// Groups by device and type in the order of PyTorch's own grouping. The last bit of a total over
+// several types depends on that order.
 std::vector<std::vector<at::Tensor>> grouped(const std::vector<at::Tensor>& gradients) {
   const auto groups = at::native::_group_tensors_by_first_tensors_device_and_dtype(
       {{gradients.begin(), gradients.end()}}, /*with_indices=*/false);
@@ -89,7 +89,7 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double no
   at::Tensor total = norm_of(groups, gradients.front().device(), norm_type);
   if (error_if_nonfinite) require_finite(total, parameters);
 
-  // Python computes a number divided by a tensor so; C++'s operator rounds once.
+  // Python computes number / tensor in these steps; C++'s operator rounds only once.
   const at::Tensor factor = at::clamp(total.add(1e-6).reciprocal().mul(max_norm), {}, 1.0);
   for (const auto& group : groups) at::_foreach_mul_(group, factor.to(group.front().device()));
   return total;

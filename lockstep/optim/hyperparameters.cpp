@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// The fewest digits that tell it from every other number.
+// The shortest text that distinguishes `number` from every other number.
 std::string text_of(double number) {
   std::array<char, 32> text{};
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};

@@ -1,4 +1,4 @@
-// What an optimizer was told, by name.
+// The hyperparameters of an optimizer, by name.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,9 +11,9 @@ class Optimizer;
 
 namespace lockstep {
 
-// The optimizer's class, the number of its param groups, how many parameters each has and all that
-// its options serialise: "param group 0: lr" is "0.001". Numbers are equal when their texts are.
-// Errors: as archived_values() (optimizer_options.h), of which it takes the time.
+// Returns the optimizer's class, the number of its param groups, the number of parameters in each,
+// and all serialised options: "param group 0: lr" is "0.001". Numbers are equal if their texts are.
+// Errors: as archived_values() (optimizer_options.h). Takes as long as that function.
 Facts hyperparameters_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 using ArchivedValues = std::vector<std::pair<std::string, IValue>>;
 
-// Calls a member of some options; returns whether they override it.
+// Calls a member of some options. Returns whether they override it.
 template <class Call>
 bool is_implemented(Call call) {
   try {
@@ -37,7 +37,7 @@ bool is_implemented(Call call) {
   return true;
 }
 
-// What is written can only be looked at once it is bytes.
+// Values written to an archive can only be read after it was serialised to bytes.
 InputArchive readable(OutputArchive& written) {
   std::string bytes;
   written.save_to([&bytes](const void* data, std::size_t size) {
@@ -49,7 +49,7 @@ InputArchive readable(OutputArchive& written) {
   return archive;
 }
 
-// None when the options do not override serialize().
+// Empty if the options do not override serialize().
 std::optional<InputArchive> archive_of(const OptimizerOptions& options) {
   OutputArchive archive;
   if (!is_implemented([&] { options.serialize(archive); })) return std::nullopt;
@@ -87,7 +87,7 @@ bool is_tuple_of_doubles(const IValue& value) {
                      [](const IValue& element) { return element.isDouble(); });
 }
 
-// None for what has no such type.
+// Empty for a value of another type.
 std::optional<StateValue> state_value_of(const IValue& value) {
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
@@ -112,7 +112,7 @@ IValue ivalue_of(const StateValue& value) {
       value);
 }
 
-// Of one type, and tuples of one length.
+// Whether the values have one type and, if they are tuples, one length.
 bool are_alike(const StateValue& a, const StateValue& b) {
   if (a.index() != b.index()) return false;
   const auto* numbers = std::get_if<std::vector<double>>(&a);
@@ -129,7 +129,7 @@ StateValue require_plain(const OptimizerOptions& options, const std::string& nam
   return *std::move(plain);
 }
 
-// Writes what `present` has, with `values` in the place of its own.
+// Writes the entries of `present`, with their values replaced by `values`.
 void write_all(InputArchive& present, const std::string& prefix, const StateValues& values,
                OutputArchive& archive) {
   for (const std::string& key : present.keys()) {

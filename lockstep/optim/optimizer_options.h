@@ -1,10 +1,10 @@
-// The options of a param group as named plain values, whatever their type: those that it writes to
-// an archive itself.
+// The options of a param group as named plain values, for every type of options: the values that
+// they write to an archive.
 //
-// Options that do not override serialize() are their learning rate alone. An archive within an
-// archive has a dot in its names, as "warmup.steps".
-// Takes 0.1 ms for one group and 0.06 ms for each further one (measured), as only an archive tells
-// names and values.
+// Options that do not override serialize() have only their learning rate. An archive within an
+// archive has a dot in its names, for example "warmup.steps".
+// Takes 0.1 ms for one group and 0.06 ms for each further one (measured), because only an archive
+// gives names and values.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,22 +20,22 @@
 
 namespace lockstep {
 
-// In the order in which they are written.
+// In the order in which the options write them.
 // Errors: unsupported for options that override neither serialize() nor get_lr().
 std::vector<std::pair<std::string, c10::IValue>> archived_values(
     const torch::optim::OptimizerOptions& options);
 
-// A tuple of numbers, as betas are, is a vector of doubles; an optional one without value is left
-// out.
+// A tuple of numbers, for example betas, becomes a vector of doubles. An optional without a value
+// is left out.
 // Errors: in addition, unsupported, naming it, for a value that is no StateValue.
 StateValues state_values_of(const torch::optim::OptimizerOptions& options);
 
-// Why `values` are not what state_values_of() has made of options of this type, as sentences. What
-// is None in `options` may be there or not.
+// Explains, in sentences, why `values` cannot come from state_values_of() for options of this type.
+// Values that are None in `options` may be missing.
 std::vector<std::string> misfits_of(const torch::optim::OptimizerOptions& options,
                                     const StateValues& values);
 
-// Makes `options` have the values. What is None and has no value stays so.
+// Sets the options to `values`. An option that is None and has no value stays None.
 // Errors: misuse for the first of misfits_of(); unsupported for options that can only be read.
 void set_state_values(torch::optim::OptimizerOptions& options, const StateValues& values);
 

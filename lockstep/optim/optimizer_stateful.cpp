@@ -27,18 +27,18 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
-// Of what an optimizer steps.
+// A parameter that the optimizer steps.
 struct Parameter {
   std::string name;
   at::Tensor tensor;
   std::size_t group = 0;
 };
 
-// A parameter that this rank steps, or a part of it.
+// The whole or the shard of a parameter that this rank steps.
 struct Part {
   Parameter whole;
   Shard shard;
-  at::Tensor stepped;  // As ShardedOptimizer::set_shards() has it.
+  at::Tensor stepped;  // As passed to ShardedOptimizer::set_shards().
 };
 
 bool is_fragment(const Part& part) { return !part.stepped.is_same(part.whole.tensor); }
@@ -53,14 +53,15 @@ StateTensor describe(const Part& part, const at::Tensor& data) {
   return tensor;
 }
 
-// Elements of a tensor are counted row by row, those of a part as they lie in memory.
+// Elements to read for `part`. A saved tensor counts its elements row by row, a part in memory
+// order.
 ElementRange needed_of(const Part& part) {
   if (is_fragment(part) && part.whole.tensor.is_contiguous())
     return {part.shard.begin, part.shard.end};
   return {0, part.whole.tensor.numel()};
 }
 
-// The part's elements of `data`, which has those of `range`. It is not copied without need.
+// The part's elements of `data`, which holds those of `range`. Copies only if necessary.
 at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& range) {
   const at::Tensor& parameter = part.whole.tensor;
   at::Tensor here = data.to(parameter.device());
@@ -74,7 +75,7 @@ at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& ran
   return is_fragment(part) ? fragment_of(here, part.shard, parameter).clone() : here;
 }
 
-// Options do without it, or not.
+// Whether some options work without this tensor.
 bool is_optional(std::string_view part) {
   return part == "max_exp_avg_sq" || part == "momentum_buffer" || part == "grad_avg";
 }
@@ -83,7 +84,7 @@ std::string prefix_of_group(std::size_t group) {
   return "param_groups." + std::to_string(group) + '.';
 }
 
-// The values of a param group, without the prefix.
+// The values of a param group, without their prefix.
 StateValues options_in(const StateDict& saved, std::size_t group) {
   const std::string prefix = prefix_of_group(group);
   StateValues values;
@@ -93,7 +94,7 @@ StateValues options_in(const StateDict& saved, std::size_t group) {
   return values;
 }
 
-// What was saved and has not been looked for; of an unknown parameter its name alone.
+// Adds all saved names that are not in `known`. An unknown parameter is listed once, by its name.
 void find_strangers(const StateDict& saved, const std::set<std::string>& known, Misfits& misfits) {
   constexpr std::string_view mark = ".param_group";
   std::set<std::string> strangers;
@@ -137,23 +138,25 @@ class OptimizerState final : public Stateful {
                 Misfits& misfits) const;
   void look_for_options(std::size_t group, const StateDict& saved, std::set<std::string>& known,
                         Misfits& misfits) const;
-  // In its constructor and never again: step() takes it for granted.
+  // The constructor makes the state and step() relies on it.
   bool makes_state_itself() const { return prototype_parts_.optimizer == "Adagrad"; }
 
   StateRequest request(const StateDict& saved) const;
   std::unique_ptr<OptimizerParamState> loaded(const Part& part, const StateDict& state,
                                               const StateRequest& ranges) const;
 
-  Optimizer& optimizer_;  // That the program has.
+  Optimizer& optimizer_;  // The program's optimizer.
   ShardedOptimizer* const sharded_;
-  Optimizer& stepping_;       // That has the state.
-  const NamedTensors named_;  // Kept, or another tensor might get the address of one.
+  Optimizer& stepping_;  // The optimizer that has the state.
+  const NamedTensors
+      named_;  // Keeps the tensors alive, so that no other tensor gets their address.
   std::unordered_map<const void*, std::string> names_;
   const std::unique_ptr<OptimizerParamState> prototype_;
   const OptimizerStateParts prototype_parts_;
 };
 
-// Of all groups, in their order. Each time, as groups may be added to plain optimizers.
+// The parameters of all groups, in order. Collected anew each time, because plain optimizers may
+// get further groups.
 std::vector<Parameter> OptimizerState::parameters() const {
   std::vector<Parameter> all;
   const auto& groups = optimizer_.param_groups();
@@ -218,7 +221,7 @@ StateDict OptimizerState::state_dict() {
 
 // --- What is wanted -----------------------------------------------------------------------------
 
-// All else would differ too.
+// Checked first, because all other values of another optimizer would differ too.
 void OptimizerState::require_kind(const StateDict& saved) const {
   const auto& type = value_of<std::string>(saved, "type");
   require(type == prototype_parts_.optimizer, [&] {
@@ -272,7 +275,8 @@ void OptimizerState::look_for_options(std::size_t group, const StateDict& saved,
   const std::vector<std::string> texts = misfits_of(options, values);
   for (const std::string& text : texts)
     misfits.add("param group " + std::to_string(group) + ": " + text);
-  if (texts.empty()) set_state_values(*options.clone(), values);  // Throws here, if it does.
+  // Throws here if the values do not fit.
+  if (texts.empty()) set_state_values(*options.clone(), values);
 }
 
 StateRequest OptimizerState::wanted(const StateDict& saved) {
@@ -287,7 +291,7 @@ StateRequest OptimizerState::wanted(const StateDict& saved) {
   return request(saved);
 }
 
-// Of several shards of a parameter, what spans them.
+// If a parameter has several shards here, requests the range that spans them.
 StateRequest OptimizerState::request(const StateDict& saved) const {
   StateRequest ranges;
   for (const Part& part : parts())
@@ -303,7 +307,7 @@ StateRequest OptimizerState::request(const StateDict& saved) const {
 
 // --- Loading ------------------------------------------------------------------------------------
 
-// Null when nothing was saved of the parameter.
+// Returns null if nothing was saved for the parameter.
 std::unique_ptr<OptimizerParamState> OptimizerState::loaded(const Part& part,
                                                             const StateDict& state,
                                                             const StateRequest& ranges) const {

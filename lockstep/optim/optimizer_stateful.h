@@ -1,20 +1,19 @@
-// The state of an optimizer under the names of its parameters: what it remembers of each, and its
-// options. It is the plain optimizer's also of a sharded one, so that either is loaded into the
-// other, at any number of ranks; of that each rank describes, asks for and keeps its own shards
-// alone.
+// The state of an optimizer under the names of its parameters: what it keeps for each parameter,
+// and its options. A sharded optimizer has the same form as a plain one, so each loads the other's
+// state, with any number of ranks. Each rank describes, requests and keeps only its own shards.
 //
-//   type                     "Adam", also of lockstep::Adam and what derives from either
-//   param_groups             how many
+//   type                     "Adam", also for lockstep::Adam and classes derived from either
+//   param_groups             their number
 //   param_groups.0.lr        and all that the options serialise (optimizer_options.h)
-//   conv.weight.param_group  of each parameter
-//   conv.weight.step         of those that were stepped
+//   conv.weight.param_group  for each parameter
+//   conv.weight.step         for each parameter that was stepped
 //   conv.weight.exp_avg      a tensor, shaped as the parameter
 //
-// Options become the saved ones. Parameters of which nothing was saved are as if never stepped.
+// Options become the saved ones. Parameters without saved state are as if never stepped.
 //
 // Thread safety: none.
-// Errors: unsupported, naming it, for an optimizer but SGD, Adam, AdamW, Adagrad, RMSprop and what
-// derives from these.
+// Errors: unsupported, naming it, for an optimizer other than SGD, Adam, AdamW, Adagrad, RMSprop
+// and classes derived from these.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,11 +28,12 @@
 
 namespace lockstep {
 
-// `parameters` are those of the module, of which the optimizer may step some; one that has two
-// names goes by the first. Not collective, neither are the members of the result.
-// Lifetime: `optimizer` outlives it.
-// Errors: misuse for a parameter that has no name; wanted(): misuse, naming what does not fit, for
-// the state of another kind of optimizer, of other parameters or param groups.
+// `parameters` are those of the module; the optimizer may step only some. A parameter with two
+// names is saved under the first. Neither this function nor the members of its result are
+// collective.
+// Lifetime: `optimizer` outlives the result.
+// Errors: misuse for a parameter without a name. wanted() throws misuse, naming the misfits, for
+// the state of another kind of optimizer or of other parameters or param groups.
 LOCKSTEP_API std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer,
                                                        const NamedTensors& parameters);
 

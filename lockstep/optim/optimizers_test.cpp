@@ -1,4 +1,4 @@
-// What holds for Adam, AdamW and SGD alike.
+// Tests that apply equally to Adam, AdamW and SGD.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -177,7 +177,8 @@ TYPED_TEST(FusedOptimizer, RunsTheClosureAndReturnsItsLoss) {
   EXPECT_FALSE(torch::equal(weights[0], parameters()[0])) << "nothing was stepped";
 }
 
-// Weights, gradients and state in three layouts; in the end all are stepped as contiguous ones are.
+// Uses three layouts of weights, gradients and state. Results must equal those of contiguous
+// tensors.
 TYPED_TEST(FusedOptimizer, StepsWhateverTheLayoutOfGradientsAndState) {
   const auto channels_last = [](const at::Tensor& tensor) {
     return tensor.contiguous(at::MemoryFormat::ChannelsLast);

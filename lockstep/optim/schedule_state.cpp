@@ -15,9 +15,9 @@ namespace {
 using torch::optim::LRScheduler;
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
-// Members of LibTorch's schedules that it neither saves nor shows. A derived class may name the
-// protected one; an explicit instantiation may name private ones (C++20, [temp.spec]/6), which
-// are what Python's state_dict() has.
+// Members of LibTorch's schedules that it neither saves nor exposes. A derived class may name the
+// protected one; an explicit instantiation may name private ones (C++20, [temp.spec]/6). Python's
+// state_dict() has these values.
 struct StepCount : LRScheduler {
   static constexpr unsigned LRScheduler::*member = &StepCount::step_count_;
 };

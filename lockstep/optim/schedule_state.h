@@ -1,6 +1,6 @@
-// The state of a learning rate schedule. Learning rates themselves are the optimizer's.
+// The state of a learning rate schedule. Learning rates belong to the optimizer's state.
 //
-// Errors, of wanted(): misuse for values that were not saved or are not such a state's.
+// Errors: wanted() throws misuse if values are missing or are not those of such a state.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,12 +15,12 @@
 
 namespace lockstep {
 
-// How many steps it has made, "step_count", is all that LibTorch's have; what a type of your own
-// has besides is not here.
-// Lifetime: `schedule` outlives it.
+// Saves the number of steps, "step_count", which is the whole state of LibTorch's schedules.
+// Further state of your own type is not saved.
+// Lifetime: `schedule` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule);
 
-// "best", "num_bad_epochs", "cooldown_counter" and "last_epoch".
+// Saves "best", "num_bad_epochs", "cooldown_counter" and "last_epoch".
 LOCKSTEP_API std::unique_ptr<Stateful> schedule_state(
     torch::optim::ReduceLROnPlateauScheduler& schedule);
 

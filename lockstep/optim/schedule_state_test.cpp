@@ -32,7 +32,7 @@ TEST(ScheduleState, AScheduleGoesOnWhereItWas) {
   const StateDict saved = schedule_state(schedule)->state_dict();
   EXPECT_EQ(saved.values.at("step_count"), StateValue(std::int64_t{4}));
 
-  SGD other(weights(), rate_of(sgd));  // The optimizer's state has it.
+  SGD other(weights(), rate_of(sgd));  // The optimizer's state holds the rate.
   StepLR goes_on(other, 3, 0.5);
   test::load(*schedule_state(goes_on), saved);
   for (int step = 4; step < 13; ++step) {

@@ -17,7 +17,8 @@ namespace {
 using Options = torch::optim::SGDOptions;
 using State = torch::optim::SGDParamState;
 
-// Batch::step, of which only this matters: the first one fills the momentum, whatever is there.
+// Value of Batch::step for a first step. Only this value matters: the first step fills the
+// momentum, whatever it contains.
 constexpr std::int64_t first_step = 0;
 constexpr std::int64_t later_step = 1;
 

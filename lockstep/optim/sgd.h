@@ -9,11 +9,12 @@
 
 namespace lockstep {
 
-// torch::optim::SGD as Adam (adam.h) is torch::optim::Adam: momentum, dampening, Nesterov and
-// weight decay. Weights and state equal those of Python's torch.optim.SGD(fused=True), bit for bit.
+// torch::optim::SGD with the differences that Adam (adam.h) has from torch::optim::Adam. Supports
+// momentum, dampening, Nesterov and weight decay. Weights and state equal those of Python's
+// torch.optim.SGD(fused=True), bit for bit.
 //
-// Errors: as Adam's; also unsupported for parameters of half precision, whose weights ATen's kernel
-// leaves as they are but for the last few (FusedSGDKernel.cpp, LibTorch 2.13).
+// Errors: as Adam's; also unsupported for parameters of half precision, because ATen's kernel
+// updates only the last few of their weights (FusedSGDKernel.cpp, LibTorch 2.13).
 class LOCKSTEP_API SGD : public torch::optim::SGD {
  public:
   using torch::optim::SGD::SGD;

@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-// Elements [begin, end) of a parameter in the order of its memory, and the rank that steps them.
+// Elements [begin, end) of a parameter in memory order, and the rank that steps them.
 struct Shard {
-  std::size_t parameter = 0;  // Counted over all param groups.
+  std::size_t parameter = 0;  // Index over all param groups.
   std::int64_t begin = 0;
   std::int64_t end = 0;
   int owner = 0;

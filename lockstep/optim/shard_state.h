@@ -1,4 +1,4 @@
-// What an optimizer remembers of a part of a parameter, between the whole and the part.
+// Conversions between the optimizer state of a whole parameter and that of its shards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,25 +15,26 @@
 
 namespace lockstep {
 
-// The shard's elements of `tensor`, which is laid out as `parameter`: a view of one dimension.
+// The shard's elements of `tensor`, which has the layout of `parameter`, as a one-dimensional view.
 // Errors: unsupported for a parameter that has gaps in memory.
 at::Tensor fragment_of(const at::Tensor& tensor, const Shard& shard, const at::Tensor& parameter);
 
-// How many tensors a shard's state takes when it travels.
+// Number of tensors that encode() needs for a shard's state.
 std::size_t encoded_size(torch::optim::OptimizerParamState& prototype);
 
-// `count` tensors: the state's integers, as one, then its tensors; all undefined where `state` is
-// null.
+// Returns `count` tensors: the state's integers in one tensor, then its tensors. All are undefined
+// if `state` is null.
 std::vector<at::Tensor> encode(torch::optim::OptimizerParamState* state, std::size_t count);
 
-// Writes what encode() made of `shard` into the state of the whole `parameter`.
+// Writes `encoded`, the encoded state of `shard`, into the state of the whole `parameter`.
 // Errors: unsupported for a fragment of a parameter that has gaps in memory.
 void assemble(std::span<const at::Tensor> encoded, const Shard& shard, const at::Tensor& parameter,
               torch::optim::OptimizerParamState& whole);
 
-// Makes of the state of a whole `parameter` that of `shard`, which is stepped as `stepped`: the
-// parameter itself, whose state is then the same one, of any type, or a flat view of its memory.
-// Errors: as assemble(); misuse when a tensor has another shape than the parameter.
+// Makes the state of `shard` from that of the whole `parameter`. If `stepped` is the parameter
+// itself, the state is returned unchanged, whatever its type. Otherwise `stepped` is a flat view of
+// the shard's memory.
+// Errors: as assemble(); misuse if a tensor has another shape than the parameter.
 std::unique_ptr<torch::optim::OptimizerParamState> cut(
     std::unique_ptr<torch::optim::OptimizerParamState> whole, const Shard& shard,
     const at::Tensor& parameter, const at::Tensor& stepped);

@@ -55,7 +55,7 @@ std::string line_of(const at::Tensor& parameter, std::size_t group) {
   return "group " + std::to_string(group) + shape_text(parameter) + '\n';
 }
 
-// Every rank sees the same, so that all throw.
+// All ranks see the same descriptions, so all throw.
 void require_same_on_all_ranks(const std::string& description, const ProcessGroup& group) {
   const auto all = all_gather_bytes(description, group, {.label = "parameters of an optimizer"});
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -76,7 +76,8 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
   return gradients;
 }
 
-// Of powers; for the norm of infinity their maximum, which is NaN if one of them is.
+// Combines powers: their sum or, for the infinity norm, their maximum, which is NaN if one of them
+// is.
 double sum_of(const std::vector<double>& powers, double norm_type) {
   double sum = 0;
   for (const double power : powers)
@@ -139,7 +140,7 @@ torch::Tensor ShardedOptimizer::step(LossClosure closure) {
   return loss;
 }
 
-// The other ranks wait for what this one has stepped.
+// The other ranks wait for the result of this rank's step.
 void ShardedOptimizer::step_shards() {
   try {
     before_step();
@@ -147,7 +148,8 @@ void ShardedOptimizer::step_shards() {
   } catch (const std::exception& error) {
     const std::string text = error.what();
     group_.abort("the optimizer's step failed on rank " + std::to_string(group_.rank()) + ": " +
-                 text.substr(0, text.find('\n')));  // LibTorch's go on with all frames.
+                 // LibTorch's messages continue with all stack frames.
+                 text.substr(0, text.find('\n')));
     throw;
   }
 }
@@ -193,7 +195,7 @@ double ShardedOptimizer::clip_grad_norm_(double max_norm, double norm_type,
 
 // --- State --------------------------------------------------------------------------------------
 
-// The plain optimizer, without state unless its constructor makes some.
+// Makes the plain optimizer. It has no state unless its constructor makes some.
 std::unique_ptr<Optimizer> ShardedOptimizer::make_whole() const {
   auto whole = make_(param_groups_);
   copy_options(param_groups_, whole->param_groups());

@@ -64,10 +64,11 @@ std::string misfit(const Boxes& boxes, const std::vector<std::int64_t>& shape) {
   const auto last = static_cast<std::size_t>(boxes.cat_dim);
   for (const Box& box : boxes.list) {
     if (!lies_in(box, shape))
-      return "a box of " + text_of(box) + " does not lie in a tensor of shape " + text_of(shape);
+      return "a box of " + text_of(box) + " does not lie in a tensor of shape " + bracketed(shape);
     if (!agree_but_in(last, last, boxes.list.front(), box))
-      return "boxes of sizes " + text_of(boxes.list.front().sizes) + " and " + text_of(box.sizes) +
-             " cannot be joined along dimension " + std::to_string(boxes.cat_dim);
+      return "boxes of sizes " + bracketed(boxes.list.front().sizes) + " and " +
+             bracketed(box.sizes) + " cannot be joined along dimension " +
+             std::to_string(boxes.cat_dim);
   }
   return {};
 }

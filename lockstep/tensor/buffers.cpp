@@ -55,7 +55,7 @@ Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
   return buffer;
 }
 
-// What an asynchronous call holds until it is complete.
+// Objects that an asynchronous call keeps alive until it is complete.
 struct Kept {
   std::vector<at::Tensor> tensors;
   std::shared_ptr<const void> callers;

@@ -1,4 +1,4 @@
-// How a tensor's elements become a Buffer of comm, and a shape a label that all ranks compare.
+// Conversions from tensors to comm's Buffers, and from shapes to labels that all ranks compare.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,38 +14,41 @@
 
 namespace lockstep {
 
-// Errors: misuse for an undefined tensor; unsupported for one that is not strided, in neither CPU
-// nor CUDA memory, or quantised, whose scale is not among its elements.
+// Errors: misuse for an undefined tensor; unsupported for a tensor that is not strided, lies in
+// neither CPU nor CUDA memory, or is quantised, since its scale is not among its elements.
 void require_dense(const at::Tensor& tensor, std::string_view what);
 
-// As require_dense(); in addition, misuse for a tensor of which several elements lie at one place.
+// As require_dense(). Errors: in addition, misuse for a tensor with several elements at one
+// address.
 void require_writable(const at::Tensor& tensor, std::string_view what);
 
-// As require_dense(); in addition, misuse for one whose memory is not its elements, in their order.
+// As require_dense(). Errors: in addition, misuse for a tensor whose memory does not hold exactly
+// its elements in their order.
 void require_contiguous(const at::Tensor& tensor, std::string_view what);
 
-// The values of `tensor` as one block in their order: itself when it is that already.
+// The values of `tensor` as one contiguous block. Returns `tensor` itself if it is contiguous
+// already.
 at::Tensor values_of(const at::Tensor& tensor);
 
-// Errors: unsupported for types that comm does not reduce, for an average of integers, for bits of
-// others, and for anything but the sum and the average of complex numbers.
+// Errors: unsupported for types that comm does not reduce, averages of integers, bitwise operations
+// on non-integers, and operations on complex numbers other than sum and average.
 void require_reducible(at::ScalarType type, ReduceOp op, std::string_view what);
 
-// Of a contiguous tensor. Complex numbers are pairs of reals. Errors: as above.
+// `tensor` is contiguous. Complex numbers become pairs of reals. Errors: as require_reducible().
 Buffer reducible(const at::Tensor& tensor, ReduceOp op);
 
-// Of a contiguous tensor. Types that comm lacks are bytes.
+// `tensor` is contiguous. Types that comm lacks become bytes.
 Buffer movable(const at::Tensor& tensor);
 
-// How many elements of a Buffer a row along dim 0 is, in a tensor of which one may have no rows.
+// Number of Buffer elements in one row along dim 0. Correct also for a tensor without rows.
 std::size_t elements_of_row(const at::Tensor& tensor, DType dtype);
 
-// Such as " Float 2 3".
+// Example: " Float 2 3".
 std::string shape_text(at::ScalarType type, at::IntArrayRef sizes);
 std::string shape_text(const at::Tensor& tensor);
 
-// The caller's options with `text` after the caller's own label: ranks that differ in the types and
-// shapes that it names get a mismatch, even with as many elements. Keeps `tensors` alive.
+// The caller's options with `text` appended to the caller's label. Ranks whose types or shapes in
+// `text` differ get a mismatch, even if their element counts are equal. Keeps `tensors` alive.
 class Labelled {
  public:
   Labelled(const CallOptions& options, std::string_view text, std::vector<at::Tensor> tensors = {});
@@ -59,7 +62,8 @@ class Labelled {
   CallOptions options_;
 };
 
-// Calls `collective` on `tensor`, or on a contiguous copy that is then copied back if `written`.
+// Calls `collective` on `tensor` if it is contiguous, otherwise on a contiguous copy. The copy is
+// written back if `written`.
 template <class Collective>
 void in_place(const at::Tensor& tensor, bool written, Collective collective) {
   const at::NoGradGuard no_grad;

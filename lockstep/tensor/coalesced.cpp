@@ -25,8 +25,8 @@ struct Piece {
   std::int64_t elements = 0;
 };
 
-// The same on all ranks, as it follows from types, shapes and kinds of device alone: a rank uses
-// one device of a kind.
+// All ranks get the same pieces, because only types, shapes and kinds of device matter and a rank
+// uses one device of a kind.
 std::vector<Piece> pieces_of(at::TensorList tensors) {
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Piece>> lists;
   for (const at::Tensor& tensor : tensors) {
@@ -44,7 +44,7 @@ std::vector<Piece> pieces_of(at::TensorList tensors) {
   return all;
 }
 
-// Calls `copy` with each tensor and its place in `flat`.
+// Calls `copy` with each tensor and its slice of `flat`.
 template <class Copy>
 void for_each(const Piece& piece, const at::Tensor& flat, Copy copy) {
   std::int64_t begin = 0;
@@ -54,7 +54,7 @@ void for_each(const Piece& piece, const at::Tensor& flat, Copy copy) {
   }
 }
 
-// Calls `collective` on one tensor that stands for all of `piece`.
+// Calls `collective` on one tensor that holds all of `piece`.
 template <class Collective>
 void together(const Piece& piece, bool read, bool written, Collective collective) {
   if (piece.tensors.size() == 1) return in_place(piece.tensors[0], written, collective);
@@ -68,8 +68,8 @@ void together(const Piece& piece, bool read, bool written, Collective collective
              [](const at::Tensor& tensor, const at::Tensor& place) { tensor.copy_(place); });
 }
 
-// A part that lies in two tensors would be combined twice. Those whose memory has gaps, such as
-// columns of a matrix, may lie between each other and are not looked at.
+// Overlapping elements would be combined twice. Tensors with gaps, such as columns of a matrix, may
+// interleave without overlap and are not checked.
 void require_apart(at::TensorList tensors, const char* what) {
   std::vector<at::Tensor> dense;
   for (const at::Tensor& tensor : tensors)

@@ -31,7 +31,7 @@ std::vector<std::int64_t> with_rows(const at::Tensor& tensor, std::int64_t rows)
   return shape;
 }
 
-// --- What is refused on this rank alone ----------------------------------------------------------
+// --- Checks on this rank alone ----------------------------------------------------------------
 
 void require_rows(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
@@ -71,7 +71,7 @@ std::vector<std::int64_t> equal_splits(const at::Tensor& tensor, const ProcessGr
                                    tensor.size(0) / group.size());
 }
 
-// The caller's, checked; equal ones when the caller gave none.
+// The caller's splits, checked; equal splits if the caller gave none.
 std::vector<std::int64_t> splits_of(const at::Tensor& tensor, at::IntArrayRef splits,
                                     const ProcessGroup& group, std::string_view what) {
   if (splits.empty()) return equal_splits(tensor, group, what);
@@ -80,7 +80,7 @@ std::vector<std::int64_t> splits_of(const at::Tensor& tensor, at::IntArrayRef sp
   return splits.vec();
 }
 
-// In elements of a Buffer of `dtype`.
+// The splits in Buffer elements of `dtype`.
 Counts counts_of(at::IntArrayRef splits, const at::Tensor& tensor, DType dtype) {
   Counts counts(splits.size());
   const std::size_t row = elements_of_row(tensor, dtype);
@@ -108,7 +108,7 @@ std::string text_of_rows(const at::Tensor& tensor) {
   return " rows of" + shape_text(tensor.scalar_type(), tensor.sizes().slice(1));
 }
 
-// How many rows each rank has.
+// The number of rows of each rank.
 std::vector<std::int64_t> exchange_rows(const at::Tensor& tensor, const ProcessGroup& group,
                                         const CallOptions& options) {
   std::int64_t rows = tensor.size(0);
@@ -300,7 +300,8 @@ Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& tensor,
 
 namespace {
 
-// What scatter() and scatter_async() do alike; the values to send are undefined but at the root.
+// The common part of scatter() and scatter_async(). Returns the values to send; undefined except at
+// the root.
 at::Tensor values_to_scatter(const at::Tensor& output, const at::Tensor& input,
                              const ProcessGroup& group, int root, at::IntArrayRef splits) {
   if (!splits.empty()) {

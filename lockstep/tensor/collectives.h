@@ -3,23 +3,23 @@
 //   all_reduce(loss, world, ReduceOp::average);            // In place.
 //   const at::Tensor all = all_gather(predictions, world);  // [world.size(), ...]
 //
-// Memory: contiguous tensors are worked on where they lie. Others are copied first and, where
-// the call writes to them, copied back. The _async forms copy only what they read: what they write
-// must be contiguous. Tensors made by registered_zeros() are not copied at all.
-// Shapes: `rows` are what lies along dim 0. Shapes and types must be the same on all ranks but for
-// what is said to differ; ranks that disagree get a mismatch.
-// Types: every type can be moved. Reduced are float16, bfloat16, float32, float64, all integers of
-// 8 to 64 bits, bool and, by sum and average, complex numbers.
+// Memory: contiguous tensors are used in place. Other tensors are copied first, and copied back
+// where the call writes to them. The _async forms copy only inputs; their outputs must be
+// contiguous. Tensors from registered_zeros() are never copied.
+// Shapes: `rows` are the slices along dim 0. Shapes and types must be equal on all ranks, except
+// where a comment allows a difference. Ranks that disagree get a mismatch.
+// Types: every type can be moved. Reductions take float16, bfloat16, float32, float64, all integers
+// of 8 to 64 bits, bool and, for sum and average, complex numbers.
 // Autograd: nothing is recorded.
-// CUDA: where the group has an engine for it, tensors may lie in the memory of this rank's CUDA
-// device, local_device(). A call takes its place in the thread's current stream, which finds the
-// result; it returns, and a Work is complete, once that is so, and does not wait for the device.
-// Asynchronous calls of several groups at once each need a stream of their own, lest ranks enqueue
-// them in different orders. Not done there: messages, bitwise reductions, reductions of 16-bit
+// CUDA: tensors may lie in the memory of local_device(), if the group has an engine for it. Calls
+// are ordered in the thread's current stream, which sees the result. A call returns, and a Work
+// completes, once it is enqueued; neither waits for the device. Concurrent asynchronous calls of
+// several groups need one stream for each group, because ranks could otherwise enqueue them in
+// different orders. Not supported on CUDA: messages, bitwise reductions, and reductions of 16-bit
 // integers.
 // Thread safety, Blocking: as ProcessGroup's. The _async forms keep their tensors alive.
-// Errors: as ProcessGroup's; misuse for a tensor to write to that expand() made; unsupported for
-// what is not dense, in neither CPU nor CUDA memory, or quantised.
+// Errors: as ProcessGroup's; misuse for an output tensor made by expand(); unsupported for tensors
+// that are not dense, are quantised, or lie in neither CPU nor CUDA memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,45 +32,46 @@
 
 namespace lockstep {
 
-// Each element becomes the combination of all ranks'.
+// Replaces each element by the combination of all ranks' elements.
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const ProcessGroup& group,
                              ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 LOCKSTEP_API Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group,
                                    ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-// `tensor` becomes that of rank `root`.
+// Replaces `tensor` by that of rank `root`.
 LOCKSTEP_API void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                             const CallOptions& options = {});
 LOCKSTEP_API Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                   const CallOptions& options = {});
 
-// As all_reduce(), but only rank `root`'s tensor is written.
+// As all_reduce(), but only the tensor of rank `root` is written.
 LOCKSTEP_API void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                          ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 LOCKSTEP_API Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-// All ranks' tensors, of shape [group.size(), *tensor.sizes()].
+// Returns all ranks' tensors in one, of shape [group.size(), *tensor.sizes()].
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                                    const CallOptions& options = {});
 
-// The same into `output`, which is contiguous and of that shape.
+// As all_gather(), into `output`, which is contiguous and of that shape.
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, const CallOptions& options = {});
 
-// All ranks' tensors, whose numbers of rows may differ: two collectives, of which the first
-// exchanges these. The results are views of one tensor.
+// Returns all ranks' tensors, whose numbers of rows may differ. Costs two collectives; the first
+// exchanges the numbers of rows. The results are views of one tensor.
 LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});
 
-// The same into `output`, one after the other, when all ranks know all numbers of rows: `splits`.
+// As all_gather_uneven(), concatenated into `output`. All ranks already know `splits`, the number
+// of rows of each rank.
 LOCKSTEP_API Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
                                           const ProcessGroup& group, at::IntArrayRef splits,
                                           const CallOptions& options = {});
 
-// Part rank() of the combination of all ranks' tensors. The parts are of equally many rows, or of
-// splits[rank] rows; `splits` are the same on all ranks.
+// Returns part rank() of the combination of all ranks' tensors. Each part has splits[rank] rows;
+// without splits, all parts have equally many rows. `splits` are equal on all ranks.
 LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group,
                                        ReduceOp op = ReduceOp::sum, at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
@@ -79,8 +80,8 @@ LOCKSTEP_API Work reduce_scatter_async(const at::Tensor& output, const at::Tenso
                                        at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
 
-// As all_gather() and all_gather_uneven() on rank `root`; an undefined tensor or an empty vector on
-// the others, whose `output` is not looked at.
+// As all_gather() and all_gather_uneven() on rank `root`. Other ranks get an undefined tensor or an
+// empty vector, and their `output` is ignored.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                const CallOptions& options = {});
 LOCKSTEP_API Work gather_async(const at::Tensor& output, const at::Tensor& tensor,
@@ -90,9 +91,9 @@ LOCKSTEP_API std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor,
                                                    const ProcessGroup& group, int root = 0,
                                                    const CallOptions& options = {});
 
-// `output` becomes input[rank] of rank `root`'s input, which is of shape
-// [group.size(), *output.sizes()]; or, with `splits`, splits[rank] of the input's rows, which
-// differ between ranks. The others' input is not looked at and may be undefined.
+// Replaces `output` by input[rank] of rank `root`. Its `input` has shape [group.size(),
+// *output.sizes()]. With `splits`, each rank gets splits[rank] rows of the input, and the shapes of
+// `output` differ between ranks. The other ranks' input is ignored and may be undefined.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input,
                           const ProcessGroup& group, int root = 0, at::IntArrayRef splits = {},
                           const CallOptions& options = {});
@@ -100,22 +101,23 @@ LOCKSTEP_API Work scatter_async(const at::Tensor& output, const at::Tensor& inpu
                                 const ProcessGroup& group, int root = 0,
                                 at::IntArrayRef splits = {}, const CallOptions& options = {});
 
-// The rows that all ranks have for this one, in the order of the ranks: of `tensor`, send_splits[r]
-// rows go to rank r, and receive_splits[r] come from it. Both empty, on all ranks: equally many.
-// receive_splits empty, on all ranks: one more collective exchanges them.
+// Exchanges rows between all ranks and returns the received rows in rank order. send_splits[r] rows
+// of `tensor` go to rank r; receive_splits[r] rows come from it. If both are empty on all ranks,
+// every rank sends equally many rows to each. If receive_splits is empty on all ranks, one more
+// collective exchanges them.
 LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                                    at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// The same into `output`; both splits are given, or neither.
+// As all_to_all(), into `output`. Pass both splits or neither.
 LOCKSTEP_API Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// Messages, as ProcessGroup's; `tag` is theirs, options.label is not used. Shapes are not compared,
-// only types and numbers of elements. `tensor` becomes what is received.
+// Messages as ProcessGroup's, with the same `tag`; options.label is ignored. Ranks compare types
+// and numbers of elements, not shapes. recv() writes the message to `tensor`.
 LOCKSTEP_API void send(const at::Tensor& tensor, const ProcessGroup& group, int peer,
                        std::int64_t tag = 0, const CallOptions& options = {});
 LOCKSTEP_API Work send_async(const at::Tensor& tensor, const ProcessGroup& group, int peer,
@@ -126,17 +128,17 @@ LOCKSTEP_API Work recv_async(const at::Tensor& tensor, const ProcessGroup& group
                              int peer = any_source, std::int64_t tag = any_tag,
                              const CallOptions& options = {});
 
-// Zeros in memory that all ranks of the host have mapped; collective, of one shape on all ranks.
-// The tensor may outlive the group.
+// Returns zeros in memory that all ranks of the host have mapped. Collective; `sizes` are equal on
+// all ranks. The tensor may outlive the group.
 LOCKSTEP_API at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType dtype,
                                          const ProcessGroup& group);
 
-// A view of `memory`, which it keeps mapped, from byte `offset` on. Strides count elements.
+// A view of `memory` from byte `offset` on, which keeps `memory` mapped. Strides count elements.
 LOCKSTEP_API at::Tensor view_of(const RegisteredMemory& memory, std::size_t offset,
                                 at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype);
 
-// The type in which comm reduces a tensor's elements. Errors: unsupported for any other.
+// The type in which comm reduces elements of `dtype`. Errors: unsupported if there is none.
 LOCKSTEP_API DType reducible_dtype(at::ScalarType dtype);
 
 }  // namespace lockstep

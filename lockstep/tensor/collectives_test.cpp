@@ -31,7 +31,7 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-// Those that cannot be reduced come last.
+// Types that cannot be reduced come last.
 constexpr at::ScalarType all_types[] = {
     at::kFloat,         at::kDouble,        at::kHalf,        at::kBFloat16,    at::kChar,
     at::kShort,         at::kInt,           at::kLong,        at::kByte,        at::kUInt16,
@@ -40,7 +40,7 @@ constexpr at::ScalarType all_types[] = {
 };
 constexpr std::span reducible_types(all_types, std::size(all_types) - 2);
 
-// Small whole numbers, which every type holds exactly; of which `rank` has others than its peers.
+// Small whole numbers, which every type holds exactly. They differ between ranks.
 at::Tensor values(at::IntArrayRef sizes, int rank, at::ScalarType type) {
   const at::Tensor plain = at::arange(at::empty(sizes).numel(), at::kDouble)
                                .mul(rank + 1)
@@ -61,7 +61,7 @@ at::Tensor sum(int world_size, at::ScalarType type, at::IntArrayRef sizes = {3, 
   return total.to(type);
 }
 
-// Also for types in which ATen compares nothing.
+// Works also for types that ATen cannot compare.
 testing::AssertionResult same(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes())
     return testing::AssertionFailure()
@@ -175,7 +175,7 @@ TEST(TensorCollectives, PassTheOperationOn) {
   });
 }
 
-// Rank r has r rows, of which rank 0 thus has none.
+// Rank r has r rows, so rank 0 has no rows.
 TEST(TensorCollectives, TakeTensorsOfUnequalRows) {
   on_ranks([](ProcessGroup& group) {
     const int n = group.size();
@@ -385,7 +385,7 @@ const Ranks asynchronous("asynchronous tensors", [](const Rank& rank) {
   const at::Tensor exchanged = at::zeros({n, 2});
   at::Tensor parts;
   if (rank.rank == 1) parts = at::stack({mine(0, at::kFloat), mine(1, at::kFloat)});
-  all_reduce_async(own(), group);  // Nobody else keeps this one.
+  all_reduce_async(own(), group);  // Only the call keeps this tensor alive.
   const std::vector<Work> works{
       all_reduce_async(reduced, group),
       broadcast_async(copied, group, 1),
@@ -506,8 +506,8 @@ const Ranks refused("refused tensors", [](const Rank&) {
   EXPECT_EQ(fault_of([&] { all_reduce(overlapping, group); }, &text), Fault::misuse);
   EXPECT_NE(text.find("expand"), std::string::npos) << text;
   expect(Fault::misuse, [&] { recv(overlapping, group); });
-  EXPECT_TRUE(same(all_gather(overlapping, group)[0], at::ones({2})));  // Reading it is fine.
-  all_reduce(one, group);  // None of that broke the group.
+  EXPECT_TRUE(same(all_gather(overlapping, group)[0], at::ones({2})));  // Reading it is allowed.
+  all_reduce(one, group);  // The refusals did not break the group.
   destroy_process_group(group);
 });
 

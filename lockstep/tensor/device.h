@@ -1,8 +1,8 @@
-// Tensors in a CUDA device's memory: which device a rank takes, and what a Buffer says of it.
+// Tensors in a CUDA device's memory: the device of a rank, and the device of a Buffer.
 //
 //   model->to(local_device(world));
 //
-// Built without CUDA: LibTorch is asked at run time, whichever it is.
+// Built without CUDA: the code asks LibTorch at run time, so any build of LibTorch will do.
 //
 // Thread safety: every function may be called from any thread.
 
@@ -18,14 +18,14 @@
 
 namespace lockstep {
 
-// The CUDA device of this rank: that of number local_rank(), counted round where a host has more
-// ranks than devices, which NCCL then refuses.
-// Errors: unsupported when LibTorch has no CUDA, or there is no device here.
+// The CUDA device of this rank: number local_rank() modulo the number of devices. NCCL refuses two
+// ranks on one device.
+// Errors: unsupported if LibTorch has no CUDA or the host has no device.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
-// Makes `buffer`, the elements of `tensor`, one of its device, in the order of this thread's
-// current stream. The memory is not used for another tensor before what that stream has by then is
-// done.
+// Marks `buffer`, which holds the elements of `tensor`, as memory of the tensor's device, ordered
+// in this thread's current stream. LibTorch does not reuse the memory before the work that is in
+// that stream by then is done.
 void set_device(Buffer& buffer, const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -12,22 +12,23 @@ namespace {
 constexpr std::size_t most_lines = 8;
 constexpr std::size_t most_names = 5;
 
-// Ranks that share a value.
+// Ranks that have the same value.
 struct Part {
   std::string value;
   std::vector<int> ranks;
 };
-using Division = std::vector<Part>;  // In the order of their first ranks.
+using Division = std::vector<Part>;  // Ordered by first rank.
 
 using Values = std::map<std::string_view, std::string>;
 
 Values by_name(const Facts& facts) {
   Values values;
-  for (const auto& [name, value] : facts) values[name] += value;  // Given twice: both count.
+  // A name given twice has both values.
+  for (const auto& [name, value] : facts) values[name] += value;
   return values;
 }
 
-// The names of all ranks, each once, in the order in which they first come.
+// The names of all ranks, each once, in order of first appearance.
 std::vector<std::string_view> all_names(const std::vector<Facts>& facts) {
   std::vector<std::string_view> names;
   std::map<std::string_view, bool> seen;
@@ -62,13 +63,13 @@ void for_each_difference(const std::vector<Facts>& facts, Differs differs) {
       differs(std::string(name), division);
 }
 
-// Such as "rank 1" and "ranks 0, 2-5".
+// Example: "rank 1" or "ranks 0, 2-5".
 std::string text_of(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last == i + 1) last = i;  // Two of them are no shorter as a range.
+    if (last == i + 1) last = i;  // A range of two ranks is no shorter.
     text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
     if (last > i) text += '-' + std::to_string(ranks[last]);
     i = last + 1;
@@ -76,7 +77,7 @@ std::string text_of(const std::vector<int>& ranks) {
   return text;
 }
 
-// Such as "rank 1 differs from ranks 0, 2".
+// Example: "rank 1 differs from ranks 0, 2".
 std::string text_of(Division division) {
   std::stable_sort(division.begin(), division.end(),
                    [](const Part& a, const Part& b) { return a.ranks.size() < b.ranks.size(); });

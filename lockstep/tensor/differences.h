@@ -1,4 +1,4 @@
-// Which of the ranks have other values than the rest, as sentences.
+// Sentences that name the ranks whose values differ from the others'.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,19 +13,19 @@ namespace lockstep {
 // Names with their values as text. No text holds a zero byte.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// As one byte string, and back.
+// Converts facts to one byte string and back.
 std::string encode(const Facts& facts);
 Facts decode_facts(std::string_view text);
 
-// One line for each name whose values differ, with these, such as
+// One line for each name whose values differ, for example
 //   param group 0: lr 0.001 on ranks 0, 2; 0.01 on rank 1
-// facts[r] are rank r's; a name that a rank lacks has the value "none". At most eight lines, of
-// which the last then says how many more there would be.
+// facts[r] are those of rank r. A name that a rank lacks has the value "none". Returns at most
+// eight lines; the last one then says how many more there are.
 std::vector<std::string> differing_values(const std::vector<Facts>& facts);
 
-// One line for all names whose values divide the ranks alike, the largest part of these last, such
-// as
+// One line for all names whose values divide the ranks in the same way, for example
 //   rank 1 differs from ranks 0, 2 in 7 tensors: a.weight, a.bias, b.weight and 4 more
+// The largest set of ranks comes last.
 std::vector<std::string> differing_tensors(const std::vector<Facts>& facts);
 
 }  // namespace lockstep

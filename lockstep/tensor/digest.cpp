@@ -45,7 +45,7 @@ class Sha256 {
   std::unique_ptr<EVP_MD_CTX, decltype(&::EVP_MD_CTX_free)> context_;
 };
 
-// Such as "float32 [2, 3]\n".
+// Example: "float32 [2, 3]\n".
 std::string heading(const at::Tensor& tensor) {
   std::string text(c10::getDtypeNames(tensor.scalar_type()).first);
   text += " [";

@@ -1,5 +1,5 @@
-// One short text that tells whether tensors are equal bit for bit: between ranks, between runs, and
-// between C++ and Python.
+// Digests that tell whether tensors are equal bit for bit: between ranks, between runs, and between
+// C++ and Python.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,14 +16,15 @@ class Module;
 
 namespace lockstep {
 
-// SHA-256, as 64 hexadecimal digits, over all tensors in turn. Each contributes a line such as
-// "float32 [2, 3]\n", then its elements, row by row, in the bytes they have in memory. In Python:
+// SHA-256 over all tensors in order, as 64 hexadecimal digits. Each tensor contributes a line such
+// as "float32 [2, 3]\n", then its elements, row by row, in the bytes they have in memory. In
+// Python:
 //   for t in tensors: h.update(f"{str(t.dtype)[6:]} {list(t.shape)}\n".encode() + bytes_of(t))
-// This is frozen: digests are compared between versions. Errors: misuse for a tensor that is
-// undefined or not dense.
+// The format is frozen, because digests are compared between versions.
+// Errors: misuse for a tensor that is undefined or not dense.
 LOCKSTEP_API std::string sha256(at::TensorList tensors);
 
-// Over named_tensors(module), without the names.
+// The digest of named_tensors(module), without the names.
 LOCKSTEP_API std::string sha256(const torch::nn::Module& module);
 
 }  // namespace lockstep

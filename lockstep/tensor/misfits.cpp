@@ -13,7 +13,7 @@ constexpr std::size_t most_told = 5;
 
 std::string text_of(at::ScalarType type, at::IntArrayRef sizes) {
   std::ostringstream text;
-  text << type << ' ' << sizes;  // Such as "Float [3, 2]".
+  text << type << ' ' << sizes;  // Example: "Float [3, 2]".
   return text.str();
 }
 

@@ -1,4 +1,5 @@
-// What of a saved state does not fit, told all at once and before anything is changed.
+// Collects every mismatch between a saved state and its target, to report all at once before
+// anything is changed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,12 +19,12 @@ class Misfits {
  public:
   void add(std::string text) { texts_.push_back(std::move(text)); }
 
-  // Looks for the whole tensor `name`, of this type and these sizes, in `saved`. Returns null, and
-  // has added why, when it is not there or is another.
+  // Finds the whole tensor `name`, of this type and these sizes, in `saved`. Returns null and adds
+  // the reason if `saved` lacks it or has another type or shape.
   const StateTensor* find(const StateDict& saved, const std::string& name, at::ScalarType type,
                           at::IntArrayRef sizes);
 
-  // Errors: misuse, with `what` and at most five of them, when there are any.
+  // Errors: misuse if there are misfits. The message has `what` and at most five of them.
   void require_none(std::string_view what) const;
 
  private:

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// A tensor of the module that was saved under two names can take one of two values.
+// A tensor with two names in the module can take only one of two saved values.
 void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
   for (const auto& [name, first] : first_names(named_tensors(module))) {
     const auto& digest = saved.tensors.at(name).digest;

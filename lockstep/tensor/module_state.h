@@ -1,10 +1,11 @@
-// The state of a module: its parameters and buffers, under their names in it.
+// The state of a module: its parameters and buffers under their names in the module.
 //
-// Buffers are rank 0's, as those of a BatchNorm differ between ranks. A tensor that a module has
-// under two names is saved under both.
+// Buffers are saved from rank 0, because those of a BatchNorm differ between ranks. A tensor with
+// two names in the module is saved under both.
 //
-// Errors: misuse, naming what does not fit, for tensors that the module lacks, that were not saved,
-// or that have another type or shape; mismatch, naming both, for unequal ones that are one in it.
+// Errors: misuse, naming the tensors, if a tensor is missing in the module or in the saved state,
+// or has another type or shape; mismatch, naming both, if a tensor with two names was saved with
+// unequal elements.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,19 +21,20 @@ class Module;
 
 namespace lockstep {
 
-// Lifetime: `module` outlives it.
-// Errors, of wanted(): misuse for parameters that all ranks of a host share, which each would
-// write.
+// Lifetime: `module` outlives the result.
+// Errors: in addition, wanted() throws misuse for parameters that all ranks of a host share,
+// because every rank would write to them.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 
-// What that does, for what holds a module in a way of its own.
+// The parts of module_state(), for classes that hold a module in another way.
 StateDict state_of(const torch::nn::Module& module);
 void require_fits(const torch::nn::Module& module, const StateDict& saved);
-// `saved` read to where the module has its tensors, as far as these lie in the CPU's memory row by
-// row.
+// A request that reads `saved` directly into the module's tensors. Tensors that are not contiguous
+// in CPU memory are read into new ones.
 StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
-// Does nothing to tensors that were read in place but tell autograd.
+// Copies the loaded tensors into the module. For tensors that were read in place it only increases
+// autograd's version counter.
 void copy_into(const torch::nn::Module& module, const StateDict& state);
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ using test::catalogue_of;
 using test::fault_of;
 using test::SavedState;
 
-// With a bias that is not there, buffers, one tensor under two names, and one of channels_last.
+// Has a missing bias, buffers, one tensor with two names, and one of channels_last.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);

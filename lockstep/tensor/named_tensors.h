@@ -1,4 +1,4 @@
-// Tensors under names, in an order of their own.
+// Tensors with names, in a defined order.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,8 +19,8 @@ namespace lockstep {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Of `module`, in its own order and sharing its memory. A bias that a layer was made without is not
-// among them.
+// The module's parameters or buffers, in its own order and sharing its memory. A bias that a layer
+// was made without is left out.
 LOCKSTEP_API NamedTensors named_parameters(const torch::nn::Module& module);
 LOCKSTEP_API NamedTensors named_buffers(const torch::nn::Module& module);
 

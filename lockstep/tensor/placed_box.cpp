@@ -163,7 +163,7 @@ at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& b
   return whole.view({-1}).slice(0, *begin, *begin + elements);
 }
 
-std::string text_of(const std::vector<std::int64_t>& numbers) {
+std::string bracketed(const std::vector<std::int64_t>& numbers) {
   std::string text = "[";
   for (std::size_t i = 0; i < numbers.size(); ++i)
     text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
@@ -171,7 +171,7 @@ std::string text_of(const std::vector<std::int64_t>& numbers) {
 }
 
 std::string text_of(const Box& box) {
-  return "offsets " + text_of(box.offsets) + " and sizes " + text_of(box.sizes);
+  return "offsets " + bracketed(box.offsets) + " and sizes " + bracketed(box.sizes);
 }
 
 }  // namespace lockstep

@@ -48,6 +48,6 @@ at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& b
 std::string text_of(const Box& box);
 
 // Such as "[0, 3]".
-std::string text_of(const std::vector<std::int64_t>& numbers);
+std::string bracketed(const std::vector<std::int64_t>& numbers);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// The elements of a tensor as files and digests have them: on the CPU, in one block, row by row,
-// with nothing left to be done to them by readers.
+// Tensor elements in the form that files and digests need: on the CPU, contiguous, row by row, with
+// no pending operation.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,13 +8,13 @@
 
 namespace lockstep {
 
-// Whether the memory of `tensor` is just that. LibTorch conjugates and negates lazily: the memory
-// of such a tensor holds other values than the tensor.
+// Whether the memory of `tensor` already has this form. LibTorch conjugates and negates lazily: the
+// memory of such a tensor holds other values than the tensor.
 inline bool has_plain_values(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// `tensor` itself where it has them, else a copy that does.
+// Returns `tensor` itself if has_plain_values(), otherwise a copy in this form.
 inline at::Tensor plain_values(const at::Tensor& tensor) {
   return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
 }

@@ -39,8 +39,8 @@ void restore(const at::Tensor& state, const std::string& name) {
   }
 }
 
-// Frozen, as it says which numbers a resumed training draws. LibTorch's Mersenne twister uses the
-// low 32 bits.
+// Frozen, because it determines the numbers that a resumed training draws. LibTorch's Mersenne
+// twister uses only the low 32 bits.
 std::uint64_t seed_of(const at::Tensor& state_of_rank_0, int rank) {
   return XXH3_64bits_withSeed(state_of_rank_0.const_data_ptr(), state_of_rank_0.nbytes(),
                               static_cast<XXH64_hash_t>(rank));

@@ -22,7 +22,7 @@ std::vector<double> drawn() {
   return {numbers.data_ptr<double>(), numbers.data_ptr<double>() + 5};
 }
 
-// As a checkpoint would: what is wanted of `saved`, copied.
+// Loads like a checkpoint: passes a copy of the wanted part of `saved`.
 void load(RandomGenerators& generators, const StateDict& saved) {
   StateDict state{.tensors = {}, .values = saved.values};
   for (const auto& [name, range] : generators.wanted(saved)) {
@@ -54,8 +54,8 @@ TEST(RandomGenerators, KeepTheStateThatTheyHadWhenItWasSaved) {
   EXPECT_TRUE(saved.tensors.at("rank.0").data.equal(before));
 }
 
-// What each of `world_size` ranks draws after `saved` was loaded, one after the other in this
-// process.
+// Loads `saved` on `world_size` ranks, one after the other in this process, and returns the numbers
+// that each draws.
 std::vector<std::vector<double>> drawn_by_ranks(int world_size, const StateDict& saved) {
   std::vector<std::vector<double>> numbers(static_cast<std::size_t>(world_size));
   run_in_process(world_size, [&](const ProcessGroup& group) {

@@ -11,10 +11,10 @@
 namespace lockstep {
 namespace {
 
-// Blocks that tensors of this process still lie in. Ranks may be threads.
+// Blocks that tensors of this process still use. A mutex guards them, because ranks may be threads.
 class Blocks {
  public:
-  // The same memory, which is one of these until its last handle is gone.
+  // The returned handle unregisters the block when its last copy is destroyed.
   RegisteredMemory add(RegisteredMemory memory) {
     void* const begin = memory.data();
     const std::size_t bytes = memory.bytes();
@@ -40,7 +40,8 @@ class Blocks {
   }
 
   mutable std::mutex mutex_;
-  std::multimap<const void*, std::size_t, std::less<>> blocks_;  // A thread's twin has the same.
+  // Ranks that are threads may add one address twice.
+  std::multimap<const void*, std::size_t, std::less<>> blocks_;
 };
 
 // Never destroyed, as tensors may outlive everything else.

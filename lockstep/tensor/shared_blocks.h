@@ -1,7 +1,7 @@
-// Which memory of this process is one and the same for all ranks of the host, so that what writes
-// to tensors there, as if they were its own, can be refused.
+// A registry of memory that all ranks of the host share. Code that writes to tensors as its own can
+// refuse tensors that lie there.
 //
-// Thread safety: all of it.
+// Thread safety: every function may be called from any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,10 +12,11 @@
 
 namespace lockstep {
 
-// The same memory, known as such a block until the last handle of it is gone.
+// Registers `memory` and returns a new handle to it. The block stays registered until the last
+// handle is released.
 RegisteredMemory shared_block(RegisteredMemory memory);
 
-// Whether the tensor's elements lie in one.
+// Whether the tensor's elements lie in a registered block.
 bool lies_in_shared_block(const at::Tensor& tensor);
 
 }  // namespace lockstep

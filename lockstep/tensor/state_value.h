@@ -1,4 +1,4 @@
-// A number, a truth value or a text of a training state, such as a step or a learning rate.
+// A number, a bool or a text of a training state, for example a step or a learning rate.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// Texts are UTF-8. Doubles keep their bits, also infinities and NaN (which becomes the usual one).
+// Texts are UTF-8. Doubles keep their bits, including infinities; every NaN becomes the default
+// NaN.
 using StateValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>>;
 
 using StateValues = std::map<std::string, StateValue>;

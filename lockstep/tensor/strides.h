@@ -1,4 +1,4 @@
-// How tensors are laid out in memory.
+// The layout of tensors in memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-// Whether `tensor` has these strides, but for dimensions of size 1, whose strides do not matter.
+// Whether `tensor` has these strides. Dimensions of size 1 are ignored, because their strides do
+// not matter.
 inline bool has_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
     if (tensor.size(dim) != 1 && tensor.stride(dim) != strides[static_cast<std::size_t>(dim)])
@@ -18,8 +19,8 @@ inline bool has_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
   return true;
 }
 
-// The strides of `tensor` when its elements fill its memory, such as those of channels_last; those
-// of a contiguous tensor otherwise.
+// The strides of `tensor` if its elements fill its memory, as with channels_last. Otherwise the
+// strides of a contiguous tensor of its shape.
 inline std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
   std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), 1);

@@ -28,7 +28,8 @@ bool can_travel(std::int64_t type) {
   return known != at::ScalarType::Undefined && !c10::isQIntType(known);
 }
 
-// Places `tensor` after the list's others. False when the list would not fit 63 bits.
+// Places `tensor` after the other tensors of the list. Returns false if the list would exceed 63
+// bits.
 bool append(ListLayout& list, TensorLayout tensor) {
   tensor.begin = list.bytes;
   if (tensor.type) {
@@ -36,7 +37,8 @@ bool append(ListLayout& list, TensorLayout tensor) {
     bool empty = false;
     for (const std::int64_t size : tensor.sizes) {
       empty = empty || size == 0;
-      const std::int64_t factor = std::max<std::int64_t>(size, 1);  // 0 hides no overflow.
+      // A size of 0 must not hide an overflow.
+      const std::int64_t factor = std::max<std::int64_t>(size, 1);
       if (__builtin_mul_overflow(tensor.bytes, factor, &tensor.bytes)) return false;
     }
     if (empty) tensor.bytes = 0;
@@ -62,7 +64,7 @@ class Words {
     return word;
   }
 
-  // A number of things of which each takes at least `words`.
+  // Reads a number of items, each at least `words` words long.
   std::size_t count(std::size_t words) {
     const std::int64_t number = next();
     if (number < 0 || static_cast<std::uint64_t>(number) > left() / words)

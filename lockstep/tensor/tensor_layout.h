@@ -1,5 +1,4 @@
-// How lists of tensors travel: their types and shapes as a description, their elements as one
-// block.
+// The wire form of lists of tensors: types and shapes as a description, elements as one block.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,9 +14,9 @@
 namespace lockstep {
 
 struct TensorLayout {
-  std::optional<at::ScalarType> type;  // None of an undefined tensor.
+  std::optional<at::ScalarType> type;  // Empty for an undefined tensor.
   std::vector<std::int64_t> sizes;
-  std::int64_t begin = 0;  // Bytes from the start of the list's block, aligned for every type.
+  std::int64_t begin = 0;  // Byte offset in the list's block, aligned for every type.
   std::int64_t bytes = 0;
 };
 
@@ -29,15 +28,15 @@ struct ListLayout {
 // Errors: as require_dense().
 ListLayout layout_of(const std::vector<at::Tensor>& tensors);
 
-// Not kept anywhere, so that it may change: magic, number of lists; of each list its bytes, the
-// number of its tensors; of each tensor its type or -1, the number of its dimensions, these; all of
-// them 64-bit words of this host.
+// The format may change, because it is never stored. It consists of 64-bit words of this host:
+// magic and number of lists; for each list its bytes and number of tensors; for each tensor its
+// type or -1, its number of dimensions, and its sizes.
 std::string encode(const std::vector<ListLayout>& lists);
 
-// Errors: corrupt for what encode() cannot have made. Takes a few times the memory of `text`.
+// Errors: corrupt for text that encode() cannot have made. Needs a few times the memory of `text`.
 std::vector<ListLayout> decode(std::string_view text);
 
-// The tensors of a list in its block of bytes: views, which may be written as well as read.
+// The tensors of a list as writable views of its block of bytes.
 std::vector<at::Tensor> views_of(const ListLayout& list, const at::Tensor& block);
 
 }  // namespace lockstep

@@ -43,7 +43,7 @@ Counts counts_of(const std::vector<ListLayout>& lists) {
   return counts;
 }
 
-// The tensors' elements as `layouts` place them, one list's block after the other.
+// The tensors' elements in the places that `layouts` give, one list's block after the other.
 at::Tensor pack(const std::vector<Tensors>& lists, const std::vector<ListLayout>& layouts) {
   const at::NoGradGuard no_grad;
   const at::Tensor block = block_of(total(layouts));
@@ -67,7 +67,7 @@ std::vector<Tensors> unpack(const at::Tensor& block, const std::vector<ListLayou
   return lists;
 }
 
-// Every rank's layout, of whose list it has one.
+// Every rank's layout of the one list that it has.
 std::vector<ListLayout> exchange_layouts(const ListLayout& own, const ProcessGroup& group,
                                          const CallOptions& options) {
   std::vector<ListLayout> all;

@@ -18,7 +18,7 @@ namespace {
 
 using test::fault_of;
 
-// As many tensors as the rank says, and no rank has another's shapes.
+// Returns `rank` tensors, with shapes that no other rank has.
 Tensors list_of(int rank) {
   Tensors list;
   for (int i = 0; i < rank; ++i) list.push_back(at::full({i + 1, rank}, 10 * rank + i, at::kHalf));
@@ -91,7 +91,7 @@ TEST(TensorLayout, OfWhateverBytesIsReadOrCorrupt) {
   EXPECT_EQ(fault_of([&] { decode(text + std::string(8, 0)); }), Fault::corrupt);
   for (std::size_t at = 0; at < text.size(); at += 8)
     for (const char byte :
-         {'\0', '\1', '\f', 'd', '\xff'}) {  // In the lowest byte of a word and the highest.
+         {'\0', '\1', '\f', 'd', '\xff'}) {  // In the lowest and the highest byte of a word.
       std::string lowest = text;
       lowest[at] = byte;
       std::string highest = text;

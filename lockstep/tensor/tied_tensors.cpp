@@ -14,7 +14,7 @@ std::map<std::string, std::string> first_names(const NamedTensors& tensors) {
   std::map<std::string, std::string> first;
   for (const auto& [name, tensor] : tensors) {
     first.emplace(name, name);
-    if (tensor.numel() == 0 || tensor.is_meta()) continue;  // No memory to have in common.
+    if (tensor.numel() == 0 || tensor.is_meta()) continue;  // These have no memory to share.
     const Place place{tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(),
                       tensor.strides().vec()};
     first[name] = known.try_emplace(place, name).first->second;

@@ -1,4 +1,4 @@
-// Tied weights: one tensor that a module has under several names.
+// Tied weights: one tensor with several names in a module.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// The first name of the same tensor, by each name: itself, for most. Two tensors are the same when
-// they have all of their elements in the same places of memory.
+// Maps each name to the first name of the same tensor, usually itself. Two tensors are the same if
+// all of their elements lie at the same addresses.
 std::map<std::string, std::string> first_names(const NamedTensors& tensors);
 
 }  // namespace lockstep

@@ -24,12 +24,12 @@ std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begi
 
 std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-// Calls `body`, and says what c10d throws in our words; `broken` is what an error of its network
-// is.
+// Calls `body` and translates c10d's exceptions. A network error becomes `broken`.
 template <class Body>
 auto translated(std::string_view what, Body body, Fault broken = Fault::peer_lost) {
   const auto text = [&](const std::exception& error) {
-    const std::string_view all = error.what();  // Its first line; a stack trace may follow.
+    // Only the first line is used; a stack trace may follow.
+    const std::string_view all = error.what();
     return std::string(what) + ": " + std::string(all.substr(0, all.find('\n')));
   };
   try {
@@ -60,7 +60,7 @@ class TorchStore final : public Store {
 
   std::string wait(std::string_view key, Deadline deadline) override {
     require_limits(key, {});
-    // A wait of c10d's would keep every other call on this store waiting with it.
+    // c10d's own wait would block every other call on this store.
     for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, longest_pause)) {
       if (auto value = find(key)) return *std::move(value);
       const auto now = Clock::now();
@@ -122,18 +122,18 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, int port, boo
 }
 
 std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, Deadline deadline) {
-  // c10d adds it to a time of its own, which must not overflow, and may try that long twice.
+  // c10d adds the timeout to a time of its own, which must not overflow, and may wait that long
+  // twice.
   constexpr std::chrono::milliseconds most = std::chrono::hours(24 * 365);
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   auto store = tcp_store(address.host, address.port, false,
                          std::clamp(left / 2, std::chrono::milliseconds(1), most));
-  store->setTimeout(default_timeout);  // What was left is for connecting alone.
+  store->setTimeout(default_timeout);  // The deadline applies to the connection only.
   return adapt(c10::make_intrusive<c10d::PrefixStore>(address.prefix, std::move(store)));
 }
 
-// Done while this library is loaded, so that init_process_group(), which knows nothing of PyTorch,
-// finds torchrun's store in every program that uses tensors, without a call that could be
-// forgotten.
+// Registers at library load, because init_process_group() knows nothing of PyTorch. Every program
+// that uses tensors thus finds torchrun's store without an explicit call.
 [[maybe_unused]] const bool is_registered = [] {
   register_foreign_store(connect_to_torchrun);
   return true;

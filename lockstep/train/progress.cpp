@@ -19,7 +19,7 @@ constexpr auto terminal_interval = 100ms;
 constexpr auto log_interval = 5s;
 constexpr int usual_columns = 80;
 
-// The width of the terminal behind our launcher; 0 when it said nothing of one.
+// The width of the terminal that our launcher writes to; 0 if it reported none.
 int relayed_columns() {
   const char* text = std::getenv("LOCKSTEP_TERMINAL");
   return text == nullptr ? 0 : std::clamp(std::atoi(text), 0, 10'000);
@@ -45,7 +45,7 @@ Progress::~Progress() {
   try {
     if (!ended_) draw(Clock::now(), /*last=*/true);
   } catch (const std::exception&) {
-    // Out of memory, probably while another exception passes: there is nothing to say it with.
+    // Out of memory, probably during another exception; nothing can be reported.
   }
 }
 
@@ -67,12 +67,13 @@ void Progress::draw(Clock::time_point now, bool last) {
   std::string text = on_terminal_ ? progress_bar(state_, columns()) : progress_line(state_);
   if (on_terminal_) {
     const std::size_t before = std::exchange(width_, text.size());
-    text.resize(std::max(before, width_), ' ');  // Covers what stood there before.
+    text.resize(std::max(before, width_), ' ');  // Overwrites the previous text.
     text.insert(text.begin(), '\r');
   }
   if (last || !on_terminal_) text += '\n';
 
-  // One write, so that nothing comes between, and no second try: the next one says more.
+  // Uses a single write, so that no other output comes between. Errors are ignored; the next write
+  // says more.
   [[maybe_unused]] const auto ignored = ::write(fd_, text.data(), text.size());
   drawn_ = now;
   ended_ = last;
@@ -80,7 +81,7 @@ void Progress::draw(Clock::time_point now, bool last) {
 
 int Progress::columns() const {
   if (const int relayed = relayed_columns()) return relayed;
-  winsize size{};  // Asked anew each time: windows are resized.
+  winsize size{};  // Queried each time, because windows are resized.
   return ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual_columns;
 }
 

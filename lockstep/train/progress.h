@@ -1,4 +1,4 @@
-// Shows on stderr how far a training loop is.
+// A display on stderr of the progress of a training loop.
 //
 //   lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "epoch 1/5"});
 //   for (auto& batch : *loader) {
@@ -6,13 +6,13 @@
 //     progress.step(batch.data.size(0) * world.size(), loss.item<double>());
 //   }
 //
-// On a terminal it is one line that is drawn anew, ten times a second at the most; anywhere else,
-// such as in a log, a line every five seconds. Both end with the last step, or with the object.
-// `lockstep run` relays what its ranks write, and tells by LOCKSTEP_TERMINAL=<columns> that there
-// is a terminal behind it.
+// On a terminal, the display is one line, redrawn at most ten times a second. Elsewhere, for
+// example in a log, it writes a line every five seconds. Both end with the last step or with the
+// object's destruction. `lockstep run` relays its ranks' output, and sets
+// LOCKSTEP_TERMINAL=<columns> if it writes to a terminal.
 //
 // Thread safety: none.
-// Errors: misuse; what cannot be written is not written.
+// Errors: misuse. Write errors are ignored.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,10 +30,10 @@
 namespace lockstep {
 
 struct ProgressOptions {
-  bool enabled = true;     // Let one rank show it; on the others step() costs nothing.
-  std::string label = {};  // Comes first in each line.
-  int fd = STDERR_FILENO;  // Where to write.
-  std::int64_t done = 0;   // Steps, of all, that were made before, by a training that was resumed.
+  bool enabled = true;     // Enable it on one rank; on the others step() costs nothing.
+  std::string label = {};  // Start of each line.
+  int fd = STDERR_FILENO;  // File descriptor to write to.
+  std::int64_t done = 0;   // Steps already done by earlier runs of a resumed training.
 };
 
 class LOCKSTEP_API Progress {
@@ -43,7 +43,7 @@ class LOCKSTEP_API Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // One more step is done, in which all ranks together took `samples`.
+  // Counts one more step, in which all ranks together took `samples`.
   void step(std::int64_t samples, std::optional<double> loss = std::nullopt);
 
  private:
@@ -58,7 +58,7 @@ class LOCKSTEP_API Progress {
   Clock::time_point drawn_;
   ProgressState state_;
   bool ended_;
-  std::size_t width_ = 0;  // Of what stands on the terminal's line.
+  std::size_t width_ = 0;  // Width of the text on the terminal's line.
 };
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t narrowest_bar = 10;
 constexpr std::size_t widest_bar = 40;
 
-// `format` has one place, for a double.
+// `format` has one conversion, for a double.
 std::string formatted(const char* format, double value) {
   char text[64];
   std::snprintf(text, sizeof text, format, value);
@@ -34,9 +34,9 @@ std::string amount(double value) {
   return value < 1e8 ? formatted("%.0fk", value / 1e3) : formatted("%.0fM", value / 1e6);
 }
 
-// Such as "0:07", "12:07" and "1:12:07".
+// Examples: "0:07", "12:07" and "1:12:07".
 std::string clock_time(double seconds) {
-  constexpr double longest = 1e9;  // Some thirty years: what is longer is not known better.
+  constexpr double longest = 1e9;  // Some thirty years; longer estimates are meaningless.
   const auto all = std::llround(std::min(seconds, longest));
   char text[64];
   if (all < 3600)
@@ -46,7 +46,7 @@ std::string clock_time(double seconds) {
   return text;
 }
 
-// Starts with ", " when there is anything to say.
+// Starts with ", " unless empty.
 std::string measures(const ProgressState& state) {
   std::string text;
   const double seconds = state.elapsed.count();

@@ -1,4 +1,4 @@
-// What a progress display says: text alone, no clock and no terminal.
+// The text of a progress display, without clock or terminal.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,18 +16,18 @@ struct ProgressState {
   std::string label = {};
   std::int64_t steps = 0;
   std::int64_t total_steps = 0;
-  std::int64_t earlier_steps =
-      0;                     // Of `steps`, those of an earlier run: no time was taken of them.
-  std::int64_t samples = 0;  // Of all ranks; 0 when nobody counts them: the rate is then in steps.
+  std::int64_t earlier_steps = 0;  // Made by an earlier run; `elapsed` excludes them.
+  std::int64_t samples = 0;        // Over all ranks; 0 if not counted: the rate is then in steps.
   std::chrono::duration<double> elapsed{0};
-  std::optional<double> loss = {};  // The latest.
+  std::optional<double> loss = {};  // The latest value.
 };
 
-// Such as "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left".
+// Example: "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left".
 LOCKSTEP_API std::string progress_line(const ProgressState& state);
 
-// Such as "epoch 1/5  42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left",
-// less than `columns` wide, so that a terminal does not wrap it: the bar goes first, then the end.
+// Example: "epoch 1/5  42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left".
+// The text is shorter than `columns`, so that a terminal does not wrap it. In a narrow terminal the
+// bar is dropped first, then the end is cut.
 LOCKSTEP_API std::string progress_bar(const ProgressState& state, int columns);
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ ProgressState halfway() {
           .loss = 0.41234};
 }
 
-// What a Progress writes that makes `steps` of 100 steps with `pause` between them.
+// The output of a Progress after `steps` of 100 steps with `pause` between them.
 std::string written(int steps, std::chrono::milliseconds pause, bool enabled = true) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);

@@ -1,5 +1,5 @@
-// A training that is cut short and resumed from its checkpoint, in other processes and on other
-// numbers of ranks, against one that never stopped.
+// Compares an interrupted training, resumed from its checkpoint in other processes and on other
+// numbers of ranks, with one that never stopped.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/allclose.h>
@@ -37,8 +37,8 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t all_steps = 12;
 
-// Gradients travel as bfloat16, and what that loses on this rank is added to the next ones. Kept by
-// name, as parameters change places when buckets are rebuilt.
+// Sends gradients as bfloat16 and adds this rank's rounding error to the next ones. Errors are kept
+// by name, because parameters change places when buckets are rebuilt.
 class ErrorFeedback final : public Stateful {
  public:
   explicit ErrorFeedback(int rank) : prefix_("rank." + std::to_string(rank) + ".") {}
@@ -105,7 +105,8 @@ struct Training {
     if (kind == Kind::hook) state.add("hook", feedback);
   }
 
-  // A sample is its index, so no dataset is needed. The batch of all ranks together is always 12.
+  // A sample is its own index, so no dataset is needed. The batch of all ranks together always has
+  // 12 samples.
   void train(std::int64_t last, Checkpointer* checkpoints = nullptr) {
     for (auto epoch = sampler.epoch(); step < last; ++epoch) {
       sampler.set_epoch(epoch);
@@ -144,7 +145,7 @@ fs::path folder_of(const test::Rank& rank, Kind kind) {
   return rank.scratch / std::to_string(static_cast<int>(kind));
 }
 
-// Saves each step in the background, and the digest of the weights of one that never stopped.
+// Trains without a stop; saves each step in the background, and the digest of the weights.
 void train_and_save(const test::Rank& rank, Kind kind) {
   ProcessGroup world = init_process_group();
   torch::manual_seed(world.rank());
@@ -159,7 +160,7 @@ void train_and_save(const test::Rank& rank, Kind kind) {
   destroy_process_group(world);
 }
 
-// Goes on from each of them, as a new process would.
+// Resumes from each of them, as a new process would.
 void resume_all(const test::Rank& rank, Kind kind) {
   ProcessGroup world = init_process_group();
   std::string expected;
@@ -184,8 +185,8 @@ std::vector<at::Tensor> weights_of(const Training& training) {
   return weights;
 }
 
-// Four ranks train on whole batches, without random numbers; two go on from step 5 to step 8, and
-// three from there to the end.
+// Four ranks train on whole batches, without random numbers. Two ranks continue from step 5 to step
+// 8, and three from there to the end.
 void change_ranks(const test::Rank& rank) {
   ProcessGroup world = init_process_group();
   torch::manual_seed(1);

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// A tensor of the program.
+// The state of a tensor variable of the program.
 class TensorState : public Stateful {
  public:
   TensorState(std::string name, at::Tensor& tensor) : name_(std::move(name)), tensor_(tensor) {}

@@ -1,5 +1,5 @@
-// All that a training needs to go on as if it had never been interrupted, under names of the
-// program's choice: the parts of its checkpoints.
+// The complete state that a training needs to resume as if it had never been interrupted. Its
+// entries, under names of the program's choice, are the parts of the checkpoints.
 //
 //   lockstep::TrainingState state;
 //   state.add("model", ddp);                           // Or the module, if there is no ddp.
@@ -9,9 +9,9 @@
 //   state.add("generators", lockstep::RandomGenerators(world));
 //   state.add("best_accuracy", best_accuracy);         // A variable of the program.
 //
-// Lifetime: what was added outlives it, but for samplers and generators, which it copies.
+// Lifetime: the added objects outlive it; samplers and generators are copied.
 // Thread safety: none.
-// Errors: misuse for a name that is there already or is not one for a part (tensor/state.h).
+// Errors: misuse for a name that is already used or is not valid for a part (tensor/state.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +34,7 @@
 
 namespace lockstep {
 
-// Of which a program's variable may be.
+// Types that a program's variable may have.
 template <class T>
 concept VariableType =
     std::same_as<T, std::remove_cv_t<T>> &&
@@ -49,42 +49,42 @@ class LOCKSTEP_API TrainingState {
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
-  // Parameters and buffers, under their names in the module.
-  // Errors, when it is loaded: misuse for shared parameters: add the DistributedDataParallel.
+  // Adds parameters and buffers, under their names in the module.
+  // Errors: loading throws misuse for shared parameters: add the DistributedDataParallel instead.
   void add(const std::string& name, torch::nn::Module& module);
 
-  // Those of its module; shared ones are loaded by rank 0 for all.
+  // Adds those of ddp's module. Rank 0 loads shared parameters for all ranks.
   void add(const std::string& name, DataParallelBase& ddp);
 
-  // State and options; parameters have their names in `module`. Errors: misuse for a parameter that
-  // is not the module's; unsupported, naming it, for an optimizer but SGD, Adam, AdamW, Adagrad,
-  // RMSprop and what derives from these.
+  // Adds state and options; parameters have their names in `module`. Errors: misuse for a parameter
+  // that does not belong to the module; unsupported, naming it, for an optimizer other than SGD,
+  // Adam, AdamW, Adagrad, RMSprop and classes derived from these.
   void add(const std::string& name, torch::optim::Optimizer& optimizer,
            const torch::nn::Module& module);
 
-  // How many steps it has made. Learning rates are the optimizer's.
+  // Adds the number of steps made. Learning rates belong to the optimizer.
   void add(const std::string& name, torch::optim::LRScheduler& schedule);
   void add(const std::string& name, torch::optim::ReduceLROnPlateauScheduler& schedule);
 
-  // Epoch and offset, which follow from what the program consume()s.
+  // Adds epoch and offset, which follow from the program's calls of consume().
   void add(const std::string& name, const DistributedSampler& sampler);
 
   void add(const std::string& name, const RandomGenerators& generators);
 
-  // A variable of the program, equal on all ranks: a bool, an integer, a float or double, a text;
-  // or a tensor, whose values are copied into it. Saved as `value`.
-  // Errors, when it is loaded: misuse for another kind of value, an integer or float that does not
-  // fit the variable, and a tensor of another type or shape.
+  // Adds a variable of the program, equal on all ranks: a bool, an integer, a float or double, a
+  // text, or a tensor, whose values are copied into it on load. Saved as `value`.
+  // Errors: loading throws misuse for another kind of value and for a tensor of another type or
+  // shape. It also throws misuse for an integer or float that does not fit the variable.
   template <VariableType T>
   void add(const std::string& name, T& value) {
     add_value(name, value);
   }
   void add(const std::string& name, at::Tensor& tensor);
 
-  // What the program itself describes: the state of a communication hook, say.
+  // Adds a state that the program describes itself, for example that of a communication hook.
   void add(const std::string& name, Stateful& state);
 
-  // In the order in which they were added.
+  // In the order of the add() calls.
   const NamedStates& parts() const { return parts_; }
   operator const NamedStates&() const { return parts_; }  // For Checkpointer.
 

@@ -17,7 +17,8 @@ namespace {
 
 using test::fault_of;
 
-// As a checkpoint would: a copy of what there is; and what of it is wanted, whole.
+// saved() and load() act like a checkpoint: one copies the state, the other loads the wanted
+// tensors whole.
 std::vector<StateDict> saved(const TrainingState& state) {
   std::vector<StateDict> parts;
   for (const auto& [name, part] : state.parts()) {
@@ -127,7 +128,7 @@ TEST(TrainingState, RefusesNamesThatAreNone) {
   EXPECT_EQ(state.parts().size(), 1U);
 }
 
-// A training of one process, all of whose parts are kept.
+// A training of one process, with all of its parts in the state.
 struct Training {
   torch::nn::Linear net{4, 2};
   torch::optim::Adam adam{net->parameters(), 0.01};
@@ -145,7 +146,7 @@ struct Training {
     state.add("steps", steps);
   }
 
-  // With noise from the generator. Returns what the parameters are then.
+  // Trains with noise from the generator. Returns the parameters afterwards.
   at::Tensor train(std::int64_t until) {
     const at::Tensor data = at::linspace(-1, 1, 200).reshape({50, 4});
     while (steps < until) {

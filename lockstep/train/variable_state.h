@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-// Of what type a value of type T is saved.
+// The type in which a value of type T is saved.
 template <class T>
 using SavedAs =
     std::conditional_t<std::same_as<T, bool>, bool,
@@ -47,7 +47,7 @@ class VariableState : public Stateful {
   void load_state_dict(StateDict state) override { variable_ = value_in(state); }
 
  private:
-  // std::in_range() takes no characters and no bool.
+  // Needed because std::in_range() takes no characters and no bool.
   static auto widened(T value) {
     if constexpr (std::unsigned_integral<T>)
       return static_cast<std::uint64_t>(value);

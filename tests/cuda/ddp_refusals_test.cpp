@@ -1,4 +1,4 @@
-// What DistributedDataParallel does not do on CUDA tensors, it says.
+// Refusals of DistributedDataParallel on CUDA tensors.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/nn/modules/container/sequential.h>
@@ -19,7 +19,7 @@ using namespace test;
 
 class RefusalsOnCuda : public OnStandIn {};
 
-// Calls `call` on two ranks, and expects each to be refused with a message that has `expected`.
+// Calls `call` on two ranks, and expects that each is refused with a message containing `expected`.
 void expect_refusal(const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& call,
                     const std::string& expected) {
   trained(Place::cuda, 2, [&](ProcessGroup& group, const std::shared_ptr<Net>& net) {

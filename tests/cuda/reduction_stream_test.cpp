@@ -39,11 +39,11 @@ TEST_F(ReductionStreamOnCuda, MakesJobsWaitForEveryStreamThatWroteAndTheCallerFo
   }
   const auto job = stream.after_writes(call);
   EXPECT_TRUE(take_stream_entries(device.index()).empty()) << "nothing waits before the job runs";
-  call();  // What comes later is not waited for.
+  call();  // Later work is not waited for.
   std::jthread(job).join();
   EXPECT_EQ(current().id(), 0);
   stream.join();
-  stream.join();  // There is nothing more.
+  stream.join();  // No work is left.
 
   const auto entries = take_stream_entries(device.index());
   ASSERT_EQ(entries.size(), 5U);

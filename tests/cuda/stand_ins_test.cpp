@@ -1,5 +1,4 @@
-// The stand-ins themselves: what would hold a thread up is counted, and nothing holds one up for
-// good.
+// Tests of the stand-ins: calls that would block a thread are counted, and none blocks it forever.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/detail/CUDAHooksInterface.h>

@@ -54,7 +54,7 @@ TEST_F(Streams, AreInOrderAfterAnEventThatComesAfterTheUse) {
   order.wait(1, late);
   order.use(1, all, read);
   EXPECT_EQ(faults(), 0);
-  order.wait(2, order.record(1));  // And so through another stream.
+  order.wait(2, order.record(1));  // Order also holds through another stream.
   order.use(2, all, write);
   EXPECT_EQ(faults(), 0);
 }
@@ -63,7 +63,7 @@ TEST_F(Streams, AreInOrderAfterTheHostHasWaited) {
   order.use(1, all, write);
   order.wait_on_host(order.record(1));
   order.use(0, all, write);
-  order.use(5, all.first(1), read);  // It was not there yet.
+  order.use(5, all.first(1), read);  // It did not exist yet.
   EXPECT_EQ(faults(), 1) << "of what stream 0 wrote";
   order.wait_on_host();
   order.use(6, all, write);

@@ -1,4 +1,4 @@
-// Collectives on CUDA tensors, one by one, in lists and of unknown shapes.
+// Collectives on CUDA tensors: single ones, lists, and unknown shapes.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/types.h>
@@ -20,7 +20,7 @@ using namespace test;
 
 class TensorsOnCuda : public OnStandIn {};
 
-// Of several types, one of them not contiguous, and one empty.
+// Tensors of several types, one not contiguous, one empty.
 Tensors some(int rank, at::Device device) {
   return {torch::full({3, 2}, rank + 1.5, torch::TensorOptions(device)),
           torch::full({4}, rank + 1, torch::TensorOptions(device).dtype(torch::kLong)),
@@ -29,8 +29,8 @@ Tensors some(int rank, at::Device device) {
           torch::full({5}, rank + 2, torch::TensorOptions(device).dtype(torch::kLong))};
 }
 
-// Calls `collective` on both and expects equal tensors on every rank, on the device that they were
-// on.
+// Calls `collective` on both devices and expects equal tensors on every rank, each on its own
+// device.
 void expect_same_on_both(
     const std::function<void(const Tensors&, const ProcessGroup&)>& collective) {
   StandInDevices devices;
@@ -58,7 +58,7 @@ TEST_F(TensorsOnCuda, AreReducedAndBroadcastInLists) {
 
 TEST_F(TensorsOnCuda, TravelApartFromThoseInCpuMemory) {
   StandInDevices devices;
-  std::set<std::size_t> counts;  // Of elements on rank 0's device.
+  std::set<std::size_t> counts;  // Numbers of elements on rank 0's device.
   devices.on_call = [&](int rank, const Buffer& data) {
     if (rank == 0) counts.insert(data.count);
   };

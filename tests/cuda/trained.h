@@ -22,14 +22,14 @@
 
 namespace lockstep::test {
 
-// Parameters of several sizes and one that a pass may leave out, and buffers.
+// Has parameters of several sizes, one of which a pass may leave out, and buffers.
 struct Net : torch::nn::Module {
   Net() {
     register_module("a", a);
     register_module("norm", norm);
     register_module("b", b);
     register_module("extra", extra);
-    // Not at random: threads share the generator.
+    // Not random: threads share the generator.
     const torch::NoGradGuard no_grad;
     for (auto& each : parameters())
       each.copy_(torch::arange(each.numel()).view(each.sizes()).sin().mul(0.3));
@@ -54,7 +54,7 @@ inline at::Device device_of(Place place, const ProcessGroup& group) {
   return place == Place::cpu ? at::Device(at::kCPU) : local_device(group);
 }
 
-// Rank's samples of a step.
+// The rank's samples of a step.
 inline torch::Tensor inputs(int rank, int step, at::Device device) {
   return torch::arange(30, torch::kFloat).view({5, 6}).add(7 * rank + 31 * step).sin().to(device);
 }
@@ -66,7 +66,7 @@ inline std::vector<std::string> take_all_order_faults() {
   return all;
 }
 
-// Not where LibTorch has CUDA itself. Streams must keep the order of what a test does.
+// Skipped where LibTorch itself has CUDA. Streams must keep the order of a test's operations.
 class OnStandIn : public testing::Test {
  protected:
   void SetUp() override {
@@ -85,8 +85,8 @@ inline void note_calls(StandInDevices& devices) {
   };
 }
 
-// Calls `train` on each rank and returns what its model's parameters, buffers and gradients are
-// then, in CPU memory; those that are undefined are left out.
+// Calls `train` on each rank and returns its model's parameters, buffers and gradients, in CPU
+// memory; undefined ones are left out.
 inline std::vector<std::vector<torch::Tensor>> trained(
     Place place, int ranks, const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& train,
     StandInDevices* devices = nullptr) {
@@ -107,7 +107,7 @@ inline std::vector<std::vector<torch::Tensor>> trained(
   return all;
 }
 
-// Expects the same bits on both.
+// Expects the same bits on the CPU and on the stand-ins.
 inline void expect_same_on_both(
     int ranks, const std::function<void(Place, ProcessGroup&, std::shared_ptr<Net>)>& train) {
   const auto on = [&](Place place) {

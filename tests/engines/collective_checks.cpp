@@ -18,7 +18,7 @@ using plugin::bytes_of_element;
 
 constexpr std::size_t sizes[] = {0, 1, 2, 3, 17, 1000, 3001};
 
-// One kind of element, all collectives of which are compared.
+// Compares all collectives, for one kind of element.
 class Checks {
  public:
   Checks(const Communicator& communicator, DType dtype)
@@ -55,7 +55,7 @@ class Checks {
   int rank() const { return communicator_.rank(); }
   std::size_t element() const { return bytes_of_element(static_cast<std::uint8_t>(dtype_)); }
 
-  // Parts of a buffer; uneven ones are of very different sizes, some of them empty.
+  // Returns parts of a buffer; uneven ones differ much in size, and some are empty.
   Counts parts(std::size_t count, bool even) const {
     Counts counts;
     for (int r = 0; r < size(); ++r)
@@ -121,7 +121,7 @@ class Checks {
     compare(call, all.data(), expected);
   }
 
-  // What rank `from` has for rank `to`.
+  // Returns the number of elements from rank `from` to rank `to`.
   static std::size_t sent(std::size_t count, int from, int to, bool even) {
     return even ? count : count / 3 * static_cast<std::size_t>((from + 2 * to) % 4);
   }

@@ -1,8 +1,8 @@
-// The collectives of a communicator against the same computed serially, in place and not, with even
-// and uneven parts.
+// A communicator's collectives compared with serial computation: in place and not, with even and
+// uneven parts.
 //
-// Both are collective over the communicator, and return how many results were compared.
-// Errors: std::runtime_error, with what was called and where the result differs.
+// Both functions are collective over the communicator, and return the number of compared results.
+// Errors: std::runtime_error, with the call and the place of the difference.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace lockstep::test {
 
-// Of every dtype and reduction that the engine has, and of many sizes.
+// Checks every dtype and reduction of the engine, and many sizes.
 int check_collectives(const Communicator& communicator);
 
-// Of 17 float32, which are summed.
+// Checks sums of 17 float32.
 int check_some_collectives(const Communicator& communicator);
 
 }  // namespace lockstep::test

@@ -17,7 +17,7 @@
 namespace lockstep::test {
 namespace {
 
-// The same ranks in the opposite order, and each pair of neighbours.
+// Checks the same ranks in the opposite order, and each pair of neighbours.
 int check_subgroups(const lockstep_engine& engine, const World& world) {
   std::vector<std::int32_t> ranks = all_ranks(world.size);
   std::reverse(ranks.begin(), ranks.end());
@@ -29,7 +29,7 @@ int check_subgroups(const lockstep_engine& engine, const World& world) {
   return compared;
 }
 
-// Communicators are made and used by two threads of each rank, in whatever order comes out.
+// Two threads of each rank make and use communicators, in any order.
 void check_threads(const lockstep_engine& engine, const World& world) {
   const auto use = [&](const std::string& name) {
     for (int round = 0; round < 10; ++round) {
@@ -43,7 +43,7 @@ void check_threads(const lockstep_engine& engine, const World& world) {
       use(name);
     } catch (const std::exception& error) {
       std::cerr << name << "thread: " + std::string(error.what()) + "\n";
-      std::_Exit(1);  // Without the other one, which may wait for this rank for ever.
+      std::_Exit(1);  // Does not wait for the other thread, which may wait for this rank forever.
     }
   };
   std::thread other([&] { use_or_end("the other "); });

@@ -1,8 +1,7 @@
-// All functions of an engine: its collectives, sub-groups, and communicators of two threads at
-// once.
+// Checks of all functions of an engine: collectives, sub-groups, and two threads with
+// communicators.
 //
-// For engines that know by themselves who a process is (identify); any launcher of theirs starts
-// the ranks.
+// For engines that know who a process is (identify); their own launcher starts the ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +10,7 @@
 
 namespace lockstep::test {
 
-// Collective over `world`. Returns how many results were compared.
+// Collective over `world`. Returns the number of compared results.
 // Errors: std::runtime_error.
 int check_engine(const lockstep_engine& engine, const World& world);
 

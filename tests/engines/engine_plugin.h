@@ -1,4 +1,4 @@
-// A plugin opened, and communicators of it, without the core.
+// An opened plugin, and its communicators, without the core.
 //
 // Errors: std::runtime_error.
 
@@ -12,11 +12,11 @@
 
 namespace lockstep::test {
 
-// The engine in the plugin `path`, which stays open.
+// Returns the engine in the plugin `path`, which stays open.
 const lockstep_engine& open_plugin(const char* path);
 
-// A function of the ABI has returned `result`: throws with `what` and the error's text unless it is
-// 0.
+// Checks the `result` of a function of the ABI: unless it is 0, throws with `what` and the error's
+// text.
 void expect_success(int result, const std::string& what, const lockstep_engine_error& error);
 
 struct World {
@@ -25,13 +25,13 @@ struct World {
   const void* handle;  // For tell_all() and create().
 };
 
-// Errors: also when the engine does not know by itself who this process is.
+// Errors: also when the engine does not know who this process is.
 World identify(const lockstep_engine& engine, const void* handed_over);
 
-// 0 to size - 1.
+// Returns 0 to size - 1.
 std::vector<std::int32_t> all_ranks(int size);
 
-// Some ranks of the world, this one among them, in the order of `world_ranks`.
+// Communicator of some ranks of the world, this one among them, in the order of `world_ranks`.
 class Communicator {
  public:
   Communicator(const lockstep_engine& engine, const World& world, const std::string& name,

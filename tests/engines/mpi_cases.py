@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold for the MPI engine, whichever MPI it is compiled for and started by."""
+"""Requirements on the MPI engine, for every MPI that it is compiled for and started by."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import time
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HYDRA_", "MPI_LOCAL")
-# Open MPI's mpiexec, 4 and 5, refuses to be root and to start more ranks than there are cores.
+# mpiexec of Open MPI 4 and 5 refuses to run as root, and to start more ranks than cores.
 BARE = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)} | {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -16,7 +16,7 @@ BARE = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)} | {
 
 
 def run(command, limit=120):
-    """Its exit code and all it wrote; a hang fails the test."""
+    """Returns the exit code and all output; a hang fails the test."""
     command = [str(word) for word in command]
     print("+", *command, flush=True)
     try:
@@ -30,7 +30,7 @@ def run(command, limit=120):
 
 
 class Cases:
-    """`mpiexec` is what starts the ranks; `rank` and `program` are tests/engines' two programs."""
+    """`mpiexec` starts the ranks; `rank` and `program` are the two programs of tests/engines."""
 
     def __init__(self, mpiexec, plugin, rank, program):
         self.mpiexec = mpiexec
@@ -68,9 +68,9 @@ class Cases:
         print(f"ended after {time.monotonic() - start:.1f} s", flush=True)
 
     def another_mpi_in_the_program(self):
-        """The program's own MPI is bound to the plugin, which was compiled for another."""
+        """The plugin is bound to the program's own MPI, but was compiled for another."""
         self.succeed(1, self.program, "foreign", says="refused: this plugin was compiled for")
 
     def another_launcher(self, variable):
-        """An MPI that the launcher does not know would start as many jobs of one rank."""
+        """An MPI that the launcher does not know would start one job per process."""
         self.succeed(2, self.rank, "refused", "not of one installation", variable)

@@ -1,9 +1,9 @@
 // A rank of a program that uses MPI itself, and Lockstep's engine beside it.
 //
-// mpi_program_rank PLUGIN odd       the odd ranks hand over a communicator of theirs, which works
-// mpi_program_rank PLUGIN single    MPI_Init() alone gives too little: identify() says so
-// mpi_program_rank PLUGIN foreign   the plugin was compiled for another MPI: probe() says so
-// mpi_program_rank PLUGIN supports  what is native, and what is not
+//   mpi_program_rank PLUGIN odd       the odd ranks hand over a communicator of theirs, which works
+//   mpi_program_rank PLUGIN single    MPI_Init() alone is not enough: identify() reports it
+//   mpi_program_rank PLUGIN foreign   the plugin was compiled for another MPI: probe() reports it
+//   mpi_program_rank PLUGIN supports  operations that are native, and others
 
 // SPDX-License-Identifier: Apache-2.0
 #include <exception>

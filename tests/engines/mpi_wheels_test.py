@@ -59,7 +59,7 @@ def main():
         foreign.another_mpi_in_the_program()
         foreign.another_launcher("PMI_SIZE")
 
-    # MPI's own ABI, where the wheel has it: one plugin for all libraries that do.
+    # MPI's own ABI, if the wheel has it: one plugin for all libraries with that ABI.
     if (binaries / "mpicxx_abi").exists():
         abi = plugin_of(binaries / "mpicxx_abi", args.source, args.scratch / "abi")
         Cases(binaries / "mpiexec", abi, args.rank, program).succeed(

@@ -16,7 +16,7 @@ struct Boolean {
   std::uint8_t byte;
 };
 
-// 0 to 3; one less where there are negative numbers.
+// Returns 0 to 3, or -1 to 2 for types with negative numbers.
 template <class T>
 int small(std::size_t place, int seed) {
   const int plain =
@@ -84,7 +84,7 @@ Boolean combine(ReduceOp op, Boolean a, Boolean b) {
   return {static_cast<std::uint8_t>(combine_booleans(op, a.byte != 0, b.byte != 0))};
 }
 
-// act.template operator()<T>() for the type of `dtype`; float16 and bfloat16 are only moved.
+// Calls act.template operator()<T>() with the type of `dtype`; float16 and bfloat16 are only moved.
 template <class Act>
 auto with_type(DType dtype, Act act) {
   switch (dtype) {

@@ -1,5 +1,5 @@
-// What an engine's results are compared with: elements that are a function of their place and rank,
-// and plain loops that combine them.
+// Reference for an engine's results: elements as a function of place and rank, and plain loops that
+// combine them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,15 +14,15 @@ namespace lockstep::test {
 
 using Bytes = std::vector<std::byte>;
 
-// Of a rank, or of any other number. Sums and products of some ranks' are exact in floating-point
-// types and overflow in integers, of which every fifth is large; there are negative ones where
-// there can be. Booleans are bytes of 0 to 3.
+// Returns the elements of a rank, or of any other seed. Sums and products over ranks are exact in
+// floating-point types. They overflow in integers: every fifth one is large. Some are negative
+// where the type allows it. Booleans are bytes of 0 to 3.
 Bytes elements(DType dtype, std::size_t count, int seed);
 
-// Whether combined() knows its arithmetic.
+// True if combined() supports the arithmetic of `dtype`.
 bool can_combine(DType dtype);
 
-// elements() of seeds 0 to ranks - 1.
+// Combines the elements() of seeds 0 to ranks - 1.
 Bytes combined(DType dtype, ReduceOp op, std::size_t count, int ranks);
 
 // Booleans are equal when both are true.

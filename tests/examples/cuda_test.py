@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An example trains on a GPU as on the CPU, up to rounding. Skipped where there is no GPU."""
+"""An example trains on a GPU as on the CPU, up to rounding. Skipped without a GPU."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from small_datasets import write_fashion_mnist  # noqa: E402
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 STEPS = 20
-# On the loss, which falls from 2.3: sums have another order, and convolutions use TF32.
+# Tolerance of the loss, which falls from 2.3: sums have another order, and convolutions use TF32.
 TOLERANCE = 0.02
 
 

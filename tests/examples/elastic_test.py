@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that lose ranks, launchers and hosts, and go on from their checkpoints.
+"""Trainings that lose ranks, launchers and hosts, and continue from their checkpoints.
 
-Hosts are played by several launchers on this one, each with its own agent and ranks.
+Several launchers on this host stand for several hosts, each with its own agent and ranks.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from ports import free_port, listening_ports  # noqa: E402
 from processes import descendants, kill_all, ranks_of  # noqa: E402
 from small_datasets import write_fashion_mnist  # noqa: E402
 
-PROGRAMS = None  # What main() was told.
+PROGRAMS = None  # The programs named on the command line.
 PREEMPTED = 75
 UNAVAILABLE = 69
 
@@ -34,7 +34,7 @@ def hash_in(text):
 
 
 class Job:
-    """One launcher and what it has written."""
+    """A launcher and its output."""
 
     def __init__(self, folder, *arguments):
         self.log = tempfile.TemporaryFile("w+", dir=folder)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The examples train, save, load, and refuse what is wrong before they begin."""
+"""The examples train, save, load, and refuse wrong options before they begin."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from processes import kill_all  # noqa: E402
 from small_datasets import write_cifar10, write_fashion_mnist  # noqa: E402
 
-PROGRAMS = None  # What main() was told.
+PROGRAMS = None  # The programs named on the command line.
 
 
 def run(ranks, program, *options):
@@ -35,7 +35,7 @@ def hash_of(done):
 
 
 def checkpoints_in(folder):
-    """The names of those that are whole, the oldest first."""
+    """Returns the names of complete checkpoints, oldest first."""
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(name for name in names if re.fullmatch(r"step-\d{10}", name))
 
@@ -110,7 +110,7 @@ class Examples(unittest.TestCase):
         whole = hash_of(self.train(1, PROGRAMS.deterministic, "--steps", 12, "--print-hash"))
         for ranks in (1, 4, 8):
             folder = self.folder / f"to-{ranks}"
-            # Eight steps are an epoch: it is interrupted in one, at its end, and in the next.
+            # Eight steps are an epoch: it is interrupted within one, at its end, and in the next.
             for step, these in ((3, 2), (8, 4), (9, 2)):
                 self.train(these, PROGRAMS.deterministic, "--steps", step, "--checkpoint", folder,
                            "--resume", "auto")
@@ -134,7 +134,8 @@ class Examples(unittest.TestCase):
                              [f"step-{step:010}" for step in (90, 95, 100)])
 
     def kill_in_the_midst(self, ranks, program, folder, *options):
-        """SIGKILL for the launcher and its ranks at a random moment after the first checkpoint."""
+        """Sends SIGKILL to the launcher and its ranks at a random moment after the first
+        checkpoint."""
         command = [PROGRAMS.lockstep, "run", "-n", ranks, program, "--data", self.data, *options]
         job = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -164,7 +165,7 @@ class Examples(unittest.TestCase):
             for line in lines:
                 samples += line[2:]
         self.assertEqual(steps_seen, set(range(1, 12)))
-        # 48 in each of ten steps, then the 32 that are left, with one to fill three ranks.
+        # 48 in each of ten steps, then the remaining 32, with one more to fill three ranks.
         self.assertEqual(len(samples), 513)
         self.assertEqual(set(samples), set(range(512)))
 
@@ -265,7 +266,7 @@ class Examples(unittest.TestCase):
                     self.assertIn(reason, done.stderr)
 
     def as_nobody(self, program, *options, closed):
-        """Runs it where `closed` may not be looked into: root may look everywhere."""
+        """Runs a command as a user who may not look into `closed`, as root may look everywhere."""
         as_root = os.geteuid() == 0 and shutil.which("setpriv")
         nobody = ("setpriv", "--reuid=65534", "--clear-groups") if as_root else ()
         closed.chmod(0)

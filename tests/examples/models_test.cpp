@@ -1,4 +1,4 @@
-// The models of examples/: as large as published, named as in Python, and able to learn.
+// The models of examples/: published size, Python's names, and able to learn.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::int64_t parameters_of(const torch::nn::Module& module) {
   return count;
 }
 
-// Every parameter gets a gradient; it is finite, and that of a matrix is not zero.
+// Expects a finite gradient of every parameter; a matrix's gradient must not be zero.
 void expect_gradients(const torch::nn::Module& module, const torch::Tensor& logits,
                       const torch::Tensor& targets) {
   ASSERT_TRUE(logits.isfinite().all().item<bool>());
@@ -74,7 +74,8 @@ TEST(ResNet, TakesAnotherNorm) {
   expect_to_learn_images(net);
 }
 
-// What converts batch norms looks for them there; as typed members they could not be replaced.
+// Code that converts batch norms looks for them in Sequentials; typed members could not be
+// replaced.
 template <class Model>
 void expect_norms_in_sequentials(const Model& net) {
   std::size_t norms = 0;
@@ -111,7 +112,7 @@ TEST(EfficientNet, NamesThemAsTorchvisionDoes) {
 }
 
 TEST(EfficientNet, Learns) {
-  torch::manual_seed(0);  // Else stochastic depth might leave a block out for every sample.
+  torch::manual_seed(0);  // Otherwise stochastic depth might skip a block for every sample.
   expect_to_learn_images(efficientnet_b(0, 10));
 }
 

@@ -1,4 +1,4 @@
-// A checkpoint whose files were changed: by a disk, a copy that stopped, or somebody with intent.
+// Checkpoints with changed files: by a disk, an incomplete copy, or an attacker.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/arange.h>
@@ -40,14 +40,14 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != text.npos;
 }
 
-// All that a checkpoint holds is read.
+// Reads the whole checkpoint.
 void read_all(const fs::path& folder) {
   const CheckpointReader reader(folder);
   for (const std::string& part : reader.parts())
     for (const auto& [name, tensor] : reader.contents(part).tensors) reader.verify(part, name);
 }
 
-// The name of the tensor in whose data the byte lies; empty for the header.
+// Returns the name of the tensor that contains the byte; empty for the header.
 std::string tensor_at(const std::string& file, std::size_t byte) {
   std::uint64_t length = 0;
   std::copy_n(file.data(), sizeof length, reinterpret_cast<char*>(&length));
@@ -76,7 +76,7 @@ class CheckpointDamage : public testing::Test {
     read_all(folder_);
   }
 
-  // The message of the refusal, which names the file.
+  // Returns the message of the refusal, which names the file.
   std::string refusal(const fs::path& file) {
     try {
       read_all(folder_);
@@ -89,7 +89,7 @@ class CheckpointDamage : public testing::Test {
     return "";
   }
 
-  // Flips one bit in place, looks, and flips it back.
+  // Flips one bit in place, reads, and flips it back.
   void flip(const fs::path& file, const std::string& whole_file, std::size_t bit) {
     const auto change = [&](char byte) {
       std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);

@@ -1,5 +1,4 @@
-// What a disk, or a kill, in the midst of a save does to checkpoints: nothing to those that there
-// are.
+// A disk fault, or a kill, in the middle of a save does no harm to existing checkpoints.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -46,7 +45,7 @@ fs::path step_folder(const fs::path& root, std::int64_t step) {
   return root / ("step-" + std::string(10 - number.size(), '0') + number);
 }
 
-// One rank of a job that saves.
+// A rank of a job that saves.
 class Saver {
  public:
   Saver(const Rank& rank, fs::path root, bool async)
@@ -58,7 +57,7 @@ class Saver {
     checkpoints_.wait();
   }
 
-  // The Error, which is that of the operating system; empty when there is none.
+  // Returns the operating system's Error; empty without one.
   std::string error_of_save(std::int64_t step, const std::string& fault) {
     world_.barrier();
     ::setenv("LOCKSTEP_TEST_FAULT", ("in=" + root_.string() + " " + fault).c_str(), 1);
@@ -74,8 +73,8 @@ class Saver {
     return message;
   }
 
-  // That the save of `step` fails, harms nothing, and succeeds once the fault is over; or succeeds
-  // at once, if it may. `step` - 1 was saved before.
+  // Expects that the save of `step` fails, harms no checkpoint, and succeeds once the fault is
+  // over. With `may_succeed` it may also succeed at once. `step` - 1 was saved before.
   void save_despite(std::int64_t step, const std::string& fault, bool may_succeed = false) {
     const auto names = names_in(root_);
     const std::string message = error_of_save(step, fault);
@@ -96,7 +95,7 @@ class Saver {
     world_.barrier();
   }
 
-  // That this is what `latest` leads to.
+  // Expects that `latest` leads to this step.
   static void expect_whole(const fs::path& root, std::int64_t step, const std::string& context) {
     SavedState state;
     EXPECT_EQ(load_checkpoint(root, {{"model", &state}}), step) << context;
@@ -136,7 +135,7 @@ std::vector<Operation> read_operations(const fs::path& log) {
 
 class CheckpointFaults : public testing::TestWithParam<bool> {
  protected:
-  // With step 1 in it.
+  // Makes a base folder that contains step 1.
   void SetUp() override {
     EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
       Saver saver(rank, base_, GetParam());
@@ -145,7 +144,7 @@ class CheckpointFaults : public testing::TestWithParam<bool> {
     })));
   }
 
-  // All of a save.
+  // Returns all operations of a save.
   std::vector<Operation> operations() {
     fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     const fs::path log = scratch_.path() / "log";
@@ -158,7 +157,7 @@ class CheckpointFaults : public testing::TestWithParam<bool> {
     return read_operations(log);
   }
 
-  // A job that saves step 2 and is killed meanwhile; and then another one.
+  // Kills a job while it saves step 2, then runs another job.
   void kill(const Operation& operation, const std::string& action) {
     const std::string fault = "rank=" + std::to_string(operation.rank) +
                               " at=" + std::to_string(operation.number) + " do=" + action;
@@ -232,7 +231,7 @@ TEST_P(CheckpointFaults, AKillAtAnyOperationLeavesTheOldOrTheNewOne) {
     kill(operation, "kill");
     if (operation.name == "write") kill(operation, "half");
     if (operation.name != "sync_file_range") kill(operation, "kill-after");
-    if (HasFailure()) return;  // One is as good as many.
+    if (HasFailure()) return;  // One failure is enough.
   }
 }
 
@@ -243,7 +242,7 @@ TEST_P(CheckpointFaults, AKillOfAllRanksLeavesTheOldOrTheNewOne) {
   }
 }
 
-// As above, for the first of all checkpoints: afterwards there is one, or none and nothing else.
+// The same for the first checkpoint: afterwards there is that one, or nothing.
 TEST_P(CheckpointFaults, AKillInTheFirstSaveLeavesItOrNothing) {
   const auto save = [&](const std::string& fault) {
     return fork_ranks(world_size, [&](const Rank& rank) {
@@ -273,7 +272,7 @@ TEST_P(CheckpointFaults, AKillInTheFirstSaveLeavesItOrNothing) {
   }
 }
 
-// What is removed is never the one that is to be found.
+// The newest checkpoint is never removed.
 TEST_P(CheckpointFaults, AKillWhileOldOnesAreRemovedLeavesTheNewestWhole) {
   const auto save = [&](const std::string& fault) {
     fs::remove_all(root_);
@@ -311,7 +310,7 @@ TEST_P(CheckpointFaults, AKillWhileOldOnesAreRemovedLeavesTheNewestWhole) {
 }
 
 TEST_P(CheckpointFaults, AnOperationThatFailsFailsTheSaveOnAllRanksAndHarmsNothing) {
-  // What may fail unnoticed: fsync() came before close(), and comes after sync_file_range().
+  // Calls that may fail without notice: fsync() precedes close(), and follows sync_file_range().
   const std::set<std::string> tolerated{"close", "sync_file_range"};
   const auto all = operations();
   fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
@@ -329,7 +328,7 @@ TEST_P(CheckpointFaults, AnOperationThatFailsFailsTheSaveOnAllRanksAndHarmsNothi
   })));
 }
 
-// Then a name may be left that nothing could take away; but what has one is whole.
+// Afterwards there may be a name that could not be removed, but every named checkpoint is whole.
 TEST_P(CheckpointFaults, ADiskThatDiesLeavesWholeOnesOnly) {
   const auto all = operations();
   fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
@@ -406,7 +405,7 @@ TEST_P(CheckpointFaults, AFileThatMayNotBeSoLargeHarmsNothing) {
   })));
 }
 
-// True in a mount namespace where `folder` is a file system of `size`.
+// Returns true in a mount namespace where `folder` is a file system of `size`.
 bool mount_small(const fs::path& folder, const char* size) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
@@ -468,7 +467,7 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
         << message;
     EXPECT_EQ(names_in(base_).size(), 3U);
     std::ofstream(refused) << "refused";
-    for (int tries = 0; tries < 1000; ++tries) {  // Until the kernel has cleared the other up.
+    for (int tries = 0; tries < 1000; ++tries) {  // Until the kernel has cleaned up the other one.
       try {
         return save(4);
       } catch (const Error&) {
@@ -482,7 +481,7 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
   EXPECT_EQ(fs::read_symlink(base_ / "latest"), step_folder(base_, 4).filename());
 }
 
-// As vfat answers, and what file systems that lie on a network may.
+// vfat gives these answers, and network file systems may.
 TEST_P(CheckpointFaults, AFileSystemWithoutLinksKeepsCheckpointsAndIsNamedOnce) {
   for (const std::string refusal : {"eperm", "enosys", "eopnotsupp"}) {
     const fs::path folder = root_ / refusal;
@@ -504,7 +503,8 @@ TEST_P(CheckpointFaults, AFileSystemWithoutLinksKeepsCheckpointsAndIsNamedOnce) 
   }
 }
 
-// From a disk that is mounted to be read, say. Root may write wherever others may not.
+// The folder may be on a disk that is mounted read-only, for example. Root may write where others
+// may not.
 TEST_P(CheckpointFaults, AFolderThatMayOnlyBeReadIsResumedFrom) {
   fs::permissions(scratch_.path(), fs::perms(0755));
   fs::permissions(base_, fs::perms(0555));

@@ -1,25 +1,25 @@
-// Makes file operations fail, or ends the process in the midst of them. A shared library that comes
-// before libc: linked to a test, or in LD_PRELOAD.
+// Makes file operations fail, or ends the process in the middle of them. It is a shared library
+// that comes before libc: linked to a test, or in LD_PRELOAD.
 //
 //   LOCKSTEP_TEST_FAULT="in=/runs/a rank=1 at=17 do=kill log=/tmp/operations"
 //
-//   in=FOLDER  counts operations that change something in this folder or below, except its .lock
-//   rank=R     only where RANK is R; else in every process
-//   at=N       the operation, counted from 1; at=N+ for that and all that follow; 0 for all of them
+//   in=FOLDER  counts operations that change this folder or folders below, except its .lock
+//   rank=R     only in the process where RANK is R; by default in every process
+//   at=N       the operation, counted from 1; at=N+ for that and all later ones; 0 for all
 //   do=kill          SIGKILL before the operation
 //      kill-after    SIGKILL after it
 //      kill-all      SIGKILL before it, to the whole process group
 //      half          SIGKILL after half of a write
 //      eio, enospc, eperm, enosys, eopnotsupp
-//                    fails with it; a close is done all the same
-//      eintr         fails with it where that may happen, and every second time at most
-//      short         writes half, and says so
+//                    fails with this error; a close still closes
+//      eintr         fails with it where that may happen, and at most every second time
+//      short         writes half, and returns that length
 //      full          fails with ENOSPC from the first byte after after=K, and has no fallocate
-//   only=NAME  counts operations of this name alone, such as symlink
+//   only=NAME  counts only operations of this name, such as symlink
 //   log=FILE   appends a line for each: RANK N NAME PATH
 //
-// The variable is looked at in every operation: to set it anew is to count anew. Without it nothing
-// is different.
+// Every operation reads the variable: a new value restarts the count. Without the variable the
+// library changes nothing.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -43,14 +43,14 @@
 namespace {
 
 struct Plan {
-  std::string text;  // What it was read from.
+  std::string text;  // The variable's value.
   std::string folder;
   std::string action;
   std::string log;
   std::string rank;
   std::string only;
   long at = -1;
-  bool and_on = false;  // From `at` on.
+  bool and_on = false;  // Also after `at`.
   long room = 0;        // Bytes until the disk is full.
   long count = 0;
 };
@@ -68,7 +68,7 @@ std::string field(std::string_view text, std::string_view key) {
   return "";
 }
 
-// False when there is no fault in this process.
+// Returns false when there is no fault in this process.
 bool read_plan() {
   const char* text = std::getenv("LOCKSTEP_TEST_FAULT");
   if (text == nullptr) {
@@ -128,7 +128,7 @@ void end_process(bool all = false) {
   for (;;) ::pause();
 }
 
-// What is to happen to the operation that is about to begin: an action's name, or nothing.
+// Returns the action for the operation that is about to begin; empty for none.
 std::string next(const char* name, const std::string& path, const std::string& other = "") {
   const std::lock_guard lock(mutex);
   if (!read_plan() || !(is_watched(path) || is_watched(other))) return "";
@@ -153,7 +153,7 @@ long fail(int error) {
   return -1;
 }
 
-// The error that an action is named after; 0 for any other action.
+// Returns the error that an action is named after; 0 for any other action.
 int error_of(const std::string& action) {
   if (action == "eio") return EIO;
   if (action == "enospc") return ENOSPC;
@@ -163,7 +163,7 @@ int error_of(const std::string& action) {
   return action == "eintr" ? EINTR : 0;
 }
 
-// An operation that is done as a whole or not at all.
+// Performs an operation that is done as a whole or not at all.
 template <class... Arguments>
 long operate(const std::string& action, bool interruptible, long number, Arguments... arguments) {
   const bool is_close = number == SYS_close;
@@ -174,7 +174,7 @@ long operate(const std::string& action, bool interruptible, long number, Argumen
   return error != 0 ? fail(error) : result;
 }
 
-// How many of `size` bytes there is room for.
+// Returns how many of `size` bytes there is room for.
 std::size_t take_room(std::size_t size) {
   const std::lock_guard lock(mutex);
   const std::size_t taken = std::min(size, static_cast<std::size_t>(plan.room));
@@ -291,7 +291,7 @@ ssize_t pwrite64(int fd, const void* data, size_t size, off64_t offset) {
   return ::pwrite(fd, data, size, offset);
 }
 
-// Each part a write of its own.
+// Writes each part by a write of its own.
 ssize_t writev(int fd, const iovec* parts, int count) {
   ssize_t written = 0;
   for (int i = 0; i < count; ++i) {

@@ -37,7 +37,7 @@ std::string contents_of(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Leaves the process as a zombie, so that its peers can still see what ended it.
+// Leaves the process as a zombie, so that its peers can still see how it ended.
 void wait_for(pid_t pid, Clock::time_point deadline) {
   siginfo_t info{};
   while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&

@@ -1,4 +1,4 @@
-// A small state that is another one at each step, whose "moment" is spread over the ranks.
+// A small state that differs at each step, with its "moment" spread over the ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 
-// Keeps what is loaded.
+// Keeps loaded data.
 class SavedState : public Stateful {
  public:
   SavedState() = default;
@@ -25,10 +25,10 @@ class SavedState : public Stateful {
   StateDict state_;
 };
 
-// What rank `rank` of `world_size` has of it.
+// Returns the part of rank `rank` of `world_size`.
 StateDict state_at(std::int64_t step, int rank = 0, int world_size = 1);
 
-// Bit for bit.
+// Compares bit for bit.
 bool is_same(const StateDict& a, const StateDict& b);
 
 }  // namespace lockstep::test

@@ -32,7 +32,7 @@ class XorShift {
   std::uint64_t state_ = 0x9e3779b97f4a7c15;
 };
 
-// One of the changes that break parsers: bits, bytes, lengths, cuts, repeats, and two inputs
+// Makes one of the changes that break parsers: bits, bytes, lengths, cuts, repeats, and two inputs
 // joined.
 void mutate(std::string& input, const std::vector<std::string>& corpus, XorShift& random) {
   static constexpr std::uint32_t interesting[] = {0,       1,          127,          128, 255,

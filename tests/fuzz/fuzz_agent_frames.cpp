@@ -1,6 +1,6 @@
-// F6: the frames between launchers, against whatever one sends. Nothing but an Error comes out, no
-// text that people are shown can move a cursor, and what is understood is understood in the same
-// way when it is said again.
+// F6: the frames between launchers, with arbitrary input. Nothing but an Error may come out. No
+// text for people may move a cursor. A frame that is understood must read the same after it is
+// written again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/clean_text.h"
@@ -20,7 +20,7 @@ JoinFrame join(const std::optional<JobCommand>& command) {
 
 void expect_clean(const std::string& text) { expect(clean_text(text, 1024) == text); }
 
-// The texts of a frame that are shown as they are.
+// Texts of a frame that are shown unchanged.
 struct ExpectClean {
   void operator()(const AliveFrame&) const {}
   void operator()(const AllGoneFrame&) const {}

@@ -1,5 +1,5 @@
-// F2: both ends of the handshake, against whatever a stranger sends. Nobody without the token gets
-// in, and nothing but an Error comes out. The first byte chooses the end.
+// F2: both ends of the handshake, with arbitrary input. No peer without the token gets in, and
+// nothing but an Error comes out. The first byte chooses the end.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/error.h"
@@ -15,7 +15,7 @@ const std::string nonce(nonce_bytes, '\x5a');
 
 std::optional<std::string> nobody(const JobMember&) { return std::nullopt; }
 
-// The one conversation that succeeds; all is fixed, so that every run has the same.
+// The one conversation that succeeds. Its inputs are fixed, so that every run is the same.
 struct Conversation {
   ServerHandshake server{job, token, nonce};
   ClientHandshake client{job, token, nonce};

@@ -1,6 +1,6 @@
-// F8: what a user, a script or a batch system says to `lockstep run`. The first byte chooses:
-// streams of ranks alone, or a whole command line, its words separated by zeros. There, a word
-// NAME=VALUE is a variable of the environment instead, where NAME is LOCKSTEP_ and capitals.
+// F8: input of `lockstep run` from a user, a script or a batch system. The first byte chooses: only
+// the streams option, or a whole command line, its words separated by zeros. A word NAME=VALUE is
+// an environment variable instead if NAME is LOCKSTEP_ and capitals.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
@@ -21,7 +21,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// With commas between them.
+// Joins the items by commas.
 std::string list(const Words& items) {
   std::string text;
   for (const std::string& item : items) {
@@ -57,7 +57,7 @@ std::string seconds(std::chrono::milliseconds time) {
   return std::to_string(time.count() / 1000) + "." + fraction;
 }
 
-// A command line that asks for the same.
+// Returns a command line with the same meaning.
 Words words_of(const tools::RunCommandLine& line) {
   static const char* const bindings[] = {"auto", "numa", "core", "none"};
   const RunOptions& options = line.options;
@@ -118,7 +118,7 @@ void expect_sane(const RunOptions& options) {
   expect(options.shutdown_timeout.count() >= 0 && hosts.join_timeout.count() >= 0);
 }
 
-// The name of the variable that `word` is about; empty when it is an argument.
+// Returns the name of the variable in `word`; empty when it is an argument.
 std::string variable_in(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   const bool capitals = std::all_of(name.begin(), name.end(), [](char letter) {
@@ -127,7 +127,7 @@ std::string variable_in(const std::string& word) {
   return capitals && name.starts_with("LOCKSTEP_") && name != word ? name : "";
 }
 
-// Variables for as long as this lives.
+// Sets variables during its lifetime.
 class Variables {
  public:
   void set(const std::string& name, const char* value) {
@@ -145,7 +145,7 @@ class Variables {
   Words names_;
 };
 
-// What `words` ask for, arguments and variables.
+// Parses the arguments and variables in `words`.
 tools::RunCommandLine parse(const Words& words) {
   Words arguments;
   Variables variables;

@@ -1,5 +1,5 @@
-// F7: the frames between ranks of different hosts, against whatever one sends. Nothing but an Error
-// comes out, and what is understood is understood in the same way when it is said again.
+// F7: the frames between ranks of different hosts, with arbitrary input. Nothing but an Error comes
+// out. A frame that is understood must read the same after it is written again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/error.h"

@@ -1,5 +1,5 @@
-// F5: the manifest of a checkpoint. The first byte chooses whether the rest is read as it is, or
-// with the end and the CRC-32C that belong to it, so that broken ones reach the parser.
+// F5: the manifest of a checkpoint. The first byte chooses: the rest is read unchanged, or with a
+// matching end and CRC-32C, so that broken manifests reach the parser.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] % 2 == 1) text = fuzz::sealed(text);
   try {
-    // Texts, as numbers that are none are not equal to themselves.
+    // Compares texts, because NaN is not equal to itself.
     const std::string again = format_manifest(parse_manifest("file", text));
     fuzz::expect(format_manifest(parse_manifest("file", again)) == again);
   } catch (const Error& error) {

@@ -1,6 +1,6 @@
-// F4: the header of a safetensors file. The first byte chooses whether the rest is read, as the
-// JSON of a file with so many bytes of data as the next two say, or is made into a header, which is
-// written and read again.
+// F4: the header of a safetensors file. The first byte chooses: the rest is read as the JSON of a
+// file whose data size is in the next two bytes, or is made into a header that is written and read
+// again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -27,7 +27,7 @@ bool is_same(SafetensorsHeader a, SafetensorsHeader b) {
                             [](const auto& x, const auto& y) { return fields(x) == fields(y); });
 }
 
-// What was written can be read, and is the same.
+// Checks that a written header can be read, and is the same.
 void check_round_trip(const SafetensorsHeader& header) {
   std::uint64_t size = 0;
   for (const SafetensorsEntry& entry : header.entries) size = std::max(size, entry.end);
@@ -53,8 +53,8 @@ void read(std::string_view json, std::uint64_t data_size) {
   }
 }
 
-// For each entry a byte for its type, one for the rank of its shape, that many dimensions, one for
-// the length of its name, and the name.
+// Format per entry: a byte for its type, one for the rank of its shape, that many dimensions, one
+// for the length of its name, and the name.
 void write(std::string_view bytes) {
   const auto take = [&] {
     const auto value = static_cast<unsigned char>(bytes.empty() ? 0 : bytes.front());
@@ -76,7 +76,7 @@ void write(std::string_view bytes) {
   try {
     lay_out(header);
     check_round_trip(header);
-  } catch (const Error& error) {  // For names, and for what is larger than any file.
+  } catch (const Error& error) {  // Invalid names, or sizes beyond any file.
     expect(error.fault() == Fault::misuse);
   }
 }

@@ -1,5 +1,5 @@
-// F1: what a store server reads from an authenticated client, frame after frame, into one table.
-// The first byte of each frame's place chooses which of three clients says it.
+// F1: input of a store server from authenticated clients, frame after frame, for one table. The
+// first byte of each frame's place chooses one of three clients.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
@@ -14,14 +14,14 @@ namespace {
 
 using Ask = StoreRequest::Kind;
 
-// What the server sends must be what a client can read, and say the same again.
+// Checks that a client can read the server's frame, and that it is the same when written again.
 void check_reply(const std::string& frame) {
   const auto body = first_frame(frame);
   expect(body && body->size() + frame_header_bytes == frame.size());
   expect(encode(decode_reply(*body)) == frame);
 }
 
-// False when the client would be closed.
+// Returns false when the client would be closed.
 bool take_frame(StoreService& service, StoreService::Client client, std::string_view& bytes) {
   const auto body = first_frame(bytes);
   if (!body) return false;

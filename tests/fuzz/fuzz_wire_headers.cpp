@@ -1,5 +1,5 @@
-// F3: what one rank writes for another: the header of a message, and the packets of the
-// switchboard. The first byte chooses which.
+// F3: data that one rank writes for another: the header of a message, and the packets of the
+// switchboard. The first byte chooses.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
@@ -35,7 +35,7 @@ void read_header(const std::string& input) {
   }
 }
 
-// Whatever a rank sends, the switchboard goes on, and serves the next one.
+// The switchboard survives any input of a rank, and serves the next one.
 void send_to_switchboard(const std::string& input) {
   int stranger[2];
   int rank[2];
@@ -57,7 +57,7 @@ void send_to_switchboard(const std::string& input) {
   }
   std::vector<pollfd> entries;
   board.watch(entries);
-  expect(!entries.empty());  // Of the two at least ours is still connected.
+  expect(!entries.empty());  // At least our own one is still connected.
 }
 
 }  // namespace

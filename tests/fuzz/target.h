@@ -1,4 +1,4 @@
-// What a fuzz target is: libFuzzer's entry point, and the inputs from which driver.cpp starts.
+// A fuzz target: libFuzzer's entry point, and the inputs from which driver.cpp starts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-// Returns 0; anything else than returning is a finding.
+// Returns 0; any other end is a finding.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace lockstep::fuzz {
 
-// Valid inputs, which mutations then break.
+// Returns valid inputs, which mutations then break.
 std::vector<std::string> seeds();
 
 // Ends the program, so that the fuzzer keeps the input.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of jobs across hosts have in common: hosts, jobs on them, and what is said of both.
+"""Common parts of tests of jobs across hosts: hosts, jobs on them, and assertions about both.
 
     class Launchers(AcrossHosts):
         def test_something(self):
@@ -10,7 +10,6 @@
     if __name__ == "__main__":
         main(__doc__)
 """
-
 import argparse
 import pathlib
 import shutil
@@ -21,11 +20,11 @@ from jobs_across import Job
 from network_hosts import Hosts
 from run_tests import run_tests
 
-# As in rank_of_hosts.h.
+# Exit codes of rank_of_hosts.h.
 MISUSE, MISMATCH, TIMEOUT, PEER_LOST, ABORTED, CORRUPT = 10, 11, 13, 14, 15, 16
 PREEMPTED = 75
-NAMED_WITHIN = 1  # Seconds, on every surviving rank, of a rank that was killed.
-UNREACHED_WITHIN = 6  # Seconds, of a host without a link.
+NAMED_WITHIN = 1  # Seconds within which every surviving rank names a killed rank.
+UNREACHED_WITHIN = 6  # Seconds within which ranks report a host without a link.
 
 
 def has_engine(name):
@@ -35,7 +34,7 @@ def has_engine(name):
 @unittest.skipIf(network_hosts.why_not(), network_hosts.why_not())
 class AcrossHosts(unittest.TestCase):
     count, networks, families = 3, 1, (4, 6)
-    options = None  # What main() was told.
+    options = None  # The options of the command line.
 
     @classmethod
     def setUpClass(cls):
@@ -70,7 +69,7 @@ class AcrossHosts(unittest.TestCase):
             self.assertEqual(len(job.events(event)), size, job.said())
 
     def assert_joined(self, joined, backend, counts, job):
-        """These are all ranks of one group, and they are where they should be."""
+        """Asserts that these are all ranks of one group, each in its expected place."""
         size = sum(counts)
         self.assertEqual(sorted(int(event["rank"]) for event in joined), list(range(size)),
                          job.said())
@@ -81,7 +80,7 @@ class AcrossHosts(unittest.TestCase):
             (count, local) for count in counts for local in range(count)))
 
     def assert_named(self, job, survivors, lost, since, limit):
-        """Each of them, within so many seconds."""
+        """Asserts that each rank names the lost one within `seconds`."""
         errors = job.until("error", len(survivors), patience=limit + 10)
         self.assertEqual({int(event["rank"]) for event in errors}, set(survivors), job.said())
         for event in errors:

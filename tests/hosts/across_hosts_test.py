@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs across hosts, under every launcher and with every engine, in order and come to harm.
+"""Jobs across hosts, under every launcher and with every engine: undisturbed jobs, and faults.
 
 across_hosts_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER [--mpi-rank PROGRAM]
 """
@@ -17,7 +17,7 @@ from across_hosts import (AcrossHosts, CORRUPT, MISUSE, NAMED_WITHIN, PEER_LOST,
 from relay import Relay
 from slurm import Slurm
 
-# Sends what no rank would, and says how many ended the connection; the others are at the end.
+# Sends data that no rank sends, and prints how many listeners closed; others stay open.
 STRANGER = """
 import os, socket, sys
 for address in sys.argv[1:]:
@@ -106,7 +106,7 @@ class Launchers(AcrossHosts):
                 job.by_variables((2, 2), master=self.hosts[0].address6, until_told=True)
                 job.until("stepping", 4)
                 listening = [address for host in self.hosts for address in host.listening()]
-                if name == "gloo":  # The others have a store of their own, on IPv4.
+                if name == "gloo":  # The others' store is on IPv4.
                     self.assertEqual([one for one in listening if not one.startswith("[fd77")], [])
                 job.tell_to_end()
                 self.assert_was_in_order(job, f"shm+{name}")
@@ -144,7 +144,7 @@ class WithoutIPv4(AcrossHosts):
 
 
 class OtherNames(AcrossHosts):
-    """Of interfaces: this one sorts after lo, of which oneCCL is told as well."""
+    """Other interface names: this one sorts after lo, and oneCCL is told of it, too."""
 
     count, families = 2, (4,)
 
@@ -201,11 +201,11 @@ class Protection(AcrossHosts):
 
 class Harm(AcrossHosts):
     def start(self, backend, counts=(2, 2)):
-        """A job that is at its steps."""
+        """Returns a job that has begun its steps."""
         self.need(backend.split("+")[-1])
         job = self.job(LOCKSTEP_BACKEND=backend)
         if backend.endswith("mpi"):
-            # Without it mpirun ends the survivors too, as fast as it can.
+            # Without -enable-recovery, mpirun also ends the survivors as fast as it can.
             job.by_mpirun(counts, "-enable-recovery", until_told=True)
         else:
             job.by_variables(counts, until_told=True)
@@ -265,7 +265,7 @@ class Harm(AcrossHosts):
         self.addCleanup(self.hosts[1].plug_in)
         self.assert_named(job, (0, 1, 2, 3), lambda rank: {2, 3} if rank < 2 else {0, 1}, start,
                           UNREACHED_WITHIN)
-        if not backend.endswith("mpi"):  # Its mpirun does not know yet.
+        if not backend.endswith("mpi"):  # Its mpirun does not know of the failure yet.
             self.assertEqual(job.wait(), [PEER_LOST] * 4, job.said())
         job.end()
 
@@ -279,14 +279,14 @@ class Harm(AcrossHosts):
         self.unplug_one("shm+mpi")
 
     def through_relay(self, job, relay, until_told=False):
-        """The second host's ranks meet the others through it."""
+        """Starts a job whose second host meets the others through the relay."""
         job.by_variables((1, 1), ranks=(0,), port=job.port, until_told=until_told)
         job.by_variables((1, 1), ranks=(1,), master=relay.address[0], port=relay.address[1],
                          until_told=until_told)
 
     def test_what_is_corrupted_on_the_way_to_the_store_is_an_error_on_both_sides(self):
         self.need("gloo")
-        for position in (10, 150, 400):  # All of them in the handshake.
+        for position in (10, 150, 400):  # All positions are in the handshake.
             with self.subTest(position=position):
                 job = self.job("--timeout", 3, LOCKSTEP_JOB_ID="relayed")
                 with Relay("node1", job.port, self.hosts[1].address, on=self.hosts[1]) as relay:
@@ -296,7 +296,8 @@ class Harm(AcrossHosts):
                 self.assertEqual(there, TIMEOUT, job.said())
                 self.assertIn("of 2 ranks, these did not come: 1", job.said())
                 self.assertIn(here, (CORRUPT, MISUSE), job.said())
-        for position in (560, 900):  # What ranks say of themselves; not all of it counts.
+        # In the ranks' descriptions of themselves; not every byte counts.
+        for position in (560, 900):
             with self.subTest(position=position):
                 job = self.job("--timeout", 3, LOCKSTEP_JOB_ID="relayed")
                 with Relay("node1", job.port, self.hosts[1].address, on=self.hosts[1]) as relay:
@@ -332,7 +333,7 @@ class TwoNetworks(AcrossHosts):
                     job.until("stepping", 4)
                     for host in self.hosts:
                         listening = host.listening()
-                        if name == "oneccl":  # Its libfabric listens for ranks of the host, too.
+                        if name == "oneccl":  # Its libfabric also listens for ranks of the host.
                             listening = [one for one in listening if not one.startswith("127.")]
                         self.assertGreaterEqual(len(listening), 2)
                         own = f"10.78.0.{host.number}:"
@@ -370,7 +371,7 @@ class UnderSlurm(AcrossHosts):
     def test_its_signal_is_preemption_on_all_ranks_at_the_same_step(self):
         self.need("gloo")
         job = self.job("--until-preempted")
-        # SLURM looks at its clock once in a while: within 60 s of when the signal is due.
+        # SLURM checks times now and then: within 60 s after the signal is due.
         job.by_srun(self.cluster, (1, 1), "--time=2", "--signal=USR1@119")
         said = job.until("preempted", 2, patience=90)
         self.assertEqual(len({event["step"] for event in said}), 1, job.said())

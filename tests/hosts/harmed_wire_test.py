@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of two hosts whose network is slow, loses packets, ends without a word, or lies.
+"""Jobs of two hosts whose network is slow, loses packets, ends silently, or corrupts data.
 
 harmed_wire_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER
 """
@@ -25,7 +25,8 @@ class OverAHarmedWire(AcrossHosts):
         self.addCleanup(lambda: self.assertEqual(self.wire.lost_by_itself(), 0))
 
     def start(self, *words, counts=(2, 2)):
-        """A job that meets at a store elsewhere: its lines and its engine alone are on the wire."""
+        """Starts a job whose store is elsewhere: only its connections and its engine use the wire.
+        """
         job = self.job(*words, LOCKSTEP_INTERFACE=wire.NAME)
         job.by_variables(counts, until_told=True)
         return job
@@ -66,7 +67,8 @@ class OverAHarmedWire(AcrossHosts):
         self.cut_it(2)
 
     def flip_until_it_shows(self, job, position):
-        """The receiver may have the first copy of a packet that TCP repeats: another's turn."""
+        """Flips bits until a rank notices: the receiver may already have a packet that TCP repeats.
+        """
         for _ in range(5):
             self.wire.do("flip", "line", position)
             patience = time.monotonic() + 5  # Longer than the job's own.
@@ -76,7 +78,7 @@ class OverAHarmedWire(AcrossHosts):
                 time.sleep(0.02)
 
     def test_a_bit_that_is_flipped_in_a_line_ends_the_job_with_an_error_and_no_wrong_sum(self):
-        # The frame in which a rank says what it calls: comm/lines/line_frames.h,
+        # Fields of the frame in which a rank describes its call: comm/lines/line_frames.h,
         # comm/core/signature.h.
         parts = {"length": 0, "kind": 4, "group": 5, "number": 13, "count": 21, "operation": 49,
                  "dtype": 50}
@@ -86,7 +88,7 @@ class OverAHarmedWire(AcrossHosts):
                 self.flip_until_it_shows(job, position)
                 codes = job.wait()
                 ends = {MISMATCH, TIMEOUT, PEER_LOST, CORRUPT}
-                if CORRUPT in codes:  # The rank that saw it may have told the other.
+                if CORRUPT in codes:  # The rank that noticed may have told the other one.
                     ends.add(ABORTED)
                 self.assertEqual(set(codes) - ends, set(), job.said())
                 print(f"{self.id()}: {part}: {[event['fault'] for event in job.events('error')]}")

@@ -1,5 +1,5 @@
-// A program that uses MPI itself: its first process serves the others, which hand a communicator of
-// their own to Lockstep and are its ranks, as in rank_of_hosts.h.
+// A program that uses MPI itself. Its first process serves the others. They hand a communicator of
+// their own to Lockstep, and are its ranks as in rank_of_hosts.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   if (rank != 0) code = lockstep::test::rank_of_hosts(argc, argv, {.mpi_communicator = &part});
   MPI_Comm_free(&part);
 
-  // The program's own MPI works on afterwards.
+  // The program's own MPI still works afterwards.
   int sum = 0;
   MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) {

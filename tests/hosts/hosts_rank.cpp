@@ -1,4 +1,4 @@
-// A rank that knows nothing but its environment: rank_of_hosts.h.
+// A rank that is configured by its environment alone: rank_of_hosts.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/hosts/rank_of_hosts.h"

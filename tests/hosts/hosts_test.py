@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that tests make on this machine, relay and wire between them, do what they promise."""
+"""The hosts that tests make on this machine, and the relay and wire between them, work as
+described."""
 
 import asyncio
 import collections
@@ -28,7 +29,7 @@ from run_tests import run_tests
 from wire import Way, Wire
 
 
-# Answers each connection with the name of its host and the address that the peer has.
+# Answers each connection with the name of its host and the peer's address.
 SERVER = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
@@ -120,7 +121,7 @@ class HostsTest(unittest.TestCase):
                 seconds.append(float(hosts[1].run([sys.executable, "-c", send]).stdout))
                 self.assertEqual(server.wait(timeout=20), 0)
                 server.stdout.close()
-        # 4 MiB less the 256 KiB of the bucket need 0.78 s at 40 Mbit/s.
+        # 4 MiB minus the bucket's 256 KiB take 0.78 s at 40 Mbit/s.
         self.assertGreater(seconds[0], 0.7)
         self.assertLess(seconds[1], seconds[0])
 
@@ -166,7 +167,7 @@ class HostsTest(unittest.TestCase):
             self.assertEqual(said, "6 over node1 node1 node2 node2\n")
 
     def mpi_program(self, scratch):
-        """Built by the mpicxx beside mpirun, so that both are of one MPI."""
+        """Returns a program built by the mpicxx beside mpirun, so that both use one MPI."""
         program = pathlib.Path(scratch) / "mpi_program"
         compiler = shutil.which("mpicxx") or "mpicxx"
         source = pathlib.Path(__file__).resolve().parent / "mpi_program.cpp"
@@ -243,8 +244,7 @@ class RelayTest(unittest.TestCase):
             self.assertEqual(said, f"node1 {hosts[1].address}\n")
 
 
-# Gives back to each connection what it says, the first "LOCKSTEP", as the end of a line does, if
-# that is asked for.
+# Echoes each connection's data; on request "LOCKSTEP" first, as the listening end of a connection.
 ECHO = """
 import socket, sys, threading
 def answer(peer):
@@ -256,7 +256,7 @@ with socket.create_server((sys.argv[1], 4711)) as server:
     while True:
         threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
 """
-# Says what it is told, a line each, and prints what comes back; a `?` is nothing within 0.5 s.
+# Sends the given lines and prints the answers; a `?` means no answer within 0.5 s.
 ASK = """
 import socket, sys
 with socket.create_connection((sys.argv[1], 4711), timeout=20) as peer:
@@ -275,7 +275,7 @@ with socket.create_connection((sys.argv[1], 4711), timeout=20) as peer:
 
 
 class WayTest(unittest.TestCase):
-    """What a Wire does in each direction."""
+    """Effects of a Wire in each direction."""
 
     def run_on_way(self, kind, act):
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
@@ -390,14 +390,14 @@ class WireTest(unittest.TestCase):
 
 
 def fallback_tunnels(devices):
-    """What some kernels put into every namespace, such as sit0 and ip6tnl0."""
+    """Returns the tunnels that some kernels put into every namespace, such as sit0 and ip6tnl0."""
     names = {line.split(":")[0].strip() for line in devices.splitlines()[2:]}
     return {name for name in names if name in ("sit0", "tunl0", "gre0", "gretap0", "erspan0",
                                                "ip6tnl0", "ip6gre0", "ip_vti0", "ip6_vti0")}
 
 
 def start_another():
-    """A process that makes hosts and waits, and their prefix."""
+    """Starts a process that makes hosts and waits; returns it and the hosts' prefix."""
     script = "import time\nfrom network_hosts import Hosts\nwith Hosts(1) as hosts:\n" \
              "    print(hosts.prefix, flush=True)\n    time.sleep(1000)\n"
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.DEVNULL,

@@ -5,8 +5,8 @@
     job.by_lockstep_run((2, 2))
     job.until("stepping", 4)
 
-What its ranks say (rank_of_hosts.h), launchers and logs beside it, goes into one file, directly, so
-that it is there even when the way to the launcher is not.
+Ranks (rank_of_hosts.h), launchers and logs write directly into one file, so that their output is
+there even without a connection to the launcher.
 """
 
 import base64
@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from processes import kill_all  # noqa: E402
 
-# Of the slowest job on a machine with much else to do. Nothing promised is measured by it.
+# Seconds for the slowest job on a busy machine. It checks no promise.
 PATIENCE = 60
 
 EVENTS = re.compile(
@@ -32,10 +32,10 @@ INTO_FILE = 'log=$1; shift; exec "$@" >>"$log" 2>&1'
 
 
 class Job:
-    _next_port = 29500  # Of the hosts, which are nobody else's.
+    _next_port = 29500  # No other process uses the hosts' ports.
 
     def __init__(self, hosts, options, *words, **variables):
-        """`variables` go to the ranks; a value of None takes away one that they have otherwise."""
+        """`variables` are set for the ranks; the value None removes a variable."""
         self.processes = []
         self.port = Job._next_port
         Job._next_port += 1
@@ -50,7 +50,7 @@ class Job:
         self._variables = {name: text for name, text in self._variables.items() if text is not None}
 
     def token(self, name):
-        """A file with a token that no other has."""
+        """Returns a file with a new token."""
         file = self._folder / name
         file.touch(mode=0o600)
         file.write_text(base64.b64encode(os.urandom(32)).decode() + "\n")
@@ -75,7 +75,7 @@ class Job:
                                *places[meeting], *self._rank(self._options.torch_rank, until_told)])
 
     def by_variables(self, counts, ranks=None, master=None, port=None, until_told=False):
-        """Without a launcher; `ranks` are those to start, if not all."""
+        """Starts ranks without a launcher; `ranks` are those to start, by default all."""
         port = port or self.port
         places = [(host, local, count) for host, count in zip(self._hosts, counts)
                   for local in range(count)]
@@ -88,7 +88,7 @@ class Job:
 
     def by_mpirun(self, counts, *options, program=None, until_told=False, mpirun="mpirun",
                   kind="openmpi"):
-        """`kind` is that of Hosts.mpirun_options()."""
+        """`kind` is as in Hosts.mpirun_options()."""
         places = ",".join(f"{host.name}:{count}" for host, count in zip(self._hosts, counts))
         passed_on = [] if kind == "mpich" else [word for name in self._variables
                                                 for word in ("-x", name)]
@@ -109,7 +109,7 @@ class Job:
         return self._log.read_text(errors="replace")
 
     def events(self, kind):
-        """What ranks have said of this kind, as dictionaries."""
+        """Returns the ranks' events of this kind, as dictionaries."""
         found = [rest for event, rest in EVENTS.findall(self.said()) if event == kind]
         return [dict(field.split("=", 1) for field in re.split(r" (?=\w+=)", rest, maxsplit=6))
                 for rest in found]
@@ -128,7 +128,7 @@ class Job:
             int(event["pid"]) for event in self.events("joined") if event["rank"] == str(rank))
 
     def wait(self, patience=PATIENCE):
-        """Exit codes, in the order in which processes were started."""
+        """Returns the exit codes, in the order in which processes were started."""
         deadline = time.monotonic() + patience
         try:
             return [process.wait(max(0, deadline - time.monotonic())) for process in self.processes]
@@ -137,7 +137,7 @@ class Job:
             raise AssertionError(f"it does not end:\n{self.said()}")
 
     def end(self):
-        """As often as one likes."""
+        """Ends the job; may be called several times."""
         if self._log.exists():
             self._kill()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -153,7 +153,7 @@ class Job:
             self.processes.append(host.popen(words, env=environment, stdout=log, stderr=log))
 
     def _kill(self):
-        # Also those that no process here is a parent of, as on the far hosts of mpirun.
+        # Includes processes whose parents are elsewhere, as on the far hosts of mpirun.
         for event in self.events("joined"):
             if self._is_mine(int(event["pid"])):
                 kill_all(int(event["pid"]))

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What mpirun calls in the place of ssh, for the hosts of network_hosts.py:
+# Replacement of ssh for mpirun, for the hosts of network_hosts.py:
 #
 #   launch_agent.sh [OPTION...] HOST COMMAND...
 #
-# As with ssh, a shell there reads COMMAND, and little of the environment here comes along.
-# shellcheck disable=SC2016 # What is between single quotes is for a shell over there.
+# As with ssh, a shell on the host reads COMMAND, and gets little of the environment here.
+# shellcheck disable=SC2016 # Text between single quotes is for a shell on the host.
 set -eu
 
 while [ "${1#-}" != "$1" ]; do shift; done

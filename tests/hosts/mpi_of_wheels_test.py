@@ -20,7 +20,7 @@ class UnderMpiOfAWheel(AcrossHosts):
     count = 2
 
     def job_with(self, wheel, **variables):
-        """One whose MPI engine is compiled for this wheel's MPI."""
+        """Returns a job whose MPI engine is compiled for this wheel's MPI."""
         venv = self.options.source / ".deps" / wheel
         if not (venv / "complete").exists():
             self.skipTest(f"there is no {venv} (./dev test fetches it)")

@@ -26,11 +26,12 @@ from processes import is_running  # noqa: E402
 
 AGENT = pathlib.Path(__file__).resolve().parent / "launch_agent.sh"
 PREFIX = "lockstep-test"
-OF_NAMESPACES = pathlib.Path("/etc/netns")  # What `ip netns exec` puts in the place of /etc/*.
+# Folder of files that `ip netns exec` puts in the place of /etc/*.
+OF_NAMESPACES = pathlib.Path("/etc/netns")
 
 
 def why_not():
-    """Why no hosts can be made here; empty when they can."""
+    """Returns why no hosts can be made here; empty when they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [tool for tool in ("ip", "ss", "tc", "unshare") if not shutil.which(tool)]
@@ -52,7 +53,8 @@ def _run(*words):
 
 
 def _start_of(pid):
-    """When a process began, which tells it from a later one with its number; empty without one."""
+    """Returns a process's start time, which distinguishes it from a later one with its pid; else
+    empty."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -89,19 +91,19 @@ def _remove(namespace):
 
 
 def remove_stale():
-    """Removes what tests left that were killed."""
+    """Removes the leftovers of killed tests."""
     for namespace in _namespaces():
         words = namespace.split(".")
         if words[0] == PREFIX and len(words) == 4 and _start_of(words[1]) != words[2]:
             try:
                 _remove(namespace)
-            except RuntimeError:  # Another test was faster, or will be.
+            except RuntimeError:  # Another test removes it, too.
                 if namespace in _namespaces():
                     raise
 
 
 class Host:
-    """One host. Its processes see this machine's files, except /etc/hosts and the resolver's."""
+    """A host. Its processes see this machine's files, except /etc/hosts and the resolver's."""
 
     def __init__(self, hosts, number):
         self.number = number
@@ -112,12 +114,13 @@ class Host:
         self._hosts = hosts
 
     def command(self, words):
-        """What runs `words` here, as the very process that is started."""
+        """Returns the command that runs `words` here, as the very process that is started."""
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c",
                 'hostname "$0" && exec "$@"', self.name, *map(str, words)]
 
     def popen(self, words, env=None, stdin=subprocess.DEVNULL, **options):
-        # A terminal stops who reads from it in the background, where `timeout` puts a test.
+        # A terminal stops a process that reads from it in the background, where `timeout` puts a
+        # test.
         env = dict(os.environ if env is None else env, LOCKSTEP_TEST_HOSTS=self._hosts.prefix)
         return subprocess.Popen(self.command(words), env=env, stdin=stdin, **options)
 
@@ -137,20 +140,20 @@ class Host:
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def listening(self):
-        """HOST:PORT of every TCP socket that listens here."""
+        """Returns HOST:PORT of every listening TCP socket of this host."""
         lines = _run("ip", "netns", "exec", self.namespace, "ss", "-Htln").splitlines()
         return sorted(line.split()[3] for line in lines)
 
     def unplug(self):
-        """Pulls the cable out of eth0: the host sees that the link is down, its peers do not."""
+        """Pulls the cable out of eth0: the host sees a link that is down, its peers do not."""
         self._at_switch("ip", "link", "set", self.name, "down")
 
     def plug_in(self):
-        """Puts it back. The switch forwards again at once."""
+        """Puts the cable back. The switch forwards again at once."""
         self._at_switch("ip", "link", "set", self.name, "up")
 
     def shape(self, rate="1gbit", burst="256kb", latency="50ms"):
-        """Limits what goes in and what goes out; `rate` is None for no limit."""
+        """Limits the rate in both directions; `rate` is None for no limit."""
         ends = [(self.namespace, "eth0"), (self._hosts.switch, self.name)]
         for namespace, device in ends:
             if rate is None:
@@ -164,7 +167,8 @@ class Host:
 
 
 class Hosts:
-    """A sequence of Host. One at a time in each process, which must not fork while it is there."""
+    """A sequence of Host. Only one per process at a time, which must not fork during its lifetime.
+    """
 
     def __init__(self, count, networks=1, families=(4, 6)):
         self._networks = networks
@@ -185,7 +189,7 @@ class Hosts:
 
     def __enter__(self):
         remove_stale()
-        # A test that ctest ends for taking too long still removes what it made.
+        # A test that ctest ends for taking too long still removes its hosts.
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, lambda which, _: sys.exit(128 + which))
         try:
@@ -203,8 +207,9 @@ class Hosts:
             signal.signal(number, handler)
 
     def mpirun_options(self, launcher="openmpi"):
-        """How an mpirun, started on one of these hosts, reaches the others: that of Open MPI 4
-        ("openmpi"), of Open MPI 5 ("prte") or of MPICH ("mpich")."""
+        """Returns how an mpirun, started on one of these hosts, reaches the others.
+
+        `kind` is "openmpi" for Open MPI 4, "prte" for Open MPI 5, "mpich" for MPICH."""
         if launcher == "openmpi":
             return ["--allow-run-as-root", "--oversubscribe", "-mca", "plm", "rsh",
                     "-mca", "plm_rsh_agent", str(AGENT)]

@@ -30,17 +30,17 @@ constexpr std::uint64_t steps_under_way = 5;
 
 struct Settings {
   std::uint64_t steps = 10;
-  std::string until = {};  // A file; or
+  std::string until = {};  // A file, or empty.
   bool until_preempted = false;
 };
 
 struct Progress {
-  int rank = -1;  // Not known before the group is there.
+  int rank = -1;  // Unknown before the group exists.
   std::uint64_t steps = 0;
   Clock::time_point last = Clock::now();
 };
 
-// In one write, so that lines of several ranks stay whole in one file.
+// One write() keeps the lines of several ranks whole in one file.
 void say(const Progress& progress, const std::string& event, const std::string& rest = "") {
   const std::string line = event + " rank=" + std::to_string(progress.rank) + rest + "\n";
   std::fputs(line.c_str(), stdout);
@@ -70,7 +70,8 @@ Settings read_settings(int argc, char** argv, InitOptions& options) {
   return settings;
 }
 
-// Whether all are to go on. The first element asks for the end, the others are 1 of each rank.
+// Returns whether all ranks are to continue. The first element asks for the end, the others are 1
+// on each rank.
 bool reduce_once(const ProcessGroup& world, bool is_last) {
   std::vector<float> values(1000, 1.0F);
   values[0] = is_last ? 1.0F : 0.0F;

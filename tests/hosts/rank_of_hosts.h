@@ -19,9 +19,9 @@
 
 namespace lockstep::test {
 
-// rank_of_hosts [--steps N | --until FILE | --until-preempted] [--timeout SECONDS]: so many steps
-// (10), or until somebody makes FILE. Returns the exit code: that of preemption, 10 + the Fault of
-// an Error, 1 for another exception, 2 for a wrong result, else 0.
+// rank_of_hosts [--steps N | --until FILE | --until-preempted] [--timeout SECONDS]: makes N steps
+// (10), or continues until FILE exists or a preemption. Returns the exit code: that of preemption,
+// 10 + the Fault of an Error, 1 for another exception, 2 for a wrong result, else 0.
 int rank_of_hosts(int argc, char** argv, InitOptions options = {});
 
 }  // namespace lockstep::test

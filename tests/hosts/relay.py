@@ -27,7 +27,7 @@ IN_FLIGHT = 64
 
 
 class Harm:
-    """What the commands have set."""
+    """State that the commands have set."""
 
     def __init__(self):
         self.delay = 0.0
@@ -133,7 +133,7 @@ async def main(listen_host, target_host, target_port):
 
 
 class Commanded:
-    """A process of this test that obeys commands, one a line, and ends with its input."""
+    """A process of this test that obeys commands, one per line, and ends with its input."""
 
     def __init__(self, words, start=subprocess.Popen):
         self._process = start([sys.executable, *map(str, words)], stdin=subprocess.PIPE,
@@ -141,7 +141,7 @@ class Commanded:
         self.greeting = self._process.stdout.readline().strip()
 
     def do(self, *words):
-        """It is done when this returns. What was said after "ok" is returned."""
+        """Returns once the command is carried out, with the text after "ok"."""
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
         ok, _, answer = self._process.stdout.readline().strip().partition(" ")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs across hosts that come to harm and are started anew by `lockstep run`.
+"""Jobs across hosts that `lockstep run` restarts after a fault.
 
 restarts_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER
 """
@@ -24,7 +24,7 @@ class Restarts(AcrossHosts):
         return [event for event in job.events("joined") if event["attempt"] == str(attempt)]
 
     def assert_starts_anew(self, job, harm, counts=(2, 2), backend="shm+gloo"):
-        """At the steps, `harm` comes over it, and the next attempt forms its group anew."""
+        """Asserts that after `harm` during the steps, the next attempt forms its group."""
         job.until("stepping", 4)
         self.assert_joined(self.joined(job, 0), "shm+gloo", (2, 2), job)
         harm()

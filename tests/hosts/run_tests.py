@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests of the program that calls it. What was skipped is said, and is no success."""
+"""Runs the tests of the calling program. Skipped tests are listed, and do not count as a success.
+"""
 
 import sys
 import unittest
@@ -8,7 +9,7 @@ SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 
 
 def run_tests(words):
-    """`words` are of the command line, as unittest takes them."""
+    """`words` are the command line, as for unittest."""
     result = unittest.main("__main__", argv=[sys.argv[0], *words], exit=False, verbosity=2).result
     for reason in sorted({reason for _, reason in result.skipped}):
         print("skipped:", reason)

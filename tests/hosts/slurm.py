@@ -60,7 +60,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not():
-    """Why there can be no cluster here; empty when there can."""
+    """Returns why there can be no cluster here; empty when there can."""
     if os.geteuid() != 0:
         return "SLURM's daemons need root"
     absent = [program for program in PROGRAMS if not shutil.which(program)]
@@ -131,7 +131,7 @@ class Slurm:
                          for path in sorted(self.folder.glob("*.log")))
 
     def _start_all(self):
-        # munged insists that nobody else may write where its socket is.
+        # munged insists that no other user may write into its socket's folder.
         self.folder.chmod(0o755)
         self._write_configuration()
         self._start("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
@@ -144,7 +144,8 @@ class Slurm:
         self._until(self._all_idle, "the nodes")
 
     def _write_configuration(self):
-        # None is used; to find out which kind there is fails where no /sys/fs/cgroup is mounted.
+        # No cgroups are used; the automatic choice of their version fails without a mounted
+        # /sys/fs/cgroup.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
@@ -152,7 +153,7 @@ class Slurm:
         (self.folder / "state").mkdir()
         for name in self._names:
             (self.folder / f"spool.{name}").mkdir()
-            (self.folder / f"tmp.{name}").mkdir()  # PMIx's servers of two nodes must not meet.
+            (self.folder / f"tmp.{name}").mkdir()  # The PMIx servers of two nodes must not meet.
         nodes = "\n".join(f"NodeName={name} {self._place(number)} Port={free_port()} "
                           f"CPUs={self._tasks_per_node} State=UNKNOWN"
                           for number, name in enumerate(self._names))
@@ -185,7 +186,7 @@ class Slurm:
         return said.split() == ["idle"] * len(self._names)
 
     def _kill_steps(self):
-        """A step's slurmstepd outlives its slurmd; the environment tells ours from others."""
+        """Kills steps: a slurmstepd outlives its slurmd. Its environment shows that it is ours."""
         mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         for entry in pathlib.Path("/proc").iterdir():
             try:

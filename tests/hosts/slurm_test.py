@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""SLURM as it really is sets the variables that Lockstep reads, and its signals reach the ranks."""
+"""A real SLURM sets the variables that Lockstep reads, and its signals reach the ranks."""
 
 import json
 import subprocess
@@ -14,11 +14,11 @@ from run_tests import run_tests
 from slurm import Slurm
 
 
-# What lockstep/job/environment.cpp and slurm.cpp read.
+# Variables that lockstep/job/environment.cpp and slurm.cpp read.
 READ = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",
         "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
         "SLURM_JOB_ID", "SLURM_STEP_ID")
-# srun takes lines of more than a kilobyte apart, and those of several tasks would mix.
+# srun splits lines of more than a kilobyte, and those of several tasks would mix.
 OTHERS = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
 TELL = (f"import json, os\nprint(json.dumps({{name: os.environ[name] for name in {READ + OTHERS} "
         "if name in os.environ}), flush=True)")
@@ -39,7 +39,7 @@ class SlurmTest(unittest.TestCase):
         cls.addClassCleanup(cls.slurm.__exit__)
 
     def tasks(self, *options):
-        """The environments of a step's tasks, by rank."""
+        """Returns the environments of a step's tasks, by rank."""
         program = [sys.executable, "-c", TELL]
         lines = self.slurm.run(["srun", *options, *program]).stdout.splitlines()
         tasks = [json.loads(line) for line in lines]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs across hosts under torchrun, whose ranks meet at a store that it keeps.
+"""Jobs across hosts under torchrun, whose ranks meet at torchrun's store.
 
 torchrun_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER
                  [--torch-rank HOSTS_TORCH_RANK --python PYTHON]
@@ -15,7 +15,7 @@ from jobs_across import PATIENCE
 
 
 def is_pending(number, pid):
-    """Whether the signal waits for the process."""
+    """True if the signal is pending for the process."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
         masks = dict(line.split(":", 1) for line in status)
     return bool(int(masks["ShdPnd"], 16) >> (number - 1) & 1)
@@ -42,7 +42,8 @@ class UnderTorchrun(AcrossHosts):
         self.assertEqual(job.wait(), [1, 1], job.said())
         errors = job.events("error")
         self.assertEqual({event["lost"] for event in errors}, {"3"}, job.said())
-        # torchrun ends the others of a host as soon as one has ended: who still speaks is chance.
+        # torchrun ends a host's other ranks as soon as one has ended: which ranks still report is
+        # random.
         there = [float(event["at"]) - start for event in errors if event["rank"] in ("0", "1")]
         self.assertTrue(there, job.said())
         self.assertLess(max(there), NAMED_WITHIN, job.said())
@@ -62,7 +63,8 @@ class StartedAnew(AcrossHosts):
         self.assertEqual(len(job.events("bye")), 4, job.said())
 
     def until_told_to_end(self, stopped, job):
-        """Their agent has sent SIGTERM to each, which comes when it goes on."""
+        """Waits until the agent has sent SIGTERM to each stopped process; it arrives when they
+        continue."""
         deadline = time.monotonic() + PATIENCE
         while not all(is_pending(signal.SIGTERM, pid) for pid in stopped):
             self.assertLess(time.monotonic(), deadline, job.said())
@@ -81,8 +83,8 @@ class StartedAnew(AcrossHosts):
         job = self.job()
         job.by_torchrun((2, 2), "--max-restarts", 1, until_told=True)
         job.until("stepping", 4)
-        # The second host's agent sees a failure. The first one's sees no more than that the other
-        # begins anew, which does not count.
+        # The second host's agent sees a failure. The first one's agent only sees that the other one
+        # restarts, which does not count.
         unaware = [job.pid_of(rank) for rank in (0, 1)]
         for pid in unaware:
             os.kill(pid, signal.SIGSTOP)

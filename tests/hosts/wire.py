@@ -36,7 +36,7 @@ ADDRESSES = ("10.79.0.1", "10.79.0.2")
 MTU = 60000  # Few packets: each costs this process some 20 us.
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 CLONE_NEWNET = 0x40000000
-GREETING = b"LOCKSTEP"  # What the end of a line that was connected to says first.
+GREETING = b"LOCKSTEP"  # First data from the listening end of a connection.
 
 
 def enter(namespace):
@@ -46,7 +46,8 @@ def enter(namespace):
 
 
 def open_end(namespace, number):
-    """What is written to it arrives there; what is sent there is read from it."""
+    """Opens one end: data written to it arrives at the host, and the host's packets are read from
+    it."""
     enter(namespace)
     end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", NAME.encode(), IFF_TUN | IFF_NO_PI))
@@ -57,7 +58,7 @@ def open_end(namespace, number):
 
 
 class Segment:
-    """A TCP segment over IPv4, in the packet that it came in."""
+    """A TCP segment over IPv4, in its packet."""
 
     def __init__(self, packet):
         self.packet = packet
@@ -75,11 +76,11 @@ class Segment:
         return self.packet[self.payload:]
 
     def flip(self, position):
-        """The same packet with one bit of its payload flipped, which its checksum does not show."""
+        """Returns the packet with one bit of its payload flipped; its checksum does not show it."""
         harmed = bytearray(self.packet)
         harmed[self.payload + position] ^= 0x10
-        # Byte by byte as RFC 1624 says it for words: their place in the segment decides their
-        # weight.
+        # RFC 1624's method byte by byte instead of by words: a byte's place in the segment decides
+        # its weight.
         weight = 8 * (1 - (self.payload - self.begin + position) % 2)
         change = (harmed[self.payload + position] - self.packet[self.payload + position]) << weight
         place = self.begin + 16
@@ -89,7 +90,7 @@ class Segment:
 
 
 class Harm:
-    """What the commands have set."""
+    """State that the commands have set."""
 
     def __init__(self):
         self.delay = 0.0
@@ -97,7 +98,7 @@ class Harm:
         self._passed = 0
         self._cut = set()
         self._flip = None  # WHOSE and POSITION.
-        self._lines = set()  # Their connections.
+        self._lines = set()  # The connections of our lines.
 
     def obey(self, words):
         if words[0] == "delay":
@@ -112,7 +113,7 @@ class Harm:
             raise ValueError(f"no command {words[0]}")
 
     def touch(self, packet, sender):
-        """What is to arrive of it, or nothing."""
+        """Returns the packet that is to arrive, or nothing."""
         self._passed += 1
         if sender in self._cut or (self._lose and self._passed % self._lose == 0):
             return None
@@ -139,9 +140,9 @@ class Way:
     """One direction: packets arrive in the order in which they were sent, each when it is due."""
 
     def __init__(self, end):
-        self.failed = 0  # Writes; what they were to write is lost.
+        self.failed = 0  # Failed writes; their packets are lost.
         self._end = end
-        self._held = collections.deque()  # Packets, and when each is due.
+        self._held = collections.deque()  # Packets and their due times.
 
     def send(self, packet, delay):
         self._held.append((asyncio.get_running_loop().time() + delay, packet))
@@ -202,12 +203,13 @@ class Wire(Commanded):
             raise RuntimeError("there is no wire")
 
     def lost_by_itself(self):
-        """Packets that it could not carry, besides those that it was told to lose."""
+        """Returns the number of packets that it could not carry, besides those that it was told to
+        lose."""
         return int(self.do("failed"))
 
 
 def why_not():
-    """Why there can be no wire here; empty when there can."""
+    """Returns why there can be no wire here; empty when there can."""
     return "" if os.path.exists("/dev/net/tun") else "there is no /dev/net/tun"
 
 

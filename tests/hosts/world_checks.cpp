@@ -87,7 +87,7 @@ void check_from_and_to_one(const ProcessGroup& world) {
   }
 }
 
-// Ranks with different amounts, of which rank 0 has nothing.
+// Ranks have different amounts, and rank 0 has no data.
 void check_uneven_parts(const ProcessGroup& world) {
   Counts counts;
   Values everything;
@@ -144,7 +144,7 @@ void check_messages(const ProcessGroup& world) {
   }
 }
 
-// The even ranks and the odd ones: on hosts of two ranks each, both groups span hosts.
+// Groups of the even ranks and of the odd ones: on hosts of two ranks each, both span hosts.
 void check_half(const ProcessGroup& world) {
   constexpr std::size_t count = 1001;
   std::vector<int> ranks;

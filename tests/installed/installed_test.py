@@ -25,13 +25,13 @@ from small_datasets import write_fashion_mnist  # noqa: E402
 
 
 def environment(**added):
-    """Nothing of ours: an installed program finds its libraries by itself."""
+    """Removes our variables: an installed program finds its libraries without them."""
     hidden = ("LD_LIBRARY_PATH", "CMAKE_PREFIX_PATH", "Torch_DIR", "Lockstep_DIR")
     return {k: v for k, v in os.environ.items() if k not in hidden} | added
 
 
 def run(*command, fails=False, folder=None, **added):
-    """Runs a command, which must succeed or, if asked, fail; returns what it wrote."""
+    """Runs a command, which must succeed or, if asked, fail; returns its output."""
     print("+", *command, flush=True)
     done = subprocess.run([str(word) for word in command],
                           env=environment(**added),
@@ -64,7 +64,7 @@ def compile_program(folder, prefix, build, *definitions):
 
 
 def blocks(page, language):
-    """The texts between ```LANGUAGE and ``` of a document."""
+    """Returns the texts between ```LANGUAGE and ``` of a document."""
     return re.findall(f"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
@@ -75,7 +75,7 @@ def only(texts, page):
 
 
 def without_comment(program):
-    """An example's text without the comment with its licence."""
+    """Returns an example's text without its licence comment."""
     return program[program.index("#include"):]
 
 
@@ -96,13 +96,13 @@ class Copy:
         self.binary = compile_program(self.project, self.lockstep.parents[1], self.build)
 
     def start(self, ranks):
-        """In a folder of its own, where programs leave what they write."""
+        """Runs the program in a folder of its own, where it leaves its files."""
         return run(self.lockstep, "run", "-n", ranks, self.binary, folder=self.data,
                    LOCKSTEP_DATA=str(self.data), OMP_NUM_THREADS="1")
 
 
 def refused_configuration(folder, prefix, *definitions):
-    """What CMake writes when it cannot configure `folder`, in one line."""
+    """Returns CMake's error when it cannot configure `folder`, in one line."""
     return " ".join(run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "refused",
                         f"-DCMAKE_PREFIX_PATH={prefix}", *definitions, fails=True).split())
 
@@ -129,7 +129,7 @@ def guide(args):
     copy.compile(only(blocks(pages / "data-parallel.md", "cpp"), "data-parallel.md"))
     copy.start(3)  # Ranks with unequal inputs.
 
-    # Its last line is the hash of weights that are the same on any number of ranks.
+    # Its last line is the hash of the weights, which are equal on any number of ranks.
     copy.compile(only(blocks(pages / "one-copy.md", "cpp"), "one-copy.md"))
     hashes = {copy.start(ranks).split()[-1] for ranks in (1, 2, 4)}
     if len(hashes) != 1:
@@ -159,13 +159,13 @@ def comm(args):
 
 
 def torch_of(prefix):
-    """The folder of the LibTorch with which the copy was built."""
+    """Returns the folder of the LibTorch with which the copy was built."""
     config = next(prefix.rglob("LockstepConfig.cmake")).read_text()
     return pathlib.Path(re.search(r'PATHS "(.*)/share/cmake/Torch"', config)[1])
 
 
 def forget(prefix, folder):
-    """Makes the copy look for `folder` where there is nothing, as if it had been moved away."""
+    """Makes the copy look for `folder` at a missing path, as if it had been moved away."""
     gone = folder.with_name("-" * len(folder.name))
     for file in prefix.rglob("*"):
         if file.is_file() and not file.is_symlink():
@@ -186,7 +186,7 @@ SAVES = """#include <ATen/ops/ones.h>
 int main(int, char** argv) { lockstep::save_safetensors(argv[1], {{"a", at::ones({3})}}); }
 """
 
-# It calls nothing of LibTorch itself, whose libraries a linker leaves out where it can.
+# It calls no function of LibTorch itself, so a linker omits LibTorch's libraries where it can.
 LISTS = """#include <lockstep/checkpoint/checkpointer.h>
 int main(int, char** argv) { return lockstep::list_checkpoints(argv[1]).empty() ? 0 : 1; }
 """
@@ -225,7 +225,7 @@ def moved_torch(args):
             expect(f"{library} => {torch}/lib/", libraries)
         run(binary, weights if program == SAVES else project)
 
-    # The copy's own program finds none, says so, and takes the one that it is told of.
+    # The copy's own program finds no LibTorch, reports this, and takes the one that it is told of.
     show = (lockstep, "checkpoint", "show", weights)
     refusal = run(*show, fails=True)
     expect("cannot open shared object file", refusal)
@@ -236,7 +236,7 @@ def moved_torch(args):
 
 
 def without_torch(args):
-    # Beside the other build, as deep in the file system, so that ccache knows its units.
+    # Beside the other build, equally deep in the file system, so that ccache finds its units.
     build, prefix = args.build.with_name(
         f"{args.build.name}-without-torch"), args.scratch / "prefix"
     run("cmake", "-S", args.source, "--preset", "no-torch", "-B", build,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An exception that ends a rank of ours is what torchrun shows, recorded or not; and PyTorch's own
-@record works under `lockstep run`.
+"""torchrun shows the exception that ends a rank of ours, recorded or not; PyTorch's own @record
+works under `lockstep run`.
 
 exceptions_test.py THROWING_RANK --lockstep LOCKSTEP --python PYTHON
 """

@@ -1,4 +1,4 @@
-// A rank that a test of `lockstep run` harms, or that harms itself: fault_rank WHAT [ARGUMENT].
+// A rank for tests of `lockstep run` that is harmed, or harms itself: fault_rank WHAT [ARGUMENT].
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>
@@ -19,7 +19,7 @@ namespace {
 
 using lockstep::ProcessGroup;
 
-// All ranks are in collectives, and this line is the last that is not.
+// Prints the last line before all ranks are in collectives.
 void say_ready(const ProcessGroup& world, const std::string& text = "ready") {
   world.barrier();
   std::puts(text.c_str());
@@ -32,7 +32,7 @@ void reduce_once(const ProcessGroup& world) {
   if (values.front() != static_cast<float>(world.size())) throw std::logic_error("a wrong sum");
 }
 
-// Until somebody ends it, or for so many seconds.
+// Reduces until it is ended, or for that many seconds.
 int reduce_for(ProcessGroup& world, double seconds) {
   say_ready(world, "ready " + std::to_string(::getpid()));
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -60,7 +60,7 @@ int throw_in_thread(ProcessGroup& world, const std::string& text) {
   for (;;) reduce_once(world);
 }
 
-// Every rank has the same word, and no other job's rank does.
+// Checks that every rank has the same word, so that no rank of another job is here.
 int agree_on(ProcessGroup& world, const std::string& word) {
   for (int i = 0; i < 100; ++i) {
     std::vector<std::int64_t> low{std::stoll(word)}, high = low;
@@ -73,7 +73,7 @@ int agree_on(ProcessGroup& world, const std::string& word) {
   return 0;
 }
 
-// The last rank stays away from a collective, asleep, busy or stopped; or it calls another one.
+// Keeps the last rank from a collective: asleep, busy or stopped; or it calls another one.
 int stay_away(ProcessGroup& world, const std::string& how) {
   reduce_once(world);
   say_ready(world);
@@ -89,7 +89,7 @@ int stay_away(ProcessGroup& world, const std::string& how) {
   return 0;
 }
 
-// Says what init_process_group() threw and lives on for a while: nobody learns from its end.
+// Prints the error of init_process_group() and lives on for a while, so that its end tells nothing.
 int fail_to_join() {
   try {
     lockstep::init_process_group();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `lockstep run` promises when its ranks, its agent or the launcher itself come to harm."""
+"""Promises of `lockstep run` when its ranks, its agent or the launcher itself are harmed."""
 
 import argparse
 import json
@@ -20,10 +20,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from ports import free_port, listening_ports  # noqa: E402
 from processes import descendants, is_running, kill_all, ranks_of  # noqa: E402
 
-OPTIONS = None  # What main() was told.
+OPTIONS = None  # The options of the command line.
 UNAVAILABLE = 69
 MISMATCH = 76
-# Machines differ, and other tests run beside this one: limits that are no promise are wide.
+# Machines differ, and other tests run beside this one: limits that check no promise are wide.
 PATIENCE = 30
 
 
@@ -37,7 +37,7 @@ class Job:
         self.process = subprocess.Popen([OPTIONS.lockstep, "run", *map(str, words)],
                                         stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
                                         env=os.environ | {"OMP_NUM_THREADS": "1"} | variables)
-        self.seen = set()  # Every process that was seen below the launcher.
+        self.seen = set()  # All processes seen below the launcher.
 
     def read(self, file):
         return os.pread(file.fileno(), 1 << 24, 0).decode()
@@ -69,7 +69,7 @@ class Job:
 
 
 def record_in(text):
-    """The fields of the first lockstep-fail line."""
+    """Returns the fields of the first lockstep-fail line."""
     line = re.search(r"lockstep-fail (job=.*)", text)[1]
     return dict(field.split("=", 1) for field in line.split())
 
@@ -92,7 +92,7 @@ class Faults(unittest.TestCase):
         self.assertFalse(left and self.still_listening(left), "ports are left")
 
     def still_listening(self, ports):
-        """Other tests listen, too, for a while."""
+        """Returns the ports that still listen; other tests listen for a while, too."""
         deadline = time.monotonic() + PATIENCE
         while ports & listening_ports() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -124,13 +124,13 @@ class Faults(unittest.TestCase):
             time.sleep(random.uniform(0, 0.02))
             job.family()
             ranks = ranks_of(job.process.pid)
-            if not ranks:  # It was too early: the launcher itself, then.
+            if not ranks:  # Too early: harm the launcher itself instead.
                 ranks = [job.process.pid]
             victim = random.choice(ranks)
             start = time.monotonic()
             os.kill(victim, signal.SIGKILL)
             code = job.wait()
-            # Two seconds are promised, to a host with a core for each rank.
+            # The promise is two seconds, on a host with a core for each rank.
             self.assertLess(time.monotonic() - start, 6, job.errors())
             if victim != job.process.pid:
                 self.assertEqual(code, 128 + signal.SIGKILL, job.errors())
@@ -174,7 +174,8 @@ class Faults(unittest.TestCase):
                     self.assertRegex(errors, rf"\[{rank}\] .*the loss is not finite")
 
     def assert_blamed(self, errors, rank, others):
-        """The last rank stayed away from the all_reduce after `ready`."""
+        """Asserts that the last rank is named, which stayed away from the all_reduce after `ready`.
+        """
         headline = re.search(r"lockstep run: (rank.*)", errors)[1]
         waited = "|".join(map(str, others))
         self.assertRegex(
@@ -199,7 +200,7 @@ class Faults(unittest.TestCase):
     def test_on_several_hosts_too_the_rank_that_did_not_come_is_blamed(self):
         layouts = [("", "")]
         if os.path.exists(os.path.join(OPTIONS.engines, "liblockstep-engine-gloo.so")):
-            layouts.append(("a", "b"))  # Else they are two launchers of one host.
+            layouts.append(("a", "b"))  # Otherwise they are two launchers of one host.
         for names in layouts:
             endpoint = f"127.0.0.1:{free_port()}"
             hosts = ("--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "away")
@@ -279,7 +280,8 @@ class Faults(unittest.TestCase):
             start = time.monotonic()
             job.process.wait(PATIENCE)
             self.wait_until_gone(job)
-            self.assertLess(time.monotonic() - start, 3)  # One second is promised, to an idle host.
+            # The promise is one second, on an idle host.
+            self.assertLess(time.monotonic() - start, 3)
 
     def test_two_ranks_that_die_at_once_and_all_but_one(self):
         for victims in ((0, 1), (0, 1, 2), (0,)):

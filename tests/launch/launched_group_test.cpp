@@ -27,7 +27,7 @@ Finished launch(const Ranks& ranks, int world_size) {
   return test::run_command(arguments);
 }
 
-// The same under a limit that `limit`, words for a shell's ulimit, sets.
+// The same under a limit: `limit` is arguments of a shell's ulimit.
 Finished launch_under(const std::string& limit, const Ranks& ranks, int world_size) {
   std::vector<std::string> arguments{"/bin/sh",
                                      "-c",
@@ -66,7 +66,7 @@ TEST(LaunchedGroup, FormsThroughTheAgentAndReduces) {
   }
 }
 
-// On the caller's thread, on the progress thread and on that of messages.
+// Works on the caller's thread, on the progress thread and on the message thread.
 const Ranks works_on_every_thread("works on every thread", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   std::vector<float> values(10'000, 1);
@@ -116,7 +116,7 @@ const Ranks one_of_many("one of many", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-// All ranks' memory together grows with the square of what one keeps for each of its peers.
+// The memory of all ranks grows with the square of a rank's memory per peer.
 TEST(LaunchedGroup, HoldsHundredsOfRanksOfWhichEachKeepsLittleForItsPeers) {
   const Finished done = launch(one_of_many, many);
   EXPECT_EQ(done.code, 0) << done.out << done.err;
@@ -139,7 +139,7 @@ TEST(LaunchedGroup, AKilledRankIsNamedByEverySurvivorAndByTheLauncher) {
 }
 
 const Ranks one_returns_early("one returns early", [](const Rank& rank) {
-  if (rank.rank == 1) return;  // With code 0, and before anybody has formed a group.
+  if (rank.rank == 1) return;  // With code 0, and before any rank has formed a group.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   ProcessGroup group = init_process_group();
 });

@@ -51,7 +51,7 @@ def main():
         torchrun = [options.python, "-m", "torch.distributed.run", "--no-python", "--standalone",
                     "--nproc-per-node", "2"]
         succeed("torchrun", [start(torchrun + rank)])
-        if options.torch_store_group:  # Torchrun listens; then rank 0 does, as without torchrun.
+        if options.torch_store_group:  # torchrun listens; then rank 0 does, as without torchrun.
             succeed("torchrun, with its store", [start(torchrun + [options.torch_store_group])])
             succeed("bare variables, with PyTorch's store", [
                 start([options.torch_store_group], RANK=str(number), WORLD_SIZE="2",

@@ -1,4 +1,4 @@
-// Two agents on one host, each of which has started its own ranks only: what makes them one group.
+// Two agents on one host, each with its own ranks: the ranks form one group.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -35,7 +35,7 @@ using test::Ranks;
 using test::RunningCommand;
 using test::soon;
 
-constexpr int each = 2;  // Ranks of an agent.
+constexpr int each = 2;  // Ranks per agent.
 
 struct Job {
   std::string id;
@@ -44,7 +44,7 @@ struct Job {
   int store_port = 0;
 };
 
-// As much of an agent as its ranks see.
+// The part of an agent that its ranks see.
 class Agent {
  public:
   Agent(Job job, int first_rank)
@@ -78,7 +78,7 @@ class Agent {
             "LOCKSTEP_AGENT_FD=" + std::to_string(of_rank.get()), "OMP_NUM_THREADS=1"}));
   }
 
-  // After all ranks were started: they die with the thread that did it.
+  // Call it after all ranks are started: they die with the thread that started them.
   void run() { thread_ = std::thread(&Agent::serve, this); }
 
   std::shared_ptr<JobPage> session_page() const {
@@ -118,10 +118,10 @@ TcpStoreServerOptions options_of(const Job& job, const JobToken& token) {
   return options;
 }
 
-// Two agents and the store that they have for one start of the job.
+// Two agents and their common store, for one start of the job.
 struct TwoAgents {
   const JobToken token = make_job_token();
-  const test::ScratchDirectory scratch;  // For its name, which no other job has.
+  const test::ScratchDirectory scratch;  // Its name is unique to this job.
   Job job{.id = scratch.path().filename()};
   TcpStoreServer store{options_of(job, token)};
   std::vector<std::unique_ptr<Agent>> agents;
@@ -158,7 +158,7 @@ const Ranks reduces("reduces across agents", [](const Rank& rank) {
     ProcessGroup group = init_process_group({.timeout = 30s});
     EXPECT_EQ(group.rank(), rank.rank);
     EXPECT_EQ(group.size(), rank.world_size);
-    EXPECT_EQ(group.local_rank(), rank.rank);  // Of the host, and not of the agent.
+    EXPECT_EQ(group.local_rank(), rank.rank);  // Rank on the host, not within the agent.
     EXPECT_EQ(group.local_size(), rank.world_size);
     std::vector<float> values(1000, static_cast<float>(rank.rank + 1));
     group.all_reduce({.data = values.data(), .count = values.size()});
@@ -209,7 +209,7 @@ TEST(SeveralAgents, EachAgentSeesAllRanksInThePageThatTheyOffer) {
 
 const Ranks one_is_killed("one is killed across agents", [](const Rank& rank) {
   ProcessGroup group = init_process_group({.timeout = 30s});
-  std::int64_t told = 0;  // When rank 3 says that it dies; all are told before it does.
+  std::int64_t told = 0;  // When rank 3 announces its death; all hear that first.
   const Buffer time{.data = &told, .count = 1, .dtype = DType::int64};
   group.barrier();
   told = Clock::now().time_since_epoch().count();
@@ -219,7 +219,7 @@ const Ranks one_is_killed("one is killed across agents", [](const Rank& rank) {
     while (true) group.barrier();
   } catch (const Error& error) {
     const Clock::time_point died{Clock::duration(told)};
-    EXPECT_LT(seconds_since(died), 1);  // 0.1 s is promised on a host that is not overloaded.
+    EXPECT_LT(seconds_since(died), 1);  // The promise is 0.1 s on a host that is not overloaded.
     ASSERT_TRUE(error.failure()) << error.what();
     EXPECT_EQ(error.failure()->rank, 3) << error.what();
     EXPECT_EQ(error.failure()->signal, SIGKILL) << error.what();
@@ -236,7 +236,7 @@ TEST(SeveralAgents, AKilledRankOfOneIsNamedToTheRanksOfBoth) {
   }
 }
 
-// Of one rank, which is told why it may not join.
+// Expects that one rank is refused for this reason.
 void expect_refusal(TwoAgents& two, const std::string& reason, Fault fault) {
   two.agents[1]->start_rank(reduces, 1);
   two.agents[1]->run();

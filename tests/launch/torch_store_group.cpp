@@ -1,4 +1,4 @@
-// A rank that finds the others through PyTorch's store, and one that shows the store to be a Store.
+// A rank that finds the others through PyTorch's store, and one that checks the store as a Store.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
@@ -38,13 +38,13 @@ void expect_a_store(lockstep::Store& store) {
 
 lockstep::Deadline soon() { return lockstep::in(std::chrono::seconds(60)); }
 
-// As a rank on several hosts finds it, with nothing but what torchrun tells.
+// Finds the store as a rank on several hosts does, from torchrun's variables alone.
 void expect_torchruns_store(const lockstep::LaunchEnvironment& who) {
   const auto connect = [&](const char* prefix) {
     return lockstep::connect_foreign_store(who.master, prefix, soon());
   };
   const auto store = connect("test/");
-  std::thread setting([&] {  // Which no wait holds up, though it is through the same connection.
+  std::thread setting([&] {  // A wait on the same connection does not delay it.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     store->set("rank" + std::to_string(who.rank), "here");
   });

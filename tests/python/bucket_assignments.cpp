@@ -1,7 +1,7 @@
-// Our side of buckets_test.py: for each line of the standard input, such as
-//   400 800 | 2 0 1 | float32 3 4 | float64 | float32 7
-// that is the limits, the indices (or none), and the type and shape of each tensor, one line of
-// buckets, such as "2 0, 1".
+// Lockstep's side of buckets_test.py. Reads lines from standard input, such as
+// 400 800 | 2 0 1 | float32 3 4 | float64 | float32 7
+// with the limits, the indices (or none), and the type and shape of each tensor. Prints a line of
+// buckets for each, such as "2 0, 1".
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>

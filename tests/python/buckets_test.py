@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""compute_bucket_assignment_by_size() does what PyTorch's does, for random lists of tensors. With
-indices, the last bucket of each type, which is not full, may come before or after another's: in
-PyTorch a hash decides it.
+"""compute_bucket_assignment_by_size() gives the same result as PyTorch's, for random lists of
+tensors. With indices, the last bucket of each type, which is not full, may come before or after
+another's: in PyTorch a hash decides it.
 
 buckets_test.py BUCKET_ASSIGNMENTS
 """
@@ -19,7 +19,7 @@ TYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.fl
 
 
 def random_case(chosen):
-    """Limits, indices or none, and the type and shape of each tensor."""
+    """Returns limits, indices or none, and the type and shape of each tensor."""
     count = chosen.randint(1, 30)
     types = chosen.sample(sorted(TYPES), chosen.randint(1, len(TYPES)))
     tensors = [(chosen.choice(types), [chosen.randint(0, 12) for _ in range(chosen.randint(0, 3))])
@@ -36,7 +36,7 @@ def line_of(limits, indices, tensors):
 
 
 def buckets_in_pytorch(limits, indices, tensors):
-    """The buckets, and how many of them are not full."""
+    """Returns the buckets, and how many of them are not full."""
     tensors = [torch.empty(shape, dtype=TYPES[kind]) for kind, shape in tensors]
     buckets, limit_of = torch.distributed._compute_bucket_assignment_by_size(
         tensors, limits, [False] * len(tensors), indices)

@@ -1,4 +1,4 @@
-// Saves a checkpoint of a module and some values, and prints what is in it: DIRECTORY.
+// Saves a checkpoint of a module and some values, and prints its contents: DIRECTORY.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/arange.h>
@@ -52,7 +52,7 @@ void print(const char* part, const lockstep::NamedTensors& tensors) {
 
 void save(const char* directory, const lockstep::ProcessGroup& world) {
   namespace nn = torch::nn;
-  torch::manual_seed(1);  // All ranks have the same.
+  torch::manual_seed(1);  // The same on all ranks.
   const nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 40, 3)), nn::BatchNorm2d(40),
                            nn::Linear(300, 7));
   const lockstep::NamedTensors weights = lockstep::named_tensors(*net);

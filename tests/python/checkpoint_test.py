@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Python reads our checkpoints with json and safetensors alone: every tensor is in one file, bit
-for bit as it was saved, and the checksums are those of docs/checkpoint-format.md. Where Python's
-safetensors module is not installed, the files are read by their specification.
+"""Python reads Lockstep's checkpoints with only json and safetensors: every tensor is in one file,
+bit for bit as saved, and the checksums are those of docs/checkpoint-format.md. Without Python's
+safetensors module, the test reads the files by their specification.
 """
 
 import argparse
@@ -26,7 +26,8 @@ VALUES = {"epoch": 3, "lr": 0.1, "best": {"double": "inf"}, "amsgrad": False, "n
 
 
 def crc32c_table():
-    """Of the Castagnoli polynomial, its bits reversed (RFC 3720, appendix B.4)."""
+    """Returns the table of the Castagnoli polynomial, its bits reversed (RFC 3720, appendix B.4).
+    """
     table = []
     for value in range(256):
         for _ in range(8):
@@ -39,7 +40,7 @@ TABLE = crc32c_table()
 
 
 def crc32c(data):
-    """As manifests have it: 8 hexadecimal digits."""
+    """Returns the checksum in the form of manifests: 8 hexadecimal digits."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ TABLE[(crc ^ byte) & 255]
@@ -59,7 +60,7 @@ def tensors_in(file, metadata):
 
 
 def check_file(file, entry):
-    """The checksums of a file, and its tensors."""
+    """Checks the checksums of a file, and its tensors."""
     content = file.read_bytes()
     assert len(content) == entry["bytes"], file
     data = 8 + int.from_bytes(content[:8], "little")
@@ -94,7 +95,7 @@ def check(checkpoint, printed):
 
 
 def check_merged(lockstep, folder, found):
-    """One file of all tensors of a part, as `lockstep checkpoint merge` writes it."""
+    """Checks the one file of all tensors of a part that `lockstep checkpoint merge` writes."""
     file = pathlib.Path(folder, "model.safetensors")
     subprocess.run([lockstep, "checkpoint", "merge", folder, file],
                    stdout=subprocess.DEVNULL,

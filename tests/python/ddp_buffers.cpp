@@ -9,7 +9,7 @@ namespace {
 using lockstep::DistributedDataParallel;
 using Options = lockstep::DistributedDataParallelOptions;
 
-// With other buffers on each rank.
+// Makes a Norm whose buffers differ on each rank.
 std::shared_ptr<Norm> norm(const Rig& rig) {
   auto net = rig.load("Norm", std::make_shared<Norm>());
   net->norm->running_mean.fill_(rig.world().rank());
@@ -26,7 +26,7 @@ void train_norm(Rig& rig, bool broadcast_buffers) {
     train(rig, ddp, optimizer, half * steps / 2, (half + 1) * steps / 2);
     const torch::NoGradGuard no_grad;
     net->eval();
-    for (std::size_t i = 0; i < 2 + rig.rank(); ++i)  // More batches on some ranks.
+    for (std::size_t i = 0; i < 2 + rig.rank(); ++i)  // Some ranks have more batches.
       rig.record("evaluated" + std::to_string(half) + std::to_string(i), ddp(rig.x(i)));
     net->train();
   }
@@ -67,8 +67,8 @@ void train_uneven(Rig& rig, const std::shared_ptr<Net>& net, const Options& opti
   auto optimizer = sgd(*net);
   ddp.join([&] { train(rig, ddp, optimizer, 0, uneven_steps(rig, longest)); },
            {.divide_by_initial_world_size = divide_by_initial_world_size});
-  // Buffers stand still from here on: PyTorch would still take them from the last rank, since its
-  // join() has no end, and we from rank 0.
+  // Buffers do not change from here on. Otherwise PyTorch would take them from the last rank,
+  // because its join() has no end, and Lockstep from rank 0.
   net->eval();
   torch::optim::SGD afterwards(net->parameters(), torch::optim::SGDOptions(0.1));
   train(rig, ddp, afterwards, steps - 3, steps);
@@ -127,7 +127,7 @@ void join_unused(Rig& rig) {
       optimizer.step();
     }
   });
-  optimizer.zero_grad();  // Gradients of a rank that follows others are theirs; PyTorch's stay.
+  optimizer.zero_grad();  // A joined rank gets the others' gradients; PyTorch keeps its own.
   rig.record_all(ddp);
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of ddp_buffers.cpp: the same names, the same steps."""
+"""PyTorch's side of ddp_buffers.cpp: the same names, the same steps."""
 
 import torch
 from ddp_rig import STEPS, changing_branch, sgd, train
@@ -117,8 +117,8 @@ def join_unused(rig):
     net = rig.load("Branches")
     ddp = rig.wrap(net, find_unused_parameters=True)
     optimizer = sgd(net, 0.01)
-    # A rank that has joined uses nothing. PyTorch's says that it uses whatever any has used since
-    # it joined: it hands its own map to the all-reduce as it lies, and never clears it again.
+    # A joined rank uses no parameter. In PyTorch it reports all parameters used by any rank since
+    # it joined: it passes its own map to the all-reduce, and never clears it again.
     ddp._match_unused_params_allreduce = lambda: ddp.process_group.allreduce(
         torch.zeros_like(ddp.reducer._get_local_used_map()))
     with ddp.join():

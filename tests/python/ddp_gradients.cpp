@@ -1,4 +1,4 @@
-// Which gradients there are, and how they travel.
+// Which gradients exist, and how they travel.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/models/cnn.h"
@@ -53,7 +53,7 @@ void sampled_cnn(Rig& rig) {
   rig.record_all(ddp);
 }
 
-// No weights are compared, only buckets of the default size.
+// Compares only buckets of the default size, and no weights.
 void large_mlp(Rig& rig) {
   auto options = rig.options();
   options.bucket_cap_mb.reset();
@@ -103,7 +103,7 @@ void complex_parameter(Rig& rig) {
   train_with_sgd(rig, std::make_shared<Complex>(0.3 / (1 + rig.world().rank())), rig.options());
 }
 
-// Two models with one first layer, each with a DistributedDataParallel.
+// Trains two models with a common first layer, each with a DistributedDataParallel.
 void train_with_common_layer(Rig& rig, bool together) {
   const auto a = mlp(rig);
   const auto b = mlp(rig);

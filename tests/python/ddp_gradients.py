@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of ddp_gradients.cpp: the same names, the same steps."""
+"""PyTorch's side of ddp_gradients.cpp: the same names, the same steps."""
 
 import torch
 from ddp_models import Complex, Mlp
@@ -147,7 +147,8 @@ def fp16_hook(rig):
 
 
 def bf16_hook(rig):
-    # Under a name of our own: DistributedDataParallel knows that one, and allows it on GPUs only.
+    # Has a name of our own: DistributedDataParallel allows the hook of the original name on GPUs
+    # only.
     train_with_hook(rig, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
 
 

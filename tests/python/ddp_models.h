@@ -1,5 +1,5 @@
-// Our side of ddp_models.py: small modules, each with something that DistributedDataParallel must
-// get right.
+// Lockstep's side of ddp_models.py: small modules, each with a difficulty for
+// DistributedDataParallel.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +25,7 @@ struct Mlp : torch::nn::Module {
   torch::nn::Linear linear1, linear2, linear3;
 };
 
-// Takes another way in each forward(); `never` is on none.
+// Takes another branch in each forward(); no pass uses `never`.
 struct Branches : torch::nn::Module {
   Branches() : trunk(12, 16), head(16, 4), a(16, 4), b(16, 4), never(16, 4) {
     register_module("trunk", trunk);
@@ -37,7 +37,7 @@ struct Branches : torch::nn::Module {
 
   torch::Tensor forward(torch::Tensor x, std::size_t branch) {
     x = torch::relu(trunk(x));
-    const auto y = head(x);  // First, as in Python: gradients come in the opposite order.
+    const auto y = head(x);  // Called first, as in Python: gradients come in the opposite order.
     if (branch == 0) return y + a(x);
     if (branch == 1) return y + b(x);
     return y;
@@ -59,7 +59,7 @@ struct Tied : torch::nn::Module {
   torch::nn::Linear first, head;
 };
 
-// Layers of float and double in turn.
+// Alternates layers of float and double.
 struct Mixed : torch::nn::Module {
   Mixed() : linear1(12, 16), linear2(16, 16), linear3(16, 16), linear4(16, 4) {
     register_module("linear1", linear1);
@@ -78,7 +78,7 @@ struct Mixed : torch::nn::Module {
   torch::nn::Linear linear1, linear2, linear3, linear4;
 };
 
-// A layer of complex weights, and a complex buffer, between real ones. Its values follow from
+// Has a layer of complex weights, and a complex buffer, between real ones. Its values follow from
 // `factor`.
 struct Complex : torch::nn::Module {
   explicit Complex(double factor)

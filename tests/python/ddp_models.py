@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of ddp_models.h and examples/models/cnn.h."""
+"""Python's side of ddp_models.h and examples/models/cnn.h."""
 
 from torch_or_skip import torch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of ddp_test.py: what ddp_train.cpp does, under PyTorch's DistributedDataParallel.
+"""PyTorch's side of ddp_test.py: does the same as ddp_train.cpp, under DistributedDataParallel.
 ddp_pytorch.py FOLDER RESULTS, under torchrun."""
 
 import os

@@ -1,4 +1,4 @@
-// What each scenario works with, as ddp_rig.py has it.
+// Common tools of the scenarios, with the same names as in ddp_rig.py.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,12 +31,12 @@ class Rig {
   torch::Tensor x(std::size_t step) const { return batch_of("x", step); }
   torch::Tensor y(std::size_t step) const { return batch_of("y", step); }
 
-  // Several small buckets, unless a scenario wants others.
+  // Makes several small buckets by default.
   lockstep::DistributedDataParallelOptions options() const {
     return {.bucket_cap_mb = 0.001, .overlap = overlap_};
   }
 
-  // Rank 0 has the given weights; the others get them by DistributedDataParallel.
+  // Rank 0 loads the given weights; the other ranks get them by DistributedDataParallel.
   template <class Net>
   std::shared_ptr<Net> load(const std::string& name, std::shared_ptr<Net> net) const {
     if (world_.rank() == 0) lockstep::load_weights(*net, folder_ / name);
@@ -52,13 +52,13 @@ class Rig {
     return loss(output, y(step));
   }
 
-  // Complex numbers as pairs of reals.
+  // Records complex numbers as pairs of reals.
   void record(const std::string& name, const torch::Tensor& tensor) {
     const torch::Tensor reals = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
     result_.emplace_back(name, reals.detach().clone());
   }
 
-  // The buckets' indices, each bucket ended by -1.
+  // Records the buckets' indices, each bucket ended by -1.
   void record_buckets(const lockstep::DataParallelBase& ddp) {
     std::vector<std::int64_t> flat;
     for (const auto& bucket : ddp.bucket_assignment()) {
@@ -99,7 +99,7 @@ class Rig {
   lockstep::NamedTensors result_;
 };
 
-// Those of layers with two names once, as Python's parameters() has them.
+// Layers with two names are listed once, as in Python's parameters().
 inline std::vector<torch::Tensor> parameters_of(const torch::nn::Module& net) {
   std::vector<torch::Tensor> distinct;
   std::set<const void*> seen;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each scenario works with, as ddp_rig.h has it."""
+"""Common tools of the scenarios, with the same names as in ddp_rig.h."""
 
 import torch
 import torch.distributed as dist
@@ -61,8 +61,9 @@ class Rig:
 
 
 def buckets_of(ddp):
-    """As rebuilt; DistributedDataParallel lists them in text such as "5 4 3 2, 1 0"."""
-    if ddp.find_unused_parameters:  # Then they are those of the beginning, which it does not list.
+    """Returns the buckets after the rebuild; DistributedDataParallel lists them as text: "5 4 3 2,
+    1 0"."""
+    if ddp.find_unused_parameters:  # It keeps the initial buckets, and does not list them.
         limits, _ = ddp._bucket_config.compute_bucket_size_limits(False, True)
         parameters = list(ddp.module.parameters())
         return reversed(dist._compute_bucket_assignment_by_size(parameters, limits)[0])

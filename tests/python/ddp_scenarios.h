@@ -1,4 +1,4 @@
-// What is done under Lockstep and under PyTorch's DistributedDataParallel alike.
+// Scenarios run under Lockstep and under PyTorch's DistributedDataParallel alike.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,8 +8,8 @@
 
 #include "tests/python/ddp_rig.h"
 
-// Under the names that the functions of ddp_gradients.py, ddp_unused.py, ddp_buffers.py and
-// ddp_zero.py have.
+// Names equal those of the functions in ddp_gradients.py, ddp_unused.py, ddp_buffers.py and
+// ddp_zero.py.
 using Scenarios = std::vector<std::pair<const char*, void (*)(Rig&)>>;
 
 Scenarios gradient_scenarios();

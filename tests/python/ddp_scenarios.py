@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is done under Lockstep and under PyTorch's DistributedDataParallel alike."""
+"""Scenarios run under Lockstep and under PyTorch's DistributedDataParallel alike."""
 
 import ddp_buffers
 import ddp_gradients

@@ -23,11 +23,12 @@ from torch_or_skip import torch
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS = (1, 2, 3)
 TOLERANCE = 1e-6
-TOLERANCES = {"fp16_hook": 1e-3, "bf16_hook": 2e-2}  # Sums of three have 11 or 8 bits,
-TOLERANCES_ACROSS = {"fp16_hook": 1e-2, "bf16_hook": 8e-2}  # rounded on each host and between them.
+# Sums of three have 11 or 8 bits; across hosts they are rounded on each host and between hosts.
+TOLERANCES = {"fp16_hook": 1e-3, "bf16_hook": 2e-2}
+TOLERANCES_ACROSS = {"fp16_hook": 1e-2, "bf16_hook": 8e-2}
 
 
-# The first rank of two, or the first two of three, count as one host and the last one as another.
+# All ranks but the last count as one host, the last one as another.
 ACROSS = ["sh", "-c", "LOCKSTEP_HOST_ID=$(((RANK + 1) / WORLD_SIZE)) exec \"$@\"", "-"]
 
 
@@ -48,7 +49,7 @@ def write_inputs(folder):
 
 
 def results_of(folder, name, *command, **variables):
-    """Runs the command, which is given a folder of that name for its results."""
+    """Runs the command, which gets a folder of that name for its results."""
     results = folder / name
     results.mkdir()
     run(*command, results, **variables)
@@ -56,7 +57,7 @@ def results_of(folder, name, *command, **variables):
 
 
 def difference_of(ours, theirs):
-    """The largest one of two files, and the name of the tensor that has it."""
+    """Returns the largest difference of two files, and its tensor's name."""
     assert ours.keys() == theirs.keys(), f"not in both: {sorted(ours.keys() ^ theirs.keys())}"
     if "losses" in theirs:
         assert theirs["losses"][0] != theirs["losses"][-1], "nothing was trained"
@@ -85,7 +86,8 @@ def compare(ours, theirs, scenario, ranks, tolerance):
 
 
 def equal_bits_expected(ours, theirs, ranks):
-    """Where both have the same kernels; and sums of two do not depend on their order."""
+    """True if both sides have the same kernels and at most two ranks: sums of two have one order.
+    """
     return ranks <= 2 and (ours / "config.0").read_text() == (theirs / "config.0").read_text()
 
 
@@ -94,7 +96,7 @@ def names_in(results):
 
 
 def check(program, lockstep, engine, inputs, folder, ranks):
-    """What differs, in words."""
+    """Returns the differences, in words."""
     ours, overlapped = (
         results_of(folder, name, lockstep, "run", "-n", ranks, program, overlap, inputs)
         for name, overlap in (("lockstep", 0), ("overlap", 1)))

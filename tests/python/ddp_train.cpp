@@ -1,4 +1,4 @@
-// Our side of ddp_test.py: every scenario, one after the other.
+// Lockstep's side of ddp_test.py: every scenario, one after the other.
 //   ddp_train OVERLAP FOLDER RESULTS, under a launcher
 // FOLDER holds inputs and the weights of each model; RESULTS gets SCENARIO.RANK.
 

@@ -1,4 +1,4 @@
-// What several scenarios have in common.
+// Common parts of several scenarios.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,7 +37,7 @@ inline lockstep::DistributedDataParallelOptions find_unused(const Rig& rig) {
   return options;
 }
 
-// Each rank takes a, b and twice neither in turn; there are steps in which nobody takes a, or b.
+// Ranks take a, then b, then twice neither; in some steps no rank takes a, or b.
 inline std::size_t changing_branch(const Rig& rig, std::size_t step) {
   return (step + rig.rank()) % 4;
 }

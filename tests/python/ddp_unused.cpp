@@ -1,4 +1,4 @@
-// Parameters that a pass leaves out.
+// Parameters that a pass does not use.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/python/ddp_scenarios.h"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of ddp_unused.cpp: the same names, the same steps."""
+"""PyTorch's side of ddp_unused.cpp: the same names, the same steps."""
 
 from ddp_rig import STEPS, changing_branch, fused_adam, sgd
 

@@ -1,4 +1,5 @@
-// Optimizers whose state is spread over the ranks; and gradients, which Python's does not spread.
+// Optimizers whose state is spread over the ranks; Lockstep also spreads gradients, Python does
+// not.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/python/ddp_scenarios.h"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of ddp_zero.cpp: PyTorch's ZeroRedundancyOptimizer."""
+"""PyTorch's side of ddp_zero.cpp: ZeroRedundancyOptimizer."""
 
 import torch
 from ddp_rig import train
@@ -7,7 +7,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 def partition_of(optimizer):
-    """Of each rank, the indices of its parameters, ended by -1."""
+    """Returns, for each rank, the indices of its parameters, ended by -1."""
     indices = {id(p): i for i, p in enumerate(optimizer._all_params)}
     return [i for groups in optimizer._partition_parameters()
             for i in (*(indices[id(p)] for group in groups for p in group["params"]), -1)]

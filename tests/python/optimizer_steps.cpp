@@ -1,4 +1,4 @@
-// Our side of optimizers_test.py: one step for each of the given gradients, clipped first when a
+// Lockstep's side of optimizers_test.py: one step for each given gradient, clipped first if a
 // max_norm is given.
 //   optimizer_steps INPUT RESULT ALGORITHM [OPTION=NUMBER]...
 // INPUT holds weight.N, a tensor, and gradients.N, its gradient in each step, for N from 0; RESULT

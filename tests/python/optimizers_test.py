@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Lockstep's Adam, AdamW and SGD and Python's with fused=True have the same weights and the same
-state after 25 steps, bit for bit; so have they where clip_grad_norm_ clipped the gradients before
-each step, and its total norms are the same.
+"""Lockstep's Adam, AdamW and SGD have the same weights and state after 25 steps as Python's with
+fused=True, bit for bit. This also holds if clip_grad_norm_ clips the gradients before each step;
+its total norms are the same.
 
 optimizers_test.py OPTIMIZER_STEPS
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of safetensors, written and read by the specification alone."""
+"""Safetensors files, written and read by the specification alone."""
 
 import ctypes
 import json
@@ -7,7 +7,7 @@ import struct
 
 from torch_or_skip import torch
 
-# In the order in which the reference writer ranks them; it puts the last first.
+# In the reference writer's order of rank, which puts the last one first.
 TYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,

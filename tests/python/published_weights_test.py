@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Weights under the names that torchvision, Hugging Face and nanoGPT give them are loaded into the
-models of examples/, each tensor into the right place. The values are random, the files written by
-Python.
+"""The models of examples/ load weights under the names of torchvision, Hugging Face and nanoGPT,
+each tensor into the right place. The values are random, the files written by Python.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ except ImportError:
         write(file, tensors, metadata)
 
 NAMES = pathlib.Path(__file__).resolve().parent / "torchvision_names"
-WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Of published_weights.cpp's Gpt.
+WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Sizes of published_weights.cpp's Gpt.
 
 
 def digest(tensor):
@@ -43,7 +42,7 @@ def torchvision(model):
 
 
 def gpt(prefix):
-    """As nanoGPT has it: weights of linear layers are [out, in]."""
+    """nanoGPT's layout: weights of linear layers are [out, in]."""
     tensors = {
         "wte.weight": torch.randn(VOCABULARY, WIDTH), "wpe.weight": torch.randn(BLOCK, WIDTH)
     }
@@ -59,7 +58,7 @@ def gpt(prefix):
 
 
 def of_hugging_face(ours, prefix):
-    """What is in ours, as Conv1D keeps it, and what GPT2LMHeadModel has beside."""
+    """Returns our tensors in Conv1D's layout, and GPT2LMHeadModel's additional ones."""
     theirs = {}
     for name, tensor in ours.items():
         of_conv1d = ".c_" in name and name.endswith(".weight")

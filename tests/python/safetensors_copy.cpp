@@ -1,4 +1,4 @@
-// Loads a file of safetensors, saves what it loaded, and prints its digest: IN OUT.
+// Loads a safetensors file, saves the loaded tensors, and prints their digest: IN OUT.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <iostream>

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files of safetensors and digests of tensors mean the same to Lockstep and to Python.
+"""Safetensors files and digests of tensors mean the same to Lockstep and to Python.
 
-The format is read and written here by its specification; where Python's safetensors module is
-installed, that must agree as well, byte for byte.
+The test reads and writes the format by its specification. If Python's safetensors module is
+installed, it must agree, byte for byte.
 """
 
 import hashlib

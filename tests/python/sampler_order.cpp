@@ -1,5 +1,5 @@
-// Prints what DistributedSampler deals: a line of indices for each line of standard input, which is
-// SIZE NUM_REPLICAS RANK EPOCH SEED SHUFFLE DROP_LAST.
+// Prints the order of DistributedSampler: a line of indices for each line of standard input, SIZE
+// NUM_REPLICAS RANK EPOCH SEED SHUFFLE DROP_LAST.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <iostream>

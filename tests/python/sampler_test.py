@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""lockstep::DistributedSampler deals what torch.utils.data.DistributedSampler deals."""
+"""lockstep::DistributedSampler deals the same samples as torch.utils.data.DistributedSampler."""
 
 import itertools
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`from torch_or_skip import torch` ends a test as skipped where there is no torch."""
+"""`from torch_or_skip import torch` skips a test where there is no torch."""
 
 import sys
 

@@ -17,7 +17,7 @@
 
 namespace lockstep::test {
 
-// What a test asks of the ranks that it starts, in variables that they inherit.
+// Settings from a test for its ranks, in variables that they inherit.
 struct HostLayout {
   std::string hosts;  // A letter for each rank: "aab" is two ranks on one host and one on another.
   std::string backend;  // InitOptions::backend.
@@ -35,12 +35,12 @@ struct HostLayout {
 
 inline std::string host_of_rank(int rank) { return {std::getenv("LOCKSTEP_TEST_HOSTS")[rank]}; }
 
-// The group of what HostLayout::set() says. Under an MPI launcher the ranks meet by MPI, else
-// through a file.
+// Joins the group that HostLayout::set() describes. Under an MPI launcher the ranks meet by MPI,
+// otherwise through a file.
 inline ProcessGroup join_across_hosts(const Rank& rank,
                                       std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
   InitOptions options{.timeout = timeout};
-  if (rank.scratch.empty()) {  // Started by a launcher, whose variables say who we are.
+  if (rank.scratch.empty()) {  // Started by a launcher, whose variables tell who we are.
     ::setenv("LOCKSTEP_HOST_ID", host_of_rank(read_environment().rank).c_str(), 1);
     return init_process_group(options);
   }
@@ -49,15 +49,14 @@ inline ProcessGroup join_across_hosts(const Rank& rank,
   return init_process_group(options);
 }
 
-// Whether its plugin is where ctest says that plugins are.
+// True if its plugin is in the folder that ctest names.
 inline bool was_built(const std::string& engine) {
   const char* const folder = std::getenv("LOCKSTEP_ENGINE_PATH");
   return folder != nullptr && std::filesystem::exists(std::filesystem::path(folder) /
                                                       ("liblockstep-engine-" + engine + ".so"));
 }
 
-// Skips the current test, with the reason, where that engine was not built. One that was has to
-// run.
+// Skips the current test, with the reason, if that engine was not built. Built engines have to run.
 #define LOCKSTEP_NEEDS_ENGINE(name)                                 \
   do {                                                              \
     const std::string reason = ::lockstep::why_no_engine(name);     \

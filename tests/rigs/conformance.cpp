@@ -15,9 +15,9 @@ namespace {
 
 using Elements = std::vector<std::byte>;
 
-// Sizes at which something changes: nothing, one, around the ranks, a cache line, what is small, a
-// chunk, several of them.
-#if defined(__SANITIZE_THREAD__)  // A hundred times slower, and in no need of every size.
+// Sizes at which behaviour changes: 0, 1, around the ranks, a cache line, small data, a chunk,
+// several chunks.
+#if defined(__SANITIZE_THREAD__)  // A hundred times slower, and every size is not needed.
 constexpr std::size_t sizes[] = {0, 1, 1025, 40003};
 #else
 constexpr std::size_t sizes[] = {0, 1, 2, 3, 5, 16, 17, 1000, 1025, 32768, 32769, 100003};
@@ -29,14 +29,15 @@ std::vector<DType> all_dtypes() {
   return all;
 }
 
-// --- Values that every type has ------------------------------------------------------------------
+// --- Values in the range of every type
+// ------------------------------------------------------------
 
 template <class T>
 void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// A whole number in 0..15 as a float16.
+// Returns a whole number in 0..15 as a float16.
 std::uint16_t half_of(int value) {
   if (value == 0) return 0;
   int exponent = 0;
@@ -79,7 +80,7 @@ void store(DType dtype, std::byte* to, int value) {
   }
 }
 
-// What rank `rank` starts with: another value at every place near by, and on every rank.
+// Input of rank `rank`: differs between neighbouring places, and between ranks.
 Elements elements_of(DType dtype, std::size_t count, int rank) {
   Elements all(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i)
@@ -119,7 +120,8 @@ enum class Kind { plain, registered, mixed, inputs_only, outputs_only };
 constexpr Kind kinds[] = {Kind::plain, Kind::registered, Kind::mixed, Kind::inputs_only,
                           Kind::outputs_only};
 
-// Gives out buffers, in registered memory or not; all ranks ask for the same ones in turn.
+// Allocates buffers, in registered memory or not; all ranks allocate the same ones in the same
+// order.
 class Arena {
  public:
   Arena(const ProcessGroup& group, Kind kind) : group_(group), kind_(kind) {
@@ -146,7 +148,7 @@ class Arena {
       return {.data = kept_.back().data(), .count = count, .dtype = dtype};
     }
     auto* const data = static_cast<std::byte*>(memory_.data()) + used_;
-    used_ += (bytes + 23) / 8 * 8;  // Not only at the begin of a cache line.
+    used_ += (bytes + 23) / 8 * 8;  // Not only at the beginning of a cache line.
     return {.data = data, .count = count, .dtype = dtype};
   }
 
@@ -167,7 +169,7 @@ void expect_equal(const Buffer& buffer, const Elements& expected, const std::str
       << what << " of " << buffer.count << " " << name(buffer.dtype);
 }
 
-// Parts of different sizes, one of them empty.
+// Returns parts of different sizes, one of them empty.
 Counts uneven(int ranks, std::size_t unit) {
   Counts counts;
   for (int rank = 0; rank < ranks; ++rank)
@@ -183,7 +185,7 @@ std::size_t begin_of(const Counts& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
 }
 
-// Even and uneven parts of several sizes: those given to the call, and what they are.
+// Even and uneven parts of several sizes: as given to the call, and as they result.
 struct Division {
   Counts given;
   Counts real;
@@ -334,7 +336,7 @@ void gather_and_scatter_at_every_root(const ProcessGroup& group) {
         group.gather(arena.input(elements_of(DType::uint8, counts[r], group.rank()), DType::uint8),
                      gathered, root, given);
         if (is_root) expect_equal(gathered, expected, "gather");
-        if (is_root) {  // The others' parts come to where its own lies already.
+        if (is_root) {  // The others' parts arrive beside its own, which is in place already.
           const Buffer own = part_of(gathered, begin_of(counts, root), counts[r]);
           group.gather(own, gathered, root, given);
           expect_equal(gathered, expected, "gather in place");
@@ -356,7 +358,7 @@ void gather_and_scatter_at_every_root(const ProcessGroup& group) {
       }
 }
 
-// What rank s sends to rank d, of which the begin says both.
+// Returns the data from rank s to rank d; its beginning tells both.
 Elements sent(int s, int d, std::size_t count) {
   return elements_of(DType::float32, count, s * 3 + d);
 }
@@ -414,7 +416,7 @@ void asynchronous_calls_keep_their_order(const ProcessGroup& group) {
                                 group.scatter_async(input, scattered, 0),
                                 group.all_to_all_async(input, exchanged),
                                 group.barrier_async()};
-  group.barrier();  // After all of them.
+  group.barrier();  // After all calls.
   for (const Work& work : works) {
     EXPECT_TRUE(work.completed());
     work.wait();
@@ -462,7 +464,7 @@ void messages_go_round_a_ring(const ProcessGroup& group) {
     const Buffer out =
         arena.input(elements_of(DType::float32, count, group.rank()), DType::float32);
     const Buffer in = arena.output(count, DType::float32);
-    const Work sending = group.send_async(out, next, 7);  // Longer than any ring takes at once.
+    const Work sending = group.send_async(out, next, 7);  // Longer than a ring holds.
     const Source source = group.recv(in, previous, 7);
     sending.wait();
     EXPECT_EQ(source.rank, previous);
@@ -478,7 +480,7 @@ void messages_are_taken_by_tag_and_from_any_source(const ProcessGroup& group) {
   Arena arena(group, Kind::plain);
   if (group.rank() == 0) {
     for (int from = 1; from < n; ++from)
-      for (const std::int64_t tag : {3, 1, 2}) {  // Not in the order in which they come.
+      for (const std::int64_t tag : {3, 1, 2}) {  // Not in the order of arrival.
         const Buffer in = arena.output(count, DType::int32);
         EXPECT_EQ(group.recv(in, from, tag).tag, tag);
         expect_equal(in, elements_of(DType::int32, count, from + static_cast<int>(tag)), "message");
@@ -532,10 +534,11 @@ void sub_groups_by_color_and_by_ranks(const ProcessGroup& group) {
   EXPECT_EQ(sum_of(nested, group.rank()), expected);
   destroy_process_group(nested);
   if (ends) destroy_process_group(*ends);
-  EXPECT_EQ(sum_of(group, 1), n);  // `half` is left to the end of the world.
+  EXPECT_EQ(sum_of(group, 1), n);  // `half` lives until the world's end.
 }
 
-// Collectives of all sizes after each other, in every kind of memory, with ranks that dawdle.
+// Collectives of all sizes in sequence, in every kind of memory, with ranks that are late at
+// random.
 void operations_of_mixed_sizes(const ProcessGroup& group) {
   Arena registered(group, Kind::registered);
   std::uint64_t random = 88172645463325252;  // The same on all ranks.
@@ -579,7 +582,7 @@ void operations_of_mixed_sizes(const ProcessGroup& group) {
   }
 }
 
-// More than a room holds, and than any cache does.
+// Larger than a staging buffer, and than any cache.
 void large_ones(const ProcessGroup& group) {
   constexpr std::size_t count = 1'400'003;
   for (const Kind kind : {Kind::plain, Kind::registered}) {

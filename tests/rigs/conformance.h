@@ -1,5 +1,5 @@
-// What every backend must do, as bodies that a rank runs on a group of any size: compared with a
-// serial computation, bit for bit.
+// Requirements on every backend, as bodies that a rank runs on a group of any size. Results are
+// compared with a serial computation, bit for bit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

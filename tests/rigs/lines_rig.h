@@ -1,4 +1,4 @@
-// Ranks as if each were on a host of its own: several Lines in one process, over loopback.
+// Ranks that act as if each were on its own host: several Lines in one process, over loopback.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace lockstep::test {
 
-// What one rank's on_failure was told.
+// Failures that one rank's on_failure received.
 class HeardFailures {
  public:
   std::function<void(const Failure&)> listener();
 
-  // Waits for the first; empty at the deadline.
+  // Waits for the first failure; empty at the deadline.
   std::optional<Failure> await_first(Deadline deadline) const;
   std::vector<Failure> all() const;
 
@@ -31,14 +31,14 @@ JobMember member_of(int rank, int world_size);
 
 class LineTeam {
  public:
-  // Not yet connected.
+  // Makes the members, which are not yet connected.
   explicit LineTeam(int size, const std::string& listen_on = "127.0.0.1");
 
   int size() const { return static_cast<int>(lines_.size()); }
   Lines& operator[](int rank) { return *lines_[static_cast<std::size_t>(rank)]; }
   const HeardFailures& failures(int rank) const { return heard_[static_cast<std::size_t>(rank)]; }
 
-  // All but `rank`.
+  // Returns all ranks but `rank`.
   std::vector<RemoteRank> remote(int rank) const;
 
   void connect();
@@ -51,6 +51,6 @@ class LineTeam {
   std::vector<std::string> addresses_;
 };
 
-void nothing();  // To be called while waiting.
+void nothing();  // Activity while waiting.
 
 }  // namespace lockstep::test

@@ -1,4 +1,5 @@
-// For tests of plugins: one opened by path, and communicators of it over a file as the store.
+// Rig for tests of plugins: opens one by path, and makes its communicators with a file as the
+// store.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +18,7 @@
 
 namespace lockstep::test {
 
-// Where the build puts the plugin of that name; empty when it was not built.
+// Returns the build's path of the plugin with that name; empty when it was not built.
 std::filesystem::path plugin_path(const std::string& name);
 
 // Errors: system when it cannot be opened.
@@ -32,7 +33,7 @@ struct MemberOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 
-// One communicator. Every member throws what the plugin reports as an Error.
+// A communicator. Every member throws the plugin's errors as an Error.
 class Member {
  public:
   Member(const lockstep_engine& engine, const MemberOptions& options);
@@ -56,7 +57,7 @@ class Member {
                   const std::vector<std::size_t>& receive_counts);
   void cancel() { engine_.cancel(communicator_); }
 
-  // All have come here; made of all_gather.
+  // A barrier, made of all_gather.
   void meet();
 
  private:
@@ -78,7 +79,7 @@ lockstep_buffer buffer_of(std::vector<T>& data) {
   return buffer_of(data.data(), data.size(), dtype_of<T>);
 }
 
-// The body of a rank learns from the environment which plugin it tests.
+// A rank's body learns from this variable which plugin it tests.
 constexpr const char* engine_variable = "LOCKSTEP_TEST_ENGINE";
 constexpr const char* engines_under_test[] = {"gloo", "oneccl"};
 
@@ -86,7 +87,7 @@ const lockstep_engine& engine_under_test();
 
 MemberOptions member_of(const Rank& rank);
 
-// Tests of the plugin of each engine; skipped where it was not built.
+// Tests of each engine's plugin; skipped where it was not built.
 class Plugins : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override;
@@ -94,8 +95,8 @@ class Plugins : public testing::TestWithParam<const char*> {
   ScratchDirectory scratch_;
 };
 
-// The local addresses at which this process listens, as the kernel writes them in /proc/net/tcp and
-// tcp6: "0100007F" is 127.0.0.1.
+// Returns the local addresses at which this process listens, in the form of /proc/net/tcp and tcp6:
+// "0100007F" is 127.0.0.1.
 std::vector<std::string> listening_addresses();
 
 }  // namespace lockstep::test

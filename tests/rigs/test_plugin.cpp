@@ -1,5 +1,5 @@
-// A plugin for tests of how plugins are found and refused; CMakeLists.txt says what is wrong with
-// each. Its collectives fail.
+// A plugin for tests of the search for plugins, and of their refusal. CMakeLists.txt names the
+// fault of each variant. Its collectives fail.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <tuple>

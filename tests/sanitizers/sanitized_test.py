@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds comm's tests with sanitizers, in a folder of their own, and runs those that match."""
+"""Builds comm's tests with sanitizers, in a folder of their own, and runs the matching ones."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ def build(options):
 def run(options, program):
     test = [f"{options.build}/tests/{program}", f"--gtest_filter={options.filter}"]
     if "thread" in options.sanitizers and shutil.which("setarch"):
-        test = ["setarch", "-R", *test]  # GCC 12's cannot do with much randomness of addresses.
+        test = ["setarch", "-R", *test]  # GCC 12's sanitizer fails under much address randomness.
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1",
                                 "ASAN_OPTIONS": "detect_leaks=1",
                                 "UBSAN_OPTIONS": "print_stacktrace=1"}

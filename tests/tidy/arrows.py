@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which room may include which: the table, circles between sub-rooms, and private headers."""
+"""Includes between rooms: the table, circles between sub-rooms, and private headers."""
 
 import collections
 
 from tidy.lists import Offence
 from tidy.tree import sub_room_of
 
-# Each room of lockstep/ and the rooms that it may include, with all that these may include.
-# A room of the table need not be there yet.
+# Each room of lockstep/ and the rooms that it may include, with all that these may include. A room
+# of the table need not exist yet.
 ROOMS = {
     "base":       "",
     "job":        "base",
@@ -23,9 +23,9 @@ ROOMS = {
     "train":      "observe data checkpoint",
 }
 
-# Sub-rooms and the sub-rooms of the same room that they may include, beside the room's root.
-# Those that are not named here may include all of their room, as long as no circle arises; tests
-# may, too.
+# Sub-rooms and the sub-rooms of the same room that they may include, besides the room's root.
+# Sub-rooms not named here may include all of their room, as long as no circle arises; tests may,
+# too.
 STRATEGIES = "gradients replicate one_copy pieces shard"
 SUB_ROOMS = {
     "parallel/gradients":       "",
@@ -41,7 +41,7 @@ WITHOUT_TORCH = {"base", "job", "comm", "launch"}
 
 
 def reach(room):
-    """All rooms that the table lets `room` include."""
+    """Returns all rooms that the table lets `room` include."""
     found = set()
     for used in ROOMS[room].split():
         found |= {used} | reach(used)
@@ -49,7 +49,7 @@ def reach(room):
 
 
 def complaints(tree):
-    """Includes against the two tables."""
+    """Returns the includes that break the two tables."""
     for file in tree.library:
         if file.room not in ROOMS:
             yield f"{file.path}:1: room '{file.room}' is not in ROOMS of tests/tidy/arrows.py"
@@ -60,7 +60,7 @@ def complaints(tree):
 
 
 def refusal(file, used):
-    """Why a file may not include a header of the folder `used`; None if it may."""
+    """Returns why a file may not include a header of the folder `used`; None if it may."""
     room = used.split("/")[0]
     if not room:
         return f"{file.room} may not include an umbrella of all rooms"
@@ -76,7 +76,8 @@ def refusal(file, used):
 
 
 def sub_room_arrows(tree):
-    """Within each room: {sub-room: {sub-room it includes: FILE:LINE of the first include}}."""
+    """Returns, for each room, {sub-room: {sub-room it includes: FILE:LINE of the first include}}.
+    """
     found = collections.defaultdict(dict)
     for file in tree.product:
         for include in file.includes:
@@ -87,7 +88,7 @@ def sub_room_arrows(tree):
 
 
 def way(arrows, start, end):
-    """The shortest chain of arrows from `start` to `end`; None if there is none."""
+    """Returns the shortest chain of arrows from `start` to `end`; None if there is none."""
     chains, seen = collections.deque([[start]]), {start}
     while chains:
         chain = chains.popleft()
@@ -101,7 +102,7 @@ def way(arrows, start, end):
 
 
 def arrows_in_circles(tree):
-    """Each arrow between sub-rooms of a room from whose end a way leads back."""
+    """Returns each arrow between sub-rooms of a room from whose end a way leads back."""
     arrows = sub_room_arrows(tree)
     found = []
     for user, used_rooms in sorted(arrows.items()):
@@ -116,7 +117,7 @@ def arrows_in_circles(tree):
 
 
 def private_includes(tree):
-    """Includes of headers that another room does not offer; tests may look anywhere."""
+    """Returns includes of headers that another room does not offer; tests may look anywhere."""
     found = []
     for file in tree.files:
         if not file.is_cpp or file.is_test:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no source, or no source of the library, may hold; and lines that are too long."""
+"""Banned constructs of all sources, or of the library's sources; and lines that are too long."""
 
 import re
 
@@ -8,7 +8,7 @@ from tidy.arrows import WITHOUT_TORCH
 LONG_LINE = 100
 LONG_HEADER = 300
 
-# Held by everything in lockstep/ but its tests.
+# Apply to everything in lockstep/ but its tests.
 BANNED = {
     r"\bstd::(cout|cerr|clog)\b": "libraries do not print",
     r"\b(v?f?printf|v?dprintf|puts|putchar|perror)\(": "libraries do not print",
@@ -51,7 +51,8 @@ def of_any(file):
 
 
 def cannot_be_broken(line):
-    """A row of a Markdown table; a line whose only word beyond its marker is a link."""
+    """True for a row of a Markdown table, and a line whose only word beyond its marker is a link.
+    """
     return line.startswith("|") or re.fullmatch(r"\s*([-*>] |\d+\. )?\S*https?://\S+", line)
 
 
@@ -73,5 +74,5 @@ def of_library(file):
 
 
 def code_of(line):
-    """The line without string literals and its comment."""
+    """Returns the line without string literals and its comment."""
     return re.sub(r'"(\\.|[^"\\])*"', '""', line).split("//")[0]

@@ -19,9 +19,9 @@ ATTRIBUTE = re.compile(r"\[\[.*?\]\]|\balignas\s*\([^()]*\)")
 
 @dataclasses.dataclass
 class Class:
-    name: str  # With the classes around it.
+    name: str  # With the names of enclosing classes.
     line: int
-    members: int = 0  # Fields and functions that it declares, whatever their access.
+    members: int = 0  # Declared fields and functions, whatever their access.
 
 
 @dataclasses.dataclass
@@ -32,14 +32,15 @@ class Function:
 
 
 def parse(text):
-    """All classes and all functions with a body that the text defines, local ones not."""
+    """Returns all classes and functions with a body that the text defines, except local ones."""
     parser = _Parser(without_comments(text))
     parser.scope(0, None)
     return parser.classes, parser.functions
 
 
 def without_comments(text):
-    """The text with blanks for comments, literals and preprocessor lines; lines stay in place."""
+    """Returns the text with blanks for comments, literals and preprocessor lines; lines stay in
+    place."""
     return NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
@@ -72,7 +73,8 @@ class _Parser:
         return len(self.code)
 
     def _open(self, start, mark, owner):
-        """Behind what the brace `mark` opens, or `start` where the statement is not at its end."""
+        """Returns the place behind what the brace `mark` opens, or `start` if the statement goes
+        on."""
         head = bare(self.code[start:mark.start()])
         if re.match(r"(inline\s+)?namespace\b|extern\s*$", head):
             return self.scope(mark.end(), None)
@@ -96,13 +98,13 @@ class _Parser:
         found = Class(f"{owner.name}::{name}" if owner else name, self._line(mark.start()))
         self.classes.append(found)
         end = self.scope(mark.end(), found)
-        semicolon = self.code.find(";", end)  # Behind it may be the name of a field.
+        semicolon = self.code.find(";", end)  # A field's name may follow it.
         if self.code[end:semicolon].strip():
             self._count(owner, self.code[end:semicolon])
         return end
 
     def _skip_braces(self):
-        """Behind the brace that closes the one that was read last."""
+        """Skips to the place behind the brace that closes the last one read."""
         depth = 1
         while depth and self._next < len(self._marks):
             depth += {"{": 1, "}": -1}.get(self._marks[self._next][0], 0)
@@ -119,7 +121,7 @@ class _Parser:
 
 
 def bare(statement):
-    """The statement without labels, attributes, and template<...> before it."""
+    """Returns the statement without labels, attributes, and template<...> before it."""
     text = ATTRIBUTE.sub(" ", LABEL.sub(" ", statement)).strip()
     while match := TEMPLATE.match(text):
         position, depth = match.end(), 1
@@ -136,7 +138,7 @@ def leading_labels(text):
 
 
 def is_body(head):
-    """Whether a brace behind `head` opens a function, not an initializer."""
+    """True if a brace behind `head` opens a function, not an initializer."""
     if re.search(r"\)\s*(noexcept\s*)?:(?!:)", head):  # A constructor's initializers.
         return head[-1] in ")}"
     if re.search(r"\)[^()]*->[^()]*$", head) and not re.search(r"(?<![=!<>])=(?!=)", head):
@@ -154,7 +156,7 @@ def name_of(head):
 
 
 def declarators(statement):
-    """How many names a declaration in a class declares."""
+    """Returns how many names a declaration in a class declares."""
     depth, count, before = 0, 1, ""
     for i, char in enumerate(statement):
         if char in "([{<":

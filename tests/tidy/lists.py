@@ -37,7 +37,7 @@ class ShrinkingList:
                 self._lines[entry] = number
 
     def complaints(self, offences):
-        """Offences beyond the list; entries, and counts, that the tree no longer needs."""
+        """Returns offences beyond the list; entries, and counts, that the tree no longer needs."""
         found = counts_of(offences)
         for offence in offences:
             allowed = self._entries.get(offence.entry, 0)
@@ -52,7 +52,7 @@ class ShrinkingList:
                 yield f"{place}: '{entry}' is down to {found[entry]}: write so"
 
     def rewrite(self, offences, may_grow):
-        """Writes the list anew. Returns what it did, and whether that was allowed."""
+        """Writes the list anew. Returns a message, and whether the change was allowed."""
         found = counts_of(offences)
         before, after = sum(self._entries.values()), sum(found.values())
         if after > before and not may_grow:

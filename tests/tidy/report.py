@@ -38,13 +38,13 @@ def row(name, files, private):
 
 
 def floors_of(files):
-    """How many files the longest chain of includes among these has."""
+    """Returns the number of files in the longest chain of includes among these."""
     by_name = {str(file.path): file for file in files}
     floors = {}
 
     def floor(name):
         if name not in floors:
-            floors[name] = 1  # Holds while it is looked at, should headers include each other.
+            floors[name] = 1  # Holds during the search, in case headers include each other.
             floors[name] = 1 + max((floor(include.name) for include in by_name[name].includes
                                     if include.name in by_name and include.name != name),
                                    default=0)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large classes and functions may be."""
+"""Limits on the sizes of classes and functions."""
 
 import ast
 
 from tidy import cpp
 from tidy.lists import Offence
 
-LARGE_CLASS = 45  # Members: fields and functions that it declares.
+LARGE_CLASS = 45  # Members: declared fields and functions.
 LONG_FUNCTION = 70  # Lines, from the signature to the closing brace.
 
 
@@ -52,7 +52,7 @@ _parsed = {}
 
 
 def parsed(file):
-    """Classes and functions of a C++ file; each text is parsed once."""
+    """Returns classes and functions of a C++ file; each text is parsed once."""
     if file.text not in _parsed:
         _parsed[file.text] = cpp.parse(file.text)
     return _parsed[file.text]

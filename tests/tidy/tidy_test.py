@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))  # From where the program imports the package beside it.
+sys.path.insert(0, str(TESTS))  # The program imports the package beside it from there.
 
 from tidy import cpp  # noqa: E402
 
@@ -50,7 +50,7 @@ class MadeUp(unittest.TestCase):
         self.assertEqual(self.run_tidy(), (False, "tidy\n"))
 
     def fails(self, files, *complaints):
-        """With these complaints and no other."""
+        """Asserts that it fails with these complaints and no other."""
         self.write(files)
         failed, said = self.run_tidy()
         self.assertTrue(failed, said)

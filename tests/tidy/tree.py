@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree that is looked at: its files, their includes, the rooms, and what CMake installs."""
+"""The examined tree: its files, their includes, the rooms, and the headers that CMake installs."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ class File:
 
     @property
     def in_library(self):
-        """In a room of lockstep/, and not one of the umbrella headers beside them."""
+        """True in a room of lockstep/, but not for the umbrella headers beside the rooms."""
         return self.is_cpp and self.path.parts[0] == "lockstep" and len(self.path.parts) > 2
 
     @property
@@ -57,7 +57,7 @@ class File:
 
 
 def sub_room_of(header):
-    """The folder of an included header, without lockstep/; empty for an umbrella header."""
+    """Returns the folder of an included header, without lockstep/; empty for an umbrella header."""
     return "/".join(header.split("/")[1:-1])
 
 
@@ -102,7 +102,7 @@ class Tree:
 
 
 def headers_of(arguments):
-    """The words behind HEADERS and OFFERS."""
+    """Returns the words behind HEADERS and OFFERS."""
     listed = False
     for word in arguments:
         if word in {"HEADERS", "OFFERS", "SOURCES", "TESTS"}:

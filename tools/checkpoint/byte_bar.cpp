@@ -51,7 +51,7 @@ void ByteBar::clear() {
   visible_ = false;
 }
 
-// Such as "step-0000000100  42% [####......] 420 MB of 1.00 GB, 812 MB/s, 3 s left".
+// Returns, for example, "step-0000000100  42% [####......] 420 MB of 1.00 GB, 812 MB/s, 3 s left".
 std::string ByteBar::text(Clock::time_point now, int columns) const {
   const auto room = static_cast<std::size_t>(std::max(columns - 1, 1));
   const double seconds = std::chrono::duration<double>(now - started_).count();
@@ -61,7 +61,7 @@ std::string ByteBar::text(Clock::time_point now, int columns) const {
   std::snprintf(percent.data(), percent.size(), " %3d%%", static_cast<int>(100 * share));
 
   const std::string head = label_ + percent.data();
-  std::string rest(" ");  // Not `" " + ...`, of which GCC 12 warns (PR 105651).
+  std::string rest(" ");  // Not `" " + ...`: GCC 12 warns about it (PR 105651).
   rest += bytes_text(done_) + " of " + bytes_text(total_);
   if (seconds > 0 && share > 0) {
     rest += ", ";

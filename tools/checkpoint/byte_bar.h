@@ -1,6 +1,6 @@
-// Shows on stderr, where that is a terminal, how many bytes of a long task are done.
+// Progress bar of a long task in bytes, on stderr if that is a terminal.
 //
-// Thread safety: none. Errors: none; what cannot be written is not written.
+// Thread safety: none. Errors: none; failed writes are ignored.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +21,7 @@ class ByteBar {
   void set_label(std::string label) { label_ = std::move(label); }
   void add(std::uint64_t bytes);
 
-  // Takes it off the terminal, until more is done.
+  // Removes the bar from the terminal until the next progress.
   void clear();
 
  private:

@@ -1,5 +1,5 @@
-// `lockstep checkpoint`: looks into checkpoints, verifies, compares and merges them. All of it but
-// main(), which opens this as a plugin: tools/lockstep_checkpoint.cpp.
+// `lockstep checkpoint`: shows, verifies, compares and merges checkpoints. It is a plugin, opened
+// by main() in tools/lockstep_checkpoint.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/checkpoint/command_line.h"
@@ -81,7 +81,7 @@ is whole; one tensor is in memory at a time.
 
 using Command = std::function<int()>;
 
-// What was chosen, of subcommands that fill in their own options.
+// Options of the subcommands; each one fills in its own.
 struct CommandLine {
   ShowOptions show;
   std::vector<std::filesystem::path> verified;
@@ -132,7 +132,7 @@ void declare(CLI::App& app, CommandLine& line) {
   merge->add_flag("--force", line.merge.force, "Replace the file if it is there");
 }
 
-// The name of the subcommand that was chosen.
+// Returns the name of the chosen subcommand.
 std::string parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(about, "lockstep checkpoint");
   declare(app, line);
@@ -166,7 +166,7 @@ int code_of(lockstep::Fault fault) {
   }
 }
 
-// One line, whatever is wrong.
+// Reports any error in one line.
 int complain(const std::string& name, int code, const std::string& text) {
   std::fprintf(stderr, "lockstep checkpoint %s: %s\n", name.c_str(),
                text.substr(0, text.find('\n')).c_str());
@@ -187,8 +187,7 @@ int run_guarded(const std::string& name, const CommandLine& line) {
   }
 }
 
-// With a standard stream closed, the first file that is opened would take its place and be printed
-// to.
+// With a closed standard stream, the first opened file would take its descriptor and be printed to.
 void keep_standard_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::dup(fd))
     if (fd > STDERR_FILENO) {
@@ -201,7 +200,7 @@ void keep_standard_streams() {
 
 int lockstep_checkpoint_command(int argc, char** argv) {
   keep_standard_streams();
-  ::signal(SIGPIPE, SIG_IGN);  // `... | head` is no failure.
+  ::signal(SIGPIPE, SIG_IGN);  // `... | head` is not a failure.
   CommandLine line;
   const std::string name = parse(argc, argv, line);
   const int code = run_guarded(name, line);

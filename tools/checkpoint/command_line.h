@@ -1,7 +1,7 @@
-// The function that tools/lockstep_checkpoint.cpp looks for in the plugin of `lockstep checkpoint`.
+// Function that tools/lockstep_checkpoint.cpp looks up in the plugin of `lockstep checkpoint`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Does what the command line says; returns the exit code.
+// Runs the command line; returns the exit code.
 extern "C" [[gnu::visibility("default")]] int lockstep_checkpoint_command(int argc, char** argv);

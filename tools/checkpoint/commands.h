@@ -1,4 +1,4 @@
-// The subcommands of `lockstep checkpoint`. Each prints to stdout and returns its exit code.
+// Subcommands of `lockstep checkpoint`. Each prints to stdout and returns its exit code.
 //
 // Errors: Error, NoInput and CannotCreate, for the one line that main() writes to stderr.
 
@@ -14,7 +14,7 @@ namespace lockstep::checkpoint {
 
 struct ShowOptions {
   std::filesystem::path path;
-  std::string part;  // All of them, if empty.
+  std::string part;  // All parts if empty.
   bool json = false;
 };
 int show(const ShowOptions& options);
@@ -24,7 +24,7 @@ int verify(const std::vector<std::filesystem::path>& paths);
 struct DiffOptions {
   std::filesystem::path a;
   std::filesystem::path b;
-  std::string part;  // If empty, all; "model" where one of both is a file of safetensors.
+  std::string part;  // All parts if empty; "model" if one side is a safetensors file.
 };
 int diff(const DiffOptions& options);
 
@@ -36,7 +36,7 @@ struct MergeOptions {
 };
 int merge(const MergeOptions& options);
 
-// What merge() would write is there already.
+// merge()'s output exists already.
 class CannotCreate : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -17,11 +17,11 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// Of two tensors of one type and shape: elements whose bits differ.
+// Elements whose bits differ, in two tensors of the same type and shape.
 struct Unequal {
   std::int64_t count = 0;
-  std::int64_t incomparable = 0;  // Of these, where one or both are NaN.
-  double largest = 0;             // Absolute difference of the others.
+  std::int64_t incomparable = 0;  // Elements of `count` where one or both are NaN.
+  double largest = 0;             // Largest absolute difference of the other elements.
 };
 
 void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
@@ -38,7 +38,7 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
     unequal.largest = std::max(unequal.largest, numbers.max().item<double>());
 }
 
-// In pieces, as the distances of all elements at once would take three times the tensors' memory.
+// Works in chunks: the distances of all elements would take three times the tensors' memory.
 Unequal compare(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t piece = 1 << 20;
   Unequal unequal;
@@ -69,7 +69,7 @@ class Comparison {
 
   bool different() const { return different_; }
 
-  // With all values only where both are checkpoints: a file of safetensors has none.
+  // Values are compared only if both are checkpoints: a safetensors file has none.
   void compare_parts(const std::vector<std::string>& parts) {
     const bool values = a_.step() && b_.step();
     if (values && *a_.step() != *b_.step())
@@ -149,7 +149,7 @@ class Comparison {
     }
   }
 
-  // NaN is equal to NaN.
+  // NaN equals NaN.
   static bool same(const StateValue& a, const StateValue& b) {
     const auto number = [](double x, double y) {
       return x == y || (std::isnan(x) && std::isnan(y));

@@ -15,15 +15,15 @@ namespace fs = std::filesystem;
 
 volatile sig_atomic_t stopped_by = 0;
 
-// So that what was written so far does not stay behind.
+// Lets a signal remove the unfinished output.
 void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { stopped_by = number; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // The second time it ends at once.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // A second signal ends the process at once.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
 }
 
-// Returns false when a signal came first.
+// Returns false when a signal interrupted the write.
 bool write_all(const Source& source, const std::string& part, SafetensorsWriter& out,
                ByteBar& bar) {
   for (const std::string& name : out.order()) {

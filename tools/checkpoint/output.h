@@ -1,4 +1,4 @@
-// What the commands print, and in which words.
+// Output of the commands, and its wording.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,7 +26,7 @@ using tools::print;
 
 std::string bytes_text(std::uint64_t bytes);             // Such as "12.3 MB".
 std::string count_text(std::size_t count, const char*);  // Such as "3 files".
-std::string dtype_of(const at::Tensor& tensor);          // As Python calls it: "float32".
+std::string dtype_of(const at::Tensor& tensor);          // Python's name: "float32".
 std::string type_text(const at::Tensor& tensor);         // Such as "float32 [2, 3]".
 std::string value_text(const StateValue& value);
 

@@ -23,7 +23,7 @@ std::uint64_t size_on_disk(const CheckpointReader& reader) {
   return bytes;
 }
 
-// All of them, or the one that was asked for.
+// Returns all parts, or the requested one.
 std::vector<std::string> parts_of(const CheckpointReader& reader, const std::string& part) {
   if (part.empty()) return reader.parts();
   require_part(reader.directory(), reader.parts(), part);
@@ -155,7 +155,7 @@ void print(const Json& json) {
   checkpoint::print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-// The list says which ones are damaged.
+// Returns the newest readable checkpoint; the list tells which ones are damaged.
 fs::path newest_readable(const fs::path& folder) {
   const std::vector<fs::path> all = list_checkpoints(folder);
   for (const fs::path& each : all) {

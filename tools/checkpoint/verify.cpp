@@ -15,11 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One that is to be verified: what is wrong with it is known at once if it cannot even be opened.
+// A checkpoint to verify. A failure to open it is known at once.
 struct Candidate {
   fs::path path;
   std::unique_ptr<const CheckpointReader> reader;
-  std::string problem;  // The first one.
+  std::string problem;  // First problem.
   int problems = 0;
   bool is_damaged = false;
 
@@ -100,7 +100,7 @@ int verify(const std::vector<fs::path>& paths) {
     if (each.reader) read_all(each, bar);
     bar.clear();
     print_result(each);
-    flush_output();  // What is known is said, while the next one is read.
+    flush_output();  // Prints known results while the next checkpoint is read.
     if (each.problems > 0 && code != data_error) code = each.is_damaged ? data_error : io_error;
   }
   return code;

@@ -54,7 +54,7 @@ int milliseconds_until(Deadline deadline) {
   return static_cast<int>(std::max<std::int64_t>(0, left.count()));
 }
 
-// False when the deadline came before the end.
+// Returns false when the deadline came before the end.
 bool read_all(int from, std::string& text, Deadline deadline) {
   std::array<char, 4096> buffer;
   while (true) {

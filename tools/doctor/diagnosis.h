@@ -1,4 +1,4 @@
-// Whether training can run on a host, and what to do where it cannot. No I/O.
+// Judgement on a host: can training run there, and what to do if not. No I/O.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +17,7 @@ struct Finding {
 
 struct Diagnosis {
   std::vector<Finding> problems = {};  // Each keeps the job from running.
-  std::vector<Finding> notes = {};     // Each makes it slow, or may surprise.
+  std::vector<Finding> notes = {};     // Each slows the job down, or may surprise.
 };
 
 Diagnosis diagnose(const Host& host, const Job& job);

@@ -42,7 +42,7 @@ std::vector<EngineState> examine_engines(const std::string& program) {
 }
 
 void report_engine(const std::string& name) {
-  // Libraries may greet on stdout.
+  // Libraries may print greetings to stdout.
   const FileDescriptor out(::dup(STDOUT_FILENO));
   if (!out || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) throw_errno("dup");
   const EngineState engine = open(name);
@@ -51,7 +51,7 @@ void report_engine(const std::string& name) {
   const std::string text =
       object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const ssize_t written = ::write(out.get(), text.data(), text.size());
-  // The destructors of libraries have crashed before; nothing of ours needs them.
+  // Destructors of libraries have crashed before; nothing of ours needs them.
   ::_exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
 }
 

@@ -1,4 +1,4 @@
-// Which engines between hosts there are.
+// Engines for communication between hosts: which ones can be used here.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,14 +10,14 @@
 
 namespace lockstep::doctor {
 
-// Each is opened by a process of its own, `program` --engine NAME, as in a job: libraries that do
-// not bear each other, crash or hang are a line in the report. Blocking: 20 s for each at worst.
+// Opens each engine in a process of its own, `program` --engine NAME, as in a job. So libraries
+// that conflict, crash or hang are only a line in the report. Blocking: at most 20 s for each.
 std::vector<EngineState> examine_engines(const std::string& program);
 
-// What that process does: opens the engine, writes what came of it to stdout, alone, and ends.
+// The work of that process: opens the engine, writes only the result to stdout, and ends.
 [[noreturn]] void report_engine(const std::string& name);
 
-// What report_engine() wrote; that it is no such text is an engine that cannot be used, too.
+// Parses the text of report_engine(). An invalid text means that the engine cannot be used.
 EngineState engine_in(const std::string& name, const std::string& written, const std::string& end);
 
 }  // namespace lockstep::doctor

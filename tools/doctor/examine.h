@@ -1,4 +1,4 @@
-// Looks at this host, as this process sees it: inside of its container, cgroup and launcher.
+// Examination of this host as this process sees it: within its container, cgroup and launcher.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace lockstep::doctor {
 
-// Everything of a Host but LibTorch and engines. Wipes LOCKSTEP_JOB_TOKEN. `interface` is as
-// InitOptions::interface. Errors: system, for what every Linux tells.
+// Fills in a Host except LibTorch and engines. Wipes LOCKSTEP_JOB_TOKEN. `interface` is as
+// InitOptions::interface. Errors: system, if the kernel does not tell what every Linux tells.
 Host examine(const std::string& interface);
 
 }  // namespace lockstep::doctor

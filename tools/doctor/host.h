@@ -1,5 +1,5 @@
-// What `lockstep doctor` has found on this host, and what it was asked. Plain data: examine.h fills
-// it, diagnosis.h judges it, report.h shows it.
+// Findings of `lockstep doctor` on this host, and its question. Plain data: examine.h fills it,
+// diagnosis.h judges it, report.h shows it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,38 +14,39 @@
 
 namespace lockstep::doctor {
 
-// The job that the host is judged for.
+// Job that the host is judged for.
 struct Job {
   int ranks = 1;  // On this host.
-  int hosts = 1;  // That are each like this one.
+  int hosts = 1;  // Each like this one.
 };
 
 struct Processors {
   Topology topology = {};
   std::string cpus = {};             // This process's affinity mask, such as "0-3,8".
-  std::optional<double> quota = {};  // Of its cgroups, in CPUs.
-  int usable_cores = 1;              // By both.
+  std::optional<double> quota = {};  // Quota of its cgroups, in CPUs.
+  int usable_cores = 1;              // Usable under mask and quota.
 };
 
-// In bytes.
+// Sizes in bytes.
 struct Memory {
   std::uint64_t total = 0;
-  std::uint64_t available = 0;  // To this process: by the kernel and by its cgroups.
+  std::uint64_t available = 0;  // To this process: limited by the kernel and by its cgroups.
   std::optional<std::uint64_t> cgroup_limit = {};
 };
 
 struct SharedMemory {
-  std::string error = {};  // Why memory cannot be shared between ranks; empty when it can.
-  std::optional<std::uint64_t> dev_shm_bytes = {};  // Of /dev/shm, where there is one.
+  std::string error = {};  // Why ranks cannot share memory; empty when they can.
+  std::optional<std::uint64_t> dev_shm_bytes = {};  // Size of /dev/shm, if it exists.
   std::uint64_t dev_shm_free = 0;
 };
 
-// The LibTorch that this copy of Lockstep would load. All is empty in one that was built without.
+// The LibTorch that this copy of Lockstep would load. All fields are empty in a build without
+// LibTorch.
 struct LibTorch {
   std::string built_for = {};  // Such as "2.13".
-  std::string path = {};       // Of libtorch_cpu.so, as the loader resolves it.
-  std::string version = {};    // As that copy says; empty when it does not.
-  std::string error = {};      // What the loader does not find.
+  std::string path = {};       // Path of libtorch_cpu.so, as the loader resolves it.
+  std::string version = {};    // Version of that copy; empty when unknown.
+  std::string error = {};      // Libraries that the loader does not find.
 };
 
 struct EngineState {
@@ -55,7 +56,7 @@ struct EngineState {
   std::string why_not = {};  // Empty when it can be used.
 };
 
-// Empty where there is none.
+// Empty where there is no limit.
 struct Limit {
   std::optional<std::uint64_t> soft = {};
   std::optional<std::uint64_t> hard = {};
@@ -64,21 +65,21 @@ struct Limit {
 struct Network {
   std::vector<NetworkInterface> interfaces = {};
   std::optional<NetworkInterface> chosen = {};
-  std::string error = {};                      // Why none could be chosen.
+  std::string error = {};                      // Why no interface could be chosen.
   std::vector<std::string> rdma_devices = {};  // Such as "mlx5_0".
 };
 
-// Whose variables are in the environment.
+// Launcher whose variables are in the environment.
 struct Launcher {
-  std::string name = {};  // Empty for none.
+  std::string name = {};  // Empty without a launcher.
   int rank = 0;
   int world_size = 1;
   int local_world_size = 1;
-  std::string error = {};  // When they contradict each other.
+  std::string error = {};  // Set when its variables contradict each other.
 };
 
 struct Token {
-  std::string source = {};  // The variable that leads to it, or "lockstep run"; empty for none.
+  std::string source = {};  // Variable that leads to it, or "lockstep run"; empty without a token.
   std::string error = {};
   bool network_is_trusted = false;  // LOCKSTEP_TRUST_NETWORK=1.
 };

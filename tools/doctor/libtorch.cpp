@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Loaded {
-  std::string loader;  // The program that loads programs like this one: ld.so.
+  std::string loader;  // Program that loads programs like this one: ld.so.
   fs::path comm;       // liblockstep_comm.so.
 };
 

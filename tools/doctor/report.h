@@ -1,4 +1,4 @@
-// How a host and its diagnosis are shown. No I/O.
+// Display of a host and its diagnosis. No I/O.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace lockstep::doctor {
 
-// For people. `verbose` gives reasons in full. Control characters of others are replaced.
+// For people. `verbose` gives reasons in full. Control characters in foreign text are replaced.
 std::string to_text(const Host& host, const Job& job, const Diagnosis& diagnosis,
                     bool verbose = false);
 
-// One object; docs/protocol.md names its members.
+// Returns one object; docs/protocol.md names its members.
 std::string to_json(const Host& host, const Job& job, const Diagnosis& diagnosis);
 
 }  // namespace lockstep::doctor

@@ -9,7 +9,7 @@
 namespace lockstep::doctor {
 namespace {
 
-constexpr std::size_t column = 10;  // Of what comes after a line's label.
+constexpr std::size_t column = 10;  // Column of the text after a line's label.
 
 std::string shown(std::string text) {
   for (char& each : text)
@@ -17,7 +17,7 @@ std::string shown(std::string text) {
   return text;
 }
 
-// Further lines below the first, `indent` to the right.
+// Indents lines below the first by `indent`.
 std::string indented(const std::string& text, std::size_t indent) {
   std::string result;
   for (const char each : text) {
@@ -43,9 +43,9 @@ std::string size_text(std::uint64_t bytes) {
   return bytes >= mebi ? fmt::format("{} MiB", bytes / mebi) : fmt::format("{} KiB", bytes / kibi);
 }
 
-// "2 L3 of 32 MiB", for each size that there is.
+// Returns "2 L3 of 32 MiB" for each size of cache.
 std::string caches_text(const Topology& topology) {
-  std::map<int, std::uint64_t> caches;  // By number.
+  std::map<int, std::uint64_t> caches;  // Key: number of the cache.
   for (const Core& core : topology.cores)
     if (core.l3 >= 0) caches[core.l3] = core.l3_bytes;
   std::map<std::uint64_t, int> counts;

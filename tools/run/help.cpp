@@ -59,7 +59,7 @@ struct Setting {
   const char* group;
   const char* letter;  // Its short name; empty when it has none.
   const char* name;
-  const char* type;  // What it takes; empty for a flag.
+  const char* type;  // Type of its value; empty for a flag.
   const char* text;
   const char* preset = "";
 };
@@ -132,7 +132,7 @@ std::string with_underscores(std::string name) {
   return name;
 }
 
-// torchrun takes both spellings of a long name.
+// Accepts both spellings of a long name, as torchrun does.
 std::string both_spellings(const std::string& name) {
   const std::string other = with_underscores(name);
   return "--" + name + (other == name ? "" : ",--" + other);
@@ -145,7 +145,7 @@ std::string variable_of(const std::string& name) {
   return variable;
 }
 
-// With a newline instead of a space wherever a line would be longer.
+// Replaces a space by a newline wherever a line would be longer.
 std::string wrapped(std::string text, std::size_t width) {
   std::size_t begin = 0;
   while (text.size() - begin > width) {
@@ -187,7 +187,7 @@ class Formatter : public CLI::Formatter {
     return text;
   }
 
-  static constexpr std::size_t column = 36;  // Of the texts.
+  static constexpr std::size_t column = 36;  // Column of the texts.
 };
 
 }  // namespace

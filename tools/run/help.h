@@ -1,4 +1,4 @@
-// Which options `lockstep run` has, and what --help says.
+// Options of `lockstep run`, and the text of --help.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,11 +9,11 @@ class App;
 
 namespace lockstep::tools {
 
-// Every option takes one text, as yet unread, and every flag none; each of them also from a
-// variable.
+// Declares each option with one text, still to be parsed, and each flag without. Each may also come
+// from a variable.
 void declare_options(CLI::App& app);
 
-// Options of torchrun that cannot do anything here. Errors: misuse, with what to do instead.
+// Refuses options of torchrun that have no effect here. Errors: misuse, with the alternative.
 void refuse_others(const CLI::App& app);
 
 }  // namespace lockstep::tools

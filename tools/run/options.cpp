@@ -16,13 +16,14 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr int rdzv_port = 29400;    // Both are torchrun's,
-constexpr int master_port = 29500;  // where none is given.
+// torchrun's default ports.
+constexpr int rdzv_port = 29400;
+constexpr int master_port = 29500;
 constexpr int most_ranks = 99999;
 
 [[noreturn]] void refuse(const std::string& problem) { throw Error(Fault::misuse, problem); }
 
-// What was said for each option, on the command line or by its variable.
+// Texts given for each option, on the command line or by its variable.
 class Given {
  public:
   explicit Given(const CLI::App& app) : app_(app) {}
@@ -30,7 +31,7 @@ class Given {
   bool has(const std::string& name) const { return app_["--" + name]->count() > 0; }
   bool flag(const std::string& name) const { return has(name) && app_["--" + name]->as<bool>(); }
 
-  // `parse` of the option's text, or of its default; says which option it was that is wrong.
+  // Returns `parse` of the option's text, or of its default; an error names the option.
   template <class Parse>
   auto value(const std::string& name, Parse parse) const {
     try {
@@ -55,7 +56,7 @@ class Given {
   const CLI::App& app_;
 };
 
-// One of a few words, each of which stands for a value.
+// Parses one of a few words, each with its value.
 template <class Value>
 Value choose(const std::string& text, const std::vector<std::pair<std::string, Value>>& choices) {
   std::string words;
@@ -80,8 +81,8 @@ std::optional<int> master_port_of(const Given& given) {
                             [](const std::string& text) { return parse_number(text, 0, 65535); });
 }
 
-// Where the hosts meet: --rdzv-endpoint, or --master-addr and --master-port as torchrun's static
-// rendezvous has it. Empty when nothing is said.
+// Returns the hosts' meeting point: --rdzv-endpoint, or --master-addr and --master-port as in
+// torchrun's static rendezvous. Empty when neither is given.
 std::string endpoint_of(const Given& given, int hosts) {
   const auto port = master_port_of(given);
   if (given.has("rdzv-endpoint")) {
@@ -133,7 +134,7 @@ Hosts hosts_of(const Given& given) {
   return hosts;
 }
 
-// Of the local ranks that are named, one that there is not.
+// Refuses a local rank that does not exist.
 void require_local(const std::string& name, int local_rank, int ranks) {
   if (local_rank >= ranks)
     refuse("--" + name + ": there is no local rank " + std::to_string(local_rank) + " of " +
@@ -185,7 +186,7 @@ RunOptions options_of(const Given& given) {
   return options;
 }
 
-// For CLI11 an option that ends in "=" takes the next word as its value, perhaps the program.
+// CLI11 gives an option that ends in "=" the next word as its value, perhaps the program.
 void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& arguments) {
   const auto own = arguments.size() - std::min(arguments.size(), app.remaining_size());
   for (std::size_t i = 0; i < own; ++i)
@@ -193,8 +194,8 @@ void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& ar
       refuse(shown(arguments[i]) + " has no value");
 }
 
-// The program and its arguments, which CLI11 leaves as they are: a positional option of its own
-// would take "[a,b]" apart.
+// Returns the program and its arguments, which CLI11 leaves unchanged. A positional option would
+// split "[a,b]".
 std::vector<std::string> command_in(const CLI::App& app) {
   std::vector<std::string> command = app.remaining();
   const bool separated = !command.empty() && command.front() == "--";
@@ -233,7 +234,7 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
   CLI::App app;
   declare_options(app);
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // The last first.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // Last one first.
     refuse_empty_values(app, arguments);
     refuse_others(app);
     const Given given(app);
@@ -243,7 +244,7 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
   } catch (const CLI::CallForHelp&) {
     line.help = app.help();
   } catch (const CLI::ParseError& error) {
-    refuse(shown(error.what()));  // It may quote what was said.
+    refuse(shown(error.what()));  // It may quote the user's text.
   }
   return line;
 }

@@ -25,7 +25,7 @@ RunCommandLine parse(Arguments options) {
   return parse_run(options);
 }
 
-// What parse_run() says of them; empty when it takes them.
+// Returns the error of parse_run(); empty when it accepts the arguments.
 std::string refusal(const Arguments& arguments) {
   try {
     parse_run(arguments);
@@ -53,7 +53,7 @@ struct Case {
   std::string name;
   std::string value;  // Empty for a flag.
   std::function<bool(const RunCommandLine&)> holds;
-  Arguments also = {};  // Without which it would contradict itself.
+  Arguments also = {};  // Further options that it needs.
 };
 
 const std::vector<Case> cases = {

@@ -31,7 +31,7 @@ std::vector<std::string_view> items_of(std::string_view text) {
   }
 }
 
-// The whole of `text`; false when it is not a number, or one that is too large.
+// Reads the whole of `text`; returns false when it is not a number, or too large.
 template <class Number>
 bool read(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

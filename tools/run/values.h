@@ -1,6 +1,6 @@
-// The values of the options of `lockstep run`, as text.
+// Parsers of the values of `lockstep run`'s options.
 //
-// Errors: misuse with what was expected and what was said, without the option's name.
+// Errors: misuse with the expected and the given value, but without the option's name.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,28 +14,29 @@
 
 namespace lockstep::tools {
 
-// What a user has said, to be quoted in one line.
+// Quotes a user's text in one line.
 std::string shown(std::string_view text);
 
-// A number in decimal digits, from `least` to `most`.
+// Parses decimal digits; the value must lie from `least` to `most`.
 int parse_number(std::string_view text, int least, int most);
 
-// "4" or "2:4".
+// Parses "4" or "2:4".
 std::pair<int, int> parse_hosts(std::string_view text);
 
-// HOST, HOST:PORT or [IPV6]:PORT, the first with `default_port`; as HOST:PORT or [IPV6]:PORT.
+// Parses HOST, HOST:PORT or [IPV6]:PORT; a lone HOST gets `default_port`. Returns HOST:PORT or
+// [IPV6]:PORT.
 std::string parse_endpoint(std::string_view text, int default_port);
 
-// Seconds, perhaps with a fraction; at most a million.
+// Parses seconds, with or without a fraction; at most a million.
 std::chrono::milliseconds parse_seconds(std::string_view text);
 
-// "0,2".
+// Parses "0,2".
 std::set<int> parse_local_ranks(std::string_view text);
 
-// "SIGTERM,SIGUSR1"; SIG may be left out.
+// Parses "SIGTERM,SIGUSR1"; SIG may be left out.
 std::vector<int> parse_signals(std::string_view text);
 
-// The name of a job: printable characters but '/', at most 128.
+// Parses a job's name: printable characters but '/', at most 128.
 std::string parse_id(std::string_view text);
 
 }  // namespace lockstep::tools

@@ -1,4 +1,4 @@
-// What a collective works on: contiguous elements, somewhere.
+// The data of a collective: contiguous elements in CPU or CUDA memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep {
 enum class DeviceKind : std::uint8_t { cpu = 0, cuda = 1 };
 
 // Does not own `data`, which must stay valid until the collective is complete. Elements are float32
-// unless `dtype` says otherwise; buffer_of() asks the type.
+// by default; buffer_of() takes the type from a container.
 // Part of the engine ABI: the layout is frozen.
 struct Buffer {
   void* data = nullptr;
@@ -23,12 +23,13 @@ struct Buffer {
   DType dtype = DType::float32;
   DeviceKind device = DeviceKind::cpu;
   int device_index = 0;
-  void* stream = nullptr;  // The CUDA stream that `data` is ready on; null for CPU.
+  void* stream = nullptr;  // CUDA stream on which `data` is ready; null for CPU.
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Of a vector, array or span: data, count and type. float16 and bfloat16 have no type in C++20.
+// Makes a Buffer from a vector, array or span. Not for float16 and bfloat16, which have no type in
+// C++20.
 template <std::ranges::contiguous_range Values>
 Buffer buffer_of(Values& values) {
   using Value = std::remove_const_t<std::ranges::range_value_t<Values>>;

@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// Elements of each rank's part, in the order of the ranks; the same list on all ranks. Empty when
-// all parts are equal. Parts lie in their buffer one after the other.
+// Number of elements of each rank's part, in rank order; the same list on all ranks. Empty when all
+// parts are equal. The parts are contiguous in their buffer.
 using Counts = std::vector<std::size_t>;
 
 }  // namespace lockstep

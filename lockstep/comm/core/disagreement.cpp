@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Ranks of the same call, in the order of the first of each.
+// Groups ranks by call, in the order of each group's first rank.
 std::vector<std::vector<int>> by_call(const std::vector<Signature>& calls) {
   std::vector<std::vector<int>> camps;
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {

@@ -1,4 +1,4 @@
-// Who called what, when ranks did not all call the same.
+// Describes who called what when ranks called different things.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,7 @@
 namespace lockstep {
 
 struct Disagreement {
-  // Ranks whose call is not that of more than half of them; all when no call is.
+  // Ranks outside the majority's call; all ranks when no call has more than half of them.
   std::vector<int> differing;
 
   // Such as "rank 0 called all_reduce(sum) of 8 float32, rank 3 called barrier; ranks 1-2 called
@@ -19,8 +19,8 @@ struct Disagreement {
   std::string text;
 };
 
-// `calls`, by rank, are not all equal. `labels` are the texts of their labels, where these are
-// known.
+// `calls`, by rank, are not all equal. `labels` are the texts of their labels, or empty when
+// unknown.
 Disagreement disagreement_of(const std::vector<Signature>& calls,
                              const std::vector<std::string>& labels = {});
 

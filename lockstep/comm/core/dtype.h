@@ -1,4 +1,4 @@
-// The types of elements that collectives work on.
+// The element types of collectives.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,19 +20,19 @@ enum class DType : std::uint8_t {
   int64 = 2,
   bfloat16 = 3,  // Summed in float32 and rounded once, to nearest even.
   uint8 = 4,
-  float16 = 5,  // As bfloat16.
+  float16 = 5,  // Summed like bfloat16.
   int8 = 6,
   int16 = 7,
   int32 = 8,
   uint16 = 9,
   uint32 = 10,
   uint64 = 11,
-  boolean = 12,  // One byte, of which all but 0 are true: a sum is "or", a product is "and".
+  boolean = 12,  // One byte; every value but 0 is true. A sum is "or", a product is "and".
 };
 
 constexpr int dtype_count = 13;
 
-// Of a type of C++; does not compile for any other.
+// The DType of a C++ type; does not compile for a type without one.
 template <class T>
 constexpr DType dtype_of = [] {
   if constexpr (std::is_same_v<T, bool>)

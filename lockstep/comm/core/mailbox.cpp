@@ -44,7 +44,7 @@ void Mailbox::progress() {
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
   }
   first_ = (first_ + 1) % size;
-  if (completed) pipes_.ring(rank_);  // Another thread may wait for what has become complete.
+  if (completed) pipes_.ring(rank_);  // Wakes other threads that wait for a completed message.
 }
 
 void Mailbox::drop() {
@@ -105,7 +105,7 @@ bool Mailbox::pull(int from, Incoming& incoming) {
     if (incoming.receive) {
       to = static_cast<std::byte*>(incoming.receive->buffer.data) + incoming.read;
     } else {
-      // Grows with what has come, not with what a header promises.
+      // Grows with the bytes that have come, not with the header's claim.
       auto& kept = incoming.kept.back().bytes;
       kept.resize(incoming.read + std::min(all - incoming.read, incoming.pipe->readable()));
       to = kept.data() + incoming.read;
@@ -126,7 +126,7 @@ bool Mailbox::pull(int from, Incoming& incoming) {
   return completed;
 }
 
-// Reads the next header if it is there and somebody waits for this or a later message.
+// Reads the next header if it is there and a receive waits for this or a later message.
 bool Mailbox::begin_message(int from, Incoming& incoming) {
   if (!is_awaited(from) || incoming.pipe->readable() < sizeof(MessageHeader)) return false;
   MessageHeaderBytes bytes;
@@ -136,7 +136,7 @@ bool Mailbox::begin_message(int from, Incoming& incoming) {
   incoming.receive = take_receive(from, header.tag);
   if (incoming.receive && !fits(from, header, *incoming.receive)) {
     finish(*incoming.receive);
-    incoming.receive = nullptr;  // It is kept, so that what follows it can be read.
+    incoming.receive = nullptr;  // The message is kept, so that those behind it can be read.
   }
   if (!incoming.receive) incoming.kept.push_back({header, {}});
   return true;
@@ -170,7 +170,7 @@ bool Mailbox::fits(int from, const MessageHeader& header, Message& receive) cons
   return false;
 }
 
-// Gives what came earlier to receives that were posted later.
+// Gives kept messages to receives that were posted later.
 bool Mailbox::deliver_kept(int from, Incoming& incoming) {
   bool completed = false;
   const bool last_is_whole = !incoming.header || incoming.receive;

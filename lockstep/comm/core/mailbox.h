@@ -1,11 +1,11 @@
 // Messages between the ranks of a group, over its pipes.
 //
-// A send is complete once the pipe has taken all of it. A message for which nobody has asked stays
-// in the pipe, unless the receiver waits for a later one: then it is kept aside.
+// A send is complete once the pipe has taken all of it. A message without a matching receive stays
+// in the pipe. If the receiver waits for a later message, it is kept in memory.
 //
-// Thread safety: one thread at a time, but for await(), which any may call at any time.
-// Errors: a message that does not fit its receive is an Error(mismatch) of that receive; progress()
-// throws corrupt for a pipe that holds no message of ours.
+// Thread safety: one thread at a time, except await(), which any thread may call at any time.
+// Errors: a message that does not fit its receive is an Error(mismatch) of that receive. progress()
+// throws corrupt when a pipe's bytes are not a message.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -38,23 +38,25 @@ class Mailbox {
 
  private:
   struct Outgoing {
-    Pipe* pipe = nullptr;  // From the first message on.
+    Pipe* pipe = nullptr;  // Set by the first message.
     std::list<std::shared_ptr<Message>> queue = {};
-    std::size_t written = 0;  // Of the front message, in bytes; its header comes first.
-    bool counted = false;     // As sent: once, however often a full pipe takes nothing of it.
+    std::size_t written = 0;  // Bytes written of the front message's header, then of its elements.
+    bool counted = false;     // The message is counted as sent once, even if a full pipe takes
+                              // nothing yet.
     bool header_written = false;
   };
-  // A message that came before it was asked for.
+  // A message that came before its receive.
   struct Kept {
     MessageHeader header;
     std::vector<std::byte> bytes;
   };
   struct Incoming {
-    Pipe* pipe = nullptr;                      // Once that rank has sent something.
-    std::optional<MessageHeader> header = {};  // Of the message that is coming in.
-    std::shared_ptr<Message> receive = {};     // Into which it goes; null when it is kept.
+    Pipe* pipe = nullptr;                      // Set once that rank has sent something.
+    std::optional<MessageHeader> header = {};  // Header of the incoming message.
+    std::shared_ptr<Message> receive = {};     // Receive that gets the message; null when it is
+                                               // kept.
     std::size_t read = 0;
-    std::list<Kept> kept = {};  // The last one is still coming in when header && !receive.
+    std::list<Kept> kept = {};  // The last one is incomplete when header && !receive.
   };
 
   bool push(int to, Outgoing& outgoing);
@@ -70,12 +72,12 @@ class Mailbox {
   Pipes& pipes_;
   const std::string group_;
   const int rank_;
-  // By peer. Few are ever used, so an idle one must be small: lists, as an empty deque takes 576
-  // bytes.
+  // By peer. Most are never used, so an idle one must be small: lists, because an empty deque takes
+  // 576 bytes.
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
-  std::deque<std::shared_ptr<Message>> receives_;  // Posted and not matched, in order.
-  int first_ = 0;  // From which progress() starts to pull, so that no rank is favoured.
+  std::deque<std::shared_ptr<Message>> receives_;  // Posted and unmatched, in order.
+  int first_ = 0;  // Peer with which the next progress() begins, so that no rank is favoured.
 };
 
 }  // namespace lockstep

@@ -15,21 +15,21 @@ namespace lockstep {
 constexpr int any_source = -1;
 constexpr std::int64_t any_tag = -1;
 
-// Where a received message came from.
+// Sender and tag of a received message.
 struct Source {
   int rank = any_source;
   std::int64_t tag = any_tag;
 };
 
-// One end of it, as a rank posted it. Ends match by rank and tag, in the order in which they were
-// posted.
+// One end of a message, as a rank posted it. Ends match by rank and tag, in the order of posting.
 struct Message {
   Operation operation = Operation::send;  // Or recv.
   Buffer buffer = {};
-  int peer = 0;          // Where it goes to, or comes from: any_source until it has come.
-  std::int64_t tag = 0;  // Not negative; or any_tag, to receive whatever comes.
+  int peer = 0;          // Receiver, or sender. A receive may have any_source; the match replaces
+                         // it.
+  std::int64_t tag = 0;  // Not negative. A receive may have any_tag.
   std::exception_ptr error = {};
-  std::atomic<bool> complete{false};  // Once set, nothing else changes.
+  std::atomic<bool> complete{false};  // Once set, no member changes any more.
 };
 
 }  // namespace lockstep

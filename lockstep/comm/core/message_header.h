@@ -1,4 +1,4 @@
-// What goes before each message's elements, in memory that ranks share and between hosts.
+// The header before each message's elements, in shared memory and between hosts.
 //
 // 24 bytes, little-endian: magic u32, type u8, three zeros, tag i64, count of elements u64.
 
@@ -22,10 +22,10 @@ struct MessageHeader {
   std::int64_t tag = 0;
   std::uint64_t count = 0;  // Elements.
 
-  std::size_t bytes() const { return count * size_of(dtype); }  // Of the message itself.
+  std::size_t bytes() const { return count * size_of(dtype); }  // Size of the elements.
 };
 
-// The struct is the layout.
+// The struct has this layout.
 static_assert(std::endian::native == std::endian::little && sizeof(MessageHeader) == 24);
 
 using MessageHeaderBytes = std::array<std::byte, sizeof(MessageHeader)>;
@@ -34,7 +34,7 @@ inline MessageHeaderBytes to_bytes(const MessageHeader& header) {
   return std::bit_cast<MessageHeaderBytes>(header);
 }
 
-// Errors: corrupt for what no sender of ours writes.
+// Errors: corrupt for bytes that are no such header.
 MessageHeader parse_message_header(std::span<const std::byte, sizeof(MessageHeader)> bytes);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// A stream of bytes from one rank to another, in which messages go one after the other, and what a
-// mailbox needs of whatever has such pipes: memory that ranks share, or lines between hosts.
+// A byte stream of messages from one rank to another. Implemented by shared memory and by
+// connections between hosts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,21 +10,21 @@
 
 namespace lockstep {
 
-// Its sender writes, its receiver reads; neither ever blocks. Bounded: a sender that nobody reads
-// from comes to a stop.
+// The sender writes, the receiver reads; neither ever blocks. Bounded: write() takes nothing more
+// when nobody reads.
 class Pipe {
  public:
   virtual ~Pipe() = default;
 
-  // As much as there is room for; how many bytes that was.
+  // Writes as much as there is room for; returns the number of bytes.
   virtual std::size_t write(const std::byte* data, std::size_t bytes) = 0;
 
-  // As much as is there.
+  // Reads as much as is there; returns the number of bytes.
   virtual std::size_t read(std::byte* data, std::size_t bytes) = 0;
   virtual std::size_t readable() const = 0;
 
-  // Messages that were begun, and that were given to a receive. What pending() says is asked for
-  // only when all ranks have met after their last message.
+  // Count messages that were begun, and messages given to a receive. pending() is valid only once
+  // all ranks have met after their last message.
   virtual void count_sent() = 0;
   virtual void count_received() = 0;
   virtual std::size_t pending() const = 0;
@@ -32,8 +32,7 @@ class Pipe {
 
 // The pipes between this rank and the others of one group.
 //
-// Thread safety: one thread at a time, but for bell(), await(), is_given_up() and
-// throw_if_over().
+// Thread safety: one thread at a time, except bell(), await(), is_given_up() and throw_if_over().
 class Pipes {
  public:
   virtual ~Pipes() = default;
@@ -41,25 +40,25 @@ class Pipes {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Made at the first call; stays where it is.
+  // Creates the pipe at the first call; its address never changes.
   virtual Pipe& to(int peer) = 0;
 
-  // Null as long as that rank has not sent anything.
+  // Null until that rank has sent something.
   virtual Pipe* from(int peer) = 0;
 
-  // Tells `peer` that its pipe to or from this rank has changed; with rank() itself, other threads
-  // of this process.
+  // Tells `peer` that its pipe to or from this rank has changed. With rank() itself it wakes other
+  // threads of this process.
   virtual void ring(int peer) = 0;
 
-  // Blocks until the bell is no longer `seen`, or some 20 ms have passed; then throws when nothing
-  // more will come, as throw_if_over() does.
+  // Blocks until the bell is no longer `seen`, at most about 20 ms. Then throws like
+  // throw_if_over() if the group has ended.
   virtual std::uint32_t bell() const = 0;
   virtual void await(std::uint32_t seen) = 0;
 
-  // Whether throw_if_over() would throw what give_up() was told; costs nothing.
+  // Whether throw_if_over() would throw the error given to give_up(). Costs nothing.
   virtual bool is_given_up() const = 0;
 
-  // Errors: peer_lost, and what give_up() was told. `context` begins the message.
+  // Errors: peer_lost, and the error given to give_up(). `context` begins the message.
   virtual void throw_if_over(const std::string& context) const = 0;
 };
 

@@ -13,11 +13,11 @@ namespace lockstep {
 // Stored in call signatures: values are frozen.
 enum class ReduceOp : std::uint8_t {
   sum = 0,
-  average = 1,  // The sum, times 1 / world_size. Floating-point types only.
+  average = 1,  // Sum times 1 / world_size. Floating-point types only.
   product = 2,
-  min = 3,  // NaN in any rank gives NaN, as in torch.minimum().
+  min = 3,  // NaN on any rank gives NaN, as in torch.minimum().
   max = 4,
-  band = 5,  // Bitwise; integers and bool only, as bor and bxor.
+  band = 5,  // Bitwise and. All three bitwise operations take only integers and bool.
   bor = 6,
   bxor = 7,
 };

@@ -1,10 +1,11 @@
 // Memory that all ranks of a host have mapped: collectives on it copy nothing.
 //
-// Made by ProcessGroup::allocate() or, as one block for all ranks, by allocate_shared(). A copyable
-// handle; the memory stays mapped until its last handle is gone, also after the group was
-// destroyed, and is zero at first.
+// Made by ProcessGroup::allocate(), or as one block for all ranks by allocate_shared(). Zero at
+// first.
 //
 // Thread safety: as a shared_ptr's.
+// Lifetime: a copyable handle. The memory stays mapped until its last handle is gone, even after
+// the group was destroyed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,8 +24,8 @@ class RegisteredMemory {
   RegisteredMemory(std::shared_ptr<const void> owner, void* data, std::size_t bytes)
       : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
 
-  // This rank's own part; 64-byte aligned. Peers write into it during collectives only. Of
-  // allocate_shared() the one block.
+  // This rank's own part, 64-byte aligned; from allocate_shared() the one block. Peers write into
+  // an own part during collectives only.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

@@ -1,4 +1,4 @@
-// What collectives cannot do on CUDA memory, all of it.
+// The complete list of what collectives cannot do on CUDA memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Why; empty for what works. `op` matters to reductions only. What has no meaning on any device,
-// such as an average of integers, is not looked at.
+// Returns the reason; empty for supported calls. `op` matters to reductions only. Ignores
+// combinations without a meaning on any device, such as an average of integers.
 constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
   if (operation == Operation::send || operation == Operation::recv)
     return "messages move CPU memory only";

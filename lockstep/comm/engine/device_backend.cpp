@@ -13,7 +13,7 @@ namespace {
 
 constexpr int no_device = -1;
 
-// The operation that a barrier stands for is in bits of its layout which nobody is shown.
+// The barrier's layout carries the operation it stands for, in bits that messages never show.
 constexpr std::uint64_t operation_shift = 8;
 constexpr std::uint64_t operation_mask = 0xffULL << operation_shift;
 
@@ -39,7 +39,7 @@ const Buffer& on_device(const Collective& collective) {
   return collective.output.device != DeviceKind::cpu ? collective.output : collective.input;
 }
 
-// `buffer`, or where a rank has none, an empty one in the place of the other.
+// Returns `buffer`, or for a rank without one, an empty one on the device of `other`.
 Buffer placed(Buffer buffer, const Buffer& other) {
   if (buffer.device != DeviceKind::cpu) return buffer;
   buffer.device = other.device;
@@ -48,7 +48,7 @@ Buffer placed(Buffer buffer, const Buffer& other) {
   return buffer;
 }
 
-// `error` of the barrier that stands for `operation`, as one of that.
+// Rethrows `error` of the barrier as one of `operation`, for which it stands.
 [[noreturn]] void throw_as(Operation operation, const Error& error) {
   std::string text = bare_text(error);
   const std::string_view barrier = name(Operation::barrier);
@@ -93,7 +93,7 @@ void DeviceBackend::enter(const Collective& collective) {
     hidden.counts = {};
     inner_->enter(hidden);
   } catch (const Error& error) {
-    cancel();  // The device may be waiting for a rank that is gone.
+    cancel();  // The device may wait for a lost rank.
     if (!is_on_device(collective)) throw;
     throw_as(collective.signature.operation, error);
   }
@@ -141,9 +141,9 @@ void DeviceBackend::cancel() {
 
 // --- On the device -------------------------------------------------------------------------------
 
-// Of all ranks: each comes here first with the same collective.
+// Makes the communicator of all ranks: all come here first with the same collective.
 DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
-  if (communicator_) return *communicator_;  // Only this thread's calls change it.
+  if (communicator_) return *communicator_;  // Only this thread changes it.
   auto made = engine_->make(members_, on_device(collective).device_index, in(collective.timeout));
   const std::lock_guard lock(mutex_);
   communicator_ = std::move(made);
@@ -180,7 +180,7 @@ std::vector<std::size_t> DeviceBackend::part_counts(const Collective& collective
   return std::vector<std::size_t>(said_.size(), collective.signature.count);
 }
 
-// Gather and scatter are those in which only one rank receives, or sends.
+// Does gather and scatter too: only one rank receives, or sends.
 void DeviceBackend::all_to_all(DeviceCommunicator& device, const Collective& collective) const {
   const Signature& signature = collective.signature;
   const std::size_t n = said_.size();

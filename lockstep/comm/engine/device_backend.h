@@ -1,18 +1,17 @@
-// A backend that moves CUDA memory beside what the one that it is made of moves.
+// A backend that adds CUDA memory to another backend.
 //
-// Collectives on CPU memory pass through. Those on CUDA memory are entered as if they were a
-// barrier that carries the signature: so ranks compare what they call, wait with a deadline and
-// learn of deaths as always. Then they are enqueued on a communicator of all ranks, which the first
-// of them makes. Ranks of which some call with CUDA memory and some with the CPU's get a mismatch:
-// the signature tells, see layout_on_cuda.
+// Collectives on CPU memory pass through. Those on CUDA memory enter the inner backend like a
+// barrier with their signature. So ranks compare their calls, wait with a deadline and learn of
+// deaths as always. Then they are enqueued on a communicator of all ranks, which the first such
+// call makes. A mix of CUDA and CPU memory among ranks is a mismatch: see layout_on_cuda.
 //
-// A collective is complete when it is enqueued on its buffers' stream: what is enqueued there later
-// finds the result, and the host is not held up. A rank that dies after that leaves the others'
-// devices waiting until their next call, or give_up(), ends it.
+// A collective is complete when it is enqueued on its buffers' stream. The stream's later work sees
+// the result; the host does not wait. If a rank dies after that, the others' devices wait until
+// their next call, or give_up(), ends it.
 //
-// Each rank uses one device in a group, the one of its first call.
+// Each rank uses one device in a group, that of its first call.
 //
-// Operations: all, but for what cuda_unsupported() lists.
+// Operations: all except those that cuda_unsupported() lists.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,7 +29,7 @@ namespace lockstep {
 
 class DeviceBackend final : public Backend {
  public:
-  // Collective where `inner` is; asks nothing of `engine` before the first call on CUDA memory.
+  // Collective if that of `inner` is. Uses `engine` only from the first call on CUDA memory on.
   DeviceBackend(std::unique_ptr<Backend> inner, DeviceMembers members,
                 std::shared_ptr<const DeviceEngine> engine);
 
@@ -72,10 +71,10 @@ class DeviceBackend final : public Backend {
   const std::unique_ptr<Backend> inner_;
   const DeviceMembers members_;
   const std::shared_ptr<const DeviceEngine> engine_;
-  mutable std::vector<Signature> said_;  // By rank, as entered() tells it.
-  std::atomic<int> device_;              // Of this rank; none before the first call.
+  mutable std::vector<Signature> said_;  // Result of entered(), by rank.
+  std::atomic<int> device_;              // Device of this rank; unset before the first call.
 
-  std::mutex mutex_;  // Guards these two, for give_up().
+  std::mutex mutex_;  // Guards the next two members, for give_up().
   bool is_over_ = false;
   std::unique_ptr<DeviceCommunicator> communicator_;
 };

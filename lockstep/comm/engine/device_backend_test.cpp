@@ -1,5 +1,5 @@
-// A backend with CUDA memory beside the CPU's, on ranks that are threads. The device is a stand-in:
-// its memory is the host's, and its communicator copies and adds there.
+// A backend with CUDA memory added to CPU memory, on ranks that are threads. The device is a
+// stand-in: its memory is the host's, and its communicator copies and adds there.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/device_backend.h"
@@ -83,7 +83,7 @@ TEST(DeviceBackend, DoesEveryCollectiveOnTheDevice) {
     group.all_to_all(on_cuda(values), on_cuda(exchanged));
     EXPECT_EQ(exchanged, rank == 0 ? (Values{0, 100}) : (Values{1, 101}));
 
-    values = values_of(rank, 3);  // Rank 0 sends 1 and 2, rank 1 sends 3 and none.
+    values = values_of(rank, 3);  // Rank 0 sends 1 and 2, rank 1 sends 3 and nothing.
     exchanged.assign(rank == 0 ? 4 : 2, 0);
     group.all_to_all(on_cuda(values), on_cuda(exchanged), rank == 0 ? Counts{1, 2} : Counts{3, 0},
                      rank == 0 ? Counts{1, 3} : Counts{2, 0});
@@ -169,7 +169,7 @@ TEST(DeviceBackend, RefusesWhatItCannotDoWithoutBreakingTheGroup) {
     EXPECT_EQ(fault_of([&] { group.send(on_cuda(values), 1 - group.rank()); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { group.recv(on_cuda(values)); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { group.all_gather(on_cuda(values), buffer_of(values)); }),
-              Fault::misuse);  // Of 2 elements, not 4.
+              Fault::misuse);  // It has 2 elements, not 4.
     Values all(4);
     EXPECT_EQ(fault_of([&] { group.all_gather(on_cuda(values), buffer_of(all)); }), Fault::misuse);
     EXPECT_EQ(fault_of([&] { group.all_gather(on_cuda(values, 0), on_cuda(all, 1)); }),
@@ -257,7 +257,9 @@ TEST(DeviceBackend, BreaksTheGroupOnAllRanksWhenTheDeviceFails) {
     group.barrier();
     std::string text;
     const Fault fault = fault_of([&] { group.all_reduce(on_cuda(values)); }, &text);
-    EXPECT_TRUE(fault == Fault::system || fault == Fault::aborted) << text;  // Seen, or told of.
+    EXPECT_TRUE(fault == Fault::system || fault == Fault::aborted) << text;  // Its own failure, or
+                                                                             // the other rank's
+                                                                             // news.
     EXPECT_NE(text.find("on fire"), std::string::npos) << text;
     EXPECT_NE(fault_of([&] { group.barrier(); }), Fault::bug) << "the group must stay broken";
   });
@@ -269,7 +271,9 @@ TEST(DeviceBackend, EndsWhatIsOnTheDeviceWhenARankDoesNotCome) {
   run_on(2, devices, [&](ProcessGroup& group) {
     Values values(2, 1);
     group.all_reduce(on_cuda(values));
-    if (group.rank() == 1) return;  // Leaves without a word: the group is abandoned.
+    if (group.rank() == 1)
+      return;  // Leaves without destroy_process_group(): the group is
+               // abandoned.
     std::string text;
     EXPECT_EQ(fault_of([&] { group.all_reduce(on_cuda(values)); }, &text), Fault::peer_lost);
     EXPECT_NE(text.find("all_reduce #2 of group world on rank 0: "), std::string::npos) << text;

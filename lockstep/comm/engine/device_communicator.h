@@ -1,11 +1,12 @@
-// What does collectives on CUDA memory: NCCL, or a test's stand-in.
+// Does collectives on CUDA memory: NCCL, or a stand-in in tests.
 //
-// Each call enqueues its collective on the stream of its buffers, which are on one device and have
-// one stream. The members are called in the same order on all ranks, with arguments that fit.
+// Each call enqueues its collective on the stream of its buffers, which share one device and one
+// stream. All ranks call the members in the same order with matching arguments.
 //
-// Thread safety: cancel() may be called from any thread at any time, the others one at a time.
-// Blocking: until it is enqueued. What was enqueued may still be under way on the device.
-// Errors: as Backend::run()'s; the communicator is of no use after any of them.
+// Thread safety: any thread may call cancel() at any time; the other members are for one thread at
+// a time.
+// Blocking: until the collective is enqueued. It may still run on the device afterwards.
+// Errors: as Backend::run()'s; the communicator is unusable after any of them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,10 +29,10 @@ class DeviceCommunicator {
   // Elements by rank.
   using Counts = std::span<const std::size_t>;
 
-  // Waits some seconds for what was enqueued, unless it was cancelled.
+  // Waits a few seconds for enqueued collectives, unless they were cancelled.
   virtual ~DeviceCommunicator() = default;
 
-  // Ends what is under way, on the device too, and all later calls, with aborted.
+  // Ends running collectives, on the device too, and all later calls, with aborted.
   virtual void cancel() = 0;
 
   // In place.
@@ -39,7 +40,7 @@ class DeviceCommunicator {
   virtual void broadcast(const Buffer& data, int root) = 0;
   virtual void reduce(const Buffer& data, int root, ReduceOp op) = 0;
 
-  // Parts lie one after the other. The smaller buffer may be its own part of the larger one.
+  // Parts are contiguous. The smaller buffer may be its own part of the larger one.
   virtual void all_gather(const Buffer& input, const Buffer& output, Counts counts) = 0;
   virtual void reduce_scatter(const Buffer& input, const Buffer& output, Counts counts,
                               ReduceOp op) = 0;
@@ -49,16 +50,16 @@ class DeviceCommunicator {
                           Counts receive_counts) = 0;
 };
 
-// The group for which one is made, and this rank in it.
+// The members of the group for which a communicator is made.
 struct DeviceMembers {
-  std::string name = {};              // No other group of the job has it.
-  std::vector<int> world_ranks = {};  // Of each member, by its rank: its rank in the job.
+  std::string name = {};              // Unique among the job's groups.
+  std::vector<int> world_ranks = {};  // Rank in the job of each member, by its rank here.
   int rank = 0;
 };
 
-// How a group gets one.
+// Makes the DeviceCommunicator of a group.
 struct DeviceEngine {
-  // Why there is none on this host; empty when there is. Starts nothing.
+  // Returns why there is none on this host; empty when there is one. Starts nothing.
   std::function<std::string()> why_not;
 
   // Collective over the members. Errors: timeout; misuse when two ranks are on one device.

@@ -27,7 +27,7 @@ const Engine& open_engine(std::string_view name) {
     return fmt::format("there is no engine '{}': the engines are {}", name, fmt::join(names, ", "));
   });
   static std::mutex mutex;
-  // Never destroyed: threads may still be inside of an engine when the process ends.
+  // Never destroyed: threads may still run in an engine when the process ends.
   static auto& opened = *new std::map<std::string, Engine, std::less<>>;
   const std::lock_guard lock(mutex);
   if (const auto found = opened.find(name); found != opened.end()) return found->second;

@@ -1,10 +1,9 @@
-// An engine's plugin, found and opened.
+// Finds and opens an engine's plugin.
 //
-// Looked for, in this order: in the folders of LOCKSTEP_ENGINE_PATH (separated by ':'), and in the
-// folder of this library and its lockstep-engines/. Opened at most once, for the life of the
-// process.
+// Searches the folders of LOCKSTEP_ENGINE_PATH (separated by ':'), then this library's folder and
+// its lockstep-engines/. Opens a plugin at most once, for the life of the process.
 //
-// Thread safety: every function may be called from any thread.
+// Thread safety: any thread may call any function.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,8 +20,8 @@ namespace lockstep {
 
 struct Engine {
   std::string name;
-  std::string path;     // Of the plugin.
-  std::string version;  // Of the library underneath, as it says it.
+  std::string path;     // Path of the plugin.
+  std::string version;  // Version of the library underneath, as it reports it.
   const lockstep_engine* abi = nullptr;
 
   bool serves(DeviceKind device) const {
@@ -33,12 +32,12 @@ struct Engine {
 // mpi, gloo, oneccl, nccl.
 LOCKSTEP_API const std::vector<std::string_view>& engine_names();
 
-// Errors: misuse for a name that is none of these; unsupported when its plugin is not there, is of
-// another ABI, cannot be loaded or cannot run here: what was looked for, where, the loader's words,
-// and which package brings it.
+// Errors: misuse for another name. Unsupported when the plugin is missing, has another ABI, cannot
+// be loaded or cannot run here. The message has the search path, the loader's words, and the
+// package to install.
 LOCKSTEP_API const Engine& open_engine(std::string_view name);
 
-// The same as a question: why open_engine() would throw; empty when it would not.
+// Returns why open_engine() would throw; empty when it would not.
 LOCKSTEP_API std::string why_no_engine(std::string_view name);
 
 }  // namespace lockstep

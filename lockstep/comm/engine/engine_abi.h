@@ -1,18 +1,19 @@
-/* What an engine between hosts is to the core: the C ABI of a plugin.
+/* The C ABI of an engine plugin, which moves data between hosts for the core.
 
    An engine is a shared object, liblockstep-engine-<name>.so, that exports one function,
    lockstep_engine_v1(). The core links no engine: it opens the plugin when a job needs it.
 
-   Every function that can fail returns 0 or, with `error` filled in, another number. No exception
-   crosses this border. Strings are UTF-8 and end with a zero. Memory that is passed in belongs to
-   the caller and is not used after the call, unless it says otherwise.
+   Thread safety: the core calls create(), destroy() and the collectives of one communicator from
+   one thread at a time. It calls those of different communicators from different threads at once,
+   and cancel() from any thread. If the library underneath does not allow that, create() must refuse
+   with the reason.
+   Errors: every function that can fail returns 0 on success. Otherwise it fills in `error` and
+   returns another number. No exception leaves the plugin.
+   Lifetime: memory passed in belongs to the caller and is not used after the call, except where a
+   function says otherwise. Strings are UTF-8 and end with a zero.
 
-   Threads: create(), destroy() and the collectives of one communicator are called by one thread at
-   a time, those of different communicators by different threads at once. cancel() is called from
-   any thread. The library underneath must bear that, or create() must refuse with the reason.
-
-   Frozen: new members are added at the end and `struct_bytes` tells which are there. A change that
-   an older plugin or core cannot bear is another lockstep_engine_vN().
+   Frozen: new members are added at the end, and `struct_bytes` tells which are present. An
+   incompatible change needs another lockstep_engine_vN().
 
    SPDX-License-Identifier: Apache-2.0 */
 #pragma once
@@ -26,15 +27,15 @@ extern "C" {
 
 #define LOCKSTEP_ENGINE_ABI 1
 
-/* As lockstep::Buffer, byte for byte. The values of dtype, device and reduce_op are those of
-   lockstep::DType, DeviceKind and ReduceOp, operation's those of lockstep::Operation. */
+/* Same layout as lockstep::Buffer. In this file dtype, device, reduce_op and operation have the
+   values of lockstep::DType, DeviceKind, ReduceOp and Operation. */
 typedef struct lockstep_buffer {
   void* data;
   size_t count; /* Elements. */
   uint8_t dtype;
   uint8_t device; /* 0 CPU, 1 CUDA. */
   int32_t device_index;
-  void* stream; /* The CUDA stream on which `data` is ready, and on which the result will be. */
+  void* stream; /* CUDA stream on which `data` is ready, and on which the result will be. */
 } lockstep_buffer;
 
 /* `fault` is a lockstep::Fault. */
@@ -43,95 +44,93 @@ typedef struct lockstep_engine_error {
   char text[1024];
 } lockstep_engine_error;
 
-/* The job's store, for the addresses that the members of a communicator tell each other. Valid
-   during create() only. Keys are this communicator's own. */
+/* The job's store, through which the members of a communicator exchange addresses. Valid during
+   create() only. Keys belong to this communicator alone. */
 typedef struct lockstep_engine_store {
   void* self;
   int (*set)(void* self, const char* key, const void* value, size_t bytes,
              lockstep_engine_error* error);
-  /* Blocks until somebody has set `key`. At most `capacity` bytes are written; *bytes is what it
-     has. */
+  /* Blocks until a member has set `key`. Writes at most `capacity` bytes of the value; *bytes
+     becomes the value's size. */
   int (*wait)(void* self, const char* key, void* value, size_t capacity, size_t* bytes,
               lockstep_engine_error* error);
 } lockstep_engine_store;
 
 typedef struct lockstep_engine_config {
   size_t struct_bytes;
-  int32_t rank; /* In the communicator that is to be made. */
+  int32_t rank; /* Rank in the new communicator. */
   int32_t size;
-  const int32_t* world_ranks; /* Of each member, by its rank: its rank in the job. */
+  const int32_t* world_ranks; /* Rank in the job of each member, by its rank here. */
   int32_t world_size;
-  const char* name; /* Of the communicator: no other of the job has it. */
-  /* Of the members that share this one's host; 0 of 1 when no two do. */
+  const char* name; /* Unique among the job's communicators. */
+  /* Rank and size among the members on this host; 0 and 1 when no two share a host. */
   int32_t local_rank;
   int32_t local_size;
-  const char* interface_name; /* Such as "eth0": listen on no other. */
-  const char* address;        /* Its numeric IPv4 or IPv6 address. */
-  int32_t device_index;       /* The CUDA device of CUDA buffers; -1 when there will be none. */
-  int64_t timeout_ms;         /* For create(). */
-  int64_t call_timeout_ms;    /* For every call afterwards. Where there is a cancel() it may be a
-                                 year: the core knows better when a call has to end. */
+  const char* interface_name; /* Such as "eth0": listen only there. */
+  const char* address;        /* Numeric IPv4 or IPv6 address of the interface. */
+  int32_t device_index;       /* Device of CUDA buffers; -1 without CUDA buffers. */
+  int64_t timeout_ms;         /* Timeout of create(). */
+  int64_t call_timeout_ms;    /* Timeout of every later call. With a cancel() it may be a
+                                 year: the core decides when a call must end. */
   lockstep_engine_store store;
-  const void* world; /* Of identify(): all ranks of the job, in their order. Null where that is. */
+  const void* world; /* From identify(): all ranks of the job, in order. Null if identify is. */
 } lockstep_engine_config;
 
-/* Communicators that have two processes in common must be made in the same order on both. The core
-   then makes a group's when it makes the group, and not when they are first needed. */
+/* Communicators that share two processes must be made in the same order on both. The core then
+   makes a group's communicators together with the group, not on first use. */
 #define LOCKSTEP_ENGINE_ORDERED 1u
 
-/* cancel() is heeded between the steps of a call, and a step may wait for a peer that is gone: the
-   core does not wait for the call, and lets it work on memory of its own, as where there is no
+/* cancel() takes effect only between the steps of a call, and a step may wait for a peer that is
+   gone. The core then does not wait for the call, and gives it memory of its own, as without a
    cancel(). */
 #define LOCKSTEP_ENGINE_MAY_STAY 2u
 
-/* An all_reduce of two members takes fewer messages when each gets all of the other's: the core
-   makes one of up to 256 KiB of CPU memory of all_to_all. All members must have the flag, or
-   none. */
+/* The core does an all_reduce of two members on up to 256 KiB of CPU memory by all_to_all. Each
+   member then gets all data of the other, which takes fewer messages. Either all members have the
+   flag or no member has it. */
 #define LOCKSTEP_ENGINE_SWAPS 4u
 
 typedef struct lockstep_engine {
   size_t struct_bytes;
   uint32_t abi; /* LOCKSTEP_ENGINE_ABI of the plugin. */
   const char* name;
-  uint32_t devices; /* A bit for each: 1 << lockstep::DeviceKind. */
+  uint32_t devices; /* One bit per device: 1 << lockstep::DeviceKind. */
   uint32_t flags;   /* LOCKSTEP_ENGINE_... bits. */
 
-  /* Whether it can run here; for CUDA: whether there is a device. `text` becomes the version of the
-     library underneath. Starts nothing. */
+  /* Succeeds if the engine can run here; for CUDA, if there is a device. `text` becomes the version
+     of the library underneath. Starts nothing. */
   int (*probe)(char* text, size_t capacity, lockstep_engine_error* error);
 
-  /* Null, unless the library underneath knows by itself who this process is, as MPI does. Starts
-     it if it was not started, and tells rank and size in `handed_over`, which the program gave
-     (MPI's is an MPI_Comm*), or in the whole job when that is null. The first call for each is
+  /* Null, unless the library underneath itself knows this process's rank, as MPI does. Starts the
+     library if necessary. Returns rank and size in `handed_over`, a handle from the program (for
+     MPI an MPI_Comm*), or in the whole job when it is null. The first call for each handle is
      collective over it. *world is for tell_all() and create(), and lives as long as the process. */
   int (*identify)(const void* handed_over, const void** world, int32_t* rank, int32_t* size,
                   lockstep_engine_error* error);
-  /* Null when identify is. `data` becomes rank 0's on all ranks of `world`; from one thread. */
+  /* Null if identify is. Broadcasts rank 0's `data` to all ranks of `world`. One thread only. */
   int (*tell_all)(const void* world, void* data, size_t bytes, lockstep_engine_error* error);
 
-  /* Whether this collective is native: see below for which must be. */
+  /* Whether this collective is native. The collectives below say which must be. */
   int (*supports)(uint8_t operation, uint8_t dtype, uint8_t reduce_op);
 
   int (*create)(const lockstep_engine_config* config, void** communicator,
                 lockstep_engine_error* error);
-  /* Releases it. Communicates with nobody; never blocks for long. */
+  /* Releases the communicator. Does not communicate, and never blocks for long. */
   void (*destroy)(void* communicator);
-  /* Makes a call that is under way in another thread return with an error, soon, after which no
-     memory of the caller's is touched; nor does a call touch any that stays in the library for want
-     of better. Null when the library cannot do that: the core then lets such a call work on memory
-     of its own, which it never gives back. */
+  /* Makes a running call of another thread return soon with an error. No memory of the caller is
+     touched after that, even by a call that cannot leave the library. Null when the library cannot
+     do that: the core then gives such a call memory of its own, which it never frees. */
   void (*cancel)(void* communicator);
 
-  /* Blocking until the result is there; for CUDA, until it is enqueued on the buffers' stream.
-     all_gather and all_to_all must support every dtype (as bytes); the core makes all others of
-     these two where they are not supported, and what LOCKSTEP_ENGINE_SWAPS says. Counts are
-     elements by rank, never null. Parts lie one after the other. ReduceOp average is never asked
-     for of CPU buffers. */
+  /* Blocking: until the result is there; for CUDA, until it is enqueued on the buffers' stream.
+     all_gather and all_to_all must support every dtype (as bytes). The core builds unsupported
+     collectives from these two, and the case of LOCKSTEP_ENGINE_SWAPS. Counts are elements by rank,
+     never null. Parts are contiguous. The core never asks for ReduceOp average on CPU buffers. */
   int (*all_reduce)(void* communicator, const lockstep_buffer* data, uint8_t reduce_op,
                     lockstep_engine_error* error);
   int (*broadcast)(void* communicator, const lockstep_buffer* data, int32_t root,
                    lockstep_engine_error* error);
-  /* `data` of all but the root stays as it is. */
+  /* `data` changes on the root only. */
   int (*reduce)(void* communicator, const lockstep_buffer* data, int32_t root, uint8_t reduce_op,
                 lockstep_engine_error* error);
   /* `input` may be its own part of `output`. */
@@ -146,7 +145,7 @@ typedef struct lockstep_engine {
                     lockstep_engine_error* error);
 } lockstep_engine;
 
-/* The one symbol of a plugin. What it returns lives as long as the process. */
+/* The one symbol of a plugin. The result lives as long as the process. */
 typedef const lockstep_engine* (*lockstep_engine_v1_function)(void);
 __attribute__((visibility("default"))) const lockstep_engine* lockstep_engine_v1(void);
 

@@ -23,7 +23,7 @@ const fs::path engines = ENGINES;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// Why the plugin in tests/engines/FOLDER is refused; empty when it is not.
+// Returns why the plugin in tests/engines/FOLDER is refused; empty when it is accepted.
 std::string refusal(const std::string& folder) try {
   load_engine("gloo", {{engines / folder, true}});
   return {};
@@ -136,7 +136,7 @@ TEST(Engine, IsLookedForInTheUsersFoldersBeforeOurs) {
   EXPECT_EQ(folders[1].path, "/b c");
   EXPECT_TRUE(folders[0].from_user && folders[1].from_user);
   const fs::path own =
-      fs::canonical("/proc/self/exe").parent_path();  // The test holds the objects.
+      fs::canonical("/proc/self/exe").parent_path();  // The test binary contains the objects.
   EXPECT_EQ(folders[2].path, own);
   EXPECT_EQ(folders[3].path, own / "lockstep-engines");
   EXPECT_FALSE(folders[2].from_user || folders[3].from_user);
@@ -158,7 +158,7 @@ TEST(Engine, IsAskedForAsAQuestionWithoutAnException) {
   EXPECT_TRUE(has(why, "no device of a test")) << why;
 }
 
-// The last one that opens gloo, as that stays open.
+// Must be the last test that opens gloo, because it stays open.
 TEST(Engine, IsOpenedOnceForAllThreads) {
   const EnginePath path((engines / "good").string());
   std::vector<const Engine*> opened(8);

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// The store, as a plugin sees it.
+// The store in the plugin's form.
 struct StoreForEngine {
   Store& store;
   const std::string prefix;
@@ -51,7 +51,7 @@ struct StoreForEngine {
   }
 };
 
-// No timeout at all is more than clocks can add to what they show.
+// Clocks cannot add milliseconds::max() to a time.
 std::int64_t bounded(std::chrono::milliseconds timeout) {
   return std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365)).count();
 }

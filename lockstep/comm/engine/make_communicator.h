@@ -1,5 +1,5 @@
-// Makes an engine's communicator for some ranks of a job, which exchange their addresses through
-// the job's store.
+// Makes an engine's communicator for some ranks of a job. They exchange their addresses through the
+// job's store.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,18 +19,18 @@ namespace lockstep {
 
 struct CommunicatorOptions {
   const Engine* engine = nullptr;
-  int rank = 0;                       // In the communicator,
-  std::vector<int> world_ranks = {};  // whose members these are of the job.
+  int rank = 0;                       // Rank in the communicator.
+  std::vector<int> world_ranks = {};  // Rank in the job of each member.
   int world_size = 1;
-  std::string name = {};      // No other communicator of the job has it.
-  Backend::Place local = {};  // Among the members on this host.
+  std::string name = {};      // Unique among the job's communicators.
+  Backend::Place local = {};  // Rank and size among the members on this host.
   NetworkInterface interface = {};
-  int device_index = -1;  // Of CUDA buffers.
+  int device_index = -1;  // CUDA device; -1 without CUDA buffers.
   std::shared_ptr<Store> store = {};
   const void* world = nullptr;  // lockstep_engine_config::world.
-  std::string keys = {};  // What its keys in the store begin with, of this start of the job alone.
+  std::string keys = {};        // Prefix of its keys in the store, unique to this start of the job.
   std::chrono::milliseconds timeout = default_timeout;
-  std::chrono::milliseconds call_timeout = default_timeout;  // Of each call afterwards.
+  std::chrono::milliseconds call_timeout = default_timeout;  // Timeout of each later call.
 };
 
 // Collective over the members. Blocking: until the engine has made it. Errors: the engine's.

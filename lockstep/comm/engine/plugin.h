@@ -1,4 +1,4 @@
-// For the plugins: errors across the C border, and what the core's types are in bytes.
+// Helpers for plugins: errors across the C ABI, and sizes of the core's types.
 //
 // Everything is inline: a plugin links neither the core nor LibTorch.
 
@@ -22,7 +22,7 @@
 
 namespace lockstep::plugin {
 
-// Thrown inside of a plugin; guarded() takes it across.
+// Thrown inside a plugin; guarded() converts it.
 struct Failed {
   Fault fault;
   std::string text;
@@ -40,8 +40,8 @@ inline int fail(lockstep_engine_error* error, Fault fault, std::string_view text
   return 1;
 }
 
-// Runs `act`; what it throws becomes `error`. What the library underneath throws is a fault of the
-// system.
+// Runs `act` and turns its exception into `error`. Exceptions of the library underneath become
+// Fault::system.
 template <class Act>
 int guarded(lockstep_engine_error* error, Act act) noexcept {
   try {
@@ -83,19 +83,19 @@ constexpr std::size_t bytes_of(const lockstep_buffer& buffer) {
   return buffer.count * bytes_of_element(buffer.dtype);
 }
 
-// A variable that the library underneath reads: what the user has said goes first.
+// Sets a variable that the library underneath reads, unless the user has set it.
 inline void set_by_default(const char* name, const std::string& value) {
   constexpr int keep_what_is_there = 0;
   setenv(name, value.c_str(), keep_what_is_there);
 }
 
-// For libraries that move data only while a thread is in a call of theirs, as MPI and oneCCL do: a
-// member that has all that it waits for may leave a call with some of what it sends still queued,
-// and its peers would wait until it comes back. So such a call ends with a barrier, by which all
-// data have arrived. Not where they fit into a socket's buffer, which is empty when the call
-// begins.
+// For libraries that move data only while a thread is in one of their calls, as MPI and oneCCL do.
+// A member may leave a call as soon as it has received everything, while some of its own data is
+// still queued. Its peers would then wait for its next call. So a call ends with a barrier, after
+// which all data have arrived. Not needed if the data fit into a socket's buffer, which is empty
+// when the call begins.
 constexpr std::size_t sent_at_once = std::size_t{8} << 10;
 constexpr std::size_t of_any_size =
-    std::numeric_limits<std::size_t>::max();  // Members know different sizes.
+    std::numeric_limits<std::size_t>::max();  // For members that know different sizes.
 
 }  // namespace lockstep::plugin

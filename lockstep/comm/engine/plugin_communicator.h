@@ -1,4 +1,4 @@
-// A communicator of an engine's plugin as a DeviceCommunicator.
+// A communicator of an engine plugin as a DeviceCommunicator.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,14 +11,13 @@ namespace lockstep {
 
 class PluginCommunicator final : public DeviceCommunicator {
  public:
-  // Collective over the members of `config`, which is not needed afterwards. Errors: what the
-  // plugin says.
+  // Collective over the members of `config`, which is unused afterwards. Errors: the plugin's.
   PluginCommunicator(const lockstep_engine& engine, const lockstep_engine_config& config);
   ~PluginCommunicator() override;
   PluginCommunicator(const PluginCommunicator&) = delete;
   PluginCommunicator& operator=(const PluginCommunicator&) = delete;
 
-  // Of an engine that can.
+  // Only for engines with a cancel().
   void cancel() override;
 
   bool supports(Operation operation, DType dtype, ReduceOp op) const;

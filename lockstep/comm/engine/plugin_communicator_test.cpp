@@ -1,5 +1,5 @@
-// The C border: what a plugin gets of a call, and what becomes of what it answers. The plugin is a
-// table of functions of this file.
+// Tests the C ABI: the arguments that a plugin gets, and the handling of its results. The plugin is
+// a table of functions in this file.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/plugin_communicator.h"
@@ -17,7 +17,7 @@ namespace {
 
 using test::fault_of;
 
-// What the plugin was called with, one line each.
+// The calls of the plugin, one line each.
 std::vector<std::string> calls;
 bool is_failing = false;
 

@@ -1,4 +1,4 @@
-// What communicators of every plugin do besides collectives: begin, listen, fail and end.
+// Tests communicators of every plugin beyond collectives: begin, listen, fail and end.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// More than a socket holds: its last part leaves after the sender's call has returned.
+// More than a socket holds: the last part leaves after the sender's call has returned.
 const Ranks first_leaves("plugins, the first leaves", [](const Rank& rank) {
   std::vector<std::uint32_t> expected(12'000'000);
   std::iota(expected.begin(), expected.end(), 1U);
@@ -37,7 +37,7 @@ const Ranks first_leaves("plugins, the first leaves", [](const Rank& rank) {
   EXPECT_TRUE(data == expected);
 });
 
-// Between calls no member is in the library, and none may need another to be.
+// Between calls no member is in the library, and no member may need that.
 const Ranks wait_elsewhere("plugins, members wait elsewhere", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   std::vector<float> data(1'000'000, 1);
@@ -62,7 +62,7 @@ int batch_threads() {
   return count;
 }
 
-// As gloo/loop_thread.h says.
+// See gloo/loop_thread.h.
 const Ranks preempts("gloo's thread preempts while its caller waits", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   EXPECT_EQ(batch_threads(), 1);
@@ -100,8 +100,8 @@ const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
   }
 });
 
-// A peer is killed in the midst of a message: whoever waits returns when it is cancelled, as the
-// core does when it has heard of the death.
+// A peer is killed during a message. The waiting member returns when it is cancelled, as the core
+// does after news of the death.
 void expect_end_within_a_message(const Rank& rank, const std::function<void(Member&)>& call) {
   Member member(engine_under_test(), member_of(rank));
   member.meet();
@@ -120,7 +120,7 @@ void expect_end_within_a_message(const Rank& rank, const std::function<void(Memb
   EXPECT_LT(steady_clock::now() - begin, seconds(10));
 }
 
-constexpr std::size_t long_message = 25'000'000;  // Floats: some 100 ms on loopback.
+constexpr std::size_t long_message = 25'000'000;  // Floats: about 100 ms on loopback.
 
 const Ranks dies_in_all_gather("plugins, one dies in an all_gather", [](const Rank& rank) {
   std::vector<float> data(2 * long_message);
@@ -149,7 +149,7 @@ const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   if (member.engine().cancel == nullptr) return;
   if (rank.rank == 1) {
-    // Stays until the other's connections have ended.
+    // Stays until the other member's connections have ended.
     std::vector<float> late(10);
     std::this_thread::sleep_for(seconds(1));
     EXPECT_THROW(member.all_reduce(buffer_of(late), 0), Error);
@@ -171,7 +171,7 @@ const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
   canceller.join();
 });
 
-// The last rank comes late, so that the others are seen while they wait for it.
+// The last rank comes late, so that the others can be observed while they wait for it.
 void listen_at(const Rank& rank, const std::string& address, const std::set<std::string>& allowed) {
   std::set<std::string> seen;
   std::jthread watcher([&](const std::stop_token& stop) {
@@ -202,7 +202,7 @@ const Ranks listen_on_v4("plugins listen on 127.0.0.1",
                          [](const Rank& rank) { listen_at(rank, "127.0.0.1", {v4_in_table}); });
 const Ranks listen_on_v6("plugins listen on ::1", [](const Rank& rank) {
   std::set<std::string> allowed = {v6_in_table};
-  // Is told an interface, and takes any of its addresses.
+  // oneCCL gets an interface, and takes any of its addresses.
   if (engine_under_test().name == std::string("oneccl")) allowed.insert(v4_in_table);
   listen_at(rank, "::1", allowed);
 });

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The core hands its Buffers over as they are.
+// The core passes its Buffers unchanged.
 static_assert(std::is_standard_layout_v<Buffer> && sizeof(Buffer) == sizeof(lockstep_buffer));
 static_assert(offsetof(Buffer, data) == offsetof(lockstep_buffer, data));
 static_assert(offsetof(Buffer, count) == offsetof(lockstep_buffer, count));
@@ -61,7 +61,7 @@ std::string_view bringer_of(std::string_view name) {
   refuse(name, text);
 }
 
-// Whatever there is by that name, so that a broken link is an error and not passed over.
+// Finds any entry of that name, so that a broken link is an error and is not ignored.
 std::optional<fs::path> find_file(const std::string& file,
                                   const std::vector<EngineFolder>& folders) {
   for (const EngineFolder& folder : folders) {
@@ -71,8 +71,7 @@ std::optional<fs::path> find_file(const std::string& file,
   return std::nullopt;
 }
 
-// LibTorch exports a gloo:: of its own, which a shared Gloo's users would otherwise call: hence
-// DEEPBIND, which sanitizers refuse.
+// DEEPBIND keeps a shared Gloo from LibTorch's own gloo:: symbols. Sanitizers refuse it.
 int loading_flags(std::string_view name) {
   return RTLD_NOW | RTLD_LOCAL | (name == "gloo" && !sanitized ? RTLD_DEEPBIND : 0);
 }
@@ -103,7 +102,7 @@ bool has_all_functions(const lockstep_engine& engine) {
          (engine.identify == nullptr) == (engine.tell_all == nullptr);
 }
 
-// Nothing beyond `abi` and `struct_bytes` is looked at before these are known to be right.
+// Checks `abi` and `struct_bytes` before any other member.
 void require_fit(std::string_view name, const fs::path& file, const lockstep_engine* engine) {
   const auto refuse_file = [&](const std::string& why) {
     refuse(name, fmt::format("{} {}: rebuild it with this Lockstep", file.string(), why));
@@ -137,7 +136,7 @@ fs::path folder_of_this_library() {
   if (::dladdr(reinterpret_cast<const void*>(&folder_of_this_library), &info) == 0 ||
       info.dli_fname == nullptr)
     return {};
-  // A program's own name may be as it was typed.
+  // The program's own name may be relative, as typed.
   std::error_code gone;
   const fs::path real = fs::canonical(info.dli_fname, gone);
   return (gone ? fs::path(info.dli_fname) : real).parent_path();

@@ -1,6 +1,6 @@
-// One attempt to find, load and probe an engine's plugin; engine.h keeps what came of it.
+// Finds, loads and probes an engine's plugin once; engine.h caches the result.
 //
-// Thread safety: every function may be called from any thread.
+// Thread safety: any thread may call any function.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,14 +15,14 @@ namespace lockstep {
 
 struct EngineFolder {
   std::filesystem::path path;
-  bool from_user = false;  // Of LOCKSTEP_ENGINE_PATH.
+  bool from_user = false;  // From LOCKSTEP_ENGINE_PATH.
 };
 
-// Where plugins are looked for, in that order. Empty parts of the variable are passed over.
+// Returns the folders to search, in order. Ignores empty parts of the variable.
 std::vector<EngineFolder> engine_folders();
 
-// The plugin of the first folder that has it decides: what is wrong with that one is not covered up
-// by another. It stays loaded in any case, because the library underneath may have left threads or
+// Loads the plugin of the first folder that has it; a faulty one is an error even if another folder
+// has one too. It stays loaded in any case, because the library underneath may have left threads or
 // handlers behind. Errors: unsupported.
 Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folders);
 

@@ -1,4 +1,4 @@
-// What every collective of a plugin promises, with serially computed values to compare with.
+// Tests every collective of a plugin against serially computed values.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/plugin.h"
@@ -83,7 +83,7 @@ std::vector<T> serially(ReduceOp op, int size, std::size_t count) {
   return result;
 }
 
-// Calls `check` with a vector of each type of number, for its type.
+// Calls `check` with a vector of each number type.
 template <class Check>
 void with_each_number(Check check) {
   check(std::vector<float>(), std::vector<double>(), std::vector<std::int8_t>(),
@@ -167,7 +167,7 @@ const Ranks spread_nan("plugins spread NaN", [](const Rank& rank) {
 
 // --- Bytes from rank to rank --------------------------------------------------------------------
 
-// What `from` has for `to`.
+// Returns the data that `from` sends to `to`.
 std::vector<std::byte> message(int from, int to, std::size_t bytes) {
   std::vector<std::byte> made(bytes);
   for (std::size_t i = 0; i < bytes; ++i) {
@@ -208,7 +208,7 @@ void check_all_gather(Member& member, DType dtype, const Counts& counts) {
 
   std::fill(output.begin(), output.end(), std::byte{0});
   std::copy(input.begin(), input.end(), output.begin() + static_cast<std::ptrdiff_t>(own_offset));
-  // An input of nothing may be anywhere.
+  // An empty input may be anywhere.
   if (counts[member.rank()] == 0) own_offset = 0;
   member.all_gather(buffer_of(output.data() + own_offset, counts[member.rank()], dtype),
                     buffer_of(output.data(), total, dtype), counts);

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Between two looks into the store, which is one for all ranks: longer and longer.
+// The growing pause between two reads of the store, which serves all ranks.
 class Pause {
  public:
   void operator()() {
@@ -33,15 +33,16 @@ class Pause {
   std::chrono::milliseconds next_{5};
 };
 
-// The others wait a little longer than rank 0, which then tells them who is missing.
+// Other ranks wait a little longer than rank 0, which then tells them who is missing.
 constexpr std::chrono::seconds time_for_news{2};
 
-// Nobody has said this before.
+// Returns a text that never occurred before.
 std::string something_new() { return std::string(make_job_token().text()); }
 
-// Rank 0 proposes a start to the ranks that it finds, some of which may be of an earlier one. Those
-// that find what they said in it accept. When all have, rank 0 begins it; when one has said
-// something else since, it proposes anew.
+// Agrees on a start. Rank 0 proposes one to the values that it finds, some of which may be of an
+// earlier start. A rank that finds its own value in the proposal accepts. When all ranks have
+// accepted, rank 0 begins the start. When a rank has changed its value since, rank 0 proposes a new
+// one.
 class Meeting {
  public:
   Meeting(Store& store, std::string prefix, int rank, int world_size)
@@ -86,7 +87,7 @@ class Meeting {
 
   double waited() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
-  // What all have said last.
+  // Returns the latest value of every rank.
   std::vector<std::string> everybody(Deadline deadline) {
     std::vector<std::string> here{mine_};
     std::vector<std::size_t> missing;
@@ -128,7 +129,7 @@ class Meeting {
     }
   }
 
-  // The start that rank 0 proposes, if it knows of this rank; else nothing.
+  // Returns rank 0's proposed start if it contains this rank's value; else nothing.
   std::string proposed_to_me() {
     const std::optional<std::string> text = store_.find(prefix_ + "proposed");
     if (!text) return {};
@@ -149,7 +150,7 @@ class Meeting {
   const std::string prefix_;
   const std::size_t rank_;
   const std::size_t size_;
-  const std::string mine_;  // What this rank says to be there.
+  const std::string mine_;  // This rank's own value.
   const Clock::time_point began_ = Clock::now();
 };
 

@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::fault_of;
 
-// What each of so many ranks gets, who come one after the other in this order.
+// Returns the start that each rank gets; the ranks come one after the other in this order.
 std::set<std::string> starts_of(Store& store, const std::vector<int>& order) {
   std::vector<std::string> starts(order.size());
   {
@@ -35,7 +35,7 @@ std::set<std::string> starts_of(Store& store, const std::vector<int>& order) {
 TEST(AgreeOnStart, GivesAllRanksANameThatNoEarlierStartHad) {
   InProcessStore store;
   std::set<std::string> all;
-  // Of different numbers of ranks too, as when hosts come and go.
+  // Includes different numbers of ranks, as when hosts come and go.
   const std::vector<std::vector<int>> orders{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 0}, {0, 3, 2, 1}};
   for (const std::vector<int>& order : orders) {
     const std::set<std::string> names = starts_of(store, order);

@@ -27,7 +27,7 @@ std::vector<int> places_of(const std::vector<RankCard>& cards) {
   return places;
 }
 
-// Why some rank cannot have it; empty when all can.
+// Returns why some rank cannot use the engine; empty when all can.
 std::string why_not(const std::vector<RankCard>& cards, const std::string& engine) {
   for (const RankCard& card : cards) {
     const auto found = card.engines.find(engine);

@@ -1,4 +1,4 @@
-// Which backend a job gets, from what all of its ranks say: the same answer on each of them.
+// Chooses the backend of a job from the cards of all its ranks; every rank gets the same answer.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,20 +12,19 @@
 namespace lockstep {
 
 struct BackendChoice {
-  std::string name = {};      // As InitOptions::backend names it: never "auto".
-  std::string engine = {};    // Empty when there is none.
-  bool shares_memory = true;  // Among ranks of one place.
-  std::string why = {};       // For people.
+  std::string name = {};      // A name as in InitOptions::backend, never "auto".
+  std::string engine = {};    // Empty without an engine.
+  bool shares_memory = true;  // Whether ranks of one place share memory.
+  std::string why = {};       // Reason, for messages.
   std::vector<int> places;    // By rank: the first rank of the same place.
 };
 
-// Of the engines that `backend`, or "auto", may come to, the best first. `under_mpi`: this process
-// was started by an MPI launcher, or has an MPI communicator. Errors: misuse for what names no
-// backend.
+// Returns the engines that `backend` (or "auto") may use, best first. `under_mpi`: an MPI launcher
+// started this process, or it has an MPI communicator. Errors: misuse for an unknown backend.
 std::vector<std::string> engines_for(std::string_view backend, bool under_mpi);
 
-// Errors: mismatch when ranks ask for different backends, or were told what their launcher was not;
-// unsupported when some rank lacks what it needs, with its reason.
+// Errors: mismatch when ranks ask for different backends, or contradict their launcher. Unsupported
+// when a rank lacks something, with its reason.
 BackendChoice choose_backend(const std::vector<RankCard>& cards);
 
 }  // namespace lockstep

@@ -48,17 +48,18 @@ void HostsBackend::Crossing::start() {
 
 void HostsBackend::Crossing::wait() {
   try {
-    is_under_way_ = false;  // What fails is given up by the engine itself.
+    is_under_way_ = false;  // The engine itself gives up a failed call.
     engine_.wait(call_.deadline, [&] { backend_.throw_if_over(call_.outer); });
   } catch (const GroupGivenUp&) {
     throw;
   } catch (const Error& error) {
     const bool may_be_explained =
         error.fault() == Fault::system ||
-        (error.fault() == Fault::peer_lost && !error.failure());  // Gloo's: a connection ended.
+        (error.fault() == Fault::peer_lost && !error.failure());  // From Gloo: a connection ended.
     if (may_be_explained)
       backend_.throw_if_explained(call_);
-    else if (error.fault() != Fault::timeout)  // The watch looked for news until the deadline.
+    else if (error.fault() != Fault::timeout)  // During the wait, `throw_if_over` already looked
+                                               // for news.
       throw;
     throw Error(error.fault(),
                 fmt::format("{}: {}", backend_.context(call_.outer), bare_text(error)));

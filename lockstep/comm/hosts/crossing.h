@@ -1,8 +1,9 @@
-// One collective of an engine's, of HostsBackend.
+// One collective of an engine, called by HostsBackend.
 //
-// An engine that cannot cancel gets memory to work on that outlives its caller: a user's is copied.
+// An engine that cannot cancel needs memory that outlives its caller, so user memory is copied for
+// it.
 //
-// Thread safety: none; that of its group.
+// Thread safety: that of its group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +15,7 @@
 
 namespace lockstep {
 
-// Whether the output is the input as well.
+// Whether the output is also the input.
 constexpr bool is_in_place(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::broadcast ||
          operation == Operation::reduce;
@@ -22,21 +23,22 @@ constexpr bool is_in_place(Operation operation) {
 
 class HostsBackend::Crossing {
  public:
-  // Copies what has to be. `slot` tells apart those that there are at a time. The first three must
-  // outlive this, and the collective's counts and memory the call.
+  // Makes the necessary copies. `slot` distinguishes crossings that exist at the same time.
+  // `backend`, `call` and `engine` must outlive this object. The collective's counts and memory
+  // must outlive the call.
   Crossing(HostsBackend& backend, const Call& call, EngineCommunicator& engine,
            const Collective& collective, std::size_t slot = 0);
-  ~Crossing();  // Gives up what is under way: EngineCommunicator::give_up().
+  ~Crossing();  // Gives up a running call: EngineCommunicator::give_up().
   Crossing(const Crossing&) = delete;
   Crossing& operator=(const Crossing&) = delete;
 
-  // One is under way at a time, of an engine's communicator.
+  // At most one runs at a time on an engine's communicator.
   void start();
 
   // Blocking: until it is complete. Errors: as Backend::run().
   void wait();
 
-  // Copies the result to where it belongs.
+  // Copies the result to its destination.
   void deliver();
 
  private:
@@ -46,7 +48,7 @@ class HostsBackend::Crossing {
   const Call& call_;
   EngineCommunicator& engine_;
   Collective collective_;
-  const Buffer result_;  // Where it belongs.
+  const Buffer result_;  // Destination of the result.
   std::shared_ptr<std::vector<std::shared_ptr<const void>>> kept_;
   bool is_under_way_ = false;
 };

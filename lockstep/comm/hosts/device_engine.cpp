@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-// Of ranks of one host: the first opens it on loopback, and its port and token pass through the
-// switchboard, which reaches nobody else.
+// Opens a store for ranks of one host: the first rank opens it on loopback. Its port and token go
+// through the switchboard, which only they can reach.
 std::shared_ptr<Store> open_store(HostSession& session, const DeviceMembers& members,
                                   Deadline deadline) {
   const std::string key = "store of group " + members.name;

@@ -1,4 +1,4 @@
-// How the groups of a job come to NCCL, where ranks have CUDA buffers.
+// Connects the groups of a job to NCCL, for CUDA buffers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,9 +14,9 @@ namespace lockstep {
 
 struct DeviceEngineOptions {
   std::shared_ptr<HostSession> session;
-  std::shared_ptr<Store> store = {};  // The job's; null where one host's ranks need none.
-  std::string keys = {};              // What keys in it begin with: CommunicatorOptions.
-  NetworkInterface interface = {};    // Through which ranks of other hosts are reached.
+  std::shared_ptr<Store> store = {};  // The job's store; null if all ranks are on one host.
+  std::string keys = {};              // Prefix of its keys: CommunicatorOptions.
+  NetworkInterface interface = {};    // Interface to ranks on other hosts.
   int world_size = 1;
 };
 

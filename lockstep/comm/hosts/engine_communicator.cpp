@@ -26,12 +26,13 @@ constexpr std::chrono::seconds time_to_cancel{3};
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
 
-// Of what LOCKSTEP_ENGINE_SWAPS is for. Beside Gloo's ring a swap of 64 KB took 0.6 times as long,
-// on a link as fast as memory; on 1 Gbit/s one of 1 MB as long, and one of 8 MB 1.08 times as long.
+// Limit for LOCKSTEP_ENGINE_SWAPS. Compared with Gloo's ring, a swap of 64 KB took 0.6 times as
+// long on a link as fast as memory. On 1 Gbit/s, 1 MB took equally long, and 8 MB 1.08 times as
+// long.
 constexpr std::size_t most_swapped_bytes = std::size_t{256} << 10;
 
-// A thread that stays in an engine uses what the end of the process would destroy: the engine's
-// library and its memory. Exit handlers of before this are not called.
+// A thread that stays in an engine uses the engine's library and its memory, which the end of the
+// process would destroy. So exit handlers registered before this are not called.
 void leave_without_destructors() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -46,7 +47,7 @@ void leave_without_destructors() {
 
 }  // namespace
 
-// Shared with its thread, which may never come back from a call.
+// Shared with its thread, which may never return from a call.
 class EngineCommunicator::Caller {
  public:
   explicit Caller(CommunicatorOptions options) : options_(std::move(options)) {}
@@ -55,7 +56,7 @@ class EngineCommunicator::Caller {
     self->thread_ = start_thread(&Caller::loop, self);
   }
 
-  // Lets the thread do `job`, which is `what`. `keep_alive` lives until it has.
+  // Makes the thread run `job`, described by `what`. `keep_alive` lives until the job is done.
   void start(std::function<void()> job, std::shared_ptr<const void> keep_alive, std::string what) {
     const std::lock_guard lock(mutex_);
     check(job_ == nullptr, "a call of an engine was started before the last one had ended");
@@ -104,8 +105,8 @@ class EngineCommunicator::Caller {
               size());
   }
 
-  // From the thread of the communicator's owner. What is stuck in a call stays with its thread, and
-  // so does an end that waits for peers: oneCCL's does.
+  // Called by the thread of the communicator's owner. A call that is stuck stays with its thread.
+  // So does an end that waits for peers, as oneCCL's does.
   void end() {
     std::unique_lock lock(mutex_);
     ending_ = true;
@@ -220,11 +221,12 @@ class EngineCommunicator::Caller {
   }
 
   const CommunicatorOptions options_;
-  std::unique_ptr<PluginCommunicator> made_;  // The thread's, and for cancel() once is_made_.
+  std::unique_ptr<PluginCommunicator> made_;  // Owned by the thread; for cancel() too once
+                                              // is_made_.
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void()> job_;  // Null when there is none, or it is done.
+  std::function<void()> job_;  // Null without a job, or when it is done.
   std::shared_ptr<const void> keep_alive_;
   std::string what_;
   std::exception_ptr error_;
@@ -261,7 +263,7 @@ bool EngineCommunicator::can_cancel() const { return caller_->can_cancel(); }
 
 void EngineCommunicator::start(const Collective& collective,
                                std::shared_ptr<const void> keep_alive) {
-  // By value: the caller may be gone before a call that cannot be cancelled returns.
+  // A copy: the caller may be gone before a call that cannot be cancelled returns.
   std::vector<std::size_t> counts(collective.counts.begin(), collective.counts.end());
   caller_->start(
       [caller = caller_.get(), owned = collective, counts = std::move(counts)]() mutable {

@@ -1,9 +1,8 @@
 // An engine's communicator, and the thread that calls it.
 //
-// Engines block, some of them for ever when a peer is gone; so each communicator has a thread of
-// its own, for which the caller waits with a deadline. A call that is given up is cancelled where
-// the engine can do that; where it cannot, its thread and the memory that it works on are never
-// taken back.
+// Engines block, and some never return when a peer is gone. So each communicator has its own
+// thread, and the caller waits for it with a deadline. A call that is given up is cancelled if the
+// engine can. If it cannot, its thread and the memory of the call are never freed.
 //
 // Thread safety: one thread at a time.
 
@@ -21,11 +20,11 @@ namespace lockstep {
 
 class EngineCommunicator {
  public:
-  // Called every 20 ms while the engine is waited for; may throw, which gives the call up.
+  // Called every 20 ms during a wait for the engine. May throw, which gives the call up.
   using Watch = std::function<void()>;
 
-  // Collective over its members. Blocks until the engine has made it. Errors: the engine's, or
-  // `watch`'s; timeout.
+  // Collective over its members. Blocks until the engine has made it. Errors: the engine's, those
+  // of `watch`, timeout.
   EngineCommunicator(CommunicatorOptions options, const Watch& watch);
   ~EngineCommunicator();
   EngineCommunicator(const EngineCommunicator&) = delete;
@@ -33,25 +32,25 @@ class EngineCommunicator {
 
   int rank() const;
 
-  // The group has failed: the destructor hardly waits for the engine, which may wait for those who
-  // are gone.
+  // Says that the group has failed. The destructor then hardly waits for the engine, which may wait
+  // for lost peers.
   void expect_no_peers();
 
-  // Whether nothing touches a call's memory any more once wait() has thrown. Where it is not so,
-  // buffers must be kept alive by `keep_alive`.
+  // Whether a call's memory is untouched after wait() has thrown. If false, `keep_alive` must keep
+  // the buffers alive.
   bool can_cancel() const;
 
-  // Starts `collective`, composed of others where the engine does not do it, or does it worse.
-  // Counts are of the members, as in Backend::run(). Nothing else is called before wait() has
-  // returned, or give_up().
+  // Starts `collective`. Composes it of other collectives if the engine lacks it or is slower.
+  // Counts are those of the members, as in Backend::run(). No other member is called before wait()
+  // or give_up() has returned.
   void start(const Collective& collective, std::shared_ptr<const void> keep_alive);
 
-  // Blocks until what was started is complete. Errors: as the constructor's; after any of them
-  // nothing but the destructor is called.
+  // Blocks until the started call is complete. Errors: as the constructor's; only the destructor
+  // may follow.
   void wait(Deadline deadline, const Watch& watch);
 
-  // Instead of wait(), by a caller that has failed meanwhile. Nothing when nothing is under way.
-  // Blocking: until an engine that can cancel has let go of the call's memory.
+  // Ends the call instead of wait(), for a caller that has failed meanwhile. Does nothing without a
+  // running call. Blocking: until an engine that can cancel no longer uses the call's memory.
   void give_up() noexcept;
 
  private:

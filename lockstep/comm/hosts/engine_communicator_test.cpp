@@ -1,5 +1,5 @@
-// The thread of an engine's communicator, and how its calls are waited for and given up. The engine
-// is a table of functions of this file.
+// Tests the thread of an engine's communicator, and how calls are waited for and given up. The
+// engine is a table of functions in this file.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/hosts/engine_communicator.h"
@@ -23,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::fault_of;
 
-// An engine whose calls return when they are let go.
+// An engine whose calls return when the gate opens.
 struct Gate {
   std::mutex mutex;
   std::condition_variable changed;
@@ -78,7 +78,7 @@ lockstep_engine table(Cancelling how) {
   return made;
 }
 
-// For the life of the process: a thread that stays in a call ends its communicator after the test.
+// Lives as long as the process: a thread that stays in a call ends its communicator after the test.
 const Engine& engine_of(Cancelling how) {
   static const lockstep_engine abis[] = {table(Cancelling::at_once), table(Cancelling::late),
                                          table(Cancelling::never)};
@@ -96,7 +96,7 @@ class Calls : public testing::Test {
     return make(engine_of(how), {0});
   }
 
-  // Rank 0 of them.
+  // Makes it as rank 0 of the members.
   static std::unique_ptr<EngineCommunicator> make(const Engine& engine,
                                                   const std::vector<int>& members) {
     CommunicatorOptions options;
@@ -125,7 +125,7 @@ TEST_F(Calls, AreCompleteWhenTheyHaveBeenWaitedFor) {
     communicator->wait(in(10s), [] {});
     EXPECT_EQ(values_->front(), static_cast<float>(call));
   }
-  communicator->give_up();  // Nothing is under way.
+  communicator->give_up();  // No call is running.
   EXPECT_FALSE(gate_.is_cancelled);
 }
 
@@ -153,7 +153,7 @@ TEST_F(Calls, AreCancelledAtTheirDeadline) {
   communicator->start(all_reduce(), values_);
   EXPECT_EQ(fault_of([&] { communicator->wait(in(50ms), [] {}); }), Fault::timeout);
   EXPECT_TRUE(gate_.is_cancelled);
-  EXPECT_EQ(values_.use_count(), 1);  // The call has let go of its memory.
+  EXPECT_EQ(values_.use_count(), 1);  // The call no longer uses its memory.
 }
 
 TEST_F(Calls, AreCancelledWhenTheirWatchThrows) {
@@ -174,7 +174,7 @@ TEST_F(Calls, AreCancelledByACallerThatHasFailed) {
   EXPECT_EQ(values_.use_count(), 1);
 }
 
-// With a peer that has ten more of each.
+// Swaps with a peer whose elements are all larger by ten.
 int swap_with_peer(void*, const lockstep_buffer* input, const lockstep_buffer* output,
                    const std::size_t*, const std::size_t*, lockstep_engine_error*) {
   for (std::size_t i = 0; i < input->count; ++i)
@@ -189,8 +189,8 @@ TEST_F(Calls, OfTwoMembersSwapWhatIsShortWhereTheEngineAsksForIt) {
   constexpr float own_sum = 1 + 1;
   abi.all_to_all = swap_with_peer;
   abi.flags = LOCKSTEP_ENGINE_SWAPS;
-  // The sum of one element, which all have where they were swapped: the engine's own adds one to
-  // the first.
+  // Returns the sum of one element. All elements have it if they were swapped; the engine's own
+  // all_reduce adds one to the first.
   const auto sum_of = [&](const std::vector<int>& members, std::size_t count) {
     const auto communicator = make(swapping, members);
     std::vector<float> values(count, 1);
@@ -238,7 +238,7 @@ TEST_F(CallsAtExitDeathTest, LeaveTheProcessItsExitCodeAndNothingIsDestroyedUnde
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        std::atexit([] { std::abort(); });  // As what an engine's library destroys at the end.
+        std::atexit([] { std::abort(); });  // Stands for an exit handler of an engine's library.
         auto communicator = make(Cancelling::never);
         gate_.is_open = false;
         communicator->start(all_reduce(), values_);

@@ -1,8 +1,7 @@
-// Which ranks of a group share a host, and how what passes between hosts is cut into slices.
+// Maps the ranks of a group to hosts, and cuts the data between hosts into slices.
 //
-// There are as many slices as the smallest number of ranks on a host. Slice s is exchanged by the
-// local ranks s of all hosts, so that each byte crosses a host's link once; surplus local ranks
-// own none.
+// The number of slices is the smallest number of ranks on a host. The local ranks s of all hosts
+// exchange slice s, so each byte crosses a host's link once. Surplus local ranks own no slice.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,15 +13,15 @@ namespace lockstep {
 
 class HostMap {
  public:
-  // `host_of` has a number for each rank of the group; those of one host have the same.
+  // `host_of` has a number for each rank of the group; equal numbers mean one host.
   HostMap(const std::vector<int>& host_of, int rank);
 
-  // Hosts are counted in the order of their first rank.
+  // Hosts are numbered in the order of their first rank.
   int hosts() const { return static_cast<int>(ranks_.size()); }
   int host_of(int rank) const { return place_of(rank).host; }
   const std::vector<int>& ranks(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
 
-  // This rank's host, and its place there.
+  // This rank's host, and its rank there.
   int host() const { return mine_.host; }
   int local_rank() const { return mine_.local; }
   int local_size() const { return static_cast<int>(ranks(host()).size()); }
@@ -31,7 +30,7 @@ class HostMap {
   int slices() const { return slices_; }
   bool owns_slice() const { return local_rank() < slices_; }
 
-  // The members of a slice's communicator, by host.
+  // Returns the members of a slice's communicator, by host.
   std::vector<int> slice_ranks(int slice) const;
 
  private:

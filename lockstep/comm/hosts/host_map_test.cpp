@@ -39,7 +39,7 @@ TEST(Slices, CutWholeCacheLinesAndNothingTwice) {
     for (const int slices : {1, 2, 3, 8}) {
       const Counts counts = cut(count, 4, slices, slices + 2);
       EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), count);
-      EXPECT_EQ(counts[static_cast<std::size_t>(slices)], 0U);  // Surplus ranks own none.
+      EXPECT_EQ(counts[static_cast<std::size_t>(slices)], 0U);  // Surplus ranks own no slice.
       std::size_t begin = 0;
       for (int s = 0; s < slices; ++s) {
         if (counts[static_cast<std::size_t>(s)] > 0) {
@@ -50,7 +50,7 @@ TEST(Slices, CutWholeCacheLinesAndNothingTwice) {
     }
 }
 
-// All parts numbered through, so that any element that is lost or comes twice is seen.
+// All parts are numbered in one sequence, so that a lost or repeated element shows.
 TEST(Slices, PartsThatAreCutComeTogetherAgain) {
   const std::vector<std::vector<int>> layouts{{0, 0, 1, 1}, {0, 1, 0, 1, 0}, {0, 0, 0, 1}, {0, 1}};
   for (const auto& layout : layouts) {
@@ -108,7 +108,7 @@ TEST(KeptMemory, LetsRegisteredMemoryGoWithItsLastHandle) {
   auto held = kept.owner_of({.data = data, .count = 16});
   EXPECT_NE(held, nullptr);
   memory = {};
-  EXPECT_FALSE(alive.expired());  // A call still works on it.
+  EXPECT_FALSE(alive.expired());  // A call still uses it.
   held = nullptr;
   EXPECT_TRUE(alive.expired());
   EXPECT_EQ(kept.owner_of({.data = data, .count = 16}), nullptr);

@@ -15,14 +15,13 @@
 namespace lockstep {
 namespace {
 
-// Of a slice that is on its way at a time: as much as bounds the scratch memory, and as little as
-// lets the host's ranks work on other pieces meanwhile, but not less than an engine needs to be
-// quick.
+// Slice size in flight: small enough to overlap with local work, large enough for the engine,
+// bounded by scratch memory.
 constexpr std::size_t most_piece_bytes = std::size_t{4} << 20;
 constexpr std::size_t least_piece_bytes = std::size_t{1} << 20;
 constexpr std::size_t usual_pieces = 4;
 
-// Of a user's memory that is copied for an engine at a time: stays in cache.
+// Bytes of user memory copied for an engine at a time; they stay in cache.
 constexpr std::size_t staged_bytes = std::size_t{2} << 20;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
@@ -78,14 +77,15 @@ void HostsBackend::run(const Collective& collective) {
       return one_rank_a_host ? by_engine_alone(call) : reduce_scatter(call);
     case Operation::gather:
     case Operation::scatter:
-    case Operation::all_to_all:  // Nothing of these crosses a link twice: hosts need not help.
+    case Operation::all_to_all:  // No data of these crosses a link twice, so hosts need not combine
+                                 // it.
       return by_all_ranks(call);
     default:
-      return;  // A barrier has happened when all have entered.
+      return;  // A barrier is complete when all ranks have entered.
   }
 }
 
-// The collective's output in pieces of at most `most` elements, which all ranks cut alike.
+// Returns the collective's output in pieces of at most `most` elements; all ranks cut alike.
 std::vector<HostsBackend::Piece> HostsBackend::pieces_of(const Call& call, std::size_t most) const {
   const Buffer& data = call.outer.output;
   std::vector<Piece> pieces;
@@ -97,8 +97,8 @@ std::vector<HostsBackend::Piece> HostsBackend::pieces_of(const Call& call, std::
   return pieces;
 }
 
-// Each piece passes three stages, on the host, between hosts, and on the host. While the engine has
-// one of them, this rank works on the pieces before and after it.
+// Each piece passes three stages: on the host, between hosts, and on the host again. While the
+// engine has one piece, this rank works on the pieces before and after it.
 template <class Before, class Cross, class After>
 void HostsBackend::in_stages(const std::vector<Piece>& pieces, Before before, Cross cross,
                              After after) {
@@ -123,7 +123,7 @@ void HostsBackend::by_engine_alone(const Call& call) {
   step.signature.op = call.sums;
   if (engine.can_cancel() || !is_in_place(step.signature.operation)) {
     cross(call, engine, step);
-  } else {  // Some ranks may have to copy, and all cut as they do.
+  } else {  // Some ranks may have to copy; all ranks cut as those do.
     in_stages(
         pieces_of(call, staged_bytes / size_of(call.dtype)), [](const Piece&) {},
         [&](const Piece& piece) {
@@ -148,7 +148,7 @@ void HostsBackend::by_all_ranks(const Call& call) {
 
 // --- Two levels ----------------------------------------------------------------------------------
 
-// With slices, and this rank's of them in memory of ours.
+// Returns pieces with slices, and this rank's slices in scratch memory.
 std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call) {
   const Buffer& data = call.outer.output;
   const auto slices = static_cast<std::size_t>(map_.slices());
@@ -159,8 +159,8 @@ std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call
   for (Piece& piece : pieces) {
     piece.slices = cut(piece.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
     const std::size_t mine = piece.slices[static_cast<std::size_t>(map_.local_rank())];
-    // A cache line more than the most: slices are cut at cache lines, and all of a slot get one
-    // room.
+    // One cache line more than `most`: slices are cut at cache lines, and all pieces of a slot
+    // share one buffer.
     const std::size_t room = most + cache_line / size_of(call.dtype);
     check(mine <= room, "a slice is larger than its room");
     piece.mine = kept_.scratch(piece.slot, like(data, room));
@@ -169,7 +169,7 @@ std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call
   return pieces;
 }
 
-// And reduce, of which only one host, and there only one rank, gets the result.
+// Does reduce too, whose result only one rank on one host gets.
 void HostsBackend::all_reduce(const Call& call) {
   const bool to_all = call.outer.signature.operation == Operation::all_reduce;
   const bool has_result = to_all || call.root_is_here;
@@ -206,7 +206,7 @@ void HostsBackend::broadcast(const Call& call) {
       });
 }
 
-// Null where this rank owns no slice.
+// Returns null when this rank owns no slice.
 std::unique_ptr<HostsBackend::Crossing> HostsBackend::crossing_of(const Call& call,
                                                                   Operation operation,
                                                                   const Piece& piece) {
@@ -216,7 +216,7 @@ std::unique_ptr<HostsBackend::Crossing> HostsBackend::crossing_of(const Call& ca
                                     piece.slot);
 }
 
-// Each host's block is put together there, sent slice by slice, and shared there.
+// Each host's block is joined there, sent slice by slice, and shared there.
 void HostsBackend::all_gather(const Call& call) {
   const Buffer& output = call.outer.output;
   const HostBlocks blocks(map_, call.counts(), size_of(call.dtype));

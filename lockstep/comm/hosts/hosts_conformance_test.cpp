@@ -1,4 +1,4 @@
-// Every engine over the whole conformance suite: alone, and between hosts with shared memory
+// Runs the whole conformance suite on every engine: alone, and between hosts with shared memory
 // inside.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -28,7 +28,7 @@ const Ranks whole_suite("whole conformance suite across hosts", [](const Rank& r
   destroy_process_group(group);
 });
 
-// A rank's data before a collective of large buffers; what any of them have in common, by element.
+// The common value of all ranks at element i, before a collective of large buffers.
 double common(std::size_t i) { return static_cast<double>(i % 1009); }
 
 void expect_each(const double* data, std::size_t count, double times, double plus) {
@@ -39,11 +39,11 @@ void expect_each(const double* data, std::size_t count, double times, double plu
 
 const Ranks large_buffers("large buffers across hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
-  // More than is copied, or on its way, at a time, and no multiple of that.
+  // More than is copied, or in flight, at a time, and not a multiple of that.
   const std::size_t count = (std::size_t{17} << 20) / sizeof(double) + 3;
   const RegisteredMemory registered = group.allocate(count * sizeof(double));
   std::vector<double> any(count);
-  // One rank's memory need not be copied where all others' must be.
+  // One rank's memory need not be copied, while all others' must be.
   double* data = group.rank() == 0 ? static_cast<double*>(registered.data()) : any.data();
   const Buffer buffer{.data = data, .count = count, .dtype = DType::float64};
   const auto fill = [&] {
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Conformance, Engines,
                                          Case{"oneccl", {"aabb", "shm+oneccl"}}),
                          name_of);
 
-// MPI knows only ranks that its launcher has started.
+// MPI knows only ranks that its launcher started.
 class Mpi : public testing::TestWithParam<HostLayout> {
  protected:
   void SetUp() override {

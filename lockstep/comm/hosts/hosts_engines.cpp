@@ -1,4 +1,4 @@
-// The communicators that HostsBackend has engines make.
+// Makes HostsBackend's communicators through engines.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ std::unique_ptr<EngineCommunicator> HostsBackend::make_engine(const Call& call,
   options.name = fmt::format("{}/{}", group_, what);
   options.local = local;
   options.timeout = until(call.deadline);
-  // Whoever waits for a call has its deadline, and cancels it.
+  // The waiting caller has its own deadline, and cancels the call.
   options.call_timeout = std::chrono::hours(24 * 365);
   try {
     return std::make_unique<EngineCommunicator>(std::move(options),

@@ -1,5 +1,4 @@
-// Ranks of several hosts that die, differ, are late or give up: what those of the other hosts
-// learn.
+// Tests what ranks on other hosts learn about ranks that die, differ, are late or give up.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -58,8 +57,8 @@ double seconds_since_written(const std::filesystem::path& file) {
   return seconds_since(Clock::time_point(Clock::duration(then)));
 }
 
-// Until an Error ends it, which must come within a second of the death that is written in the
-// scratch folder, and name it.
+// Runs until an Error ends it. The Error must name the death written in the scratch folder, and
+// come within a second of it.
 void reduce_until(const ProcessGroup& group, const Rank& rank, int dead, int signal) {
   std::vector<float> values(some, 1);
   try {
@@ -86,7 +85,7 @@ const Ranks killed("killed across hosts", [](const Rank& rank) {
   reduce_until(group, rank, 2, SIGKILL);
 });
 
-// Rank 3, which shares a host with it, knows the signal and tells the other host.
+// Rank 3 shares its host, so it knows the signal and tells the other host.
 TEST_P(AcrossHosts, AKilledRankIsNamedWithItsSignalOnEveryHost) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   const auto exits = killed.run(4, 30s);
@@ -115,7 +114,7 @@ const Ranks killed_while_idle("killed while others are in an engine", [](const R
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(some, 1);
   group.all_reduce(buffer_of(values));
-  if (rank.rank == 3) {  // The others wait for it inside of a collective.
+  if (rank.rank == 3) {  // The others wait for it in a collective.
     std::this_thread::sleep_for(300ms);
     write_now(rank.scratch / "death");
     ::raise(SIGSEGV);
@@ -146,7 +145,7 @@ TEST_P(AcrossHosts, AMismatchIsNamedOnEveryHostBeforeMemoryIsTouched) {
   EXPECT_TRUE(all_succeeded(differ.run(4, 30s)));
 }
 
-// Rank 1 has no slice: it hears of the other host by way of rank 0, with whom it disagrees.
+// Rank 1 has no slice: it hears of the other host through rank 0, whose call differs from its own.
 const Ranks differ_here("differ on a host with surplus ranks", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(8, 7);
@@ -179,7 +178,7 @@ const Ranks drops("drops a sub-group across hosts", [](const Rank& rank) {
           << error.what();
     }
   }
-  group.barrier();  // Which goes on.
+  group.barrier();  // The group continues.
   destroy_process_group(group);
 });
 
@@ -222,7 +221,7 @@ TEST_P(AcrossHosts, WhoComesTooLateIsNamedOnEveryHost) {
   EXPECT_TRUE(all_succeeded(late.run(4, 40s)));
 }
 
-// Far less than a second beyond the deadline, whoever it is that does not come.
+// Far less than a second beyond the deadline, whichever rank is missing.
 double seconds_until_timeout(const ProcessGroup& group, std::string* text) {
   const auto begin = Clock::now();
   EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 200ms}); }, text), Fault::timeout);
@@ -249,7 +248,7 @@ TEST_P(AcrossHosts, ATimeoutComesAtItsDeadlineWhenAWholeHostIsLate) {
   EXPECT_TRUE(all_succeeded(whole_host_late.run(2, 40s)));
 }
 
-// Rank 2 waits for rank 3 as well, and to a later deadline.
+// Rank 2 also waits for rank 3, with a later deadline.
 const Ranks one_late("one of a host late", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
@@ -465,10 +464,10 @@ TEST(JoinHosts, RanksThatAskForDifferentBackendsAllLearnIt) {
   HostLayout::unset();
 }
 
-// Far less than the time that a rank would else wait for those that never come.
+// Far less than the time that a rank would otherwise wait for ranks that never come.
 constexpr auto at_once = 20.0;
 
-// On one host, where some ranks meet by shared memory alone.
+// On one host, where some ranks use only shared memory.
 void expect_disagreement(const InitOptions& options, const char* what) {
   const auto begin = Clock::now();
   std::string text;
@@ -502,7 +501,7 @@ TEST(JoinHosts, RanksOfOneHostMayNameItsSharedMemoryDifferently) {
   EXPECT_TRUE(all_succeeded(differ_in_name_only.run(2, 30s)));
 }
 
-// One port for all ranks of a run, that nobody else has.
+// Returns one port for all ranks of a run, which no other run has.
 int port_for(const Rank& rank) {
   const auto file = rank.scratch / "port";
   if (rank.rank == 0) {

@@ -24,8 +24,8 @@
 namespace lockstep {
 namespace {
 
-// LOCKSTEP_JOB_TOKEN can be read once, but a process may have several groups. One of a single host
-// may have read it.
+// LOCKSTEP_JOB_TOKEN can be read once, but a process may have several groups. A group on a single
+// host may have read it already.
 const std::optional<JobToken>& token_of_environment() {
   static const std::optional<JobToken> token = [] {
     auto read = read_job_token();
@@ -59,10 +59,10 @@ std::pair<std::string, int> address_of(const std::string& text, std::string_view
   return *address;
 }
 
-// What rank 0 tells the others by MPI. An MPI communicator may be one of several in a job, so the
-// job gets a name for it alone.
+// Rank 0's message to the others by MPI. A job may have several MPI communicators, so each gets its
+// own name for the job.
 struct Announcement {
-  char problem[512];  // Why there is no store; else empty.
+  char problem[512];  // Reason why there is no store; else empty.
   char host[64];
   std::int32_t port;
   char job_id[64];
@@ -83,8 +83,9 @@ void tell_all(const void* world, Announcement& announcement) {
     throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
 }
 
-// Where rank 0 listens for those who come to `host`: what that names here. Names of a host often
-// stand for its loopback in its own /etc/hosts, where nobody else could reach it.
+// Returns the address where rank 0 listens for ranks that connect to `host`: the one that this name
+// has here. A host's name often stands for loopback in its own /etc/hosts, where no other host
+// could reach it.
 std::string listening_address(const std::string& host, const std::string& interface) {
   for (const SocketAddress& address : resolve(host, 1)) {
     const std::string text = host_and_port(to_text(address))->first;
@@ -93,8 +94,8 @@ std::string listening_address(const std::string& host, const std::string& interf
   return choose_interface(interface, "").address;
 }
 
-// Ranks of which MPI alone knows: rank 0 opens a store and MPI tells the others where, and the
-// token.
+// For ranks that only MPI knows: rank 0 opens a store, and MPI sends its address and the token to
+// the others.
 JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std::string& interface,
                      Deadline deadline) {
   const MpiWorld world = identify_by_mpi(communicator);
@@ -141,7 +142,7 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
                         Deadline deadline) {
   const auto [host, port] = address_of(who.master, "the job's master address");
   JobStore made{.token = token_of(who, deadline), .host = host};
-  // Those who connect would else wait for a store that rank 0 refuses to open.
+  // Checked on all ranks: others would wait for a store that rank 0 refuses to open.
   if (!made.token)
     for (const SocketAddress& address : resolve(host, port))
       require_protection(address, host, false, "the job's store");

@@ -1,4 +1,4 @@
-// The store through which ranks of several hosts find each other, wherever it comes from.
+// Finds or opens the store through which ranks on several hosts find each other.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,19 +14,19 @@ namespace lockstep {
 
 struct JobStore {
   std::shared_ptr<Store> store = {};
-  std::optional<JobToken> token;  // Of the job, where there is one.
-  std::string host;               // Where the store is: empty when that is not known.
+  std::optional<JobToken> token;  // The job's token, if it has one.
+  std::string host;               // Host of the store; empty when unknown.
 };
 
-// Launchers' variables together may be too long for a handshake: a name of the job that is not.
+// Returns a short name for the job: launchers' variables may be too long for a handshake.
 std::string member_id(const std::string& job_id);
 
 // Whether an MPI launcher started this process.
 bool is_under_mpi(const LaunchEnvironment& who);
 
-// Who this process is in `communicator`, an MPI_Comm* that the program hands over, or in the whole
-// job when that is null; collective over it. Errors: unsupported without MPI, or with too low a
-// thread level.
+// Returns this process's place in `communicator`, an MPI_Comm* from the program, or in the whole
+// job when it is null. Collective over it. Errors: unsupported without MPI, or when its thread
+// level is too low.
 struct MpiWorld {
   const void* handle = nullptr;  // lockstep_engine_config::world.
   int rank = 0;
@@ -34,11 +34,12 @@ struct MpiWorld {
 };
 MpiWorld identify_by_mpi(const void* communicator);
 
-// The user's store; else that of the job's agents; else torchrun's; else one that rank 0 opens at
-// the job's master address; else, under MPI, one that rank 0 opens anywhere and MPI tells of.
-// `interface` is where rank 0 listens when nothing else says it. `who` may gain a name for the job.
-// Blocking: until it is there. Errors: misuse when there is none of these, and for one on the
-// network without a token; timeout; unsupported.
+// Returns the first of these that exists: the user's store, the store of the job's agents,
+// torchrun's, one that rank 0 opens at the job's master address. Otherwise, under MPI, rank 0 opens
+// one on any port and MPI broadcasts its address. `interface` is where rank 0 listens when nothing
+// else decides it. `who` may get a name for the job.
+// Blocking: until the store is there. Errors: misuse when none of these exists, and for a store on
+// the network without a token; timeout; unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline);
 

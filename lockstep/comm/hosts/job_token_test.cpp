@@ -80,7 +80,7 @@ void expect_no_dump_to_show_the_token() {
     ADD_FAILURE() << "the token is in " << mapping;
 }
 
-// Each rank gets the token by the environment, and backwards what it is to look for.
+// Each rank gets the token in the environment, and reversed the text to search for.
 void run_with_token(const test::Ranks& ranks, int count) {
   const JobToken token = make_job_token();
   ::setenv("LOCKSTEP_JOB_TOKEN", std::string(token.text()).c_str(), 1);
@@ -115,7 +115,7 @@ TEST(TokenMemory, OfARankOfTwoHostsIsNotDumped) {
   test::HostLayout::unset();
 }
 
-// As a launcher has it, for hosts that come later.
+// Keeps the token as a launcher does, for hosts that come later.
 const test::Ranks shakes_hands("token in a handshake", [](const test::Rank& rank) {
   const auto token = read_job_token();
   const JobMember member{.job_id = "job", .rank = rank.rank, .world_size = 1};

@@ -29,9 +29,9 @@ std::string option_or_variable(const std::string& option, const char* variable) 
   return told == nullptr ? "" : told;
 }
 
-// The store that the environment leads to serves all groups of a process: were a new one opened for
-// each, a fast rank could come to the last one before rank 0 has left it. Called by one thread at a
-// time, as init_process_group() is.
+// The environment's store serves all groups of a process. With a new one for each group, a fast
+// rank could reach the old store before rank 0 has left it. Called by one thread at a time, like
+// init_process_group().
 JobStore open_or_keep_store(LaunchEnvironment& who, const InitOptions& options,
                             const std::string& interface, Deadline deadline) {
   if (options.store || options.mpi_communicator != nullptr)
@@ -53,7 +53,7 @@ std::map<std::string, std::string> look_at_engines(const std::string& backend, b
   return engines;
 }
 
-// This host's ranks meet under a name that only those who were at the roll call can know.
+// Joins this host's ranks under a name that only ranks of the exchange of cards can know.
 std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& group,
                                        const RollCall& roll, const std::vector<int>& places,
                                        Deadline deadline) {
@@ -67,8 +67,8 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
   return session;
 }
 
-// How the number of ranks that this one was told contradicts its launcher's; else empty. The
-// launcher's counts from here on, so that the ranks meet and all of them learn of it.
+// Returns how this rank's number of ranks contradicts its launcher's; else empty. From then on it
+// uses the launcher's, so that the ranks meet and all learn of the contradiction.
 std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   if (!who.agent_fd || who.store.empty()) return {};
   const int told = std::exchange(who.world_size, AgentLine(*who.agent_fd).world_size(deadline));
@@ -79,7 +79,7 @@ std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   throw Error(Fault::mismatch, fmt::format("rank {} {}", who.rank, text));
 }
 
-// Where the lines put what they hear of lost ranks, also before there is a session.
+// Receives failures of lost ranks from the lines, even before there is a session.
 class FailureInbox {
  public:
   void put(const Failure& failure) {
@@ -102,7 +102,7 @@ class FailureInbox {
   std::optional<Failure> early_;
 };
 
-// MPI must know the ranks by the same numbers as everybody else.
+// Checks that MPI has the same rank numbers as the launcher.
 const void* world_for(const std::string& engine, const LaunchEnvironment& who,
                       const InitOptions& options) {
   if (engine != "mpi") return nullptr;
@@ -113,7 +113,7 @@ const void* world_for(const std::string& engine, const LaunchEnvironment& who,
                           who.world_size, world.rank, world.size));
 }
 
-// All with whom this one shares no memory.
+// Returns all ranks that share no memory with this one.
 std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
   std::vector<RemoteRank> remote;
   const auto place = [&](int rank) { return context.places[static_cast<std::size_t>(rank)]; };
@@ -142,7 +142,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   const auto engines = look_at_engines(backend, under_mpi);
   const bool one_host = who.local_world_size == who.world_size && wanted.empty();
   const bool by_torchrun = who.launcher == "torchrun";
-  if (by_torchrun) who.attempt = 0;  // Each of its agents has a count of its own.
+  if (by_torchrun) who.attempt = 0;  // Each of torchrun's agents has its own count.
   const JobStore store = open_or_keep_store(who, options, wanted, deadline);
   if (by_torchrun)
     who.job_id = fmt::format("torchrun {}",

@@ -1,4 +1,4 @@
-// How the ranks of a job on several hosts, or of one host with an engine, come together.
+// Joins the ranks of a job on several hosts, or on one host with an engine.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,18 +13,18 @@
 namespace lockstep {
 
 struct JoinedHosts {
-  std::shared_ptr<HostSession> session;        // With a slot for every rank of the job.
-  std::shared_ptr<HostsContext> context = {};  // Null where shared memory serves all ranks.
+  std::shared_ptr<HostSession> session;        // Has a slot for every rank of the job.
+  std::shared_ptr<HostsContext> context = {};  // Null when shared memory serves all ranks.
   std::string backend = {};
-  std::string why = {};  // It was chosen, for people.
+  std::string why = {};  // Reason for this choice, for messages.
 };
 
-// Collective over the job. `group` names this meeting of its ranks. Blocking and errors: as
+// Collective over the job. `group` names this rendezvous of its ranks. Blocking and errors: as
 // init_process_group().
 JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                        const std::string& group);
 
-// InitOptions::backend, or what LOCKSTEP_BACKEND says.
+// Returns InitOptions::backend, else LOCKSTEP_BACKEND.
 std::string backend_asked_for(const InitOptions& options);
 
 }  // namespace lockstep

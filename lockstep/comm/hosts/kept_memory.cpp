@@ -15,7 +15,7 @@ bool lies_in(const Buffer& buffer, const std::byte* data, std::size_t bytes) {
          std::less_equal<>()(begin + buffer.bytes(), data + bytes);
 }
 
-// Not zeroed: it is written before it is read.
+// Not zeroed: every use writes it before reading.
 std::shared_ptr<std::byte[]> make_scratch(std::size_t bytes) {
   return {static_cast<std::byte*>(::operator new(bytes, alignment)),
           [](std::byte* data) { ::operator delete(data, alignment); }};
@@ -34,7 +34,7 @@ Buffer KeptMemory::scratch(std::size_t which, const Buffer& shape) {
   if (scratch_.size() <= which) scratch_.resize(which + 1);
   Scratch& scratch = scratch_[which];
   if (scratch.bytes < shape.bytes()) {
-    scratch = {};  // The old one goes before the new one comes.
+    scratch = {};  // Frees the old memory before the allocation.
     scratch = {make_scratch(shape.bytes()), shape.bytes()};
   }
   Buffer buffer = shape;

@@ -1,6 +1,6 @@
-// Memory that an engine may still touch when its caller has given up: what keeps it alive.
+// Keeps memory alive that an engine may still use after its caller has given up.
 //
-// Thread safety: none.
+// Thread safety: one thread only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,15 +16,15 @@ namespace lockstep {
 
 class KeptMemory {
  public:
-  // The same memory, of which owner_of() knows from now on.
+  // Registers `memory` for owner_of() and returns it.
   RegisteredMemory add(RegisteredMemory memory);
 
-  // Memory of the group's own for a buffer like `shape`, the `which`th at a time; stays until a
-  // larger one is asked for, or the last call that has it is over.
+  // Returns memory of the group for a buffer like `shape`; `which` numbers those in use at a time.
+  // It stays until a larger one is needed, or until the last call with it ends.
   Buffer scratch(std::size_t which, const Buffer& shape);
 
-  // Whoever holds it keeps all of `buffer` where it is; null for memory that is not known, and for
-  // an empty buffer.
+  // Returns a handle that keeps all of `buffer` valid; null for unknown memory and for an empty
+  // buffer.
   std::shared_ptr<const void> owner_of(const Buffer& buffer) const;
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The others wait a little longer than rank 0, which then tells them who is missing.
+// Other ranks wait a little longer than rank 0, which then tells them who is missing.
 constexpr std::chrono::seconds time_for_news{2};
 
 constexpr std::size_t longest_text = 4096;  // Bytes.
@@ -30,7 +30,7 @@ Json to_json(const RankCard& card) {
           {"engines", card.engines}, {"contradiction", card.contradiction}};
 }
 
-// A text that messages quote.
+// Makes text safe to quote in messages.
 std::string clean(const std::string& text) { return clean_text(text, longest_text); }
 
 RankCard card_of(const Json& json) {
@@ -51,7 +51,7 @@ std::string key_of(const std::string& prefix, int rank) {
   return fmt::format("{}rank/{}", prefix, rank);
 }
 
-// Errors: misuse when another one has put down a card as this rank.
+// Stores this rank's card. Errors: misuse when another process has stored one as this rank.
 void put_down(Store& store, const std::string& prefix, const RankCard& mine) {
   const std::string card = to_json(mine).dump();
   const std::string there = store.compare_set(key_of(prefix, mine.rank), "", card);
@@ -63,7 +63,7 @@ void put_down(Store& store, const std::string& prefix, const RankCard& mine) {
                           mine.rank, other.pid, other.host));
 }
 
-// Rank 0's part.
+// Collects all ranks' cards, on rank 0.
 std::string gather_cards(Store& store, const std::string& prefix, int world_size,
                          Deadline deadline) {
   Json cards = Json::array();

@@ -1,4 +1,5 @@
-// What each rank tells all others through the store when a job begins, and how they exchange it.
+// The cards by which ranks describe themselves to all others when a job begins, and their exchange
+// through the store.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,28 +16,28 @@ namespace lockstep {
 struct RankCard {
   int rank = 0;
   int pid = 0;
-  std::string host;     // For people.
-  std::string place;    // Ranks with the same one can share memory: this_place().
-  std::string address;  // Of its Lines.
-  std::string backend;  // Which it was asked for: InitOptions::backend.
-  // Of the engines that this may come to, why they cannot run here; empty for those that can.
+  std::string host;     // For messages only.
+  std::string place;    // Ranks with equal places can share memory: this_place().
+  std::string address;  // Address of its Lines.
+  std::string backend;  // InitOptions::backend of this rank.
+  // Reason why each engine that the backend may use cannot run here; empty if it can.
   std::map<std::string, std::string> engines;
-  std::string contradiction = {};  // What it was told and its launcher was not; else empty.
+  std::string contradiction = {};  // A setting of this rank that contradicts its launcher; else
+                                   // empty.
 };
 
-// What ranks that can share memory have in common: the kernel as it was booted, the network
-// namespace, in which they meet on an abstract socket, and the user. LOCKSTEP_HOST_ID, when it is
-// set, takes part: ranks with different ones count as ranks of different hosts.
+// Returns a text that is equal on ranks that can share memory: the kernel's boot id, the network
+// namespace, whose abstract sockets they use, and the user. It includes LOCKSTEP_HOST_ID if set:
+// ranks with different values count as ranks of different hosts.
 std::string this_place();
 
 struct RollCall {
-  std::string secret;           // That rank 0 made, and nobody else can guess.
+  std::string secret;           // Made by rank 0; others cannot guess it.
   std::vector<RankCard> cards;  // By rank.
 };
 
-// Collective: all ranks' cards. Keys in the store begin with `prefix`. Blocking: until all have
-// come.
-// Errors: timeout, on all ranks and with all that are missing; corrupt; the store's.
+// Collective: returns all ranks' cards. Keys in the store begin with `prefix`. Blocking: until all
+// ranks have come. Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's.
 RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
                        int world_size, Deadline deadline);
 

@@ -1,4 +1,4 @@
-// A store that one rank opens for others, with its own connection to it.
+// A store server that one rank opens for others, with this rank's own client.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,8 +9,7 @@
 namespace lockstep {
 
 struct ServedStore {
-  // It listens at the address and port that `options` is to connect to; with port 0 at any free
-  // one.
+  // Listens at the address and port in `options`; port 0 takes any free one.
   explicit ServedStore(TcpStoreOptions options)
       : server({.address = options.host,
                 .port = options.port,

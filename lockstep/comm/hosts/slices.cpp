@@ -66,7 +66,7 @@ Counts HostBlocks::elements_by_slice(int owners) const {
 template <class Act>
 void HostBlocks::for_each_run(Act act) const {
   std::size_t among_slices = 0;
-  Counts begin(static_cast<std::size_t>(map_.hosts()), 0);  // In each block, of the slice.
+  Counts begin(static_cast<std::size_t>(map_.hosts()), 0);  // Begin of the slice in each block.
   for (int slice = 0; slice < map_.slices(); ++slice)
     for (int host = 0; host < map_.hosts(); ++host) {
       const std::size_t from = begin[static_cast<std::size_t>(host)];

@@ -12,15 +12,15 @@ namespace {
 
 using Kind = LineFrame::Kind;
 
-// As in shm/meeting.cpp.
+// Same as in shm/meeting.cpp.
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds unfair{1};  // A slice that took longer is not the peer's fault.
-constexpr int enough_slices = 5;           // Before it is called late.
+constexpr std::chrono::seconds unfair{1};  // A longer slice means that this process was stopped.
+constexpr int enough_slices = 5;           // Required before a peer counts as late.
 
-// Limits the entries that one rank has said in one group and nobody has heard. An honest rank is
-// ahead by the collective that it has entered, and by its streams' credit.
+// Limit for the unread entries of one rank in one group. An honest rank is ahead by one collective,
+// and by the credit of its streams.
 constexpr std::size_t max_unheard_bytes = std::size_t{16} << 20;
-constexpr std::size_t entry_cost = 64;  // An empty one's.
+constexpr std::size_t entry_cost = 64;  // Cost of an empty entry.
 
 }  // namespace
 
@@ -141,7 +141,7 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
                                             const std::function<void()>& watch) {
   Inbox& from = inbox(peer);
   Clock::duration overslept{0};  // Time in which this process was stopped.
-  int fair_slices = 0;           // Since then.
+  int fair_slices = 0;           // Normal slices since then.
   std::unique_lock lock(mutex_);
   for (auto before = Clock::now();;) {
     const Deadline end = deadline == no_deadline ? deadline : deadline + overslept;

@@ -1,8 +1,8 @@
-// The lines as one group sees them: all that has come for it and was not taken yet, and its way
-// out.
+// A group's incoming data from its connections, until it is read, and the group's access to its
+// connections.
 //
-// Made by open(), or by the first frame that comes for it before that.
-// Thread safety: the LineGroup's members as lines.h says; take() and tell() are for the lines'
+// Made by open(), or by the first frame that comes for the group before that.
+// Thread safety: the LineGroup's members as in lines.h; take() and tell() are for the lines'
 // thread.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -29,22 +29,22 @@ class GroupLines final : public LineGroup {
   // `ask_to_tell` makes the lines' thread call tell().
   GroupLines(std::uint64_t id, std::function<void()> ask_to_tell);
 
-  // `lines` has one for each rank of the group; null for those of this host.
-  // Errors: misuse when it was opened before, or under another name.
+  // `lines` has one entry for each rank of the group; null for ranks of this host.
+  // Errors: misuse when it is already open, or has another name.
   void open(const std::string& name, const std::vector<int>& world_ranks,
             const std::vector<std::shared_ptr<Line>>& lines);
 
-  // Nobody uses the group any more: what comes for it is thrown away, nobody is called.
+  // Ends use of the group: later data is dropped, and no callback is called.
   void close();
 
-  // Nothing comes any more because this process failed: ends the waiting, and gives the group up.
+  // Ends all waits and gives up the group, after a failure of this process's lines.
   void fail(const Error& error);
   std::uint64_t id() const { return id_; }
 
-  // Takes what a rank of the job has sent on its line. Errors: corrupt.
+  // Handles a frame from a rank of the job. Errors: corrupt.
   void take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame);
 
-  // Calls whoever is to be called.
+  // Calls the pending callbacks.
   void tell(bool of_messages);
 
   void say(int peer, std::string_view entry) override;
@@ -59,14 +59,14 @@ class GroupLines final : public LineGroup {
   void on_message(std::function<void()> act) override;
 
  private:
-  // One remote rank's.
+  // Incoming data of one remote rank.
   struct Inbox {
     Inbox(const std::shared_ptr<Line>& its_line, std::uint64_t group);
 
     const std::shared_ptr<Line> line;
     std::deque<std::string> entries = {};
-    std::string begun = {};   // An entry of which more is to come.
-    std::size_t unheard = 0;  // Bytes of both.
+    std::string begun = {};   // An incomplete entry.
+    std::size_t unheard = 0;  // Bytes of `entries` and `begun`.
     OutStream out;
     InStream in;
   };
@@ -78,18 +78,18 @@ class GroupLines final : public LineGroup {
   const std::uint64_t id_;
   const std::function<void()> ask_to_tell_;
 
-  mutable std::mutex mutex_;  // Guards what follows, up to the next mutex.
+  mutable std::mutex mutex_;  // Guards the members below, up to the next mutex.
   std::condition_variable heard_;
   std::string name_;  // Empty before open().
   bool closed_ = false;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
-  std::vector<Inbox*> by_rank_;                    // The group's; fixed from open() on.
-  std::optional<GivenUp> given_up_;                // By a remote rank; the first one counts.
-  bool asked_ = false;                             // A remote rank asked who is absent here.
-  std::optional<Error> failed_;                    // The lines' thread.
-  std::atomic<bool> gave_up_{false};               // Here.
+  std::vector<Inbox*> by_rank_;                    // By rank of the group; fixed from open() on.
+  std::optional<GivenUp> given_up_;                // The first one given by a remote rank.
+  bool asked_ = false;                // A remote rank asked which ranks are absent here.
+  std::optional<Error> failed_;       // Failure of the lines' thread.
+  std::atomic<bool> gave_up_{false};  // This rank gave up.
 
-  std::mutex telling_;  // Guards the rest: held while somebody is called.
+  std::mutex telling_;  // Guards the members below; held during callbacks.
   std::function<void(const GivenUp&)> on_give_up_;
   std::function<void()> on_question_;
   std::function<void()> on_message_;

@@ -1,7 +1,7 @@
-// One TCP connection to a rank of another host, after the handshake.
+// One TCP connection to a rank on another host, after the handshake.
 //
-// Thread safety: send(), queued() and is_full() may be called from any thread; the rest is for the
-// lines' thread alone. Blocking: never.
+// Thread safety: any thread may call send(), queued() and is_full(); all other members are for the
+// lines' thread. Blocking: never.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,28 +26,28 @@ class Line {
   // `wake` is called when the lines' thread should wait for room to send.
   Line(FileDescriptor socket, std::function<void()> wake);
 
-  // Frames arrive in the order in which they were sent. What the socket does not take at once is
-  // kept; nothing is sent after the line has ended.
+  // Frames arrive in the order of sending. Bytes that the socket does not take at once are queued.
+  // After the end of the connection nothing is sent.
   void send(const LineFrame& frame);
   std::size_t queued() const { return queued_; }  // Bytes that the socket has not taken.
 
-  // Whether so much is queued that streams should wait, so that other frames are not late. Then
-  // take_refused() is true once there is room again.
+  // Whether the queue is so long that streams should wait, so that other frames are not late. Once
+  // there is room again, take_refused() is true.
   bool is_full();
 
   int socket() const { return socket_.get(); }
   void flush();
   bool take_refused();
 
-  // Reads what is there, some of it at a time, and calls `act` for each frame. False when nothing
-  // more will come: why() says why. Errors: corrupt, and what `act` throws.
+  // Reads a part of the available data and calls `act` for each frame. False when the connection
+  // has ended; why() has the reason. Errors: corrupt, and those of `act`.
   bool receive(const std::function<void(const LineFrame&)>& act);
   const std::string& why() const { return why_; }
 
-  // Whether the other host has not answered for 4 s to what was sent.
+  // Whether the other host has not acknowledged sent data for 4 s.
   bool is_unanswered() const;
 
-  // Takes what has come and forgets it; false when nothing more will.
+  // Reads and drops incoming data; false when the connection has ended.
   bool discard();
 
   void close();
@@ -64,9 +64,9 @@ class Line {
 
   std::mutex mutex_;  // Guards the output.
   std::string output_;
-  std::size_t sent_ = 0;  // Of the output.
+  std::size_t sent_ = 0;  // Bytes of `output_` already sent.
   bool ended_ = false;
-  std::string why_not_sent_;  // Empty while nothing was refused.
+  std::string why_not_sent_;  // Empty until a send was refused.
   std::atomic<std::size_t> queued_{0};
   std::atomic<bool> refused_{false};
 };

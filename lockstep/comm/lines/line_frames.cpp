@@ -27,7 +27,7 @@ enum FailureFlag : std::uint8_t {
 
 bool belongs_to_group(LineFrame::Kind kind) { return kind >= LineFrame::Kind::entry; }
 
-// Some fields are for some kinds of frames only.
+// Checks fields that only some kinds have.
 void check_fields(const LineFrame& frame) {
   using Kind = LineFrame::Kind;
   if (frame.kind < Kind::rank || frame.kind > Kind::absent)

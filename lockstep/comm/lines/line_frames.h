@@ -1,4 +1,4 @@
-// The frames of ranks of different hosts. Frozen: docs/protocol.md; other frames need another
+// The frames between ranks on different hosts. Frozen: docs/protocol.md; other frames need another
 // Channel. No I/O here.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -14,10 +14,10 @@
 
 namespace lockstep {
 
-// Every frame has all fields; those that a kind does not name are zero and empty.
+// Every frame has all fields; fields that its kind does not list are zero or empty.
 struct LineFrame {
   enum class Kind : std::uint8_t {
-    rank = 1,      // number: the sender's. The first frame, and only that.
+    rank = 1,      // number: the sender's rank. Always the first frame, and only that.
     finished = 2,  // The sender's job has ended in order.
     failure = 3,   // bytes: encode_failure().
     entry = 4,     // group; number: 1 when more of the entry follows; bytes.
@@ -35,29 +35,28 @@ struct LineFrame {
 };
 
 constexpr std::size_t line_head_bytes = 21;
-constexpr std::size_t max_line_frame_bytes = std::size_t{64} << 10;  // LineFrame::bytes alone.
+constexpr std::size_t max_line_frame_bytes = std::size_t{64} << 10;  // Limit of LineFrame::bytes.
 
-// All of a frame but its bytes, which come behind. Those must not be too many.
+// Encodes a frame without its bytes, which follow it. There may be at most max_line_frame_bytes.
 std::string encode_head(const LineFrame& frame);
 
-// The first frame of `input`, whose bytes are a part of it, and how much of `input` it took. Empty
-// when not all of it is there. Errors: corrupt for what no sender of ours writes.
+// Returns the first frame of `input`, a view into it, and its size. Empty when the frame is
+// incomplete. Errors: corrupt for bytes that are not a frame.
 struct ParsedFrame {
   LineFrame frame;
   std::size_t size = 0;
 };
 std::optional<ParsedFrame> parse_line_frame(std::string_view input);
 
-// Texts are cut to what fits into a frame, and are clean once they are decoded: see clean_text().
-// Of the ranks to blame there are `most_blamed` at most; none is negative.
-// Errors: corrupt.
+// Texts are cut to fit a frame, and are clean after decoding: see clean_text(). A failure has at
+// most `most_blamed` ranks, and no negative ones. Errors: corrupt.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(std::string_view bytes);
 std::string encode_given_up(const GivenUp& why);  // All but the fault.
 GivenUp decode_given_up(const LineFrame& frame);
 
-// A hash instead of the name, so that a small frame is small however deep the group. Two names of
-// one hash are found when both are opened: see Lines::open().
+// Returns a hash of the name, which keeps frames small for deep groups. Two names with one hash are
+// detected when both are opened: see Lines::open().
 std::uint64_t group_id(std::string_view name);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// A line whose other end is a socket of the test.
+// Tests a connection whose other end is a socket of the test.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/lines/line.h"
@@ -27,7 +27,8 @@ struct Ends {
   FileDescriptor there;
 };
 
-// Sockets that keep packets whole refuse one that is too big: an error that ends no connection.
+// Sockets that keep packets whole refuse one that is too big: an error that does not end the
+// connection.
 constexpr std::string_view too_big = "Message too long";
 
 LineFrame frame_of(const std::string& bytes) { return {.kind = Kind::entry, .bytes = bytes}; }

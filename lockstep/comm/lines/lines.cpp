@@ -69,7 +69,7 @@ void Lines::finish() { loop_->finish(); }
 
 std::shared_ptr<LineGroup> Lines::open(const std::string& name, std::vector<int> world_ranks) {
   const std::shared_ptr<GroupLines> group = loop_->open(name, world_ranks);
-  // The group may outlive the Lines, and then does nothing more.
+  // The group may outlive the Lines, and then does nothing.
   return {group.get(), [group, loop = loop_](LineGroup*) { loop->close(*group); }};
 }
 

@@ -1,11 +1,11 @@
-// The lines between ranks of different hosts: one TCP connection for each pair, authenticated by
-// the job's token. They carry what engines do not: what ranks say of a collective before it begins,
-// deaths and aborts, messages. docs/protocol.md has the frames.
+// Connections between ranks on different hosts: one TCP connection for each pair, authenticated by
+// the job's token. They carry everything that engines do not: call descriptions before a
+// collective, deaths, aborts, and messages. docs/protocol.md has the frames.
 //
-// A thread of its own reads them all. A host or link that vanishes without a word is noticed within
-// some 5 s: the kernel asks idle peers whether they are there, so a stopped process is not lost.
+// A background thread reads them all. A host or link that vanishes silently is noticed within about
+// 5 s. The kernel probes idle peers, so a stopped process does not count as lost.
 //
-// Thread safety: every member may be called from any thread at once.
+// Thread safety: any thread may call any member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,12 +27,12 @@
 
 namespace lockstep {
 
-// A rank of another host.
+// A rank on another host.
 struct RemoteRank {
-  int rank = 0;         // In the job.
-  std::string host;     // For people.
-  int pid = 0;          // There.
-  std::string address;  // Its Lines::address().
+  int rank = 0;         // Rank in the job.
+  std::string host;     // For messages only.
+  int pid = 0;          // Pid on its host.
+  std::string address;  // Lines::address() of that rank.
 };
 
 class LineGroup;
@@ -41,43 +41,43 @@ class Lines {
  public:
   struct Options {
     JobMember member;                     // This rank.
-    std::optional<JobToken> token = {};   // Needed beyond loopback: require_protection().
+    std::optional<JobToken> token = {};   // Required beyond loopback: require_protection().
     std::string listen_on = "127.0.0.1";  // A numeric address of this host.
     std::function<void(const Failure&)> on_failure = [](const Failure&) {};
   };
 
-  // Listens. `on_failure` is called on the lines' thread when a remote rank is lost: once for each
-  // whose line ended without finish(), some 200 ms later unless a rank of its host has said why by
-  // then; and with whatever a remote rank tells by tell_failure().
+  // Starts to listen. Calls `on_failure` on the lines' thread for every lost remote rank, that is
+  // one whose connection ends without finish(). The call comes about 200 ms later, unless a rank of
+  // its host reports the cause first. Also called for reports by a remote rank's tell_failure().
   // Errors: misuse for an address that is not this host's, or beyond loopback without a token.
   explicit Lines(Options options);
 
-  // Ends all lines; peers take that for the end of this process unless finish() came before.
-  // Blocking: until they have read what was sent, 200 ms at most and a second after finish().
+  // Ends all connections. Peers take that as the end of this process, unless finish() came before.
+  // Blocking: until peers have read all sent data, at most 200 ms, or a second after finish().
   ~Lines();
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
 
-  std::string address() const;  // HOST:PORT where it listens.
+  std::string address() const;  // HOST:PORT of its listener.
 
-  // Blocks until there is a line to each; the ranks connect to those of higher number. Once.
-  // Strangers, other jobs and earlier attempts are turned away, without an end to the waiting.
-  // `watch` is called every 20 ms, but for the some 6 s that a silent address may take, and may
-  // throw.
-  // Errors: timeout, naming all that did not come and why; peer_lost for one that was here and
-  // went; system when the lines' thread has failed.
+  // Blocks until each rank is connected; each rank connects to those of higher number. Call it
+  // once. Refuses strangers, other jobs and earlier attempts, and continues to wait. Calls `watch`
+  // every 20 ms, except for about 6 s at a silent address; it may throw.
+  // Errors: timeout, with all missing ranks and the reasons; peer_lost for a rank that came and
+  // left; system when the lines' thread has failed.
   void connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
                const std::function<void()>& watch);
 
-  // Tells all remote ranks of a rank of this host that was lost.
+  // Reports a lost rank of this host to all remote ranks.
   void tell_failure(const Failure& failure);
 
-  // The job has ended in order: that lines end is no failure from now on, here and there.
+  // Says that the job has ended in order: from now on the end of a connection is no failure, on
+  // both sides.
   void finish();
 
-  // The lines of one group, whose rank r is world_ranks[r] of the job. `name` is the group's own.
-  // After connect(), once for each name. What has come for it before is kept; what comes after the
-  // last copy is gone is thrown away: of a group that was closed, eight bytes are kept.
+  // Opens one group's share of the connections; its rank r is world_ranks[r] of the job. `name` is
+  // the group's own. Call it after connect(), once for each name. Earlier data for the group is
+  // kept. After the last copy is gone, data is dropped; a closed group keeps eight bytes of memory.
   // Errors: misuse for a name that was opened before; system when the lines' thread has failed.
   std::shared_ptr<LineGroup> open(const std::string& name, std::vector<int> world_ranks);
 
@@ -87,44 +87,44 @@ class Lines {
   std::shared_ptr<Loop> loop_;
 };
 
-// One group's share of the lines. Ranks are those of the group.
+// One group's share of the connections. Ranks are those of the group.
 class LineGroup {
  public:
   virtual ~LineGroup() = default;
 
-  // Sends `entry` to a remote rank, which hears what this one says in order. Never blocks.
+  // Sends `entry` to a remote rank, which hears this rank's entries in order. Never blocks.
   virtual void say(int peer, std::string_view entry) = 0;
 
-  // Blocks until `peer` has said something that was not taken yet, and takes the first; nothing at
-  // the deadline. That moves by the time for which this process was stopped, and `peer` has 100 ms
-  // at least. `watch` is called every 20 ms and may throw.
-  // Errors: system when the lines' thread has failed.
+  // Blocks until there is an entry from `peer`, and takes the first; returns nothing at the
+  // deadline. The deadline moves by the time for which this process was stopped, and `peer` has 100
+  // ms at least. `watch` is called every 20 ms and may throw. Errors: system when the lines' thread
+  // has failed.
   virtual std::optional<std::string> hear(int peer, Deadline deadline,
                                           const std::function<void()>& watch) = 0;
 
-  // Tells all remote ranks of the group. Never blocks; nothing is said after it.
+  // Tells all remote ranks of the group. Never blocks; nothing is sent after it.
   virtual void give_up(const GivenUp& why) = 0;
 
-  // `act` is called on the lines' thread for what a remote rank gave up with, also if that was
-  // before this call; must not call back, nor throw. It names ranks of the group only. A failure of
-  // the lines' thread itself counts as such (Fault::system), and is told by this call if it was
-  // before.
+  // Sets the callback for a remote rank's give_up(), including an earlier one. It runs on the
+  // lines' thread, must not throw, and must not call this object. It names ranks of the group only.
+  // A failure of the lines' thread itself counts as Fault::system; an earlier one is reported
+  // during this call.
   virtual void on_give_up(std::function<void(const GivenUp&)> act) = 0;
 
-  // Asks `peers`, the ranks of a host that this one waits no longer for, who of them is absent.
-  // Those that are there give the group up and name the others. Never blocks.
+  // Asks `peers`, the ranks of a host for which this rank no longer waits, which of them are
+  // absent. Those that are present give the group up and name the others. Never blocks.
   virtual void ask_who_is_absent(const std::vector<int>& peers) = 0;
 
-  // `act` is called on the lines' thread when remote ranks have asked, also if that was before this
-  // call; must not call back, nor throw.
+  // Sets the callback for ask_who_is_absent() of remote ranks, including an earlier one. It runs on
+  // the lines' thread, must not throw, and must not call this object.
   virtual void on_question(std::function<void()> act) = 0;
 
-  // To and from remote ranks only: see pipe.h. 1 MiB of each that nobody has read yet.
+  // Pipes to and from remote ranks only: see pipe.h. Each holds 1 MiB of unread data.
   virtual Pipe& to(int peer) = 0;
   virtual Pipe* from(int peer) = 0;
 
-  // `act` is called on the lines' thread when a pipe has more to read, or room again; must not
-  // call back.
+  // Calls `act` on the lines' thread when a pipe has more to read, or room again. `act` must not
+  // call this object.
   virtual void on_message(std::function<void()> act) = 0;
 };
 

@@ -1,4 +1,4 @@
-// How the lines end: in order, or because their thread failed.
+// Ends the connections: in order, or because their thread failed.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds finished_linger{1000};
 constexpr std::chrono::milliseconds linger{200};
 
-// What an exception that is being handled says.
+// Returns the text of the exception being handled.
 std::string text_of_current() {
   try {
     throw;
@@ -44,7 +44,7 @@ void let_leave(Leaving& leaving, short events) {
 
 }  // namespace
 
-// In an exception's handler. Peers find that their lines end: this rank is lost to them.
+// Called in an exception handler. Peers see their connections end, so this rank is lost to them.
 void Lines::Loop::fail() {
   const Error error(Fault::system, fmt::format("the thread of rank {}'s lines failed: {}",
                                                options_.member.rank, text_of_current()));
@@ -59,8 +59,8 @@ void Lines::Loop::fail() {
   for (const auto& group : groups) group->fail(error);
 }
 
-// Until everything has gone out and was read, for a while. A socket that is closed before the peer
-// has closed its own answers what still comes with a reset, and that takes away what is on its way.
+// Waits, for a limited time, until all data was sent and read. A socket closed before the peer has
+// closed its own answers later data with a reset, which drops data on its way.
 void Lines::Loop::leave() {
   std::vector<Leaving> all;
   for (auto& [rank, line] : open_lines()) all.push_back({line});

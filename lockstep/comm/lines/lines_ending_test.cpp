@@ -1,4 +1,4 @@
-// How lines end: after their peers have read everything, or because something failed here.
+// Tests how connections end: after their peers have read everything, or after a failure here.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@ std::string text_of(const LineFrame& frame) {
   return encode_head(frame) + std::string(frame.bytes);
 }
 
-// The last rank's lines are real, all others speak by hand through sockets that take little; `mute`
-// never says who it is.
+// The last rank has real Lines. The test speaks for all others through sockets with little room;
+// `mute` never gives its rank.
 class LastOf {
  public:
   explicit LastOf(
@@ -59,7 +59,7 @@ class LastOf {
   void say(int rank, const LineFrame& frame) { send_all(socket(rank), text_of(frame)); }
   Lines& lines() { return *lines_; }
 
-  // Everything that comes, up to an end in order; empty when it is another one.
+  // Returns all data up to an orderly end; empty after another end.
   std::string read_all(int rank) const {
     std::string all;
     std::array<char, 65536> part{};
@@ -119,7 +119,7 @@ TEST(LinesEnd, WhenAPeerThatStillSpeaksHasReadEverything) {
   ended.wait();
 }
 
-// Somebody's on_failure that throws ends the thread, as anything else would.
+// An on_failure that throws ends the thread, like any other exception.
 LastOf failing(int size, int mute = -1) {
   return LastOf(
       size, [](const Failure&) { throw std::runtime_error("a listener's own"); }, mute);
@@ -170,7 +170,7 @@ TEST(LinesThatFail, GiveAllGroupsUpAndEndTheHearing) {
   ASSERT_EQ(told.wait_for(20s), std::future_status::ready);
   expect_failed(given_up_with, told.get());
 
-  // Who asks later is told as well.
+  // A later open() fails too.
   const Fault of_open = fault_of([&] { last.open("late"); }, &text);
   expect_failed(of_open, text);
   std::atomic<int> calls = 0;

@@ -1,4 +1,4 @@
-// Who is lost, and who is not.
+// Tests which ranks count as lost, and which do not.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST(LinesFailure, IsNoneOfARankThatHasFinished) {
   LineTeam team(3);
   team.connect();
   const auto groups = team.open("world");
-  groups[2]->say(0, std::string(1'000'000, 'x'));  // All of it goes out before the end.
+  groups[2]->say(0, std::string(1'000'000, 'x'));  // All of it is sent before the end.
   team[2].finish();
   team.end(2);
   EXPECT_EQ(groups[0]->hear(2, in(20s), nothing)->size(), 1'000'000U);
@@ -107,7 +107,7 @@ TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
     second.join();
     team.end(1);
   });
-  // Rank 2 never says who it is to anybody, and rank 1 dies meanwhile.
+  // Rank 2 never gives its rank to anybody, and rank 1 dies meanwhile.
   team.end(2);
   EXPECT_EQ(fault_of([&] { team[0].connect(team.remote(0), in(20s), nothing); }, &text),
             Fault::peer_lost);
@@ -115,7 +115,7 @@ TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
   ends.join();
 }
 
-// Lines of real processes, which meet in a file.
+// Lines of real processes, which find each other through a file.
 struct Process {
   explicit Process(const Rank& rank)
       : lines({.member = member_of(rank.rank, rank.world_size), .on_failure = heard.listener()}) {
@@ -173,7 +173,7 @@ TEST(LinesFailure, OfAKilledProcessIsNoticedWithinASecond) {
   EXPECT_EQ(exits[2].code, 0) << exits[2].output;
 }
 
-// The stopped one's socket is full, so that its host answers only that there is no room.
+// The stopped process's socket is full, so its host only answers that there is no room.
 const Ranks stopped("stopped on its line", [](const Rank& rank) {
   Process process(rank);
   if (rank.rank == 1) {
@@ -189,7 +189,7 @@ const Ranks stopped("stopped on its line", [](const Rank& rank) {
     more.back()->to(1).count_sent();
     more.back()->to(1).write(data.data(), data.size());
   }
-  EXPECT_EQ(process.heard.await_first(in(7s)), std::nullopt);  // Longer than any silence may be.
+  EXPECT_EQ(process.heard.await_first(in(7s)), std::nullopt);  // Longer than any allowed silence.
   ::kill(process.pids[1], SIGCONT);
   process.group->say(1, "go on");
   EXPECT_EQ(process.heard.await_first(in(1s)), std::nullopt);

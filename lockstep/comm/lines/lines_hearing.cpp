@@ -1,4 +1,4 @@
-// How the lines' thread takes what it hears, and lines that end.
+// Handles incoming frames, and connections that end, on the lines' thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 using Kind = LineFrame::Kind;
 
-constexpr std::chrono::milliseconds grace{200};  // For a rank of its host to say why.
+constexpr std::chrono::milliseconds grace{200};  // Time for a rank of its host to report the cause.
 constexpr std::size_t max_unopened = 1024;
 
 }  // namespace
@@ -55,7 +55,7 @@ void Lines::Loop::hear_failure(int rank, const LineFrame& frame) {
   if (failure.rank < 0 || failure.rank >= size)
     throw Error(Fault::corrupt, fmt::format("a failure of rank {}", failure.rank));
   if (std::any_of(failure.ranks.begin(), failure.ranks.end(),
-                  [&](int rank) { return rank >= size; }))
+                  [&](int blamed) { return blamed < 0 || blamed >= size; }))
     throw Error(Fault::corrupt, "a failure of ranks that the job does not have");
   {
     const std::lock_guard lock(mutex_);
@@ -75,7 +75,7 @@ void Lines::Loop::end(int rank, const std::shared_ptr<Line>& line, const std::st
   if (peer.line != line) return;
   peer.why = why;
   if (!peer.up) {
-    peer.line = nullptr;  // Another one may come.
+    peer.line = nullptr;  // Another connection may come.
   } else {
     peer.ended = true;
     if (!peer.finished && !peer.reported) peer.report_at = in(grace);

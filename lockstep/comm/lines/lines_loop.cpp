@@ -70,10 +70,10 @@ void Lines::Loop::expect(const std::vector<RemoteRank>& ranks) {
       peers_[static_cast<std::size_t>(remote.rank)].remote = remote;
     }
   }
-  wake();  // One of them may have been lost already.
+  wake();  // A rank may have been lost already.
 }
 
-// Whoever listens there now may be another one soon, so nothing ends the waiting.
+// Never ends the wait: another process may listen at the address soon.
 void Lines::Loop::try_to_connect(int rank, const SocketAddress& address, Deadline deadline) {
   std::string why;
   try {
@@ -185,7 +185,7 @@ void Lines::Loop::run() {
 
 void Lines::Loop::turn() {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
-  const auto lines = open_lines();  // Of the entries behind that.
+  const auto lines = open_lines();  // In the order of the entries after the first.
   for (const auto& [rank, line] : lines) {
     const int wanted = POLLIN | (line->queued() > 0 ? POLLOUT : 0);
     entries.push_back({line->socket(), static_cast<short>(wanted), 0});
@@ -228,12 +228,12 @@ int Lines::Loop::timeout_ms() const {
   return milliseconds_until(first);
 }
 
-// Ranks connect to those of higher number, and once.
+// Each rank connects to those of higher number, once.
 std::optional<std::string> Lines::Loop::holder_of(const JobMember& member) const {
   if (member.rank >= options_.member.rank) return "nowhere: it is for the lower rank to connect";
   const std::lock_guard lock(mutex_);
   const Peer& peer = peers_[static_cast<std::size_t>(member.rank)];
-  if (!peer.up) return std::nullopt;  // A connection that came to nothing gives way.
+  if (!peer.up) return std::nullopt;  // A connection without a confirmed rank gives way.
   return peer.ended ? "a process that has ended" : to_text(peer_address(peer.line->socket()));
 }
 

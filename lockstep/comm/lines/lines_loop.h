@@ -1,6 +1,6 @@
-// The thread that serves all lines of a rank: lets peers in, reads, and notices who is lost.
+// The thread that serves all connections of a rank: accepts peers, reads, and notices lost ranks.
 //
-// Thread safety: every public member may be called from any thread at once.
+// Thread safety: any thread may call any public member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,25 +30,25 @@ class Lines::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all lines, after peers have read what was sent, for which finished ones wait up to a
-  // second.
+  // Ends all connections after peers have read the sent data. Finished ranks wait up to a second
+  // for that.
   void stop();
 
-  // Who the remote ranks are.
+  // Sets the remote ranks.
   void expect(const std::vector<RemoteRank>& ranks);
 
-  // Once, for some 6 s at most.
+  // Tries once, for about 6 s at most.
   void try_to_connect(int rank, const SocketAddress& address, Deadline deadline);
 
-  // Whether there is a connection, which may not have proved yet to be that rank's.
+  // Whether there is a connection, which may not have proved its rank yet.
   bool has_line(int rank) const;
 
-  // Whether there is a line, or else why there is none.
+  // Whether the rank is connected, and otherwise the reason.
   bool is_up(int rank) const;
   std::string why_not_up(int rank) const;
 
-  // Waits until there is a line to each that is expected; false at the deadline. `watch` is called
-  // every 20 ms and may throw. Errors: peer_lost for one whose line ended; system.
+  // Waits until all expected ranks are connected; false at the deadline. `watch` is called every 20
+  // ms and may throw. Errors: peer_lost for a rank whose connection ended; system.
   bool await_lines(Deadline deadline, const std::function<void()>& watch);
 
   void send_to_all(const LineFrame& frame);
@@ -58,13 +58,13 @@ class Lines::Loop {
 
  private:
   struct Peer {
-    std::optional<RemoteRank> remote = {};  // Once it is expected.
+    std::optional<RemoteRank> remote = {};  // Set once it is expected.
     std::shared_ptr<Line> line = {};
-    bool up = false;        // Its first frame has come, and said that it is that rank.
-    bool ended = false;     // After that.
-    bool finished = false;  // Has said so.
+    bool up = false;        // Its first frame has confirmed its rank.
+    bool ended = false;     // Ended after that.
+    bool finished = false;  // Has sent `finished`.
     bool reported = false;
-    std::string why = {};  // It ended, or has not begun.
+    std::string why = {};  // Reason why the connection ended or did not begin.
     Deadline report_at = no_deadline;
   };
 
@@ -96,17 +96,17 @@ class Lines::Loop {
   FileDescriptor wake_;
   std::atomic<bool> stopping_{false};
 
-  mutable std::mutex mutex_;  // Guards what follows, up to the thread's own.
+  mutable std::mutex mutex_;  // Guards the members below, up to the thread's own.
   std::condition_variable changed_;
   std::vector<Peer> peers_;                                      // By rank.
   std::map<std::uint64_t, std::shared_ptr<GroupLines>> groups_;  // Until they are closed.
-  std::vector<std::uint64_t> ever_opened_;  // Sorted; what comes for a closed one is dropped.
-  std::size_t unopened_ = 0;                // Groups for which something came before open().
+  std::vector<std::uint64_t> ever_opened_;  // Sorted; data for a closed one is dropped.
+  std::size_t unopened_ = 0;                // Number of groups with data but no open() yet.
   std::vector<std::uint64_t> to_tell_;
   bool finished_ = false;
-  std::optional<Error> failed_;  // The thread, which then has ended or will at once.
+  std::optional<Error> failed_;  // Failure of the thread, which has ended or ends at once.
 
-  // Of the thread alone.
+  // The members below belong to the thread.
   std::optional<Door> door_;
   Clock::time_point looked_{};
   Thread thread_;

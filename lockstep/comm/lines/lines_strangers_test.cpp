@@ -1,4 +1,4 @@
-// Who gets no line, and does no harm.
+// Tests clients that get no connection and do no harm.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ int port_of(const Lines& lines) { return host_and_port(lines.address())->second;
 
 std::string frame(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
 
-// Rank 0 of two speaks by hand to rank 1, which is real.
+// The test speaks for rank 0 of two; rank 1 is real.
 class ByHand {
  public:
   ByHand()
@@ -73,7 +73,7 @@ TEST(LinesStrangers, WhoSayNothingHoldNobodyUp) {
     for (int rank = 0; rank < 3; ++rank) silent.push_back(stranger_on(port_of(team[rank])));
   const auto begin = Clock::now();
   team.connect();
-  EXPECT_LT(Clock::now() - begin, 4s);  // Less than the time that a stranger has.
+  EXPECT_LT(Clock::now() - begin, 4s);  // Less than a stranger's time limit.
   EXPECT_TRUE(is_closed_by(silent[0].get(), in(20s)));
   EXPECT_TRUE(team.failures(0).all().empty());
 }
@@ -123,7 +123,7 @@ TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   text = why_not(member_of(0, 3), token);
   EXPECT_TRUE(has(text, "the rank expects 2 ranks, this rank 0 says there are 3")) << text;
 
-  // The real one is still awaited.
+  // The real rank is still expected.
   Lines right({.member = member_of(0, 2), .token = token});
   std::thread there([&] {
     real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = right.address()}}, in(20s),

@@ -22,7 +22,7 @@ using test::fault_of;
 using test::LineTeam;
 using test::nothing;
 
-// Keeps the reason that on_give_up() was called with.
+// Records the calls of on_give_up().
 class Heard {
  public:
   explicit Heard(LineGroup& group) {
@@ -53,7 +53,7 @@ class Heard {
   GivenUp why_ = {.fault = Fault::bug};
 };
 
-// All say something to all.
+// All ranks send an entry to all.
 void expect_lines(LineTeam& team) {
   const auto groups = team.open("world");
   for (int from = 0; from < team.size(); ++from)
@@ -192,7 +192,7 @@ TEST(Lines, KeepGroupsApart) {
   LineTeam team(3);
   team.connect();
   const auto all = team.open("world");
-  const auto first = team[2].open("some", {2, 0});  // Rank 0 of it is rank 2 of the job.
+  const auto first = team[2].open("some", {2, 0});  // Its rank 0 is rank 2 of the job.
   const auto second = team[0].open("some", {2, 0});
   first->say(1, "to some");
   all[2]->say(0, "to all");
@@ -210,7 +210,7 @@ TEST(Lines, OpenAGroupOnce) {
 TEST(Lines, DropWhatComesForAGroupThatIsClosed) {
   LineTeam team(2);
   team.connect();
-  // More groups than a rank may speak of that are not here.
+  // More groups than a rank may use that are not open here.
   for (int i = 0; i < 1500; ++i) {
     const std::string name = "step " + std::to_string(i);
     team[1].open(name, {0, 1}).reset();

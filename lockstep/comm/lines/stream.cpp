@@ -13,7 +13,7 @@ OutStream::OutStream(std::shared_ptr<Line> line, std::uint64_t group)
 
 std::size_t OutStream::write(const std::byte* data, std::size_t bytes) {
   const auto send = [&](std::string_view part) {
-    sent_ += part.size();  // Before the receiver can say that it has read them.
+    sent_ += part.size();  // Before the receiver can report them as read.
     line_->send({.kind = Kind::data, .group = group_, .number = begun_, .bytes = part});
     begun_told_ = begun_;
   };
@@ -25,12 +25,14 @@ std::size_t OutStream::write(const std::byte* data, std::size_t bytes) {
     send({reinterpret_cast<const char*>(data) + written, part});
     written += part;
   }
-  if (begun_told_ != begun_) send({});  // The receiver must know of it although there is no room.
+  if (begun_told_ != begun_)
+    send({});  // The receiver must know of the message even when there is
+               // no room.
   return written;
 }
 
 std::size_t OutStream::pending() const {
-  const std::uint64_t received = received_;  // First: it never overtakes.
+  const std::uint64_t received = received_;  // Read first: it never exceeds `begun_`.
   return static_cast<std::size_t>(begun_ - received);
 }
 

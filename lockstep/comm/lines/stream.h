@@ -1,8 +1,8 @@
-// One direction of the messages between two ranks of a group, on their line. The receiver says how
-// much it has read, and the sender stays less than `credit` ahead of that, so that messages nobody
-// asks for never hold up what else is on the line.
+// One direction of the messages between two ranks of a group, on their connection. The receiver
+// reports how much it has read. The sender stays less than stream_credit bytes ahead, so unread
+// messages never block other traffic on the connection.
 //
-// Thread safety: one thread for the Pipe, and the lines' thread for the rest.
+// Thread safety: one thread for the Pipe's members; the lines' thread for all others.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +34,7 @@ class OutStream final : public Pipe {
   void count_received() override {}
   std::size_t pending() const override;
 
-  // Errors: corrupt when the receiver has read or received what was not sent.
+  // Errors: corrupt when the receiver claims to have read or received more than was sent.
   void was_read(std::uint64_t bytes);
   void was_received(std::uint64_t messages);
 
@@ -42,8 +42,8 @@ class OutStream final : public Pipe {
   const std::shared_ptr<Line> line_;
   const std::uint64_t group_;
   std::uint64_t begun_told_ = 0;
-  std::atomic<std::uint64_t> begun_{0};     // Messages, of this side,
-  std::atomic<std::uint64_t> received_{0};  // and of the other.
+  std::atomic<std::uint64_t> begun_{0};     // Messages begun here.
+  std::atomic<std::uint64_t> received_{0};  // Messages received by the other side.
   std::atomic<std::uint64_t> sent_{0};      // Bytes.
   std::atomic<std::uint64_t> read_{0};
 };
@@ -70,12 +70,12 @@ class InStream final : public Pipe {
   std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::uint64_t> received_{0};
 
-  mutable std::mutex mutex_;  // Guards the rest.
+  mutable std::mutex mutex_;  // Guards the members below.
   std::deque<std::string> parts_;
-  std::size_t taken_ = 0;  // Of the first part.
+  std::size_t taken_ = 0;  // Bytes taken of the first part.
   std::size_t readable_ = 0;
-  std::uint64_t read_ = 0;  // Bytes so far,
-  std::uint64_t told_ = 0;  // and of those the sender knows.
+  std::uint64_t read_ = 0;  // Bytes read so far.
+  std::uint64_t told_ = 0;  // Part of `read_` that the sender knows.
 };
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 using test::LineTeam;
 using test::nothing;
 
-// The pipes of a group whose ranks all have hosts of their own.
+// The pipes of a group with one rank per host.
 class RemotePipes final : public Pipes {
  public:
   RemotePipes(LineGroup& group, int rank, int size) : group_(group), rank_(rank), size_(size) {
@@ -91,7 +91,7 @@ TEST(Streams, TakeNoMoreThanTheirCreditUntilSomebodyReads) {
   std::this_thread::sleep_for(100ms);
   EXPECT_EQ(out.write(data.data(), data.size()), 0U);
 
-  // Nobody has read, and still what else is said comes through.
+  // No rank has read, and still other frames come through.
   groups[0]->say(1, "between");
   EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "between");
 
@@ -118,7 +118,7 @@ TEST(Streams, RingWhenThereIsMoreToReadAndWhenThereIsRoom) {
       Pipe* const in = there.from(0);
       const std::size_t more = in == nullptr ? 0 : in->read(got.data() + read, got.size() - read);
       read += more;
-      if (more == 0) there.await(seen);  // Without a deadline: a bell that is missed hangs.
+      if (more == 0) there.await(seen);  // Without a deadline: a missed bell hangs.
     }
   });
   here.to(1).count_sent();

@@ -1,4 +1,4 @@
-// What an average needs when others have made the sum.
+// Turns sums into averages.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// Multiplies each of `sums` by 1 / ranks. Floating-point types; float16 and bfloat16 are rounded
-// once more.
+// Multiplies each of `sums` by 1 / ranks. Floating-point types only; float16 and bfloat16 are
+// rounded once more.
 void divide_sums(const Buffer& sums, int ranks);
 
 }  // namespace lockstep

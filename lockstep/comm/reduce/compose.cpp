@@ -19,7 +19,7 @@ Scratch make_scratch(std::size_t bytes) {
   return std::make_unique_for_overwrite<std::byte[]>(bytes);
 }
 
-// Bytes that a reduction handles at a time: bounds the scratch memory, which is as large.
+// Bytes reduced at a time; also the size of the scratch memory.
 constexpr std::size_t piece_bytes = 4 << 20;
 
 class Composition {
@@ -46,7 +46,7 @@ class Composition {
       case Operation::scatter:
         return scatter(part_counts());
       default:
-        return;  // A barrier has happened when all have entered.
+        return;  // A barrier is complete when all ranks have entered.
     }
   }
 
@@ -62,7 +62,7 @@ class Composition {
     return counts;
   }
 
-  // A part of `count` elements for each rank, as even as can be.
+  // Divides `count` elements into one part per rank, as evenly as possible.
   Counts shares_of(std::size_t count) const {
     Counts counts(size_, count / size_);
     for (std::size_t r = 0; r < count % size_; ++r) ++counts[r];
@@ -92,7 +92,7 @@ class Composition {
     native(Operation::all_gather, part(input, 0, counts[rank_]), output, counts);
   }
 
-  // Part d of every rank's input goes to rank d.
+  // Sends part d of every rank's input to rank d.
   void exchange(const Buffer& input, const Buffer& output, const Counts& counts) {
     Counts pairs(size_ * size_);
     for (std::size_t s = 0; s < size_; ++s)
@@ -161,7 +161,7 @@ class Composition {
       all_gather(mine, piece, shares);
   }
 
-  // Two ranks give each other all they have, and both reduce it: the same bytes, but in one step.
+  // Two ranks exchange all their data, and both reduce it: the same bytes, but in one step.
   void swap_and_reduce(const Buffer& piece, std::byte* scratch) {
     Buffer theirs = piece;
     theirs.data = scratch;

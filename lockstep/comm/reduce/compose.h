@@ -1,5 +1,5 @@
-// Collectives that a backend or an engine does not do itself, made of all_gather and all_to_all,
-// which each has. docs/algorithms.md counts their steps and bytes.
+// Collectives that a backend or an engine lacks, composed of all_gather and all_to_all, which all
+// of them have. docs/algorithms.md counts their steps and bytes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,8 +13,8 @@ namespace lockstep {
 // Begins and completes an all_gather or all_to_all, with counts.
 using NativeCall = std::function<void(const Collective& collective)>;
 
-// Completes `collective`, which all `size` ranks have entered, of which this is `rank`.
-// Errors: as `native`'s.
+// Completes `collective`, which all `size` ranks have entered. `rank` is this rank. Errors: as
+// `native`'s.
 void compose(const NativeCall& native, const Collective& collective, int rank, int size);
 
 }  // namespace lockstep

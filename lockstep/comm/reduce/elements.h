@@ -1,5 +1,5 @@
-// How elements of each type are stored, and the type in which they are combined. Part of loops.h,
-// whose first comment holds here too.
+// Storage of each element type, and the type in which it is combined. A part of loops.h; the first
+// comment there applies here too.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +14,7 @@
 namespace lockstep::kernels::LOCKSTEP_KERNELS {
 namespace {
 
-// Numbers are combined as they are; a signed type only where its order matters, to wrap otherwise.
+// Numbers need no conversion. Only operations that need the order use a signed type; others wrap.
 template <class T>
 struct Number {
   using Stored = T;
@@ -36,39 +36,39 @@ struct BFloat16 {
   static Sum load(Stored x) {
     return __builtin_bit_cast(float, static_cast<std::uint32_t>(x) << 16);
   }
-  static Stored store(Sum x) {  // To nearest, ties to even; any NaN becomes the quiet one.
+  static Stored store(Sum x) {  // Rounds to nearest, ties to even; any NaN becomes the quiet one.
     const auto bits = __builtin_bit_cast(std::uint32_t, x);
     const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     return static_cast<Stored>(x != x ? 0x7fc0 : rounded);
   }
 };
 
-// Gives the bits that processors with such conversions give. No float32 in it is subnormal, since
-// torch::set_flush_denormal() would make that zero.
+// Gives the same bits as processors with such conversions. No float32 here is subnormal, because
+// torch::set_flush_denormal() would make it zero.
 struct Float16 {
   using Stored = std::uint16_t;
   using Sum = float;
-  static constexpr std::uint32_t rebias = (127 - 15) << 23;  // Between the types' exponents.
+  static constexpr std::uint32_t rebias = (127 - 15) << 23;  // Difference of the two exponent
+                                                             // biases.
 
   static Sum load(Stored x) {
     const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000) << 16;
     const std::uint32_t magnitude = x & 0x7fff;
-    // One step of the last digit is the same, 2^-24, in subnormal float16 and from 0.5 on in
-    // float32.
+    // The last digit has the value 2^-24 in subnormal float16, and in float32 from 0.5 on.
     const float subnormal = __builtin_bit_cast(float, 0x3f000000 | magnitude) - 0.5F;
     std::uint32_t bits = (magnitude << 13) + rebias;
-    bits = magnitude < 0x7c00 ? bits
-                              : bits + rebias;  // Infinity and NaN have all ones, here and there.
+    bits = magnitude < 0x7c00 ? bits : bits + rebias;  // Infinity and NaN have an exponent of all
+                                                       // ones in both types.
     bits = magnitude < 0x0400 ? __builtin_bit_cast(std::uint32_t, subnormal) : bits;
     return __builtin_bit_cast(float, sign | bits);
   }
 
   static Stored store(
-      Sum x) {  // To nearest, ties to even; a NaN keeps its digits and becomes quiet.
+      Sum x) {  // Rounds to nearest, ties to even; a NaN keeps its digits and becomes quiet.
     const auto all = __builtin_bit_cast(std::uint32_t, x);
     const std::uint32_t sign = (all >> 16) & 0x8000;
     const std::uint32_t magnitude = all & 0x7fffffff;
-    const float subnormal = __builtin_bit_cast(float, magnitude) + 0.5F;  // Which rounds it.
+    const float subnormal = __builtin_bit_cast(float, magnitude) + 0.5F;  // The addition rounds it.
     std::uint32_t bits = (magnitude - rebias + 0xfff + ((magnitude >> 13) & 1)) >> 13;
     bits =
         magnitude < 0x38800000 ? __builtin_bit_cast(std::uint32_t, subnormal) - 0x3f000000 : bits;
@@ -77,8 +77,8 @@ struct Float16 {
     return static_cast<Stored>(sign | bits);
   }
 
-  // Compilers do not vectorise these instructions by themselves: here is one vector of them.
-#if defined(__AVX512F__)  // With masks, though of ones: g++ 12 warns of its own header without.
+  // Compilers do not vectorise these conversions, so this converts one vector of them.
+#if defined(__AVX512F__)  // With all-ones masks: without masks g++ 12 warns of its own header.
   static constexpr std::size_t vector = 16;
   static void load_vector(const std::byte* from, float* to) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));

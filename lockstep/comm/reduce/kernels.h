@@ -1,4 +1,4 @@
-// The reductions as compiled for each instruction set; reduce_function() chooses among them.
+// The reductions compiled for each instruction set; reduce_function() chooses among them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +21,7 @@ namespace avx512 {
 ReduceFunction reduce_function(DType dtype, ReduceOp op);
 }
 
-// Those that this processor can run, the slowest first.
+// Returns those that this processor can run, slowest first.
 std::span<const Choose> runnable();
 
 }  // namespace lockstep::kernels

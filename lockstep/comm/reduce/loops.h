@@ -1,8 +1,9 @@
 // The reductions as plain loops that the compiler vectorises. Each kernels_*.cpp defines
-// LOCKSTEP_KERNELS, the namespace, includes this once and is built with the flags of one
-// instruction set. No inline function of another header may be called here: the linker keeps one
-// copy of such a function for the whole library, and it might be the one with AVX-512 in it.
-// (Intrinsics are never more than inlined, and builtins are no functions.)
+// LOCKSTEP_KERNELS, the namespace, includes this once, and is built with the flags of one
+// instruction set.
+// Never call an inline function of another header here: the linker keeps one copy of it for the
+// whole library, which might contain AVX-512. (Intrinsics are always inlined, and builtins are no
+// functions.)
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,7 +13,7 @@
 #include "lockstep/comm/reduce/elements.h"
 #include "lockstep/comm/reduce/kernels.h"
 
-// Arrays are the same or apart, so no element depends on another one.
+// Arrays are identical or disjoint, so no element depends on another one.
 #if defined(__clang__)
 #define LOCKSTEP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -30,13 +31,13 @@ struct Add {
     return static_cast<T>(a + b);
   }
 };
-struct Average : Add {};  // What follows the last combination is in scale().
+struct Average : Add {};  // scale() follows the last combination.
 struct Multiply {
   template <class T>
   static T combine(T a, T b) {
     return a * b;
   }
-  // As int, which the language would choose, it could overflow.
+  // As int, the language's choice, the product could overflow.
   static std::uint16_t combine(std::uint16_t a, std::uint16_t b) {
     return static_cast<std::uint16_t>(1U * a * b);
   }
@@ -52,7 +53,7 @@ bool is_nan(T x) {
     return false;
 }
 
-// Of a number and a NaN these give the NaN, as torch::minimum() and torch::maximum() do.
+// These return the NaN of a number and a NaN, as torch::minimum() and torch::maximum() do.
 struct Min {
   template <class T>
   static T combine(T a, T b) {
@@ -100,9 +101,9 @@ void store(std::byte* array, std::size_t i, typename Type::Sum x) {
 }
 
 // --- Blocks of accumulators ----------------------------------------------------------------------
-// Each loop is a function of its own, as g++ 12 does not vectorise them inside of reduce().
+// Each loop is a function of its own, because g++ 12 does not vectorise it inside reduce().
 
-// Bytes of the accumulators of one block, which stay in the first-level cache.
+// Bytes of one block's accumulators; they stay in the first-level cache.
 constexpr std::size_t block_bytes = 4096;
 
 template <class Type>
@@ -147,7 +148,7 @@ template <class Sum>
 
 // --- The reductions ------------------------------------------------------------------------------
 
-// The straight path of two sources. When there is one target, x and y are the same.
+// Fast path for two sources. With one target, x and y are the same.
 template <class Type, class Op, int targets>
 void reduce_two(const std::byte* a, const std::byte* b, std::byte* x, std::byte* y,
                 std::size_t count) {

@@ -64,7 +64,7 @@ struct Boolean {
 };
 
 template <int exponent_bits, int digits>
-struct Small {  // IEEE 754, of 16 bits.
+struct Small {  // IEEE 754, 16 bits.
   using Stored = std::uint16_t;
   using Value = float;
   static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
@@ -87,7 +87,7 @@ struct Small {  // IEEE 754, of 16 bits.
     if (std::isinf(x)) return static_cast<std::uint16_t>(sign | infinity);
     const int exponent = x == 0 ? 1 - bias : std::max(std::ilogb(x), 1 - bias);
     const double steps = std::nearbyint(std::ldexp(std::abs(x), digits - exponent));
-    // A carry out of the digits goes where it should: into the exponent.
+    // A carry out of the digits correctly goes into the exponent.
     const auto bits = static_cast<int>(steps) + ((exponent + bias - 1) << digits);
     return static_cast<std::uint16_t>(sign | std::min(bits, infinity));
   }
@@ -132,7 +132,8 @@ std::size_t first_difference(const std::byte* a, const std::byte* b, std::size_t
   return count;
 }
 
-// Booleans get bytes that are neither 0 nor 1, floats some infinities, NaNs and subnormal numbers.
+// Fills with test values. Booleans get bytes other than 0 and 1; floats get some infinities, NaNs
+// and subnormal numbers.
 template <class Element>
 void fill(std::byte* array, std::size_t count, Random& random) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -187,7 +188,7 @@ bool has_meaning(const Subject& subject, ReduceOp op) {
 
 // --- The tests -----------------------------------------------------------------------------------
 
-// Which arrays are targets: a number below the count of sources names a source.
+// Returns the choices of target arrays: a number below the count of sources names a source.
 std::vector<std::vector<int>> ways_to_write(int sources) {
   std::vector<int> all;
   for (int source = 0; source < sources; ++source) all.push_back(source);
@@ -286,7 +287,7 @@ void every_pattern_survives_conversion(DType dtype) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min}) {
       const auto copy = reduce<std::uint16_t>(choose, dtype, op, {all});
       for (std::size_t i = 0; i < all.size(); ++i) {
-        if (std::isnan(Element::decode(all[i])))  // A signalling one becomes quiet.
+        if (std::isnan(Element::decode(all[i])))  // A signalling NaN becomes quiet.
           ASSERT_EQ(copy[i] & Element::quiet, Element::quiet) << i;
         else
           ASSERT_EQ(copy[i], all[i]);
@@ -299,14 +300,15 @@ TEST(Reduce, EveryFloat16AndBfloat16SurvivesConversion) {
   every_pattern_survives_conversion<Brain>(DType::bfloat16);
 }
 
-// Of two such numbers, the sum and the product rounded to float32 on the way are the exact ones
-// rounded once: float32 has more than twice their digits.
+// The sum and product of two such numbers, rounded to float32 first, equal the exact ones rounded
+// once: float32 has more than twice their digits.
 template <class Element>
 void pairs_are_rounded_as_from_float64(DType dtype) {
   const std::vector<std::uint16_t> all = all_patterns();
   std::vector<std::uint16_t> other = all;
   std::shuffle(other.begin(), other.end(), Random(3));
-  for (std::size_t i = 0; i < all.size(); i += 3)  // Close ones, to round sums of two halves.
+  for (std::size_t i = 0; i < all.size(); i += 3)  // Close numbers, to test rounding in sums of two
+                                                   // halves.
     other[i] = static_cast<std::uint16_t>(all[i] ^ (other[i] & 0x9fff));
   for (const Choose choose : kernels::runnable()) {
     const auto sums = reduce<std::uint16_t>(choose, dtype, ReduceOp::sum, {all, other});
@@ -343,13 +345,13 @@ TEST(Reduce, SumsOfFloat16AndBfloat16AreRoundedOnceAndToEven) {
     const auto brains = [&](auto values) { return sum_of<Brain>(choose, DType::bfloat16, values); };
     const auto halves = [&](auto values) { return sum_of<Half>(choose, DType::float16, values); };
     using Values = std::vector<double>;
-    // 256 has a spacing of 2: each 1 alone would be lost, three of them are not.
+    // The spacing at 256 is 2: a single 1 would be lost, three of them are not.
     EXPECT_EQ(brains(Values{256, 1, 1, 1}), Brain::encode(260));
     EXPECT_EQ(brains(Values{256, 1}), Brain::encode(256));
     EXPECT_EQ(brains(Values{258, 1}), Brain::encode(260));
     EXPECT_EQ(brains(Values{infinity, 1}), Brain::encode(infinity));
     EXPECT_EQ(brains(Values{infinity, -infinity}) & Brain::quiet, Brain::quiet);
-    // So has 2048 in float16, whose largest number is 65504.
+    // The same holds for 2048 in float16, whose largest number is 65504.
     EXPECT_EQ(halves(Values{2048, 1, 1, 1}), Half::encode(2052));
     EXPECT_EQ(halves(Values{2048, 1}), Half::encode(2048));
     EXPECT_EQ(halves(Values{2050, 1}), Half::encode(2052));

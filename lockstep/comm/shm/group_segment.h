@@ -1,5 +1,5 @@
-// The memory in which the ranks of one group meet: flags to wait on, what each rank says of the
-// collective that it has entered, and room for data on its way.
+// The shared memory of one group: flags to wait on, each rank's description of its call, and
+// staging buffers for data.
 //
 // Thread safety: one thread of each rank for its entries and steps, another one for its pipes.
 
@@ -19,62 +19,62 @@
 
 namespace lockstep {
 
-// A counter that only grows, modulo 2^32, and for which others wait.
+// A counter that only grows, modulo 2^32, on which other ranks wait.
 struct Flag {
   std::atomic<std::uint32_t> value;
-  std::atomic<std::uint32_t> sleepers;  // How many may be asleep on `value`.
+  std::atomic<std::uint32_t> sleepers;  // Number of waiters that may sleep on `value`.
 
   bool reached(std::uint32_t target) const {
     return static_cast<std::int32_t>(value.load(std::memory_order_acquire) - target) >= 0;
   }
 };
 
-// One rank's lane; written by that rank, but for Flag::sleepers and `doorbell`.
+// One rank's lane. Only that rank writes it, except Flag::sleepers and `doorbell`.
 struct Lane {
-  // What the rank says on entering an operation; one cache line, so that whoever sees the flag
-  // has the rest too. Two, used in turn: a rank may enter the next operation while another one
-  // still reads what was said of this one.
+  // A rank's description of the call it enters. One cache line, so a reader that sees the flag has
+  // the rest too. Two entries alternate: a rank may enter the next call while another one still
+  // reads the last entry.
   struct alignas(64) Entry {
-    Flag arrived;         // Counts the operations entered.
-    std::uint64_t input;  // Where registered memory lies: see Regions. 0 for any other.
+    Flag arrived;         // Counts the calls entered.
+    std::uint64_t input;  // Location of registered memory: see Regions. 0 for any other.
     std::uint64_t output;
     Signature signature;
   };
 
   Entry entry[2];
-  alignas(64) Flag step;               // Counts the steps inside of operations.
+  alignas(64) Flag step;               // Counts the steps within calls.
   alignas(64) Flag doorbell;           // Rung by peers that have moved a message of this rank.
-  std::atomic<std::uint32_t> refused;  // 1 when it could not do its part; `reason` says why.
-  char reason[244];                    // Of a call in which ranks differ, its label.
-  cpu_set_t cores;                     // On which it may run.
-  // Set for each rank for which this one has offered a pipe: see ShmPipes.
+  std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` says why.
+  char reason[244];                    // When ranks call different things, this rank's label.
+  cpu_set_t cores;                     // The rank may run on these.
+  // A bit for each rank to which this one has offered a pipe: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];
 };
 
 class GroupSegment {
  public:
-  // Of data on its way that a rank puts at a time.
+  // Most data that a rank writes at a time.
   static constexpr std::size_t chunk_bytes = 128 << 10;
 
-  // Each rank's room for it, used from begin to end and then again. It should be larger than a
-  // second-level cache (see ownership.h), and all ranks' smaller than the last-level cache.
+  // Size of each rank's staging buffer, which is used as a ring. It should exceed a second-level
+  // cache (see ownership.h), and all ranks' together should fit the last-level cache.
   static std::size_t room_bytes(int ranks) {
     return chunk_bytes * std::clamp<std::size_t>(128 / static_cast<std::size_t>(ranks), 4, 16);
   }
   static constexpr int most_ranks = 64 * 16;
 
-  // This concerns all ranks.
+  // State shared by all ranks.
   struct Common {
-    alignas(64) std::atomic<std::uint32_t> arrivals;  // Of all ranks, at all meetings.
-    alignas(64) Flag all_here;                        // Counts the meetings at which all are.
-    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while what follows is written; 2.
-    std::int32_t giver;  // The rank here that did (-1 for a rank of another host),
-    std::int32_t pid;    // and its process.
-    // A GivenUp, of which texts are cut.
+    alignas(64) std::atomic<std::uint32_t> arrivals;  // Total of all ranks' arrivals.
+    alignas(64) Flag all_here;                        // Counts rendezvous that all ranks reached.
+    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while the next members are written; 2.
+    std::int32_t giver;  // Rank here that gave up; -1 for a rank on another host.
+    std::int32_t pid;    // Its process.
+    // A GivenUp, with texts cut to fit.
     Fault fault;
     std::int32_t rank;
     std::int32_t more;
-    std::int32_t blamed;  // How many there are of `ranks`.
+    std::int32_t blamed;  // Number of `ranks` in use.
     std::int32_t ranks[most_blamed];
     char call[256];
     char reason[500];

@@ -11,8 +11,8 @@
 namespace lockstep {
 namespace {
 
-// A stopped process is known by its state once it has missed some beats; one that the kernel keeps
-// from running for another reason only after many more.
+// After some missed heartbeats, the process state shows that a process is stopped. A process that
+// the kernel keeps from running for another reason shows only after many more.
 constexpr std::chrono::milliseconds missed_some{500};
 constexpr std::chrono::seconds missed_many{5};
 
@@ -87,7 +87,7 @@ std::optional<std::string> HostPeers::stall_of(int rank) {
   Pulse& pulse = pulses_[static_cast<std::size_t>(rank)];
   const auto now = Clock::now();
   const std::uint64_t heartbeat = activity(rank).heartbeat.load(std::memory_order_relaxed);
-  // Had nobody looked for long, this process itself may have been stopped.
+  // If this is the first look for long, this process itself may have been stopped.
   const bool fresh = now - pulse.looked > missed_some;
   pulse.looked = now;
   if (fresh || heartbeat != pulse.heartbeat) {

@@ -1,4 +1,4 @@
-// Ranks that are processes of one host: they share memfds and watch each other by the job page.
+// Ranks that are processes of one host. They share memfds and watch each other by the job page.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,7 +12,7 @@ namespace lockstep {
 
 class HostPeers final : public Peers {
  public:
-  // All ranks of the job.
+  // Makes the peers of all ranks of the job.
   explicit HostPeers(std::shared_ptr<HostSession> session);
 
   int rank() const override { return rank_; }
@@ -29,13 +29,13 @@ class HostPeers final : public Peers {
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int rank) override;
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
-  // The part on this host of a group that calls those ranks `numbers`.
+  // Makes this host's part of a group; the group's own numbers of these ranks are `numbers`.
   std::shared_ptr<Peers> among(const std::vector<int>& ranks, std::vector<int> numbers);
   void finish() override { session_->finish(); }
   void abandon() override { session_->abandon(); }
 
  private:
-  // When a rank's heart was last seen to beat.
+  // The last observed change of a rank's heartbeat.
   struct Pulse {
     std::uint64_t heartbeat = 0;
     Clock::time_point changed = {};
@@ -46,7 +46,7 @@ class HostPeers final : public Peers {
   int slot(int rank) const { return slots_[static_cast<std::size_t>(rank)]; }
 
   const std::shared_ptr<HostSession> session_;
-  const std::vector<int> slots_;  // In the job page, by rank.
+  const std::vector<int> slots_;  // Slots in the job page, by rank.
   const std::vector<int> numbers_;
   int rank_ = 0;
   std::mutex mutex_;

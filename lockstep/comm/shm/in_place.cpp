@@ -65,7 +65,7 @@ void InPlace::run(const Collective& collective) {
   }
 }
 
-// This rank's slice of everybody's buffer, into everybody's or the root's.
+// Reduces this rank's slice of all buffers, into all buffers or the root's.
 void InPlace::reduce_slice(const Collective& collective) {
   const Signature& signature = collective.signature;
   const std::size_t element = size_of(signature.dtype);
@@ -89,14 +89,15 @@ void InPlace::reduce_part(const Collective& collective) {
   reduction_.run(collective.signature, mine.count());
 }
 
-// What all_gather, gather and all_to_all have for this rank, from everybody's input.
+// Reads this rank's data in all_gather, gather and all_to_all from all inputs.
 void InPlace::read(const Collective& collective) {
   const Signature& signature = collective.signature;
   const std::size_t element = size_of(signature.dtype);
   if (signature.operation == Operation::gather && rank_ != signature.root) return;
   const Parts parts(collective, size_);
   for (int i = 0; i < size_; ++i) {
-    const int peer = (rank_ + i) % size_;  // So that ranks do not all read from one.
+    const int peer = (rank_ + i) % size_;  // Different start on each rank, so that not all read
+                                           // from one.
     const bool exchanges = signature.operation == Operation::all_to_all;
     const Range from = exchanges ? parts.sent(peer, rank_) : Range{0, 0};
     const Range to = exchanges ? parts.received(peer, rank_) : parts.of(peer);
@@ -105,7 +106,7 @@ void InPlace::read(const Collective& collective) {
   }
 }
 
-// What this rank has for everybody in all_gather, scatter and all_to_all, to their outputs.
+// Writes this rank's data in all_gather, scatter and all_to_all to the others' outputs.
 void InPlace::write(const Collective& collective) {
   const Signature& signature = collective.signature;
   const std::size_t element = size_of(signature.dtype);

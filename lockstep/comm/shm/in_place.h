@@ -1,4 +1,4 @@
-// Collectives on registered memory: every rank works on its peers' buffers where they lie.
+// Collectives on registered memory: every rank works directly on its peers' buffers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,21 +10,20 @@
 
 namespace lockstep {
 
-// Whether peers can read this rank's input, or write its output, where these lie.
+// Whether peers can read this rank's input, or write its output, directly.
 bool can_read_inputs(Operation operation);
 bool can_write_outputs(Operation operation);
 
 class InPlace {
  public:
-  // All must outlive it.
+  // All arguments must outlive it.
   InPlace(const Meeting& meeting, const Regions& regions, Reduction& reduction, int rank, int ranks)
       : meeting_(meeting), regions_(regions), reduction_(reduction), rank_(rank), size_(ranks) {}
 
-  // Whether all inputs, or all outputs, of what all ranks have entered lie in one region. All ranks
-  // see the same.
+  // Whether all ranks' inputs, or all outputs, lie in one region. All ranks get the same answer.
   bool is_possible() const;
 
-  // This rank's part. It is complete on all ranks once they have met again.
+  // Does this rank's part. The result is complete on all ranks after their next rendezvous.
   void run(const Collective& collective);
 
  private:

@@ -16,9 +16,9 @@ namespace {
 
 constexpr std::size_t line = 64;
 constexpr std::size_t block = 4 * line;
-constexpr std::size_t ahead = 1024;  // How far lines are asked for before they are read.
+constexpr std::size_t ahead = 1024;  // Distance between the requested line and the line being read.
 
-// A processor that has AVX2 knows PREFETCHW or takes it for nothing.
+// Processors with AVX2 know PREFETCHW or ignore it.
 __attribute__((target("avx2,prfchw"))) void take_over_lines(const std::byte* from,
                                                             std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(from + i, 1, 3);
@@ -59,7 +59,7 @@ __attribute__((target("avx2,prfchw"))) void stream_lines(std::byte* to, const st
     stream_block(to + i, from + i);
   }
   std::memcpy(to + i, from + i, bytes - i);
-  _mm_sfence();  // Before anybody is told.
+  _mm_sfence();  // Before any other rank is told.
 }
 
 bool has_avx2() {

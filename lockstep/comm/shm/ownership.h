@@ -24,12 +24,11 @@ void take_over(const std::byte* from, std::size_t bytes);
 // Copies, taking the lines of `from` over on the way. The two must not overlap.
 void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes);
 
-// What is larger than this finds little of itself in any cache: it is faster written past them,
-// as the lines of `to` need not be read first.
+// Blocks larger than this find little of themselves in any cache. Writing them past the caches is
+// faster, because the lines of `to` need not be read first.
 constexpr std::size_t too_large_for_caches = std::size_t{4} << 20;
 
-// Copies past the caches, and with `taking_over` as copy_taking_over() does. The two must not
-// overlap.
+// Copies past the caches; with `taking_over` as copy_taking_over() does. The two must not overlap.
 LOCKSTEP_API void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes,
                                    bool taking_over);
 

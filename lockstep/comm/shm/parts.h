@@ -1,4 +1,4 @@
-// Which elements of a buffer belong to which rank, and which of them go together.
+// Divides a buffer's elements among ranks, and into aligned parts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,7 +26,8 @@ struct Range {
   std::size_t count() const { return end - begin; }
 };
 
-// The elements that `rank` of `ranks` reduces: whole cache lines, so that no two ranks write one.
+// Returns the elements that `rank` of `ranks` reduces: whole cache lines, so that no two ranks
+// write to one line.
 inline Range slice_of(std::size_t count, std::size_t element, int rank, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
   const std::size_t each = whole_lines((count + n - 1) / n * element) / element;
@@ -42,15 +43,15 @@ class Parts {
         each_(collective.signature.count),
         ranks_(static_cast<std::size_t>(ranks)) {}
 
-  // Part of `rank` in a buffer with a part for every rank.
+  // The part of `rank` in a buffer with a part for every rank.
   Range of(int rank) const { return sum(0, 1, rank); }
 
-  // Of all_to_all: what goes from one rank to another, in the input of `from`, and in the output
-  // of `to`.
+  // For all_to_all: the data from one rank to another, in the input of `from` and in the output of
+  // `to`.
   Range sent(int from, int to) const { return sum(index(from) * ranks_, 1, to); }
   Range received(int from, int to) const { return sum(index(to), ranks_, from); }
 
-  // The longest part of any rank.
+  // Length of the longest part.
   std::size_t longest() const {
     return counts_.empty() ? each_ : *std::max_element(counts_.begin(), counts_.end());
   }
@@ -58,7 +59,7 @@ class Parts {
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-  // Part `rank` of those that are `stride` counts apart from `first` on.
+  // Returns part `rank` of those whose counts begin at `first`, `stride` apart.
   Range sum(std::size_t first, std::size_t stride, int rank) const {
     if (counts_.empty()) return {index(rank) * each_, (index(rank) + 1) * each_};
     std::size_t begin = 0;
@@ -71,7 +72,7 @@ class Parts {
   std::size_t ranks_;
 };
 
-// A buffer's elements, as bytes.
+// Byte addresses of a buffer's elements.
 class Bytes {
  public:
   explicit Bytes(const Buffer& buffer)
@@ -84,7 +85,7 @@ class Bytes {
   std::size_t element_;
 };
 
-// memcpy() of nothing from nowhere, or of something to where it is, included.
+// memcpy() that also allows null pointers with 0 bytes, and a copy onto itself.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }

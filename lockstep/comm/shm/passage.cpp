@@ -9,8 +9,7 @@ namespace {
 
 constexpr std::size_t small_bytes = 4 << 10;
 
-// Operations in which a rank has something else for each of its peers: its room holds a slot for
-// each of them.
+// Whether a rank has different data for each peer. Its staging buffer then has a slot for each.
 bool has_slots(Operation operation) {
   return operation == Operation::scatter || operation == Operation::reduce_scatter ||
          operation == Operation::all_to_all;
@@ -28,7 +27,7 @@ bool has_equal_parts(const Signature& signature) {
           signature.operation == Operation::all_gather);
 }
 
-// Of whole cache lines, so that slots begin with one.
+// Whole cache lines, so that each slot begins with one.
 std::size_t most_part_bytes(Operation operation, int ranks) {
   if (!has_slots(operation)) return GroupSegment::chunk_bytes;
   const std::size_t bytes = GroupSegment::chunk_bytes / static_cast<std::size_t>(ranks);
@@ -37,7 +36,7 @@ std::size_t most_part_bytes(Operation operation, int ranks) {
 
 }  // namespace
 
-// Ranks whose calls do not fit together may think differently, but go no further than to meet.
+// Ranks with different calls may disagree on this, but then stop at the rendezvous.
 bool Passage::is_small(const Collective& collective, int ranks) {
   const Signature& signature = collective.signature;
   const auto parts = has_equal_parts(signature) ? static_cast<std::size_t>(ranks) : 1;
@@ -57,7 +56,7 @@ void Passage::begin(const Collective& collective) {
   chunks_ = (longest + part_ - 1) / part_;
   large_ = collective.output.bytes() > too_large_for_caches;
 
-  // Chunks of one collective lie at multiples of their stride, so that none goes over the end.
+  // A collective's chunks lie at multiples of their stride, so that none crosses the buffer's end.
   const std::size_t room = GroupSegment::room_bytes(size_);
   const std::size_t bytes =
       part_bytes * (has_slots(operation) ? static_cast<std::size_t>(size_) : 1);
@@ -82,20 +81,20 @@ Range Passage::in_chunk(std::size_t count, std::size_t chunk) const {
   return {begin, std::min(count, begin + part_)};
 }
 
-// At the same place in every chunk, also in a shorter last one.
+// A slice has the same place in every chunk, including a shorter last one.
 Range Passage::slice_in(Range chunk, int rank) const {
   const Range slice = slice_of(part_, element_, rank, size_);
   return {std::min(slice.begin, chunk.count()), std::min(slice.end, chunk.count())};
 }
 
-// What is small stays in everybody's caches, and is written again too soon.
+// Small data stays in all ranks' caches, and is soon written again.
 void Passage::take_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
                          bool only_reader) const {
   if (large_) return copy_past_caches(to, from, bytes, only_reader);
   only_reader && !small_ ? copy_taking_over(to, from, bytes) : copy_bytes(to, from, bytes);
 }
 
-// From this rank's own input.
+// Copies from this rank's own input.
 void Passage::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes) const {
   if (to == from) return;
   large_ ? copy_past_caches(to, from, bytes, false) : copy_bytes(to, from, bytes);
@@ -131,7 +130,7 @@ void Passage::run(const Collective& collective) {
   cursor_ += chunks_ * stride_;
 }
 
-// Every rank combines all of it: little enough that this is faster than to meet once more.
+// Every rank combines all data. It is so little that this is faster than one more rendezvous.
 void Passage::reduce_at_once(const Collective& collective) {
   reduction_.begin();
   for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, room(peer, 0));
@@ -139,8 +138,8 @@ void Passage::reduce_at_once(const Collective& collective) {
   reduction_.run(collective.signature, collective.output.count);
 }
 
-// One meeting a chunk: while this rank combines its slice of one chunk it takes the results of the
-// one before and puts the one after.
+// One rendezvous per chunk. While this rank combines its slice of a chunk, it reads the results of
+// the last chunk and writes the next one.
 void Passage::all_reduce(const Collective& collective) {
   for (std::size_t chunk = 0; chunk <= chunks_; ++chunk) {
     if (chunk < chunks_) combine_slice(collective, chunk);
@@ -191,7 +190,7 @@ void Passage::put(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// All but the slice that this rank combines, whose place in its room is for the result.
+// Writes all but the slice that this rank combines: that place holds the result.
 void Passage::put_around_slice(const Collective& collective, std::size_t chunk) {
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range own = slice_in(range, rank_);
@@ -202,7 +201,7 @@ void Passage::put_around_slice(const Collective& collective, std::size_t chunk) 
              (range.count() - own.end) * element_);
 }
 
-// From all rooms and its own memory, into its own memory and its own room.
+// Combines all staging buffers and its own memory, into its own memory and staging buffer.
 void Passage::combine_slice(const Collective& collective, std::size_t chunk) {
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range slice = slice_in(range, rank_);
@@ -239,7 +238,8 @@ void Passage::take(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// Into lines that this rank has just put into its room: they are in its cache, whatever the size.
+// Copies into lines that this rank has just copied to its staging buffer. They are in its cache,
+// whatever the size.
 void Passage::take_slices(const Collective& collective, std::size_t chunk) {
   const auto copy = size_ == 2 ? copy_taking_over : copy_bytes;
   const Range range = in_chunk(collective.signature.count, chunk);
@@ -251,7 +251,7 @@ void Passage::take_slices(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// What comes from the root alone.
+// Takes data that comes from the root only.
 void Passage::take_whole(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool scatters = collective.signature.operation == Operation::scatter;
   const int root = collective.signature.root;
@@ -265,7 +265,7 @@ void Passage::take_whole(const Collective& collective, std::size_t chunk, bool o
   take_bytes(to, scatters ? slot(root, rank_, chunk) : room(root, chunk), bytes, only_reader);
 }
 
-// What comes from everybody, this rank itself included.
+// Takes data that comes from all ranks, including this one.
 void Passage::take_parts(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool exchanges = collective.signature.operation == Operation::all_to_all;
   const Parts parts(collective, size_);
@@ -283,7 +283,7 @@ void Passage::take_parts(const Collective& collective, std::size_t chunk, bool o
   }
 }
 
-// From everybody's room and its own memory.
+// Reduces all staging buffers and its own memory.
 void Passage::reduce_part(const Collective& collective, std::size_t chunk) {
   const bool scatters = collective.signature.operation == Operation::reduce_scatter;
   const Range range = in_chunk(collective.output.count, chunk);

@@ -1,16 +1,16 @@
-// How data of any memory gets from rank to rank: through rooms that stay in cache.
+// Moves data of unregistered memory between ranks, through staging buffers that stay in cache.
 //
-// Data go in chunks. Each rank puts its part of a chunk into its room, all meet, each takes what is
-// for it from the rooms of the others; while one chunk is taken the next one is put. Of an
-// all_reduce every rank combines its slice of a chunk in between.
+// Data moves in chunks. Each rank writes its part of a chunk into its staging buffer, all meet, and
+// each reads its data from the buffers of the others. While one chunk is read, the next one is
+// written. In an all_reduce every rank combines its slice of a chunk in between.
 //
-// Why nobody overwrites what another one still reads: a rank that puts a chunk has met all others
-// since the chunk two before it was to be taken (three, of an all_reduce), and every rank takes a
-// chunk before it comes to the next meeting but one. So three chunks in a row must lie apart; where
-// a collective begins anew at the begin of the room, or of a chunk, less than one more is left out.
-// A room is four chunks at least.
+// No rank overwrites data that another one still reads. When a rank writes a chunk, it has met all
+// others since the chunk two before was ready (three before, in an all_reduce). Every rank reads a
+// chunk before its second rendezvous after that. So three consecutive chunks must not overlap. A
+// collective that begins anew at the start of the buffer, or of a chunk, skips less than one more
+// chunk. A staging buffer has at least four chunks.
 //
-// Thread safety: none.
+// Thread safety: one thread only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,20 +25,21 @@ namespace lockstep {
 
 class Passage {
  public:
-  // All must outlive it.
+  // All arguments must outlive it.
   Passage(const GroupSegment& segment, Meeting& meeting, Reduction& reduction, int rank, int ranks)
       : segment_(segment), meeting_(meeting), reduction_(reduction), rank_(rank), size_(ranks) {}
 
-  // What is called small: it is faster to copy that than to meet once more.
+  // Whether the data is small: copying it is faster than one more rendezvous.
   static bool is_small(const Collective& collective, int ranks);
 
-  // Before run(), on all ranks alike: where in the rooms this collective will pass.
+  // Chooses the place in the staging buffers for this collective. Called before run(), with equal
+  // results on all ranks.
   void begin(const Collective& collective);
 
-  // The first chunk. To be called by every rank before all meet, and before run().
+  // Writes the first chunk. Every rank calls it before the rendezvous that precedes run().
   void put_first(const Collective& collective);
 
-  // The rest.
+  // Does the rest.
   void run(const Collective& collective);
 
  private:
@@ -54,7 +55,7 @@ class Passage {
   void take_parts(const Collective& collective, std::size_t chunk, bool only_reader);
   void reduce_part(const Collective& collective, std::size_t chunk);
 
-  // What of a part of `count` elements is in a chunk, counted from the begin of the part.
+  // Returns the range of a part with `count` elements that is in a chunk, from the part's begin.
   Range in_chunk(std::size_t count, std::size_t chunk) const;
   // The slice of an all_reduce's chunk that `rank` combines.
   Range slice_in(Range chunk, int rank) const;
@@ -69,11 +70,11 @@ class Passage {
   const int rank_;
   const int size_;
 
-  std::size_t cursor_ = 0;   // Bytes of the rooms that were used since the begin.
-  std::size_t chunks_ = 0;   // Of the current collective,
-  std::size_t stride_ = 0;   // bytes of a room from one chunk to the next,
-  std::size_t part_ = 0;     // elements of a part in one chunk,
-  std::size_t element_ = 0;  // and bytes of an element.
+  std::size_t cursor_ = 0;   // Bytes of the staging buffers used since the begin.
+  std::size_t chunks_ = 0;   // Number of chunks of the current collective.
+  std::size_t stride_ = 0;   // Bytes from one chunk to the next in a staging buffer.
+  std::size_t part_ = 0;     // Elements of a part in one chunk.
+  std::size_t element_ = 0;  // Bytes of an element.
   bool small_ = false;
   bool large_ = false;  // Too large for caches.
 };

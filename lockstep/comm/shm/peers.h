@@ -1,7 +1,7 @@
 // The ranks of one group that can share memory: processes of one host (host_peers.h) or threads of
 // one process (thread_peers.h).
 //
-// Thread safety: every member may be called from any thread at once.
+// Thread safety: any thread may call any member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,56 +19,57 @@
 
 namespace lockstep {
 
-// Zero at first, and as large as was asked for; stays mapped until the last copy is gone.
+// Zero at first, at least as large as requested. Stays mapped until the last copy is gone.
 using SharedMemory = std::shared_ptr<std::byte>;
 
 class Peers {
  public:
   virtual ~Peers() = default;
 
-  // In this group, not in the job.
+  // Rank in this group, not in the job.
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Makes memory that `readers` others may obtain() under `key`. Errors: system when there is too
-  // little.
+  // Makes memory that `readers` other ranks may obtain() under `key`. Errors: system when there is
+  // too little memory.
   virtual SharedMemory offer(const std::string& key, std::size_t bytes, int readers) = 0;
 
-  // Lets those obtain() fail with Error(system) and this reason instead.
+  // Makes their obtain() fail with Error(system) and this reason.
   virtual void refuse(const std::string& key, int readers, std::string_view reason) = 0;
 
-  // Blocks until somebody has offered `key`, with at least `bytes` bytes. `give_up` is called every
+  // Blocks until a rank has offered `key`, with at least `bytes` bytes. `give_up` is called every
   // 20 ms and may throw.
   virtual SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                               const std::function<void()>& give_up) = 0;
 
-  // The same in two steps that do not block: null as long as it has not come. Of what was refused,
-  // Error(system).
+  // obtain() in two steps that do not block. poll() returns null until the memory has come; it
+  // throws Error(system) after a refusal.
   virtual void request(const std::string& key) = 0;
   virtual SharedMemory poll(const std::string& key, std::size_t bytes) = 0;
 
   virtual Activity& activity(int rank) = 0;
 
-  // Throws Error(peer_lost) when a rank of the job was lost; `context` begins its message. For the
-  // slow path of a wait, not for a spin.
+  // Throws Error(peer_lost) when a rank of the job was lost; `context` begins its message. Call it
+  // in a wait's slow path, not in a spin loop.
   virtual void throw_if_lost(std::string_view context) = 0;
 
-  // What messages call a rank: as the group does, also where these are the part of it on this host.
+  // The number of a rank in messages: that of the whole group, even if these are only its ranks on
+  // this host.
   virtual int number(int rank) const { return rank; }
 
-  // Who and where a rank is, such as "rank 1 (pid 4242), in all_reduce #8 of group world for 3 s".
+  // Describes a rank: "rank 1 (pid 4242), in all_reduce #8 of group world for 3 s".
   virtual std::string describe(int rank) = 0;
 
-  // Such as "stopped (T)" when the rank is there but has not run for two seconds.
+  // Returns text such as "stopped (T)" when the process exists but has not run for two seconds.
   virtual std::optional<std::string> stall_of(int rank) = 0;
 
-  // The same for a group of some of these ranks, of which this must be one.
+  // Makes the peers of a group of some of these ranks; this rank must be one of them.
   virtual std::shared_ptr<Peers> among(const std::vector<int>& ranks) = 0;
 
-  // The job has ended in order: leaving is not a failure any more.
+  // The job has ended in order: leaving is no failure from now on.
   virtual void finish() = 0;
 
-  // This rank will call nothing more: from now on throw_if_lost() throws on all others.
+  // This rank makes no more calls: from now on throw_if_lost() throws on all others.
   virtual void abandon() = 0;
 };
 

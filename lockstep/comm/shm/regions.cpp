@@ -29,7 +29,7 @@ RegisteredMemory Regions::add(SharedMemory memory, std::size_t bytes, int rank) 
       "a region is too large, or one of too many, to be told to peers");
   std::byte* const all = memory.get();
   std::byte* const mine = all + static_cast<std::size_t>(rank) * stride;
-  // An owner of its own: the memory itself may have others.
+  // A separate owner: the memory itself may have other owners.
   const auto owner = std::make_shared<const SharedMemory>(std::move(memory));
   regions_.push_back({++made_, all, stride, mine, owner});
   return RegisteredMemory(owner, mine, bytes);

@@ -1,6 +1,6 @@
-// The registered memory of one group: every rank's part of it, as this process has it mapped.
+// The registered memory of one group: every rank's part, as mapped in this process.
 //
-// Thread safety: none.
+// Thread safety: one thread only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,28 +17,28 @@ namespace lockstep {
 
 class Regions {
  public:
-  // Bytes of shared memory that `ranks` parts of `bytes` bytes need.
+  // Returns the bytes of shared memory for `ranks` parts of `bytes` bytes.
   static std::size_t bytes_for(std::size_t bytes, int ranks);
 
-  // A new region in `memory`. Ranks make the same regions in the same order.
+  // Adds a region in `memory`. Ranks add the same regions in the same order.
   RegisteredMemory add(SharedMemory memory, std::size_t bytes, int rank);
 
-  // What ranks tell each other of a buffer: region << 40 | offset into its rank's part; 0 for
-  // memory that is not registered, or of which the last handle is gone.
+  // Returns a location that ranks exchange for a buffer: region << 40 | offset in its rank's part.
+  // 0 for memory that is not registered, or whose last handle is gone.
   std::uint64_t locate(const Buffer& buffer) const;
 
   static std::uint64_t region_of(std::uint64_t location) { return location >> 40; }
 
-  // Where that is of `rank`'s, in this process. This rank must have located a buffer in the same
-  // region.
+  // Returns the address of that location in `rank`'s part, in this process. This rank must have
+  // located a buffer in the same region.
   std::byte* address(std::uint64_t location, int rank) const;
 
  private:
   struct Region {
     std::uint64_t number;  // From 1.
-    std::byte* all;        // All ranks' parts,
-    std::size_t stride;    // so many bytes from one to the next;
-    std::byte* mine;       // this rank's.
+    std::byte* all;        // All ranks' parts.
+    std::size_t stride;    // Bytes from one part to the next.
+    std::byte* mine;       // This rank's part.
     std::weak_ptr<const void> owner;
   };
 

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Deep sub-groups have long names; what comes before the end is as good as its hash.
+// Shortens the long names of deep sub-groups: a hash replaces the beginning.
 std::string key_of(const std::string& group) {
   constexpr std::size_t end = 40;
   if (group.size() <= end + 16) return group;
@@ -36,7 +36,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       pipes_(peers_, segment_, meeting_, group_, key_),
       mailbox_(pipes_, group_) {}
 
-// One rank makes the memory, the others get it. A failure is an Error on all of them.
+// One rank makes the memory, the others obtain it. A failure is an Error on all of them.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -60,7 +60,7 @@ bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
   return !reduces(operation) || reduce_function(dtype, op) != nullptr;
 }
 
-// Ranks whose calls do not fit together may think differently, but go no further than enter().
+// Ranks with different calls may disagree on this, but go no further than enter().
 void ShmBackend::enter(const Collective& collective) {
   const Operation operation = collective.signature.operation;
   Lane::Entry& mine = meeting_.next_entry();
@@ -69,14 +69,14 @@ void ShmBackend::enter(const Collective& collective) {
     mine.input = mine.output = 0;
     return meeting_.enter(collective);
   }
-  // To copy little is faster than to meet once more; but all_reduce would have to put and take.
+  // A small copy is faster than one more rendezvous. But all_reduce would need two copies.
   const bool copies = operation != Operation::all_reduce && Passage::is_small(collective, size_);
   const bool reads = !copies && can_read_inputs(operation);
   const bool writes = !copies && can_write_outputs(operation);
   mine.input = reads ? regions_.locate(collective.input) : 0;
   mine.output = writes ? regions_.locate(collective.output) : 0;
   passage_.begin(collective);
-  // What is in no registered memory must go through the room in any case.
+  // Data outside registered memory must use the staging buffer in any case.
   if (mine.input == 0 && mine.output == 0) passage_.put_first(collective);
   meeting_.enter(collective);
 }
@@ -90,7 +90,9 @@ std::vector<std::string> ShmBackend::labels(const Collective& collective) {
 }
 
 void ShmBackend::run(const Collective& collective) {
-  if (size_ == 1 && collective.input.data == nullptr) return;  // It has what it is to get.
+  if (size_ == 1 && collective.input.data == nullptr)
+    return;  // The only rank already has its
+             // result.
   if (in_place_.is_possible()) {
     in_place_.run(collective);
     meeting_.step(collective);
@@ -101,7 +103,7 @@ void ShmBackend::run(const Collective& collective) {
   };
   bool any = false;
   for (int peer = 0; peer < size_; ++peer) any = any || is_registered(peer);
-  if (any) {  // In vain: some ranks' memory is, others' is not.
+  if (any) {  // Some ranks' memory is registered, but not all ranks'.
     if (is_registered(rank_)) passage_.put_first(collective);
     meeting_.step(collective);
   }
@@ -122,7 +124,7 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
   const std::string key = fmt::format("{} memory {}", key_, ++regions_made_);
   SharedMemory memory;
   std::string failure;
-  // First the one who makes it, then all who map it, say how it went.
+  // First the maker, then all ranks that map it, report success or failure.
   const auto attempt = [&](auto action) {
     try {
       memory = action();
@@ -141,13 +143,13 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
                             [&] { meeting_.throw_if_over("allocate"); });
     });
   if (!refusal.empty()) return {{}, refusal};
-  // The group's own segment is left to be touched: 256 ranks would spend a second on mapping it.
+  // The group's own segment is mapped on first access: 256 ranks would need a second to map it all.
   map_all_pages(memory.get(), whole);
   if (shared) return {RegisteredMemory(memory, memory.get(), bytes), {}};
   return {regions_.add(std::move(memory), bytes, rank_), {}};
 }
 
-// The first rank's reason not to go on; empty when no rank has one.
+// Returns the reason of the first rank that cannot continue; empty when all can.
 std::string ShmBackend::fail_together(const Collective& collective, const std::string& mine) {
   Lane& lane = segment_.lane(rank_);
   copy_text(lane.reason, mine);
@@ -157,7 +159,7 @@ std::string ShmBackend::fail_together(const Collective& collective, const std::s
   for (int peer = 0; peer < size_ && reason.empty(); ++peer)
     if (segment_.lane(peer).refused != 0)
       reason = fmt::format("rank {}: {}", peer, segment_.lane(peer).reason);
-  meeting_.step(collective);  // Before any of them is written again.
+  meeting_.step(collective);  // Before a lane is written again.
   return reason;
 }
 

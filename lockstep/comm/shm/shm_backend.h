@@ -1,10 +1,10 @@
 // Collectives of ranks that share memory: processes of one host, or threads of one process.
 //
-// On registered memory nothing is copied: each rank reads its peers' buffers, and of a reduction
-// does its slice of everybody's in place. Any other memory passes, chunk by chunk, through
-// rooms that stay in cache, each rank filling one while another is read. Which way is
-// taken is decided by all ranks alike, from what each says of its buffers on entry.
-// docs/algorithms.md counts steps and bytes.
+// Registered memory is not copied. Each rank reads its peers' buffers directly; in a reduction it
+// combines its slice of all buffers in place. Other memory moves in chunks through staging buffers
+// that stay in cache. A rank fills one chunk while others read the last one. All ranks choose the
+// same way, from the buffer locations that each gives on entry. docs/algorithms.md counts steps and
+// bytes.
 //
 // Operations: all, on CPU buffers.
 
@@ -30,8 +30,8 @@ namespace lockstep {
 
 class ShmBackend final : public Backend {
  public:
-  // Collective over all of `peers`. `group` names the group, the same on all ranks.
-  // `watch` is called while ranks wait for each other to be made, and may throw.
+  // Collective over all of `peers`. `group` is the group's name, the same on all ranks. `watch` is
+  // called while ranks wait for each other, and may throw.
   ShmBackend(
       std::shared_ptr<Peers> peers, std::string group, std::chrono::milliseconds timeout,
       std::function<void()> watch = [] {});
@@ -54,16 +54,16 @@ class ShmBackend final : public Backend {
                                  std::chrono::milliseconds timeout) override;
   void give_up(const GivenUp& why) override { meeting_.give_up(why); }
 
-  // Passes on that a rank of another host has given the group up.
+  // give_up() with the GivenUp of a rank on another host.
   void give_up_too(const GivenUp& why) { meeting_.give_up(why, false); }
 
-  // Ranks of another host wait no longer: those that wait for ranks here name them and give up.
+  // Ranks on another host no longer wait. Ranks that wait for ranks here name those and give up.
   void name_the_absent() { meeting_.name_the_absent(); }
 
-  // Throws when the group is over; `context` begins the message. From any thread.
+  // Throws when the group is over; `context` begins the message. Any thread may call it.
   void throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
 
-  // For a mailbox of its user's own, in place of post() and what follows it.
+  // For a caller with its own mailbox, instead of post() and the message members after it.
   Pipes& pipes() { return pipes_; }
 
  private:
@@ -73,7 +73,7 @@ class ShmBackend final : public Backend {
 
   const std::shared_ptr<Peers> peers_;
   const std::string group_;
-  const std::string key_;  // The group's name, short enough to share memory under it.
+  const std::string key_;  // Short form of the group's name for keys of shared memory.
   const int rank_;
   const int size_;
   const GroupSegment segment_;

@@ -15,9 +15,9 @@ constexpr std::size_t capacity = 256 << 10;  // A power of two.
 }  // namespace
 
 struct ShmPipe::Ring {
-  alignas(64) std::atomic<std::uint64_t> written;  // Bytes since the begin, by the sender.
+  alignas(64) std::atomic<std::uint64_t> written;  // Bytes since the begin; written by the sender.
   std::atomic<std::uint64_t> sent;
-  alignas(64) std::atomic<std::uint64_t> read;  // By the receiver.
+  alignas(64) std::atomic<std::uint64_t> read;  // Written by the receiver.
   std::atomic<std::uint64_t> received;
   alignas(64) std::byte data[capacity];
 };
@@ -65,7 +65,7 @@ std::size_t ShmPipe::readable() const {
 void ShmPipe::count_sent() { ++ring().sent; }
 void ShmPipe::count_received() { ++ring().received; }
 std::size_t ShmPipe::pending() const {
-  const std::uint64_t received = ring().received;  // First: it never overtakes.
+  const std::uint64_t received = ring().received;  // Read first: it never exceeds `sent`.
   return static_cast<std::size_t>(ring().sent - received);
 }
 

@@ -1,4 +1,4 @@
-// A pipe in memory that two ranks share: a ring of bytes.
+// A pipe in shared memory of two ranks: a ring of bytes.
 //
 // Thread safety: one thread writes and one reads.
 
@@ -14,7 +14,7 @@ namespace lockstep {
 
 class ShmPipe final : public Pipe {
  public:
-  static std::size_t bytes();  // Of memory.
+  static std::size_t bytes();  // Size of its memory.
 
   explicit ShmPipe(SharedMemory memory);
 

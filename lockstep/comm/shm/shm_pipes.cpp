@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::microseconds while_opening{200};  // What was offered comes soon.
+constexpr std::chrono::microseconds while_opening{200};  // An offered pipe comes soon.
 
 }  // namespace
 
@@ -33,7 +33,7 @@ Pipe& ShmPipes::to(int peer) {
   return *pipe;
 }
 
-// Asks for a pipe that was offered, and takes it once it has come.
+// Requests an offered pipe, and takes it once it has come.
 Pipe* ShmPipes::from(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   if (incoming.pipe) return incoming.pipe.get();
@@ -54,7 +54,7 @@ Pipe* ShmPipes::from(int peer) {
 
 void ShmPipes::await(std::uint32_t seen) {
   meeting_.await_doorbell(seen, opening_ > 0 ? std::chrono::nanoseconds(while_opening) : slice);
-  // By the clock: the bell may ring all the time, for messages of other ranks.
+  // Limited by time: the bell may ring constantly, for messages of other ranks.
   const auto now = Clock::now().time_since_epoch().count();
   if (now - looked_ < std::chrono::nanoseconds(slice).count() && meeting_.doorbell() != seen)
     return;

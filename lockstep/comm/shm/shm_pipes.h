@@ -1,5 +1,5 @@
-// The pipes between ranks that share memory. Each is made, and offered to its reader, at the first
-// send, so that pairs that never speak cost nothing.
+// The pipes between ranks that share memory. The first send makes a pipe and offers it to the
+// reader, so pairs without messages cost nothing.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,7 +20,7 @@ namespace lockstep {
 
 class ShmPipes final : public Pipes {
  public:
-  // All must outlive it. `key` begins the keys under which memory is offered.
+  // All arguments must outlive it. `key` is the prefix of the keys under which memory is offered.
   ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Meeting& meeting,
            const std::string& group, const std::string& key);
 
@@ -35,9 +35,9 @@ class ShmPipes final : public Pipes {
   void throw_if_over(const std::string& context) const override;
 
  private:
-  // One for each peer, of which few are ever used.
+  // One for each peer; few are ever used.
   struct Incoming {
-    bool requested = false;  // The pipe, which was offered.
+    bool requested = false;  // The offered pipe was requested.
     std::unique_ptr<ShmPipe> pipe = {};
   };
 
@@ -51,8 +51,9 @@ class ShmPipes final : public Pipes {
   const int rank_;
   std::vector<std::unique_ptr<ShmPipe>> outgoing_;
   std::vector<Incoming> incoming_;
-  std::atomic<int> opening_{0};          // Pipes that were requested and have not come.
-  std::atomic<std::int64_t> looked_{0};  // When await() last looked for lost peers, of the clock.
+  std::atomic<int> opening_{0};          // Number of pipes requested but not yet obtained.
+  std::atomic<std::int64_t> looked_{0};  // Time on the clock of await()'s last check for lost
+                                         // peers.
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Ranks that are threads of one process: memory is shared as it is.
+// Ranks that are threads of one process: they share memory directly.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,14 +12,14 @@
 
 namespace lockstep {
 
-// What the ranks of one job of threads have in common.
+// The shared state of all ranks of such a job.
 class ThreadTeam {
  public:
   explicit ThreadTeam(int size);
 
   int size() const { return static_cast<int>(activities_.size()); }
 
-  // `rank` will call nothing more, though others may wait for it.
+  // `rank` makes no more calls, though others may wait for it.
   void lose(int rank);
 
  private:
@@ -31,7 +31,7 @@ class ThreadTeam {
   };
 
   void offer(const std::string& key, Offer offer);
-  SharedMemory take(const std::string& key);  // Null when it has not been offered.
+  SharedMemory take(const std::string& key);  // Null until it is offered.
 
   std::mutex mutex_;
   std::condition_variable offered_;
@@ -65,7 +65,7 @@ class ThreadPeers final : public Peers {
 
   const std::shared_ptr<ThreadTeam> team_;
   const int rank_;
-  const std::vector<int> members_;  // Of the team, by rank.
+  const std::vector<int> members_;  // Ranks in the team, by rank here.
 };
 
 }  // namespace lockstep

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t max_strangers = 64;
 constexpr std::chrono::seconds handshake_limit{5};
-constexpr std::chrono::milliseconds accept_pause{100};  // When there is no descriptor left.
+constexpr std::chrono::milliseconds accept_pause{100};  // Pause when there is no descriptor left.
 
 bool send_at_once(int socket, const std::string& bytes) {
   return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
@@ -69,7 +69,8 @@ void Door::accept_some(Clock::time_point now) {
 }
 
 void Door::welcome(FileDescriptor socket, Clock::time_point now) {
-  if (strangers_.size() == max_strangers)  // A random one, so that nobody can crowd all others out.
+  if (strangers_.size() == max_strangers)  // Drops a random one, so that no stranger can crowd out
+                                           // all others.
     strangers_.erase(std::next(strangers_.begin(), random_() % max_strangers));
   tune_stream(socket.get());
   ServerHandshake handshake(options_.job, options_.token, make_nonce(), options_.channel);

@@ -1,8 +1,8 @@
-// Where a job's processes on other hosts come in, launchers or ranks: listens, and lets in who
-// proves the token.
+// Listens for a job's processes on other hosts, launchers or ranks, and admits those that prove the
+// token.
 //
 // Strangers are limited in number and time, and cost no more than that.
-// Thread safety: none. Blocking: never.
+// Thread safety: one thread only. Blocking: never.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,7 +26,7 @@ namespace lockstep {
 class LOCKSTEP_API Door {
  public:
   struct Options {
-    JobMember job;  // Who is here.
+    JobMember job;  // This process.
     std::optional<JobToken> token = {};
     Channel channel = Channel::agents;
     std::string name;  // Begins lines of the log.
@@ -38,13 +38,13 @@ class LOCKSTEP_API Door {
     JobMember member;
   };
 
-  // `listener` is a non-blocking socket that listens.
+  // `listener` is a non-blocking listening socket.
   Door(FileDescriptor listener, Options options);
 
   void watch(std::vector<pollfd>& entries) const;
   Deadline deadline() const;
 
-  // Whoever has come in.
+  // Returns the processes admitted in this turn.
   std::vector<Arrival> serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
  private:
@@ -53,7 +53,7 @@ class LOCKSTEP_API Door {
     ServerHandshake handshake;
     std::string hello;
     Deadline deadline;
-    JobMember member = {};  // Once it is in.
+    JobMember member = {};  // Set once it is admitted.
   };
   enum class Progress { waits, is_in, is_out };
 

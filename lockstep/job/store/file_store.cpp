@@ -29,10 +29,11 @@ using std::chrono::microseconds;
 constexpr microseconds first_pause{50};
 constexpr microseconds longest_lock_pause{5'000};
 constexpr microseconds longest_wait_pause{50'000};
-constexpr std::chrono::seconds last_look{1};  // By which wait() may overrun to get the lock.
+constexpr std::chrono::seconds last_look{1};  // wait() may overrun its deadline by this to get the
+                                              // lock.
 constexpr off_t least_bytes_to_compact = off_t{1} << 20;
 
-// Twice as long each time, up to `longest`, and never beyond `deadline`.
+// Sleeps twice as long each time, up to `longest`, and never beyond `deadline`.
 void pause_before(Deadline deadline, microseconds& pause, microseconds longest) {
   std::this_thread::sleep_until(std::min(deadline, Clock::now() + pause));
   pause = std::min(2 * pause, longest);
@@ -63,7 +64,7 @@ void write_at(int file, std::string_view bytes, off_t offset, const std::string&
   }
 }
 
-// Fewer bytes than asked for at the end of the file only.
+// Returns fewer bytes than asked for only at the end of the file.
 std::string read_at(int file, std::size_t count, off_t offset, const std::string& path) {
   std::string bytes(count, '\0');
   std::size_t done = 0;
@@ -99,7 +100,7 @@ class FileLock {
 
 }  // namespace
 
-// The file, and the table as it was when we last looked.
+// The file, and the table as of the last look.
 class FileStore::Log {
  public:
   explicit Log(const FileStoreOptions& options)
@@ -107,7 +108,7 @@ class FileStore::Log {
     change("", [](StoreTable&) { return false; });
   }
 
-  // Runs `act` on the table as it is now. False when the lock was not to be had by the deadline.
+  // Runs `act` on the current table. False when the lock is not free by the deadline.
   bool look(Deadline deadline, const std::function<void(const StoreTable&)>& act) {
     return locked(LOCK_SH, deadline, [&] { act(table_); });
   }
@@ -116,7 +117,7 @@ class FileStore::Log {
     if (!look(in(timeout_), act)) throw_lock_timeout();
   }
 
-  // Runs `act`, which says whether it has changed what is at `key`.
+  // Runs `act`, which returns whether it changed the value at `key`.
   void change(std::string_view key, const std::function<bool(StoreTable&)>& act) {
     const auto act_and_record = [&] {
       if (act(table_)) record(key);
@@ -154,7 +155,7 @@ class FileStore::Log {
     return true;
   }
 
-  // Whether our descriptor is still the file of that name, which compacting replaces.
+  // Whether the descriptor still is the file of that name; compacting replaces it.
   bool is_current() const {
     struct stat here {};
     struct stat there {};
@@ -174,8 +175,8 @@ class FileStore::Log {
     end_ = 0;
   }
 
-  // Applies what others wrote since. The last record may have been cut short by a kill: with
-  // `repair` it is removed.
+  // Applies what others wrote since. A kill may have cut the last record short; `repair` removes
+  // it.
   void catch_up(bool repair) {
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0)
@@ -195,7 +196,7 @@ class FileStore::Log {
       throw_errno(fmt::format("shortening store file {}", path_));
   }
 
-  // A new file is empty, or holds a part of this when its maker was killed.
+  // A new file is empty, or holds a part of the magic when its maker was killed.
   void read_magic(bool repair) {
     const std::string found = read_at(file_.get(), file_store_magic.size(), 0, path_);
     if (!file_store_magic.starts_with(found))
@@ -207,7 +208,7 @@ class FileStore::Log {
     end_ = static_cast<off_t>(file_store_magic.size());
   }
 
-  // False when there is no further whole one.
+  // Returns false when no further record is whole.
   bool read_record() {
     const std::string header = read_at(file_.get(), record_header_bytes, end_, path_);
     if (header.size() < record_header_bytes) return false;
@@ -243,11 +244,11 @@ class FileStore::Log {
     return end_ > least_bytes_to_compact && end_ / 4 > live;
   }
 
-  // Writes what counts to a new file, which takes the name. That we hold the lock of the file that
-  // has the name now makes us the only one to do so.
+  // Writes the current entries to a new file, which replaces the old one. Only the holder of the
+  // current file's lock gets here, so only one process does it.
   void compact() {
     const std::string temporary = path_ + ".compact";
-    ::unlink(temporary.c_str());  // Of one who was killed.
+    ::unlink(temporary.c_str());  // Left by a killed process.
     try {
       const FileDescriptor file = open_private(temporary, O_CREAT | O_EXCL);
       off_t end = 0;
@@ -262,17 +263,18 @@ class FileStore::Log {
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
       ::unlink(temporary.c_str());
-      log(LogLevel::warning, bare_message(error));  // The change is done; the next one tries again.
+      log(LogLevel::warning, bare_message(error));  // The change is done; the next change tries
+                                                    // again.
     }
   }
 
   const std::string path_;
   const std::chrono::milliseconds timeout_;
 
-  std::mutex mutex_;  // Guards all that follows. Never held while waiting for the lock.
+  std::mutex mutex_;  // Guards the members below. Never held while waiting for the lock.
   FileDescriptor file_;
   StoreTable table_;
-  off_t end_ = 0;  // Of what the table holds; 0 before anything was read.
+  off_t end_ = 0;  // File offset up to which the table is current; 0 before the first read.
 };
 
 FileStore::FileStore(const FileStoreOptions& options) : log_(std::make_unique<Log>(options)) {}

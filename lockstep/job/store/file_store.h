@@ -1,10 +1,11 @@
 // A store in one file, for ranks that share a file system and no network.
 //
 // The file is a log of changes. Every operation holds the kernel's lock on it, so nobody reads half
-// a change; what a writer that was killed left half written is cut off by the next one. It is
-// compacted when most of it is out of date. wait() looks again and again, at most 50 ms apart.
-// Whoever opens a path joins the map that is there: give every attempt of a job a new path. Nothing
-// removes the file. It survives the death of processes, not of hosts.
+// a change. A killed writer may leave half a change at the end; the next writer cuts it off. The
+// file is compacted when most of it is out of date. wait() polls, at most 50 ms apart.
+//
+// Opening a path joins the map in that file: give every attempt of a job a new path. The store
+// never removes the file. The map survives the death of processes, but not of hosts.
 //
 // Errors: as in store.h; timeout when another process holds the lock for `timeout`; system when the
 // file system has no locks (NFS needs version 4, Lustre the mount option flock).
@@ -21,16 +22,16 @@
 namespace lockstep {
 
 struct FileStoreOptions {
-  std::filesystem::path path;  // Made with mode 0600 when it is not there.
+  std::filesystem::path path;  // Created with mode 0600 when absent.
 
-  // How long a call but wait() tries to get the lock. Too short fails calls when a process that
-  // holds it is stopped for a moment.
+  // Time limit for the lock, in every call except wait(). A short limit fails calls when the holder
+  // is stopped for a moment.
   std::chrono::milliseconds timeout = default_timeout;
 };
 
 class LOCKSTEP_API FileStore final : public Store {
  public:
-  // Errors: misuse for a file that is a symbolic link, not this user's, or open to others.
+  // Errors: misuse for a symbolic link, a file of another user, or one open to others.
   explicit FileStore(const FileStoreOptions& options);
   ~FileStore() override;
   FileStore(const FileStore&) = delete;

@@ -1,6 +1,6 @@
 // One change in a FileStore's file. Frozen: docs/protocol.md.
 //
-// Errors: corrupt for bytes that no writer wrote.
+// Errors: corrupt for bytes that encode() never returns.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,8 +25,8 @@ constexpr std::size_t record_header_bytes = 40;
 
 std::string encode(const FileStoreRecord& record);
 
-// How many bytes of key and value follow these record_header_bytes, which are checked as a whole:
-// a length that was damaged is found before anything is allocated.
+// Returns the number of bytes of key and value after these record_header_bytes. The header has its
+// own check, so a damaged length is found before any allocation.
 std::size_t body_bytes(std::string_view header);
 
 FileStoreRecord decode_record(std::string_view header, std::string_view body);

@@ -137,8 +137,8 @@ void kill_soon() {
   }).detach();
 }
 
-// Writes until it is killed in the midst of it, though not before its first round, which the reader
-// waits for; each value says how long it is.
+// Writes until it is killed during a write, but not before the reader has seen its first round.
+// Each value contains its length.
 void write_until_killed(Store& store, const std::string& name) {
   for (;;) {
     const std::int64_t round = store.add(name + "/round", 1);

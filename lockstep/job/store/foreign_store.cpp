@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// Per process by nature, as what is registered is. Neither is ever destroyed: a library registers
-// while it is loaded, and may be used until the process has ended.
+// Per process, because the registration is. Never destroyed: a library registers while it is
+// loaded, and may use this until the process has ended.
 struct Registered {
   std::mutex mutex;
   ForeignStoreConnector connector;

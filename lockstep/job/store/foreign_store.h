@@ -1,7 +1,7 @@
-// Stores that another launcher keeps, such as torchrun's at MASTER_ADDR and MASTER_PORT. This
-// library speaks no protocol of theirs; a library that does says here how.
+// Connects to stores of other launchers, such as torchrun's at MASTER_ADDR and MASTER_PORT. This
+// library does not know their protocols; a library that does registers a connector here.
 //
-// Thread safety: every function may be called from any thread.
+// Thread safety: any thread may call any function.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,19 +19,19 @@ namespace lockstep {
 struct ForeignStoreAddress {
   std::string host;
   int port = 0;
-  std::string prefix;  // Of all keys: the launcher's own and other jobs' are beside them.
+  std::string prefix;  // Prefix of all keys: the launcher and other jobs use the same store.
 };
 
 using ForeignStoreConnector =
     std::function<std::shared_ptr<Store>(const ForeignStoreAddress&, Deadline)>;
 
-// From now on stores are connected to by `connector`, which blocks until its deadline at most and
-// throws as connect_foreign_store(). The last one counts; none is as if there never was one.
+// Sets the connector for all later connections. It blocks until its deadline at most and throws as
+// connect_foreign_store(). The last one registered counts; an empty one removes it.
 LOCKSTEP_API void register_foreign_store(ForeignStoreConnector connector);
 
 // `address` is HOST:PORT.
-// Errors: misuse when it is not; unsupported when nobody has registered how; timeout when nobody
-// listens there, and what the connector throws besides.
+// Errors: misuse for another form; unsupported without a connector; timeout when nobody listens
+// there; also the connector's own errors.
 LOCKSTEP_API std::shared_ptr<Store> connect_foreign_store(const std::string& address,
                                                           std::string prefix, Deadline deadline);
 

@@ -1,11 +1,11 @@
-// How two processes of one job prove to each other, over a socket to which anybody may connect,
-// that both have the job's token, and agree on the job. Frozen: docs/protocol.md.
+// The handshake by which two processes of one job prove to each other that both have the job's
+// token, and agree on the job. Anybody may connect to the socket. Frozen: docs/protocol.md.
 //
 // Three frames of fixed length: a challenge, a hello, a verdict. Each end proves the token by an
-// HMAC over all that was said before, under a key of its own direction. No I/O and no clock here;
+// HMAC over all earlier bytes, with a separate key for each direction. No I/O and no clock here;
 // the caller limits the time.
 //
-// What differs beside the token is told only to those who have proved the token.
+// Only a peer that has proved the token is told about other differences.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,21 +29,21 @@ constexpr std::size_t hello_bytes = 208;
 constexpr std::size_t verdict_bytes = 256;
 constexpr std::size_t max_job_id_bytes = 123;
 
-// Which of a job's services a connection is for.
+// The service of a job that a connection is for.
 enum class Channel : std::uint32_t {
   store = 0,   // Ranks to a TcpStoreServer.
-  agents = 1,  // Launchers to the one that coordinates them. A JobMember's numbers do not count.
-  lines = 3,   // Ranks of different hosts to each other; 2 was the first version of their frames.
+  agents = 1,  // Launchers to their coordinator. The numbers in JobMember do not count.
+  lines = 3,   // Ranks on different hosts to each other; 2 was the first version of their frames.
 };
 
-// From OpenSSL's generator.
+// Returns random bytes from OpenSSL.
 LOCKSTEP_API std::string make_nonce();
 
-// Errors: misuse for a job id or numbers that no frame can carry.
+// Errors: misuse for a job id or numbers that a frame cannot hold.
 LOCKSTEP_API void require_member(const JobMember& member);
 
 enum class Verdict : std::uint8_t {
-  refused = 0,  // Not authenticated: nothing else is said.
+  refused = 0,  // Not authenticated: no reason is given.
   accepted = 1,
   other_job = 2,
   other_world_size = 3,
@@ -55,7 +55,7 @@ enum class Verdict : std::uint8_t {
 
 class LOCKSTEP_API ServerHandshake {
  public:
-  // `here` is who this server is: its rank does not count.
+  // `here` is this server; its rank does not count.
   ServerHandshake(const JobMember& here, const std::optional<JobToken>& token,
                   const std::string& nonce, Channel channel = Channel::store);
 
@@ -64,14 +64,14 @@ class LOCKSTEP_API ServerHandshake {
   struct Answer {
     Verdict verdict = Verdict::refused;
     std::string frame;  // To be sent in any case.
-    JobMember member;   // Who it is; known to be true unless refused.
+    JobMember member;   // The peer; verified unless refused.
   };
-  // Where the connection of an authenticated rank that is here already comes from; empty when it
-  // is not.
+  // Returns the address of the connection that an authenticated rank already has; empty without
+  // one.
   using HolderOf = std::function<std::optional<std::string>(const JobMember& member)>;
 
-  // `holder_of` is asked only about a rank that is otherwise right. Throws for nothing that a peer
-  // can send.
+  // Calls `holder_of` only if the rank is otherwise accepted. Never throws because of a peer's
+  // bytes.
   Answer answer(std::string_view hello, const HolderOf& holder_of) const;
 
  private:
@@ -88,11 +88,11 @@ class LOCKSTEP_API ClientHandshake {
   ClientHandshake(const JobMember& member, const std::optional<JobToken>& token,
                   const std::string& nonce, Channel channel = Channel::store);
 
-  // Errors: corrupt when `challenge` is none.
+  // Errors: corrupt when `challenge` is not a challenge.
   std::string hello(std::string_view challenge);
 
-  // Returns when the server has the token too and took us. Errors: misuse when it refused us, with
-  // both ends' values where it said them; corrupt when it could not prove that it has the token.
+  // Returns when the server has proved the token and accepted this process. Errors: misuse when it
+  // refused, with both ends' values if it sent them; corrupt when it could not prove the token.
   void confirm(std::string_view verdict) const;
 
  private:
@@ -100,7 +100,7 @@ class LOCKSTEP_API ClientHandshake {
   const std::optional<JobToken> token_;
   const std::string nonce_;
   const Channel channel_;
-  std::string said_;  // The challenge and our hello.
+  std::string said_;  // The challenge and this end's hello.
 };
 
 }  // namespace lockstep

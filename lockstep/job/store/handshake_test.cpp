@@ -17,7 +17,7 @@ std::optional<std::string> nobody(const JobMember&) { return std::nullopt; }
 
 struct Outcome {
   Verdict verdict;
-  std::string error;  // Of the client; empty when it is content.
+  std::string error;  // The client's error; empty on success.
 };
 
 Outcome shake(const JobMember& client, const std::optional<JobToken>& client_token,

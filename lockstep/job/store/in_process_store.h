@@ -1,4 +1,4 @@
-// The store of one process, for jobs of one rank and for ranks that are threads.
+// A store within one process, for jobs of one rank and for ranks that are threads.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

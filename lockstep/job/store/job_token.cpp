@@ -28,13 +28,13 @@ bool is_base64(char c) {
          c == '/' || c == '-' || c == '_';
 }
 
-// A buffer on the stack, because a string that grows leaves copies behind.
+// A buffer on the stack: a growing string leaves copies in memory.
 struct Wiped {
   std::array<char, most_characters + 2> bytes{};
   ~Wiped() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
-// In place: /proc/PID/environ shows this memory.
+// Wipes in place: /proc/PID/environ shows this memory.
 void wipe_variable(char* text) {
   OPENSSL_cleanse(text, std::strlen(text));
   ::unsetenv("LOCKSTEP_JOB_TOKEN");

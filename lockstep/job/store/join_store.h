@@ -1,4 +1,4 @@
-// How a process gets its connection to another one of its job: a TcpStore, or a rank to a rank.
+// Connects a process to another one of its job: a TcpStore to its server, or a rank to a rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,13 +15,13 @@
 
 namespace lockstep {
 
-// A socket to the server, which has taken us. Tries again when the server is not there yet, and
-// when it dropped us because it is crowded by strangers. `server` is for messages.
+// Returns a socket to a server that has accepted this process. Tries again when the server is not
+// there yet, or dropped the connection because strangers crowd it. `server` is for messages.
 // Errors: as TcpStore's constructor.
 FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server);
 
-// One attempt at one address, of some 6 s at most. Empty when a later one may succeed, for the
-// reason that is then in `why`. Errors: as ClientHandshake's.
+// Tries one address once, for about 6 s at most. Returns nothing when a later attempt may succeed;
+// `why` then has the reason. Errors: as ClientHandshake's.
 LOCKSTEP_API FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
                                         const std::optional<JobToken>& token, Channel channel,
                                         Deadline deadline, std::string& why);

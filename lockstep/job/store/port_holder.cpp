@@ -23,8 +23,8 @@ struct Listener {
   std::string uid;
 };
 
-// A line is: number, local address:port in hex, remote, state, queues, timer, retransmits, uid,
-// timeout, inode.
+// Format of a line: number, local address:port in hex, remote, state, queues, timer, retransmits,
+// uid, timeout, inode.
 std::optional<Listener> find_listener(const char* table, int port) {
   std::ifstream file(table);
   std::string line;

@@ -1,4 +1,4 @@
-// Who listens on a TCP port of this host, for messages.
+// Describes the process that listens on a TCP port of this host, for messages.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Such as "process 4242 (python train.py)", "a process of user 1001", or "an unknown process"; of
-// other users' processes the kernel shows no more.
+// Returns text such as "process 4242 (python train.py)", "a process of user 1001" or "an unknown
+// process". The kernel shows no more of other users' processes.
 LOCKSTEP_API std::string describe_port_holder(int port);
 
 }  // namespace lockstep

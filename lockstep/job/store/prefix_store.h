@@ -1,5 +1,5 @@
-// Another store's map, of which it uses only the keys that begin with a prefix, so that two users
-// of one store cannot meet. The prefix counts towards the length of a key.
+// A part of another store's map: the keys that begin with a prefix. Two users of one store can then
+// not collide. The prefix counts towards the length of a key.
 //
 // Lifetime: the other store must outlive this one.
 

@@ -1,7 +1,7 @@
 // Text that no core dump of this process shows.
 //
-// It lies in pages of its own, which the kernel leaves out of dumps and, as far as this user may
-// lock memory, does not swap out. Copies share them; they are overwritten when the last one goes.
+// It lies in pages of its own, which the kernel leaves out of dumps. It is not swapped out if this
+// user may lock memory. Copies share the pages; the last copy overwrites them at its end.
 // Thread safety: a value.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -17,9 +17,9 @@ namespace lockstep {
 
 class LOCKSTEP_API Secret {
  public:
-  // Errors: system when there is no memory that dumps leave out.
+  // Errors: system when no memory can be left out of dumps.
   explicit Secret(std::string_view text);
-  Secret(const Secret&) = default;  // There is no move, which would leave one without text.
+  Secret(const Secret&) = default;  // No move, which would leave a Secret without text.
   Secret& operator=(const Secret&) = default;
 
   std::string_view text() const;
@@ -30,7 +30,8 @@ class LOCKSTEP_API Secret {
   std::shared_ptr<const Pages> pages_;
 };
 
-// 64 characters that tell two secrets apart, and from which nobody finds one of 128 random bits.
+// Returns 64 characters that distinguish secrets. A secret of 128 random bits cannot be found from
+// them.
 LOCKSTEP_API std::string fingerprint(const Secret& secret);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// SHA-256 of a string, to tell long or secret texts apart by a short one.
+// SHA-256 of a string: a short text that distinguishes long or secret texts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// 64 hexadecimal digits.
+// Returns 64 hexadecimal digits.
 LOCKSTEP_API std::string sha256_hex(std::string_view bytes);
 
 }  // namespace lockstep

@@ -84,7 +84,7 @@ std::optional<std::pair<std::string, int>> host_and_port(std::string_view text) 
   if (host.starts_with('[') && host.ends_with(']'))
     host = host.substr(1, host.size() - 2);
   else if (host.find(':') != host.npos)
-    return std::nullopt;  // Nobody knows which colon is the last.
+    return std::nullopt;  // The last colon is ambiguous without brackets.
   const std::string_view digits = text.substr(colon + 1);
   int port = 0;
   const auto [end, error] = std::from_chars(digits.begin(), digits.end(), port);

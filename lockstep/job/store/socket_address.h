@@ -1,4 +1,4 @@
-// Addresses of TCP sockets, without ever asking a name server for the name of one.
+// Addresses of TCP sockets. Never asks a name server for the name of an address.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,25 +25,25 @@ struct LOCKSTEP_API SocketAddress {
   bool is_loopback() const;
 };
 
-// "127.0.0.1:29400" or "[::1]:29400".
+// Returns "127.0.0.1:29400" or "[::1]:29400".
 LOCKSTEP_API std::string to_text(const SocketAddress& address);
 LOCKSTEP_API std::string to_text(const std::string& host, int port);
 
-// Of HOST:PORT or [IPV6]:PORT, without the brackets; empty when `text` is neither, or the port is
-// not in 1 to 65535.
+// Splits HOST:PORT or [IPV6]:PORT, without the brackets. Empty when `text` has another form or the
+// port is not in 1 to 65535.
 LOCKSTEP_API std::optional<std::pair<std::string, int>> host_and_port(std::string_view text);
 
-// Errors: misuse when `host` is no numeric IPv4 or IPv6 address.
+// Errors: misuse when `host` is not a numeric IPv4 or IPv6 address.
 LOCKSTEP_API SocketAddress numeric_address(const std::string& host, int port);
 
-// Numeric addresses and localhost at once; asks the resolver, which has a time limit of its own,
-// for anything else. Errors: misuse when there is no such host.
+// Returns at once for numeric addresses and localhost. Asks the resolver, which has its own time
+// limit, for other names. Errors: misuse when the host does not exist.
 LOCKSTEP_API std::vector<SocketAddress> resolve(const std::string& host, int port);
 
 LOCKSTEP_API SocketAddress local_address(int socket);
-LOCKSTEP_API SocketAddress peer_address(int socket);  // Empty when it is gone.
+LOCKSTEP_API SocketAddress peer_address(int socket);  // Empty when the peer is gone.
 
-// No delay, and within some 10 s notice of a host that has vanished.
+// Turns off Nagle's delay, and detects a vanished host within about 10 s.
 LOCKSTEP_API void tune_stream(int socket);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What every store must do: against a plain map, alone and with others at the same time.
+// Tests of every store: compares it with a plain map, with one client and with several at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ using test::fault_of;
 
 constexpr int client_count = 4;
 
-// Each of these hands out stores that share one map.
+// Each of these rigs makes stores that share one map.
 class InProcess {
  public:
   std::unique_ptr<Store> open(int) { return std::make_unique<PrefixStore>(shared_, ""); }
@@ -203,7 +203,7 @@ TYPED_TEST(StoreConformance, AWaitThatTimesOutNamesTheKeyAndTakesAsLongAsItWasTo
   EXPECT_GE(seconds_since(start), 0.24);
   EXPECT_LT(seconds_since(start), 3.0);
   EXPECT_NE(text.find("'never\\x0a'"), text.npos) << text;
-  this->store().set("never\n", "now");  // A wait that was given up leaves nothing behind.
+  this->store().set("never\n", "now");  // A wait that timed out has no effect.
   EXPECT_EQ(this->store().wait("never\n", in(milliseconds(0))), "now");
 }
 

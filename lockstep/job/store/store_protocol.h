@@ -1,7 +1,7 @@
 // The frames between a TcpStore and its server, after the handshake. Frozen: docs/protocol.md.
 //
-// No I/O and no state here. Decoding views into the bytes it was given and allocates nothing, so
-// that no length a peer claims costs memory.
+// No I/O and no state here. Decoding returns views into its input and allocates nothing, so a
+// length that a peer claims costs no memory.
 // Errors: corrupt for bytes that encoding never makes: decode(encode(x)) is x, and
 // encode(decode(b)) is b.
 
@@ -24,14 +24,14 @@ struct StoreRequest {
     set = 1,          // key, value
     find = 2,         // key
     wait = 3,         // key; answered when it is there
-    cancel = 4,       // gives up the wait with this id; is not answered, nor is that wait
+    cancel = 4,       // ends the wait with this id; neither is answered
     add = 5,          // key, amount
     compare_set = 6,  // key, expected, value
     erase = 7,        // key
   };
 
   Kind kind = Kind::set;
-  std::uint64_t id = 0;  // The answer has the same; the client chooses it.
+  std::uint64_t id = 0;  // Chosen by the client; its reply has the same id.
   std::string_view key = {};
   std::string_view value = {};
   std::string_view expected = {};
@@ -44,7 +44,7 @@ struct StoreReply {
     absent = 2,  // find: nothing there; erase: nothing was there
     value = 3,   // bytes
     number = 4,  // number
-    error = 5,   // fault, and bytes that say why
+    error = 5,   // fault, and the reason in bytes
   };
 
   Kind kind = Kind::done;
@@ -58,11 +58,12 @@ constexpr std::size_t frame_header_bytes = 4;
 constexpr std::size_t max_frame_bytes = 64 + Store::max_key_bytes + 2 * Store::max_value_bytes;
 constexpr std::size_t max_reason_bytes = 1024;
 
-// Whole frames, with their length in front. The bytes of an error are cut to max_reason_bytes.
+// Return whole frames, with their length in front. The bytes of an error are cut to
+// max_reason_bytes.
 std::string encode(const StoreRequest& request);
 std::string encode(const StoreReply& reply);
 
-// What follows the length of the first frame in `bytes`; empty when more bytes are needed.
+// Returns the first frame in `bytes` without its length; empty when more bytes are needed.
 std::optional<std::string_view> first_frame(std::string_view bytes);
 
 StoreRequest decode_request(std::string_view body);

@@ -1,6 +1,6 @@
-// What a store server does with requests: the table, and who waits for which key. No I/O.
+// Handles the requests of a store server: owns the table and the list of waits. No I/O.
 //
-// Thread safety: none; the server's one thread owns it.
+// Thread safety: the server's one thread owns it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,17 +18,17 @@ namespace lockstep {
 class StoreService {
  public:
   using Client = std::uint64_t;
-  // Gets whole frames; must not call back into the service.
+  // Receives whole frames; must not call back into the service.
   using Deliver = std::function<void(Client client, std::string frame)>;
 
-  static constexpr std::size_t max_waits = 1024;  // Of one client at a time.
+  static constexpr std::size_t max_waits = 1024;  // Limit for one client.
 
-  // Delivers the answer, unless it must wait, and those to all whose wait it ends.
-  // Errors: corrupt when the client broke the rules: an id that waits already, or too many waits.
-  // What the table refuses is an answer, not an Error.
+  // Delivers the answer, unless the request must wait, and the answers to all waits that it ends.
+  // Errors: corrupt when the client broke the rules: an id that waits already, or too many waits. A
+  // refusal by the table is an answer, not an Error.
   void handle(Client client, const StoreRequest& request, const Deliver& deliver);
 
-  // Its waits end unanswered.
+  // Removes the client; its waits end unanswered.
   void forget(Client client);
 
   const StoreTable& table() const { return table_; }
@@ -44,7 +44,7 @@ class StoreService {
   StoreTable table_;
   std::map<Client, Waits> waits_;
   std::multimap<std::string, std::pair<Client, std::uint64_t>, std::less<>> waiters_;  // By key.
-  std::string bytes_;  // What the reply under way views.
+  std::string bytes_;  // Bytes that the current reply refers to.
 };
 
 }  // namespace lockstep

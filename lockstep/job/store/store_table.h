@@ -1,7 +1,7 @@
-// The map behind every store of ours: what its operations mean, and its limits, live here once.
+// The map behind every store of this library: defines its operations and its limits.
 //
-// Thread safety: none; whoever owns one guards it.
-// Errors: misuse and system as in store.h; the table is then as it was.
+// Thread safety: the owner guards it.
+// Errors: misuse and system as in store.h; the table is then unchanged.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,7 +28,7 @@ class StoreTable {
   bool erase(std::string_view key);
 
   const Values& values() const { return values_; }
-  std::size_t bytes() const { return bytes_; }  // Of keys and values.
+  std::size_t bytes() const { return bytes_; }  // Total of keys and values.
 
  private:
   Values values_;
@@ -39,13 +39,13 @@ class StoreTable {
 void require_store_key(std::string_view key);
 void require_store_value(std::string_view key, std::string_view value);
 
-// A key for a message: at most 64 characters, of which none can harm a terminal.
+// Returns a key for messages: at most 64 characters, all safe for a terminal.
 std::string quoted(std::string_view key);
 
-// What an Error says without its fault in front and its place behind, for one that wraps it.
+// Returns the message without fault and source location, for an Error that wraps it.
 std::string bare_message(const Error& error);
 
-// What wait() of every store throws at its deadline.
+// Throws the error of every store's wait() at its deadline.
 [[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);
 
 }  // namespace lockstep

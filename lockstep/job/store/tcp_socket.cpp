@@ -37,7 +37,7 @@ void require_protection(const SocketAddress& address, const std::string& host, b
 FileDescriptor try_to_listen(const SocketAddress& address) {
   FileDescriptor listener = make_socket(address);
   if (!listener) throw_errno("making a TCP socket");
-  const int yes = 1;  // Over connections of an earlier job that linger; never beside a listener.
+  const int yes = 1;  // Allows lingering connections of an earlier job, but no second listener.
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (address.family() == AF_INET6)
     ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
@@ -75,7 +75,7 @@ std::string finish_connecting(int socket, const SocketAddress& address) {
   socklen_t length = sizeof error;
   ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return std::generic_category().message(error);
-  // TCP connects a socket to itself when it draws that port.
+  // TCP connects a socket to itself if the kernel assigns it that port.
   if (to_text(local_address(socket)) == to_text(address)) return "nobody listens";
   tune_stream(socket);
   return "";

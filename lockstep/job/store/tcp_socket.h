@@ -1,4 +1,4 @@
-// What whoever listens on TCP, or connects, does the same way: the store, and the launchers.
+// TCP sockets for listening and connecting, shared by the store and the launchers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,21 +12,21 @@
 
 namespace lockstep {
 
-// Errors: misuse when `address` is beyond loopback and there is no job token, unless
-// LOCKSTEP_TRUST_NETWORK=1 is in the environment. `what`, such as "the store", will not listen
-// then; `host` is the address as it was given.
+// Refuses to listen beyond loopback without a job token, unless the environment has
+// LOCKSTEP_TRUST_NETWORK=1. `what`, such as "the store", names the service; `host` is the address
+// as given. Errors: misuse.
 LOCKSTEP_API void require_protection(const SocketAddress& address, const std::string& host,
                                      bool has_token, std::string_view what);
 
-// A non-blocking socket that listens; or none, with errno set.
+// Returns a non-blocking listening socket; or nothing, with errno set.
 LOCKSTEP_API FileDescriptor try_to_listen(const SocketAddress& address);
 
-// Why that, or the errno that it left, is an Error: misuse for a port in use, whose holder is
-// named; else system.
+// Throws for the `error` (an errno) of a failed try_to_listen(): misuse, with the port's holder,
+// for a port in use; else system.
 [[noreturn]] LOCKSTEP_API void throw_not_listening(const SocketAddress& address, int error);
 
-// A non-blocking socket on its way to `address`, or none with errno set. Once it is writable,
-// finish_connecting() says why it did not get there; nothing when it did.
+// Returns a non-blocking socket that connects to `address`, or nothing with errno set. Once it is
+// writable, finish_connecting() returns why the connection failed; empty on success.
 LOCKSTEP_API FileDescriptor begin_connecting(const SocketAddress& address);
 LOCKSTEP_API std::string finish_connecting(int socket, const SocketAddress& address);
 

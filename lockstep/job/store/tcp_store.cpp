@@ -26,11 +26,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds last_look{1};  // By which wait() may overrun when the server hangs.
+constexpr std::chrono::seconds last_look{1};  // wait() may overrun by this when the server hangs.
 
 }  // namespace
 
-// Many threads, one socket: whoever waits for a reply and finds nobody reading reads for all.
+// Many threads share one socket: one waiting thread reads for all of them.
 class TcpStore::Connection {
  public:
   struct Answer {
@@ -65,7 +65,7 @@ class TcpStore::Connection {
     return std::nullopt;
   }
 
-  // Errors: what the server answered, and timeout.
+  // Errors: the server's error reply, and timeout.
   Answer call(const StoreRequest& request, std::string_view what) {
     const auto answer = call(request, what, in(timeout_));
     if (!answer)
@@ -98,11 +98,11 @@ class TcpStore::Connection {
     output_ += frame;
     send_some();
     if (output_.empty() || !polling_) return;
-    const std::uint64_t one = 1;  // Whoever polls must also wait for room from now on.
+    const std::uint64_t one = 1;  // The polling thread must now also wait for room to write.
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
   }
 
-  // Waits for news: on the socket if nobody else does, else for whoever does.
+  // Waits for news: polls the socket, or waits for the thread that polls.
   void take_turn(std::unique_lock<std::mutex>& lock, Deadline deadline) {
     if (polling_) {
       if (deadline == no_deadline)
@@ -163,7 +163,7 @@ class TcpStore::Connection {
         const StoreReply reply = decode_reply(*body);
         used += frame_header_bytes + body->size();
         const auto slot = answers_.find(reply.id);
-        if (slot == answers_.end()) continue;  // Its caller has given up.
+        if (slot == answers_.end()) continue;  // The caller gave up.
         slot->second = Answer{reply.kind, std::string(reply.bytes), reply.number, reply.fault};
       }
     } catch (const Error&) {
@@ -175,16 +175,16 @@ class TcpStore::Connection {
   const std::string server_;
   const std::chrono::milliseconds timeout_;
   const FileDescriptor socket_;
-  const FileDescriptor wake_;  // Ends the poll of whoever polls.
+  const FileDescriptor wake_;  // Interrupts the polling thread.
 
-  std::mutex mutex_;  // Guards all that follows, and the socket.
+  std::mutex mutex_;  // Guards the members below, and the socket.
   std::condition_variable changed_;
   bool polling_ = false;
-  std::string broken_;  // Why the server is lost.
+  std::string broken_;  // Reason why the server is lost.
   std::string input_;
   std::string output_;
   std::uint64_t next_id_ = 1;
-  std::map<std::uint64_t, std::optional<Answer>> answers_;  // Of the calls under way.
+  std::map<std::uint64_t, std::optional<Answer>> answers_;  // One entry for each call under way.
 };
 
 TcpStore::TcpStore(const TcpStoreOptions& options)
@@ -215,7 +215,7 @@ std::string TcpStore::wait(std::string_view key, Deadline deadline) {
   };
   std::optional<Connection::Answer> answer;
   if (deadline > start) answer = ask(StoreRequest::Kind::wait, deadline);
-  // What is there already is returned, although the way to the server takes longer than we have.
+  // Returns an existing value even if the server's answer takes longer than the deadline.
   if (!answer) answer = ask(StoreRequest::Kind::find, in(last_look));
   if (!answer || answer->kind != StoreReply::Kind::value) throw_wait_timeout(key, start);
   return std::move(answer->bytes);

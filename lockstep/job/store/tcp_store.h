@@ -1,10 +1,10 @@
-// The store that a TcpStoreServer keeps, through one connection that all threads share.
+// A client of a TcpStoreServer, with one connection that all threads share.
 //
-// Blocking: the constructor until the server has taken this rank, at most `connect_timeout`; other
-// calls but wait() at most `timeout`.
-// Errors: as in store.h. When the server goes, every call that is under way and every later one
-// throws peer_lost at once, with the server's address; there is no silent reconnection, because the
-// map may be another one then.
+// Blocking: the constructor until the server has accepted this rank, at most `connect_timeout`.
+// Other calls, except wait(), at most `timeout`.
+// Errors: as in store.h. When the server is gone, every current and later call throws peer_lost at
+// once, with the server's address. There is no silent reconnection, because the map may be another
+// one then.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,21 +21,22 @@
 namespace lockstep {
 
 struct TcpStoreOptions {
-  std::string host = "127.0.0.1";  // A numeric address, or a name for the resolver.
+  std::string host = "127.0.0.1";  // Numeric address, or a name for the resolver.
   int port = 0;
-  JobMember member;  // Who we are; the server refuses what it does not expect.
+  JobMember member;  // This process; the server refuses values it does not expect.
   std::optional<JobToken> token = {};
 
-  // The server may start later than we do. Too short fails jobs whose hosts start one by one.
+  // Time to wait for a server that starts later. A short timeout fails jobs whose hosts start one
+  // by one.
   std::chrono::milliseconds connect_timeout = default_timeout;
-  // For each request but wait(). Too short fails calls on a host under load.
+  // Timeout of each request except wait(). A short timeout fails calls on a host under load.
   std::chrono::milliseconds timeout = default_timeout;
 };
 
 class LOCKSTEP_API TcpStore final : public Store {
  public:
-  // Errors: timeout when no server came; misuse when it refused us, with both ends' values once
-  // both have proved the token; corrupt when what listens there is no store of this job.
+  // Errors: timeout when no server came. Misuse when the server refused, with both ends' values
+  // once both have proved the token. Corrupt when the listener is not a store of this job.
   explicit TcpStore(const TcpStoreOptions& options);
   ~TcpStore() override;
   TcpStore(const TcpStore&) = delete;

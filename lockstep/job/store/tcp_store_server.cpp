@@ -31,10 +31,10 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t max_strangers = 64;  // Connections in the handshake at a time.
-// No further request is read from a client with so many bytes of replies to go out,
+constexpr std::size_t max_strangers = 64;  // Limit of connections in the handshake.
+// Reading from a client pauses at this many unsent bytes of replies.
 constexpr std::size_t pause_bytes = std::size_t{1} << 20;
-// and one with so many, because waits of its ended, is closed.
+// A client with this many unsent bytes is closed; its ended waits add replies.
 constexpr std::size_t max_output_bytes = std::size_t{8} << 20;
 constexpr std::chrono::seconds log_interval{10};
 constexpr std::chrono::milliseconds accept_pause{100};
@@ -45,7 +45,7 @@ struct Connection {
   JobMember member = {};
   std::string input = {};
   std::string output = {};
-  std::size_t sent = 0;  // Of the output.
+  std::size_t sent = 0;  // Bytes of `output` already sent.
   Deadline input_deadline = no_deadline;
   Deadline output_deadline = no_deadline;
   std::uint32_t events = EPOLLIN;
@@ -104,18 +104,19 @@ class TcpStoreServer::Loop {
   FileDescriptor listener_;
   FileDescriptor epoll_;
   FileDescriptor stop_;
-  FileDescriptor spare_ = open_spare();  // Given up to accept, and close, when there are no more.
+  FileDescriptor spare_ = open_spare();  // Closed to accept, and close, a connection when no
+                                         // descriptor is left.
   int port_ = 0;
 
-  // Of the thread alone from here on.
+  // The members below belong to the thread alone.
   StoreService service_;
   std::unordered_map<Id, Connection> connections_;
   std::vector<Id> strangers_;  // In the handshake.
-  std::vector<Id> touched_;    // Have new output.
+  std::vector<Id> touched_;    // With new output.
   std::vector<Id> doomed_;
   Id next_id_ = 2;
-  Deadline next_deadline_ = no_deadline;  // No later than any connection's.
-  Deadline accept_again_ = no_deadline;   // Not accepting until then.
+  Deadline next_deadline_ = no_deadline;  // Not later than any connection's deadline.
+  Deadline accept_again_ = no_deadline;   // Accepting is paused until then.
   std::minstd_rand random_{std::random_device{}()};
   SparseLog log_{log_interval};
   std::array<char, std::size_t{64} << 10> buffer_{};
@@ -140,7 +141,7 @@ TcpStoreServer::Loop::Loop(const TcpStoreServerOptions& options) : options_(opti
 }
 
 TcpStoreServer::Loop::~Loop() {
-  if (pid_ != this_process()) {  // fork() copied us without our thread.
+  if (pid_ != this_process()) {  // A fork()ed child does not have the thread.
     thread_.forget();
     return;
   }
@@ -156,7 +157,7 @@ void TcpStoreServer::Loop::run() {
   } catch (const std::exception& error) {
     log(LogLevel::error, fmt::format("the store on port {} ends: {}", port_, error.what()));
   }
-  connections_.clear();  // Their clients learn it at once.
+  connections_.clear();  // Clients learn of the end at once.
   listener_ = FileDescriptor();
 }
 
@@ -174,7 +175,7 @@ void TcpStoreServer::Loop::turn() {
     settle();
   }
   bury();
-  if (knocking) accept_some();  // Last: whoever is here goes first.
+  if (knocking) accept_some();  // Last: existing clients go first.
   sweep();
 }
 
@@ -208,7 +209,7 @@ void TcpStoreServer::Loop::accept_some() {
   }
 }
 
-// The process has no descriptor left: somebody who has proved nothing gives way.
+// Without a free descriptor, drops a connection that has proved nothing.
 bool TcpStoreServer::Loop::make_room() {
   if (!strangers_.empty()) {
     drop_stranger("no descriptor is left");
@@ -238,7 +239,7 @@ void TcpStoreServer::Loop::welcome(FileDescriptor socket) {
   limit(connection.input_deadline, in(options_.handshake_timeout));
 }
 
-// A random one, so that nobody can crowd all others out.
+// Drops a random one, so that no stranger can crowd out all others.
 void TcpStoreServer::Loop::drop_stranger(std::string_view why) {
   const Id id = strangers_[random_() % strangers_.size()];
   doom(id, connections_.at(id), why);
@@ -339,7 +340,7 @@ void TcpStoreServer::Loop::deliver(Id id, std::string frame) {
   touched_.push_back(id);
 }
 
-// Sends what was delivered, which may let further requests in.
+// Sends the delivered replies; room for them lets further requests be read.
 void TcpStoreServer::Loop::settle() {
   while (!touched_.empty()) {
     const Id id = touched_.back();
@@ -381,7 +382,7 @@ void TcpStoreServer::Loop::flush(Id id, Connection& connection) {
   if (!watch(connection.socket.get(), id, events, EPOLL_CTL_MOD)) doom(id, connection);
 }
 
-// `why` goes to the log; nothing that a peer sent may be in it.
+// `why` goes to the log and must not contain a peer's bytes.
 void TcpStoreServer::Loop::doom(Id id, Connection& connection, std::string_view why) {
   if (connection.doomed) return;
   connection.doomed = true;

@@ -1,5 +1,5 @@
-// What a store server does when strangers, broken clients, full tables of descriptors and deaths
-// meet it. That it is a store at all is in store_conformance_test.cpp.
+// Tests of a store server against strangers, broken clients, full descriptor tables and deaths.
+// store_conformance_test.cpp tests its function as a store.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/store/tcp_store.h"
@@ -52,7 +52,7 @@ constexpr bool sanitized = false;
 
 const JobMember job{"job", 0, 4};
 
-// The slowest of many round trips but one in a hundred, while `disturb` runs.
+// The 99th percentile of many round trips while `disturb` runs.
 class LatencyUnder {
  public:
   LatencyUnder(Store& store, const std::function<void()>& disturb) {
@@ -77,7 +77,7 @@ class LatencyUnder {
   std::vector<double> times_;
 };
 
-// A ten times more patient limit than the 50 ms that an idle machine keeps.
+// The limit is ten times the 50 ms of an idle machine.
 void expect_prompt(const LatencyUnder& latency) {
   std::printf("set and find: median %.3f ms, p99 %.3f ms\n", latency.median_ms(), latency.p99_ms());
   EXPECT_LT(latency.p99_ms(), 500);
@@ -188,7 +188,7 @@ TEST_F(StoreServer, ImpossibleLengthsCloseTheConnectionAndAllocateNothing) {
       EXPECT_LT(largest_allocation(), std::size_t{1} << 20);
     }
   }
-  // A frame may be as long as this; until its bytes come, it costs nothing.
+  // A frame may have this length; until its bytes come, it costs nothing.
   const FileDescriptor client = authenticated_on(server.port(), job);
   largest_allocation();
   send_all(client.get(), ByteWriter(4).number(static_cast<std::uint32_t>(max_frame_bytes)).take());
@@ -238,7 +238,7 @@ TEST_F(StoreServer, AClientWhoseWaitsEndFasterThanItReadsIsClosedAt8MiB) {
   const FileDescriptor client = authenticated_on(server.port(), job);
   for (std::uint64_t id = 0; id < 64; ++id)
     send_all(client.get(), encode({.kind = StoreRequest::Kind::wait, .id = id, .key = "big"}));
-  // Asked last, so answered when all waits are there.
+  // Sent last, so its answer means that all waits are there.
   send_all(client.get(), encode({.kind = StoreRequest::Kind::find, .id = 99, .key = "k"}));
   std::array<char, 13> reply{};
   ASSERT_EQ(::recv(client.get(), reply.data(), reply.size(), MSG_WAITALL), 13);
@@ -273,7 +273,7 @@ TEST_F(StoreServer, ARankThatLeftMayComeBack) {
     for (bool in_again = false; !in_again && Clock::now() < deadline;) try {
         TcpStore({.port = server.port(), .member = job}).add("visits", 1);
         in_again = true;
-      } catch (const Error&) {  // The server has not read the end of the last one yet.
+      } catch (const Error&) {  // The server has not yet read the end of the last one.
       }
   }
   EXPECT_EQ(TcpStore({.port = server.port(), .member = {"job", 1, 4}}).find("visits"), "3");
@@ -289,7 +289,7 @@ TEST_F(StoreServer, WithATokenOnlyItsHoldersGetIn) {
   EXPECT_EQ(lines().size(), 1u);
 }
 
-// The local addresses, in the kernel's hexadecimal, that listen on `port`.
+// Returns the local addresses that listen on `port`, in the kernel's hexadecimal.
 std::vector<std::string> listening_addresses(int port) {
   std::vector<std::string> found;
   char suffix[8];
@@ -321,7 +321,7 @@ TEST_F(StoreServer, BeyondLoopbackItWantsAToken) {
               Fault::misuse);
     EXPECT_NE(text.find("LOCKSTEP_TRUST_NETWORK=1"), text.npos) << text;
   }
-  // Whether it gets further is seen at an address that no host has.
+  // An address that no host has shows whether it gets further.
   ::setenv("LOCKSTEP_TRUST_NETWORK", "1", 1);
   EXPECT_EQ(fault_of([&] { TcpStoreServer({.address = "192.0.2.1", .job = job}); }), Fault::system);
   ::unsetenv("LOCKSTEP_TRUST_NETWORK");
@@ -363,7 +363,7 @@ TEST_F(StoreServer, AJobsPortThatAnotherJobHoldsNeverMixesThem) {
             Fault::misuse);
 }
 
-// Leaves `more` descriptors to the process for as long as it lives.
+// Leaves `more` free descriptors to the process while it lives.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t more) {
@@ -441,7 +441,7 @@ TEST_F(StoreServer, ItsKillIsNoticedByWhoeverWaits) {
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
 }
 
-// Lets one client in, and answers its first request with an error.
+// Accepts one client, and answers its first request with an error.
 void refuse_first_request(int listener, std::string_view why) {
   pollfd arrival{listener, POLLIN, 0};
   ::poll(&arrival, 1, 20'000);
@@ -506,13 +506,13 @@ TEST_F(StoreServer, AServerThatNeverComesIsATimeoutThatNamesIt) {
   EXPECT_NE(text.find("127.0.0.1:" + std::to_string(port)), text.npos) << text;
 }
 
-// exit() in a fork()ed child destroys what a static object holds.
+// exit() in a fork()ed child destroys static objects.
 TEST_F(StoreServer, AChildMayDestroyItsCopyOfTheServer) {
   std::optional<TcpStoreServer> server(std::in_place, TcpStoreServerOptions{.job = job});
   TcpStore store({.port = server->port(), .member = job});
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(10);  // Rather than to hang.
+    ::alarm(10);  // A hang becomes a failure.
     server.reset();
     ::_exit(0);
   }

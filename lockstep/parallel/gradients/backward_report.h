@@ -1,4 +1,4 @@
-// What DistributedDataParallel tells of its backward passes.
+// Reports of DistributedDataParallel about its backward passes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,18 +8,18 @@
 
 namespace lockstep {
 
-// A gradient with an infinity or a NaN: where it was before any gradients were summed.
+// A gradient with an infinity or a NaN, and where it was found before any gradients were summed.
 struct NonFiniteGradient {
   int rank;
   std::string parameter;
 };
 
-// Where the time of averaged passes went, since the beginning. On a CUDA device it is that of
-// enqueueing them, and the wait for the device is part of `wait`.
+// Time spent in averaged passes since the beginning. On a CUDA device, times are those of
+// enqueueing, and `wait` includes the wait for the device.
 struct BackwardTimes {
-  std::chrono::nanoseconds copy{};    // Into buckets.
-  std::chrono::nanoseconds wait{};    // For the other ranks and, with overlap, for the thread.
-  std::chrono::nanoseconds reduce{};  // Summing; with overlap, beside backward().
+  std::chrono::nanoseconds copy{};    // Copying into buckets.
+  std::chrono::nanoseconds wait{};    // Waiting for other ranks and, with overlap, for the thread.
+  std::chrono::nanoseconds reduce{};  // Summing; with overlap, in parallel to backward().
 };
 
 }  // namespace lockstep

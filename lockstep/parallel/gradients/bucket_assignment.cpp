@@ -25,7 +25,7 @@ struct OpenBucket {
   at::Device device;
   std::vector<std::size_t> indices = {};
   std::size_t bytes = 0;
-  std::size_t limit = 0;  // Which of the limits holds for it.
+  std::size_t limit = 0;  // Index of the limit that applies to it.
 };
 
 OpenBucket& open_bucket_of(const at::Tensor& tensor, std::vector<OpenBucket>& buckets) {

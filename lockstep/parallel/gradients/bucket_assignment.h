@@ -1,5 +1,6 @@
-// Which parameters' gradients travel together: the rules of PyTorch 2.13 (torch/nn/parallel/
-// distributed.py, BucketCapacityConfig; c10d/reducer.cpp, compute_bucket_assignment_by_size).
+// Assignment of gradients to buckets by the rules of PyTorch 2.13
+// (torch/nn/parallel/distributed.py, BucketCapacityConfig; c10d/reducer.cpp,
+// compute_bucket_assignment_by_size).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,25 +15,25 @@
 
 namespace lockstep {
 
-// The indices of each bucket's tensors, in the order in which they lie in it.
+// The indices of each bucket's tensors, in their order in the bucket.
 using BucketAssignment = std::vector<std::vector<std::size_t>>;
 
 struct BucketLimits {
-  std::vector<std::size_t> first;    // Bytes of each bucket before the order of arrival is known,
-  std::vector<std::size_t> rebuilt;  // and once it is. The last one holds for all that follow.
+  std::vector<std::size_t> first;    // Bytes of each bucket until the order of arrival is known.
+  std::vector<std::size_t> rebuilt;  // Bytes afterwards; the last applies to all later buckets.
 };
 
-// `cap_mb`: MiB of a bucket, 25 by default, where the first one is closed at 1 MiB already so that
-// communication starts early. `caps_mb`: of each bucket in turn, instead. `whole_at_first`: one
-// bucket, however large, until the order of arrival is known.
-// Errors: misuse for both, and for a number that is not positive.
+// `cap_mb`: MiB of a bucket, 25 by default; the first bucket then closes at 1 MiB, so that
+// communication starts early. `caps_mb`: the MiB of each bucket in turn, instead of `cap_mb`.
+// `whole_at_first`: a single bucket of any size until the order of arrival is known.
+// Errors: misuse if both are given, and for a number that is not positive.
 LOCKSTEP_API BucketLimits bucket_limits(std::optional<double> cap_mb,
                                         const std::vector<double>& caps_mb, bool whole_at_first);
 
-// Puts tensors into buckets of one type and device in turn; the tensor with which a bucket reaches
-// its limit is its last. Tensor i is known as indices[i], or as i when there are none. Buckets are
-// in the order in which they were closed, the unfinished ones last; without indices, in the order
-// of their first tensor.
+// Puts tensors in order into buckets of one type and device. The tensor with which a bucket reaches
+// its limit is the bucket's last. Tensor i has index indices[i], or i without indices. Buckets are
+// in the order in which they were closed, unfinished ones last; without indices, in the order of
+// their first tensor.
 LOCKSTEP_API BucketAssignment
 compute_bucket_assignment_by_size(at::TensorList tensors, const std::vector<std::size_t>& limits,
                                   const std::vector<std::size_t>& indices = {});

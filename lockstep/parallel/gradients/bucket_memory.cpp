@@ -25,8 +25,8 @@ BucketMemory::BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device 
     on_device_ = at::zeros({elements_in(bytes, dtype)}, at::dtype(dtype).device(device));
 }
 
-// A view of autograd's would share its count of versions with all others, and detach_(), which
-// zero_grad(false) calls, refuses one.
+// Avoids an autograd view: it would share its version counter with all others, and detach_(), which
+// zero_grad(false) calls, refuses views.
 at::Tensor BucketMemory::view(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::ScalarType dtype) const {
   if (registered_) return view_of(*registered_, begin, sizes, strides, dtype);

@@ -1,5 +1,5 @@
-// Where gradients of one element type lie side by side: in memory that every rank of the host has
-// mapped, or in a CUDA device's.
+// Memory for gradients of one element type, side by side. Every rank of the host has mapped it, or
+// it lies in a CUDA device's memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,18 +15,18 @@ namespace lockstep {
 
 class BucketMemory {
  public:
-  // Zeros. Collective in CPU memory.
+  // The memory is zeroed. Collective in CPU memory.
   BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device device,
                const ProcessGroup& group);
 
-  // None on a device.
+  // Empty on a device.
   const std::optional<RegisteredMemory>& registered() const { return registered_; }
 
-  // A tensor of its own that keeps the memory, from byte `begin` on; none that autograd takes for a
-  // view of another. Strides count elements.
+  // Returns a tensor at byte `begin` that keeps the memory alive. Autograd does not treat it as a
+  // view of another tensor. Strides count elements.
   at::Tensor tensor(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides) const;
 
-  // All that lies there. Complex numbers are pairs of reals.
+  // The memory as one flat tensor. Complex numbers are pairs of reals.
   at::Tensor flat(std::size_t begin, std::size_t bytes) const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 using test::fault_of;
 using Options = DistributedDataParallelOptions;
 
-// Not at random: threads share the generator.
+// Has fixed weights, because threads share the generator.
 torch::nn::Linear net() {
   torch::nn::Linear linear(40, 30);
   const torch::NoGradGuard no_grad;
@@ -123,13 +123,13 @@ TEST(CommunicationHook, WhatItThrowsOnOneRankReachesTheOthersInTheMidstOfTheirs)
             text.npos)
             << text;
       }
-      EXPECT_LT(seconds_since(begin), 10);  // Far less than the calls' time.
+      EXPECT_LT(seconds_since(begin), 10);  // Far less than the timeout of the calls.
       if (world.rank() == 1)
         EXPECT_ANY_THROW(pass(ddp, 1));
       else
         EXPECT_EQ(fault_of([&] { pass(ddp, world.rank()); }), Fault::aborted);
     }
-    world.barrier();  // The caller's own group is as it was.
+    world.barrier();  // The caller's own group is unaffected.
   });
 }
 

@@ -24,7 +24,7 @@ void FiniteCheck::enqueue(const std::vector<std::size_t>& indices,
     indices_.push_back(i);
   }
   if (gradients.empty()) return;
-  // The largest magnitude: infinite or NaN if one element is, and of finite ones never.
+  // The largest magnitude. It is infinite or NaN exactly if one element is.
   const auto largest = at::_foreach_norm(gradients, std::numeric_limits<double>::infinity());
   finite_.push_back(at::isfinite(at::stack(largest)));
 }

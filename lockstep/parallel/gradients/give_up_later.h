@@ -1,4 +1,4 @@
-// Groups that are given up unless something is done in time.
+// Aborts groups after a timeout, unless it is destroyed earlier.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,12 +16,12 @@ namespace lockstep {
 
 class GiveUpLater {
  public:
-  // Calls abort(reason) of `groups` after `patience`, from a thread of its own.
-  // Errors: system when there can be no thread.
+  // Starts a thread that calls abort(reason) of `groups` after `patience`.
+  // Errors: system if no thread can be started.
   GiveUpLater(std::vector<ProcessGroup> groups, std::string reason,
               std::chrono::milliseconds patience);
 
-  // It was done in time.
+  // Cancels the timeout.
   ~GiveUpLater();
   GiveUpLater(const GiveUpLater&) = delete;
   GiveUpLater& operator=(const GiveUpLater&) = delete;
@@ -35,7 +35,7 @@ class GiveUpLater {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
-  Thread thread_;  // Last, as it uses the others.
+  Thread thread_;  // Declared last, because it uses the others.
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// One bucket of gradients, as a communication hook sees it.
+// One bucket of gradients, as passed to a communication hook.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,12 +15,12 @@
 namespace lockstep {
 
 struct GradientBucket {
-  std::size_t index;  // Of this bucket; they are reduced in this order,
-  std::size_t count;  // of so many.
-  // All gradients side by side, [elements], complex ones as pairs of reals. A few zeros may lie
-  // between them.
+  std::size_t index;  // Position in the order of reduction.
+  std::size_t count;  // Number of buckets.
+  // All gradients side by side, [elements]; complex numbers are pairs of reals. A few zeros may lie
+  // between gradients.
   at::Tensor buffer = {};
-  // Views of `buffer`, in the parameters' shapes and types and under their names.
+  // Views of `buffer` with the parameters' shapes, types and names.
   NamedTensors gradients = {};
   std::vector<at::Tensor> parameters = {};
   std::string label = {};  // For CallOptions: ranks that reduce different buckets get a mismatch.

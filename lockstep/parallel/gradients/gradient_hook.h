@@ -1,10 +1,11 @@
-// A hook on a parameter's gradient accumulator, and who of several that have one is in charge.
+// A hook on a parameter's gradient accumulator. If several owners have one, exactly one is in
+// charge of the gradient.
 //
-// A parameter that two modules share, an encoder's say, has one accumulator and one gradient. Where
-// each module has a DistributedDataParallel, one of them is in charge of the gradient: otherwise it
-// would be averaged twice. It is the one whose forward() was called last, as it takes charge then.
+// A parameter that two modules share, for example an encoder's, has one accumulator and one
+// gradient. If each module has a DistributedDataParallel, only one may be in charge; otherwise the
+// gradient would be averaged twice. The last called forward() takes charge.
 //
-// Thread safety: none, but that the accumulator may call its hooks on autograd's thread.
+// Thread safety: none, except that the accumulator may call its hooks on autograd's thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,14 +21,14 @@ struct Node;
 
 namespace lockstep {
 
-// Averages gradients; it outlives its hooks.
+// Averages gradients. Lifetime: outlives its hooks.
 class GradientOwner {
  public:
-  // `.grad` of its parameter `index` is complete: `incoming`, or the sum of it and what there was
-  // before. Called whoever is in charge.
+  // Called when `.grad` of the owner's parameter `index` is complete: `incoming`, or its sum with
+  // the earlier gradient. Called whether or not the owner is in charge.
   virtual void on_gradient(std::size_t index, const at::Tensor& incoming) = 0;
 
-  // Whether another owner may be in charge of its gradients for a while.
+  // Whether another owner may temporarily be in charge of its gradients.
   virtual bool allows_others() const = 0;
 
  protected:
@@ -36,10 +37,10 @@ class GradientOwner {
 
 class GradientHook {
  public:
-  // In charge where nobody else is.
+  // Takes charge if no other hook is on the accumulator.
   GradientHook(const at::Tensor& parameter, GradientOwner& owner, std::size_t index);
 
-  // Leaves the charge to another hook on the accumulator.
+  // If in charge, passes the charge to another hook on the accumulator.
   ~GradientHook();
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;
@@ -51,7 +52,7 @@ class GradientHook {
   bool has_others() const;
   bool is_allowed() const;
 
-  // Whether anybody has a hook on the accumulator of `parameter`.
+  // Whether the accumulator of `parameter` has any such hook.
   static bool is_on(const at::Tensor& parameter);
 
   torch::autograd::Node* accumulator() const { return accumulator_.get(); }
@@ -61,7 +62,7 @@ class GradientHook {
 
   const c10::intrusive_ptr<torch::autograd::Node>
       accumulator_;   // Lives only as long as we hold it.
-  Post* const post_;  // The accumulator's.
+  Post* const post_;  // Owned by the accumulator.
 };
 
 }  // namespace lockstep

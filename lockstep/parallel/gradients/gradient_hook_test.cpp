@@ -1,4 +1,4 @@
-// Two DistributedDataParallel whose modules have parameters in common.
+// Tests of two DistributedDataParallel whose modules share parameters.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/gradient_hook.h"
@@ -59,7 +59,8 @@ struct Heads {
 };
 
 constexpr std::int64_t few = 6;
-constexpr std::int64_t many = 12000;  // Weights so large that their gradient is averaged in place.
+// Makes weights so large that their gradient is averaged in place.
+constexpr std::int64_t many = 12000;
 
 torch::Tensor inputs(int rank, std::int64_t width) {
   return torch::arange(2 * width, torch::kDouble).view({2, width}).add(7 * rank).sin();
@@ -67,7 +68,7 @@ torch::Tensor inputs(int rank, std::int64_t width) {
 
 torch::Tensor loss_of(const torch::Tensor& output) { return output.pow(2).sum(); }
 
-// The means over `ranks` of a's and b's gradients, when both losses are summed.
+// The means over `ranks` of a's and b's gradients for the sum of both losses.
 std::vector<torch::Tensor> means(int ranks, std::int64_t width) {
   const Heads nets(width);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -89,8 +90,8 @@ void expect_means(const Heads& nets, const std::vector<torch::Tensor>& expected)
     }
 }
 
-// Calls `pass` several times on each of several ranks, with and without overlap, and expects the
-// means of both losses' gradients after each.
+// Calls `pass` several times on several ranks, with and without overlap. Expects the means of both
+// losses' gradients after each call.
 void expect_means_after(const std::function<void(Ddp& a, Ddp& b, const torch::Tensor& x)>& pass) {
   for (const int ranks : {1, 2, 3})
     for (const std::int64_t width : {few, many}) {
@@ -126,7 +127,7 @@ TEST(GradientsOfTwoModules, AreMeansInOneBackwardAfterTheOther) {
   });
 }
 
-// Where PyTorch 2.13 refuses the first backward().
+// PyTorch 2.13 refuses the first backward() in this case.
 TEST(GradientsOfTwoModules, AreMeansInTwoBackwardsAfterBothForwards) {
   expect_means_after([](Ddp& a, Ddp& b, const torch::Tensor& x) {
     const torch::Tensor of_a = loss_of(a(x)) * 3;

@@ -9,9 +9,9 @@
 namespace lockstep {
 namespace {
 
-// Whether somebody else's tensor lies in the memory of `gradient`: that of another gradient, say,
-// of which `incoming` is a view and which backward() has still to read. Two are accounted for, and
-// the one that `incoming` is a view of if nobody else holds it.
+// Whether another tensor uses the memory of `gradient`, for example another gradient that
+// backward() has still to read and that `incoming` is a view of. Two uses are expected: `gradient`
+// and `incoming`. The base of `incoming` is a third if nobody else holds it.
 bool is_shared(const at::Tensor& gradient, const at::Tensor& incoming) {
   const std::size_t tensors = gradient.storage().use_count();
   if (!gradient.is_alias_of(incoming) || !incoming.is_view()) return tensors > 2;

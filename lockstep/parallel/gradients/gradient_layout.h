@@ -1,4 +1,4 @@
-// Where in memory a gradient lies: as its parameter does, and alone.
+// Layout of gradients in memory: like the parameter's, in memory of their own.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,13 +7,12 @@
 
 namespace lockstep {
 
-// Uninitialised, with dense_strides().
+// Returns an uninitialised tensor with dense_strides().
 at::Tensor like_gradient(const at::Tensor& parameter);
 
-// Makes `gradient` a tensor that may be written to: laid out by dense_strides(), and with memory in
-// which nobody else's tensor lies. A copy where it has to be; zeros when it is undefined. For a
-// hook of the parameter's accumulator: `incoming` is what autograd has made, in whose memory
-// `gradient` may lie.
+// Makes `gradient` writable: with dense_strides(), in memory that no other tensor uses. Copies it
+// if necessary; an undefined gradient becomes zeros. For a hook of the parameter's accumulator:
+// `incoming` is autograd's tensor, whose memory `gradient` may use.
 void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming);
 
 }  // namespace lockstep

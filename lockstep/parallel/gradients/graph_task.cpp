@@ -14,12 +14,13 @@ namespace {
 
 using torch::autograd::GraphTask;
 
-// LibTorch hands out a member of the graph task that is under way, but not the task itself.
+// LibTorch exposes a member of the current graph task, but not the task itself.
 const GraphTask& current_graph_task() {
   const auto* info = torch::autograd::get_current_graph_task_exec_info();
   check(info != nullptr, "this thread is in no backward()");
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // GCC and Clang know it of such a type, too.
+// GCC and Clang know the offset of such types too.
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
   constexpr std::size_t offset = offsetof(GraphTask, exec_info_);
 #pragma GCC diagnostic pop
   const auto& task =

@@ -1,4 +1,4 @@
-// The exception that ends a backward() of LibTorch's, for those who look after its graph task.
+// The exception that ends a LibTorch backward(), for code that observes its graph task.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,17 +13,17 @@ struct Future;
 
 namespace lockstep {
 
-// How one backward() ends.
+// The outcome of one backward().
 class GraphTaskResult {
  public:
-  // Of the backward() that this thread is in the midst of. Errors: bug when it is in none.
+  // The backward() that this thread is executing. Errors: bug if there is none.
   static GraphTaskResult of_this_thread();
 
   GraphTaskResult(const GraphTaskResult&);
   GraphTaskResult& operator=(const GraphTaskResult&) = delete;
   ~GraphTaskResult();
 
-  // Null before its end, after an orderly one, and for what is not derived from std::exception.
+  // Null before the end, after success, and for an exception not derived from std::exception.
   std::exception_ptr exception() const;
 
  private:

@@ -1,9 +1,9 @@
-// Ranks whose inputs end at different times: those that have no more follow what the others do.
+// Support for ranks whose inputs end at different times: ranks without inputs follow the others.
 //
-// Before each collective of DistributedDataParallel an active rank announces it; a rank that has
-// joined learns of it and takes part with nothing of its own. After torch/distributed/algorithms/
-// join.py, but announced by collective rather than by forward(), so that several forward() calls
-// may share a backward().
+// An active rank announces each collective of DistributedDataParallel before it starts. A rank that
+// has joined receives the announcement and takes part with no data of its own. Follows
+// torch/distributed/algorithms/join.py, but announces each collective instead of each forward(), so
+// that several forward() calls may share a backward().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,13 +23,13 @@ class Join {
 
   Join(const ProcessGroup& group, JoinOptions options);
 
-  // Collective. Says what this rank is about to do, or that it has joined, and returns what the
-  // active ranks do: nothing when there are none left.
-  // Errors, on all ranks: mismatch when active ones are about to do different things; aborted when
-  // some have joined, others have not, and the options forbid it.
+  // Collective. Announces this rank's next step, or that it has joined. Returns the step of the
+  // active ranks; empty if no rank is active.
+  // Errors, on all ranks: mismatch if active ranks announce different steps; aborted if only some
+  // ranks have joined and the options forbid it.
   std::optional<Step> exchange(Step own);
 
-  // In the last exchange in which any rank was active.
+  // Number of active ranks in the last exchange that had any.
   int active_ranks() const { return active_ranks_; }
   int largest_active_rank() const { return largest_active_rank_; }
 

@@ -22,7 +22,7 @@ namespace {
 using test::fault_of;
 using Options = DistributedDataParallelOptions;
 
-// Not at random: threads share the generator.
+// Has fixed weights, because threads share the generator.
 torch::nn::Linear linear() {
   torch::nn::Linear net(6, 3);
   net->to(torch::kDouble);
@@ -49,7 +49,7 @@ void expect_equal(const torch::nn::Linear& a, const torch::nn::Linear& b) {
 
 // --- Means over samples -------------------------------------------------------------------------
 
-// Of pass `pass`, rank r has so many samples; some have none.
+// The samples of rank r in pass `pass`; some have no samples.
 std::int64_t samples_of(int pass, int rank) { return (pass * 7 + rank * 5) % 6; }
 
 TEST(GradientMean, OverSamplesEqualsOneProcessOnTheirUnionAlsoWhenAccumulating) {
@@ -125,7 +125,7 @@ TEST(Join, RanksThatAreDoneDoNotStopTheOthers) {
         }
         expect_equal(net, whole);
         sgd.zero_grad();
-        loss_of(ddp(inputs(0, 1))).backward();  // The usual again.
+        loss_of(ddp(inputs(0, 1))).backward();  // A usual pass again.
       });
 }
 

@@ -1,4 +1,5 @@
-// Which gradients are averaged where autograd has made them, and which in copies side by side.
+// Distinguishes large gradients, which are averaged in place, from small ones, which are copied
+// side by side first.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +8,8 @@
 
 namespace lockstep {
 
-// From here on a reduction of memory that lies anywhere takes less than a copy into registered
-// memory and a reduction there: what counts is how many bytes are read and written.
+// From this size on, reducing memory in place takes less time than copying into registered memory
+// and reducing there. The cost is the number of bytes read and written.
 constexpr bool is_large_gradient(std::size_t bytes) { return bytes >= std::size_t{256} << 10; }
 
 }  // namespace lockstep

@@ -11,20 +11,20 @@
 namespace lockstep {
 namespace {
 
-// What a rank tells the others.
+// Exchanged between ranks.
 struct Cores {
-  int threads;  // Of its own, with the one that would reduce during backward().
+  int threads;  // Own threads, including one that would reduce during backward().
   cpu_set_t allowed;
 };
 
 Cores own_cores() {
   Cores own{};
   own.threads = at::get_num_threads() + 1;
-  ::sched_getaffinity(0, sizeof own.allowed, &own.allowed);  // None, if it fails.
+  ::sched_getaffinity(0, sizeof own.allowed, &own.allowed);  // Empty if it fails.
   return own;
 }
 
-// Of ranks that are all on one host.
+// All ranks are on one host.
 bool suffice(const std::vector<Cores>& all) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -42,7 +42,7 @@ bool agree_on_overlap(const DistributedDataParallelOptions& options, const Proce
                       c10::Device device) {
   if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
   const auto all = all_gather_value(own_cores(), group, {.label = "cores"});
-  // A network works beside the cores, also where none of them is free.
+  // Networks transfer without the cores, also if none of them is free.
   const bool spans_hosts = group.local_size() < group.size();
   return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));
 }

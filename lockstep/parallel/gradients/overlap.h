@@ -1,4 +1,4 @@
-// Whether gradients are reduced while backward() goes on.
+// Decides whether gradients are reduced during backward().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,9 +10,10 @@
 
 namespace lockstep {
 
-// Collective: the same on all ranks. What `options` say or, where they say nothing: with several
-// ranks, whether the gradients are on a `device`, whether the ranks are on several hosts, or
-// whether together they may run on as many cores as they have intra-op threads and one more each.
+// Collective: returns the same on all ranks. An explicit option decides. Otherwise returns true for
+// several ranks if one of these holds: the gradients' `device` is not the CPU; the ranks are on
+// several hosts; together they may run on as many cores as they have intra-op threads, plus one per
+// rank.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);
 

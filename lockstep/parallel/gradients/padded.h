@@ -1,4 +1,4 @@
-// Tensors beside each other in registered memory begin at cache lines of their own.
+// Padding of neighbouring tensors in registered memory, so that each begins at a cache line.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,10 +1,10 @@
-// The stream of a CUDA device on which gradients are reduced beside backward(): who waits for whom.
+// The CUDA stream on which gradients are reduced in parallel to backward(), with its dependencies.
 //
-// What a job enqueues comes after what wrote the gradients, and join() makes the caller's stream
-// wait for it. Only the device waits, never a thread. In CPU memory there are no streams: a job is
-// what it was, and nothing else is done.
+// A job's work is ordered after the writes of the gradients. join() makes the caller's stream wait
+// for it. Only the device waits, never a thread. In CPU memory there are no streams: jobs are
+// returned unchanged, and the other members do nothing.
 //
-// Thread safety: none, but that jobs may run on another thread, one at a time.
+// Thread safety: none, except that jobs may run on another thread, one at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,20 +22,20 @@ class ReductionStream {
  public:
   explicit ReductionStream(c10::Device device) : device_(device) {}
 
-  // This thread's current stream writes gradients: the jobs that are made from now on until join()
-  // wait for what was enqueued on it when they were made. A model may use several streams.
+  // Marks this thread's current stream as one that writes gradients. A job made from now until
+  // join() waits for all work enqueued there when the job is made. A model may use several streams.
   void follow();
 
-  // `job`, to be called with the stream as the current one, after what the followed streams have by
-  // now.
+  // Returns `job` wrapped so that it runs with the reduction stream as the current one, ordered
+  // after all work now enqueued on the followed streams.
   std::function<void()> after_writes(std::function<void()> job);
 
-  // This thread's current stream waits for what the jobs that were called have enqueued.
+  // Makes this thread's current stream wait for all work that called jobs have enqueued.
   void join();
 
  private:
   const c10::Device device_;
-  std::optional<c10::Stream> stream_;  // Of LibTorch's pool, from the first job on.
+  std::optional<c10::Stream> stream_;  // From LibTorch's pool; set by the first job.
   std::vector<c10::Stream> followed_;
   bool is_joined_ = true;
 };

@@ -14,12 +14,12 @@
 namespace lockstep {
 namespace {
 
-// Elements that are looked at together, so that the compiler can vectorise.
+// Number of elements checked together, so that the compiler can vectorise.
 template <class T>
 constexpr std::size_t lanes_of = 64 / sizeof(T);
 
-// Calls visit(i) for every i below `count` and returns whether all that it returns are finite:
-// zero times a number is zero, but times an infinity or a NaN it is a NaN, which no sum loses.
+// Calls visit(i) for every i below `count` and returns whether all results are finite. Zero times a
+// finite number is zero. Zero times an infinity or a NaN is NaN, which stays in every sum.
 template <class T, class Visit>
 bool all_finite_in(std::size_t count, Visit visit) {
   T sums[lanes_of<T>] = {};

@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// Those of `parameters` that require one. A parameter with several names, such as the weights of a
-// tied embedding, has one gradient: it is there once, under its first name.
+// Returns those of `parameters` that require a gradient. A parameter with several names, such as
+// the weights of a tied embedding, has one gradient: it is listed once, under its first name.
 NamedTensors trained_parameters(NamedTensors parameters);
 
 }  // namespace lockstep

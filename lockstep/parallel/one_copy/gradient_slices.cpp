@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// So many elements of a type begin at cache lines of their own.
+// Number of elements after which a new cache line begins.
 std::int64_t elements_of_line(at::ScalarType dtype) {
   return static_cast<std::int64_t>(padded(1) / c10::elementSize(dtype));
 }
@@ -27,7 +27,7 @@ std::int64_t padded_elements(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(padded(tensor.nbytes()) / tensor.element_size());
 }
 
-// The bounds of `ranks` slices of `elements` elements, between which cache lines are not shared.
+// The bounds of `ranks` slices of `elements` elements. No two slices share a cache line.
 std::vector<std::int64_t> bounds_of(std::int64_t elements, std::int64_t line, int ranks) {
   std::vector<std::int64_t> bounds;
   for (int rank = 0; rank < ranks; ++rank) bounds.push_back(elements / line * rank / ranks * line);
@@ -35,11 +35,11 @@ std::vector<std::int64_t> bounds_of(std::int64_t elements, std::int64_t line, in
   return bounds;
 }
 
-// All elements of a dense tensor in the order in which they lie in memory.
+// All elements of a dense tensor in memory order.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
 
-// The gradient as a tensor laid out as its parameter; if it is to be `written` to, one in whose
-// memory no other tensor lies.
+// The gradient in the layout of its parameter. If it is to be `written`, no other tensor uses its
+// memory.
 at::Tensor laid_out(const at::Tensor& parameter, bool written) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined()) return like_gradient(parameter).zero_();
@@ -120,7 +120,7 @@ std::vector<bool> GradientSlices::used() const {
   return used;
 }
 
-// What this rank has for a region: the gradients of the used parameters.
+// This rank's part of a region: the gradients of the used parameters.
 at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>& used,
                                    bool written) const {
   if (!region.flat.defined()) {

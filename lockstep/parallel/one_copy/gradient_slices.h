@@ -1,10 +1,10 @@
-// The gradients of shared parameters on their way to the ranks that step them.
+// Sends the gradients of shared parameters to the ranks that step them.
 //
 // Each rank sums and steps its slice: one part of every large gradient, and one part of all small
-// ones, which are copied side by side into registered memory. What of one parameter lies in one
-// rank's slice is a fragment. A large gradient is summed where autograd has made it, in registered
-// memory if GradientPool had room for it, each rank its own part: nothing else is written, and
-// nothing is gathered afterwards.
+// ones. Small gradients are copied side by side into registered memory. The part of one parameter
+// in one rank's slice is a fragment. A large gradient is summed in place, each rank its own part;
+// it lies in registered memory if GradientPool had room for it. Nothing else is written, and no
+// gather follows.
 //
 // Thread safety: none.
 
@@ -25,37 +25,37 @@ namespace lockstep {
 
 class GradientSlices {
  public:
-  // Collective. The parameters are dense in CPU memory and laid out alike on all ranks.
+  // Collective. The parameters are dense in CPU memory, with the same layout on all ranks.
   GradientSlices(std::vector<at::Tensor> parameters, const ProcessGroup& group);
 
-  // The fragments of all ranks, in the order of the parameters; none is empty.
+  // The fragments of all ranks, in the order of the parameters; never empty ranges.
   const std::vector<Shard>& shards() const { return shards_; }
 
   // Collective: which parameters have a gradient on any rank.
   std::vector<bool> used() const;
 
-  // Collective: the mean over all ranks of this rank's fragments' gradients, in the order of
-  // shards(); undefined for those of parameters that are not `used`. A rank without one of those
-  // that are counts as zero. Gradients are undefined afterwards.
+  // Collective. Returns the mean over all ranks of the gradients of this rank's fragments, in the
+  // order of shards(). Fragments of parameters that are not `used` are undefined. A missing
+  // gradient of a used parameter counts as zero. Gradients are undefined afterwards.
   std::vector<at::Tensor> average(const std::vector<bool>& used) const;
 
-  // The same of gradients that are equal on all ranks already. Not collective.
+  // As average(), for gradients that are equal on all ranks already. Not collective.
   std::vector<at::Tensor> cut(const std::vector<bool>& used) const;
 
-  // In registered memory: of each type, the small gradients side by side.
+  // The small gradients in registered memory, one flat tensor for each type.
   std::vector<at::Tensor> flats() const;
 
  private:
-  // Small gradients of one type, side by side; or one large gradient, of which `flat` is undefined.
+  // Small gradients of one type, side by side; or one large gradient, with `flat` undefined.
   struct Region {
     std::vector<std::size_t> parameters;
-    std::vector<std::int64_t> bounds;  // Where each rank's slice begins, and the last one ends;
-    Counts counts;                     // elements of each, of a complex type pairs of reals.
+    std::vector<std::int64_t> bounds;  // Begins of the ranks' slices, and the last end.
+    Counts counts;                     // Elements of each slice; a complex one counts as two.
     at::Tensor flat;
     std::string label;
   };
 
-  // Where a parameter's gradient lies in its region.
+  // Position of a parameter's gradient in its region.
   struct Home {
     std::size_t region;
     std::int64_t begin;
@@ -72,7 +72,7 @@ class GradientSlices {
   const std::vector<at::Tensor> parameters_;
   const ProcessGroup group_;
   std::vector<Region> regions_;
-  std::vector<Home> homes_;  // By parameter.
+  std::vector<Home> homes_;  // Indexed by parameter.
   std::vector<Shard> shards_;
 };
 

@@ -25,7 +25,7 @@ std::shared_ptr<SharedParameters> require_usable(const std::shared_ptr<SharedPar
   return shared;
 }
 
-// Each rank steps a part of every parameter.
+// Options must be equal, because each rank steps a part of every parameter.
 void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
                                   const ProcessGroup& group) {
   std::string mine;
@@ -61,7 +61,7 @@ SharedOptimizerBase::~SharedOptimizerBase() = default;
 
 std::vector<at::Tensor> SharedOptimizerBase::gradient_memory() const { return slices_->flats(); }
 
-// What clip_grad_norm_() has averaged, if backward() has not been called since.
+// Whether the averages of clip_grad_norm_() are still valid: no backward() has been called since.
 bool SharedOptimizerBase::is_averaged() const {
   const auto& all = all_parameters();
   return averaged_in_ == *passes_ &&
@@ -72,7 +72,8 @@ void SharedOptimizerBase::average() {
   parameters_->require_intact();
   if (is_averaged()) {
     const Stopwatch watch(times_.wait);
-    group().barrier({.label = "step of shared parameters"});  // Others may still read them.
+    // Other ranks may still read the parameters.
+    group().barrier({.label = "step of shared parameters"});
     return;
   }
   forget();
@@ -112,8 +113,8 @@ void SharedOptimizerBase::zero_grad(bool set_to_none) {
   ShardedOptimizer::zero_grad(set_to_none);
 }
 
-// Where every rank has all means, each takes the norm of all: of slices its bits would depend on
-// the number of ranks.
+// If every rank has all means, each computes the norm of all of them. With slices, the norm's bits
+// would depend on the number of ranks.
 double SharedOptimizerBase::gradient_norm(double norm_type) {
   if (!are_means_) {
     average();

@@ -1,4 +1,4 @@
-// The optimizer of parameters that all ranks of a host share, one copy for all.
+// The optimizer for parameters that all ranks of a host share in one copy.
 //
 //   lockstep::DistributedDataParallel ddp(net, world, {.share_parameters = true});
 //   lockstep::SharedOptimizer<lockstep::Adam> adam(ddp, net->parameters(),
@@ -10,21 +10,20 @@
 //   adam.step();
 //
 // Each rank owns a slice of the parameters, 1 / world.size() of them. step() sums the slice of all
-// ranks' gradients and steps the user's optimizer on it; the optimizer's state lies once on the
-// host, too, and nothing is gathered afterwards. Weights are the plain optimizer's, bit for bit,
-// where the number of ranks is a power of two; but after clipping, whose norm is summed in another
-// order.
+// ranks' gradients and steps the user's optimizer on it. The optimizer's state also exists once per
+// host, and no gather follows. If the number of ranks is a power of two, weights equal the plain
+// optimizer's bit for bit. Clipping is the exception: its norm is summed in another order.
 //
-// After backward() `.grad` is this rank's own gradient, or the sum of those since zero_grad();
-// after step() and clip_grad_norm_() it is undefined. What is averaged is what is in `.grad` when
-// step() is called: parameters that have none on any rank are not stepped.
-// Param groups, options, schedulers and archives are as ShardedOptimizer's.
+// After backward(), `.grad` is this rank's own gradient, or the sum since zero_grad(). After step()
+// and clip_grad_norm_() it is undefined. step() averages the `.grad` values that it finds; a
+// parameter without a gradient on any rank is not stepped. Param groups, options, schedulers and
+// archives are as ShardedOptimizer's.
 //
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's; unsupported for an optimizer that is not elementwise
-// (is_elementwise, optimizer_state.h); misuse without share_parameters, and when a shared parameter
-// was written to by something else or given other memory; mismatch when options differ between
-// ranks when it is made. A rank that is lost in step() leaves the weights torn: see
+// (is_elementwise, optimizer_state.h); misuse without share_parameters, and if other code has
+// written to a shared parameter or given it other memory; mismatch if options differ between ranks
+// at construction. A rank lost in step() leaves the weights torn: see
 // DistributedDataParallel::has_torn_parameters().
 
 // SPDX-License-Identifier: Apache-2.0
@@ -47,29 +46,29 @@ namespace lockstep {
 class GradientSlices;
 class SharedParameters;
 
-// Where the time of step() and clip_grad_norm_() went, on this rank and since the beginning.
+// Time that this rank has spent in step() and clip_grad_norm_() since the beginning.
 struct StepTimes {
-  std::chrono::nanoseconds wait{};    // For ranks that are slower.
+  std::chrono::nanoseconds wait{};    // Waiting for slower ranks.
   std::chrono::nanoseconds reduce{};  // Averaging gradients.
   std::chrono::nanoseconds step{};    // The optimizer itself.
 };
 
-// What SharedOptimizer is whatever the type of its optimizer.
+// The part of SharedOptimizer that does not depend on the type of its optimizer.
 class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  public:
   ~SharedOptimizerBase() override;
 
-  // As the plain optimizer's; also forgets what clip_grad_norm_() has averaged, as the next
-  // backward() does.
+  // As the plain optimizer's. Also drops the averages of clip_grad_norm_(), as the next backward()
+  // does.
   void zero_grad(bool set_to_none = true);
 
   StepTimes step_times() const { return times_; }
 
-  // Registered memory into which small gradients are copied to be summed.
+  // Registered memory into which small gradients are copied for summing.
   std::vector<at::Tensor> gradient_memory() const;
 
  protected:
-  // Errors: unsupported, unless `elementwise`; misuse when `ddp` shares no parameters.
+  // Errors: unsupported unless `elementwise`; misuse if `ddp` does not share parameters.
   SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                       std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make,
                       bool elementwise);
@@ -83,11 +82,11 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   void forget();
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
-  const std::shared_ptr<const std::int64_t> passes_;  // That `ddp` has averaged.
+  const std::shared_ptr<const std::int64_t> passes_;  // Averaged by `ddp`.
   const std::shared_ptr<SharedParameters> parameters_;
   const std::unique_ptr<const GradientSlices> slices_;
-  std::optional<std::int64_t> averaged_in_;  // The last one in what fragments have now.
-  std::vector<bool> used_;                   // Which parameters they are of.
+  std::optional<std::int64_t> averaged_in_;  // Last pass in the fragments' gradients.
+  std::vector<bool> used_;                   // Parameters with such gradients.
   StepTimes times_;
   std::chrono::steady_clock::time_point step_began_;
 };
@@ -95,7 +94,7 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 template <std::derived_from<torch::optim::Optimizer> Inner>
 class SharedOptimizer : public SharedOptimizerBase {
  public:
-  // Collective. All parameters are among those of `ddp`'s module.
+  // Collective. All parameters belong to `ddp`'s module.
   template <std::derived_from<torch::optim::OptimizerOptions> Options>
   SharedOptimizer(const DataParallelBase& ddp,
                   const std::vector<torch::optim::OptimizerParamGroup>& groups,

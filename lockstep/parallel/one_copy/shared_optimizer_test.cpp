@@ -44,7 +44,7 @@ using torch::optim::AdamWOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
 
-// Large and small parameters, of sizes that no number of ranks divides, one of channels_last.
+// Large and small parameters, one of channels_last. No number of ranks divides their sizes.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);
@@ -76,7 +76,7 @@ torch::Tensor inputs(int seed) {
 
 torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
 
-// A replica of its own on each rank, and one for all.
+// A separate replica on each rank, and one shared copy.
 struct Pair {
   explicit Pair(const ProcessGroup& world, DistributedDataParallelOptions options = {})
       : plain(plain_net, world, options), shared(shared_net, world, sharing(options)) {}
@@ -180,7 +180,8 @@ TEST(SharedOptimizer, EqualsThePlainOptimizerWhereRanksAreThreads) {
   });
 }
 
-// Which parameters have a gradient differs between ranks and steps, and some have none at all.
+// The parameters with a gradient differ between ranks and steps; in some steps there are no
+// gradients.
 const Ranks unused("unused", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   Pair pair(world, {.find_unused_parameters = true});
@@ -206,7 +207,7 @@ TEST(SharedOptimizer, LeavesFrozenAndUnusedParametersAlone) {
   EXPECT_TRUE(all_succeeded(unused.run(2)));
 }
 
-// Fewer elements than ranks, none at all, several types, and one parameter under two names.
+// Fewer elements than ranks, an empty parameter, several types, and one parameter with two names.
 struct Tiny : torch::nn::Module {
   torch::Tensor forward(double x) {
     return (single * x).sum() + (few * x).square().sum().to(torch::kFloat) +
@@ -270,8 +271,7 @@ const Ranks clipping("clipping", [](const Rank& rank) {
     for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
       EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
                                   1e-5, 1e-7));
-    // A step that is given up after clipping, with zero_grad() by whatever way: its gradients are
-    // gone.
+    // Clips without a step: zero_grad(), called in any form, then drops the gradients.
     torch::optim::Optimizer& as_any = shared;
     loss_of(pair.shared(inputs(1))).backward();
     shared.clip_grad_norm_(1, norm_type);
@@ -288,7 +288,7 @@ const Ranks clipping("clipping", [](const Rank& rank) {
     EXPECT_EQ(fault_of([&] { shared.clip_grad_norm_(1, norm_type, /*error_if_nonfinite=*/true); }),
               Fault::corrupt);
     shared.zero_grad();
-    shared.step();  // Of nothing.
+    shared.step();  // Without gradients.
   }
   destroy_process_group(world);
 });
@@ -373,7 +373,7 @@ TEST(SharedOptimizer, WithPiecesGivesTheSameBitsOnAnyNumberOfRanks) {
 
 // --- State --------------------------------------------------------------------------------------
 
-// Ranks have the same gradients: their mean is the same for any power of two of them.
+// All ranks have the same gradients, so their mean is equal for any power of two of ranks.
 void steps(DistributedDataParallel<Net>& ddp, torch::optim::Optimizer& optimizer, int from,
            int to) {
   for (int step = from; step < to; ++step) {
@@ -404,7 +404,7 @@ void expect_to_go_on(const ProcessGroup& world, const Rank& rank, const Options&
   }
   steps(ddp, whole, 4, 8);
 
-  // On half of the ranks, and on one by the plain optimizer.
+  // Continues on half of the ranks, and on one rank with the plain optimizer.
   ProcessGroup half = world.split(rank.rank / 2);
   auto resumed = std::make_shared<Net>();
   DistributedDataParallel ddp_resumed(resumed, half, {.share_parameters = true});
@@ -460,7 +460,7 @@ const Ranks written_past("written past", [](const Rank&) {
     const torch::NoGradGuard no_grad;
     ddp.module()->wide->weight.mul_(0.5);
     EXPECT_NE(refusal(ddp).find("wide.weight"), std::string::npos);
-    ddp.edit_parameters([] {});  // Accepts what there is.
+    ddp.edit_parameters([] {});  // Accepts the current values.
     ddp(inputs(0));
   }
   {
@@ -517,7 +517,7 @@ const Ranks edits("edits", [](const Rank& rank) {
     else
       EXPECT_EQ(fault_of(fail, &text), Fault::aborted);
     EXPECT_EQ(text.find("no file") != std::string::npos, rank.rank != 0);
-    EXPECT_EQ(net->out->bias.sum().item<float>(), 7);  // On all ranks alike.
+    EXPECT_EQ(net->out->bias.sum().item<float>(), 7);  // Equal on all ranks.
     ddp(inputs(0));
   }
   const auto net = std::make_shared<Net>();
@@ -534,7 +534,7 @@ TEST(SharedOptimizer, EditsOfParametersAreMadeOnOneRank) {
   EXPECT_TRUE(all_succeeded(edits.run(3)));
 }
 
-// Nobody knows what it does in step().
+// The library cannot know the effect of its step().
 struct Derived : SGD {
   using SGD::SGD;
 };
@@ -601,7 +601,7 @@ class ThrowsOnRank1 : public SGD {
   }
 };
 
-// Steps the first group, then all ranks throw.
+// Steps the first group, then throws on all ranks.
 class ThrowsLate : public SGD {
  public:
   using SGD::SGD;

@@ -22,7 +22,7 @@ std::uint32_t version_of(const at::Tensor& parameter) {
   return static_cast<std::uint32_t>(parameter._version());
 }
 
-// Of two dense tensors.
+// Whether two dense tensors overlap in memory.
 bool lie_together(const at::Tensor& a, const at::Tensor& b) {
   const auto* const begin_a = static_cast<const std::byte*>(a.const_data_ptr());
   const auto* const begin_b = static_cast<const std::byte*>(b.const_data_ptr());
@@ -127,8 +127,8 @@ void SharedParameters::require_intact() const {
 }
 
 std::exception_ptr SharedParameters::edit(const std::function<void()>& change) {
-  group_.barrier({.label = "edit_parameters"});  // Nobody reads what is written now.
-  if (group_.rank() == 0) count();               // Torn until it has ended.
+  group_.barrier({.label = "edit_parameters"});  // No rank may still read.
+  if (group_.rank() == 0) count();               // Torn until the end of this call.
   const std::exception_ptr error =
       attempt_on_rank_0(group_, "edit_parameters()", [&] { change_here(change); });
   count();

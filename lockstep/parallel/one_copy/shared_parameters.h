@@ -1,16 +1,18 @@
-// The parameters of a module, once for all ranks of a host: in one block of memory that every rank
-// has mapped, so that whoever writes to a parameter writes to all ranks' modules.
+// The parameters of a module in one block of memory that every rank of a host has mapped. A write
+// to a parameter therefore changes all ranks' modules.
 //
-// Each rank's optimizer writes to its own fragments in step(). All else that writes, writes once:
-// in edit(). What ATen's operations have written past these two is found by the parameters' version
-// counters, and a parameter that was given other memory, by to() or set_data(), by its address.
-// Writes through data() and data_ptr() move no counter, and are not found.
+// Each rank's optimizer writes to its own fragments in step(). All other writes happen once, in
+// edit(). Other writes by ATen's operations are detected by the parameters' version counters. Other
+// memory of a parameter, from to() or set_data(), is detected by its address. Writes through data()
+// and data_ptr() change no counter and are not detected.
 //
-// The block begins with a counter for each rank, of how often it has begun and ended to write. They
-// are equal and even whenever no step is under way, unless one was cut short, because a rank was
-// lost say: then some fragments have been stepped and others not, and the weights are torn.
+// The block begins with one counter per rank, which counts how often the rank has begun and ended
+// to write. The counters are equal and even while no step is in progress. If a step was
+// interrupted, for example by a lost rank, some fragments have been stepped and others not: the
+// weights are torn, and the counters show it.
 //
-// Lifetime: parameters stay views of the block after this is gone, as long as they live.
+// Lifetime: parameters stay views of the block after this object is destroyed, as long as they
+// live.
 //
 // Thread safety: none.
 
@@ -34,38 +36,39 @@ namespace lockstep {
 
 class SharedParameters {
  public:
-  // Collective. `parameters`, of which several may be one tensor, become views of the block; their
-  // values are rank 0's.
-  // Errors: unsupported for ranks on several hosts, for what is not in CPU memory, and for two that
-  // lie in the same memory; system when the host has too little memory.
+  // Collective. `parameters` become views of the block, with rank 0's values; several names may
+  // refer to one tensor.
+  // Errors: unsupported for ranks on several hosts, for parameters that are not in CPU memory, and
+  // for different tensors that overlap in memory; system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
   SharedParameters(const SharedParameters&) = delete;
   SharedParameters& operator=(const SharedParameters&) = delete;
 
-  // Errors: misuse, by name, for a parameter that lies elsewhere by now or was written to outside
-  // of edit(); corrupt when the weights are torn.
+  // Errors: misuse, by name, for a parameter that was moved to other memory or was written outside
+  // edit(); corrupt if the weights are torn.
   void require_intact() const;
 
-  // While no step is under way.
+  // Call only while no step is in progress.
   bool is_torn() const;
 
   // Collective: runs `change` on rank 0 while the others wait. It may write to parameters, and may
   // give them other memory of the same type and shape, as torch::load() does.
-  // Returns null or, when `change` has thrown, what every rank is to throw (on_rank_0.h).
+  // Returns null or, if `change` has thrown, the exception that every rank must throw
+  // (on_rank_0.h).
   std::exception_ptr edit(const std::function<void()>& change);
 
-  // Returns `tensors`. Errors: misuse when one of them is none of the parameters.
+  // Returns `tensors`. Errors: misuse if one of them is none of the parameters.
   const std::vector<at::Tensor>& require_shared(const std::vector<at::Tensor>& tensors) const;
 
-  // Elements [begin, end) of `parameter`, in the order in which they lie in memory: a tensor of one
-  // dimension with a version counter of its own.
+  // Elements [begin, end) of `parameter` in memory order: a one-dimensional tensor with its own
+  // version counter.
   at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin, std::int64_t end) const;
 
-  // Around what this rank writes to its fragments.
+  // Call before and after this rank writes to its fragments.
   void begin_step() { count(); }
   void end_step() { count(); }
 
-  // Of all ranks, after a barrier: tells autograd that a parameter was written to.
+  // Call on all ranks after a barrier: tells autograd that the parameter was written.
   void note_written(const at::Tensor& parameter);
 
   // Bytes of the block.
@@ -80,7 +83,7 @@ class SharedParameters {
     at::ScalarType dtype;
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
-    std::uint32_t version = 0;  // That nobody has written past.
+    std::uint32_t version = 0;  // Expected version of the parameter.
   };
 
   std::uint64_t& count_of(int rank) const;
@@ -93,9 +96,9 @@ class SharedParameters {
 
   const ProcessGroup group_;
   std::vector<Place> places_;
-  std::unordered_map<const void*, std::size_t> indices_;  // Of places_, by TensorImpl.
+  std::unordered_map<const void*, std::size_t> indices_;  // Indices into places_, by TensorImpl.
   RegisteredMemory memory_;
-  bool editing_ = false;  // This rank is in the `change` of edit().
+  bool editing_ = false;  // Set while this rank runs the `change` of edit().
 };
 
 }  // namespace lockstep

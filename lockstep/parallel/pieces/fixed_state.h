@@ -1,5 +1,5 @@
-// What a forward() must not change, if the number of ranks is to make no difference: buffers follow
-// the samples that a rank has seen, and the order in which it saw them.
+// Checks for state that a forward() must not change if results are to be independent of the number
+// of ranks. Buffers depend on the samples that a rank has seen, and on their order.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,8 +19,9 @@ namespace lockstep {
 // running statistics, and for a SyncBatchNorm in training mode.
 void require_fixed_statistics(const torch::nn::Module& module);
 
-// Of each of named_tensors(): a parameter's version counter, which an Embedding with max_norm moves
-// in forward(), and a hash of each buffer's elements, since kernels of BatchNorm move no counter.
+// Returns one value for each of named_tensors(). For a parameter it is the version counter, which
+// an Embedding with max_norm changes in forward(). For a buffer it is a hash of the elements,
+// because kernels of BatchNorm change no counter.
 std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
 }  // namespace lockstep

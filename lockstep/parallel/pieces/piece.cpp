@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// As LibTorch's allocator aligns what it makes.
+// Whether the tensor has the alignment of LibTorch's allocator.
 bool is_aligned(const at::Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 64 == 0;
 }
@@ -26,7 +26,7 @@ at::Tensor Piece::of(const at::Tensor& rows) const {
   });
   const auto format = rows.suggest_memory_format();
   const at::Tensor part = rows.slice(0, index / ranks, {}, own).contiguous(format);
-  // Of one row, any stride between rows counts as contiguous.
+  // A single row counts as contiguous with any row stride, so it is copied too.
   return is_aligned(part) && part.size(0) > 1 ? part : part.clone(format);
 }
 

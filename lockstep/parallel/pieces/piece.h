@@ -1,9 +1,10 @@
-// A fixed part of the global batch, whoever computes it: what
-// DistributedDataParallel::train_pieces() hands out.
+// A fixed part of the global batch, independent of the rank that computes it.
+// DistributedDataParallel::train_pieces() hands out pieces.
 //
-// Piece p of k is computed by rank p mod R of R ranks, whose batch must be its share of the global
-// batch as DistributedSampler deals it: rank r has the samples r, r + R, r + 2R and so on. Piece p
-// then is the samples p, p + k, p + 2k and so on of the global batch, on every number of ranks.
+// Rank p mod R of R ranks computes piece p of k. The rank's batch must be its share of the global
+// batch as DistributedSampler deals it: rank r has the samples r, r + R, r + 2R and so on. On every
+// number of ranks, piece p then consists of the samples p, p + k, p + 2k and so on of the global
+// batch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,18 +18,19 @@
 namespace lockstep {
 
 struct Piece {
-  int index;  // From 0 on, among those of all ranks.
+  int index;  // From 0, among the pieces of all ranks.
   int count;
-  int ranks;  // Which the pieces are dealt to, in turn.
+  int ranks;  // The pieces are dealt to these in turn.
 
-  // Its rows of `rows`, along dim 0, of which each is one of this rank's samples. In memory of its
-  // own or `rows` itself, laid out alike on every number of ranks: kernels' bits may depend on
-  // that.
-  // Errors: misuse when the rank's pieces would not have equally many rows.
+  // The piece's part of `rows`. Each row, along dim 0, is one of this rank's samples. Returns
+  // `rows` itself or a copy. The layout is equal on every number of ranks, because the bits of
+  // kernels may depend on it.
+  // Errors: misuse if the rank's pieces would have unequal numbers of rows.
   LOCKSTEP_API at::Tensor of(const at::Tensor& rows) const;
 };
 
-// The loss of a piece: the mean over its samples or, with GradientMean::over_samples, the sum.
+// Returns the loss of a piece: the mean over its samples or, with GradientMean::over_samples, the
+// sum.
 using PieceLoss = std::function<at::Tensor(const Piece& piece)>;
 
 }  // namespace lockstep

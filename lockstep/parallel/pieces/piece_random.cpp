@@ -27,7 +27,8 @@ PieceRandom::~PieceRandom() {
   generator_.set_state(before_);
 }
 
-// Of the seed LibTorch's Mersenne twister uses 32 bits: neighbours must differ in these.
+// The key is hashed, because LibTorch's Mersenne twister uses only 32 bits of the seed and
+// neighbours must differ in them.
 void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
   const std::array<std::uint64_t, 3> key{seed, static_cast<std::uint64_t>(step),
                                          static_cast<std::uint64_t>(piece)};

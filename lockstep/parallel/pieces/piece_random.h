@@ -1,4 +1,4 @@
-// The random numbers of one piece, the same wherever it is computed.
+// The random numbers of one piece, equal on every rank that may compute it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// While it lives, LibTorch's default CPU generator is ours; then it is what it was before.
+// Takes over LibTorch's default CPU generator. The destructor restores its earlier state.
 class PieceRandom {
  public:
   PieceRandom();
@@ -18,7 +18,7 @@ class PieceRandom {
   PieceRandom(const PieceRandom&) = delete;
   PieceRandom& operator=(const PieceRandom&) = delete;
 
-  // The numbers from now on follow from these alone.
+  // Restarts the generator; the numbers depend only on these three values.
   void begin(std::uint64_t seed, std::int64_t step, int piece);
 
  private:

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Of each rank's slice.
+// Bytes of each rank's slice.
 std::size_t slice_bytes(at::ScalarType dtype, const NamedTensors& parameters, int ranks) {
   std::size_t bytes = 0;
   for (const auto& [name, parameter] : parameters)
@@ -80,19 +80,19 @@ void PieceSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters
 
 void PieceSums::place(at::ScalarType dtype, const NamedTensors& parameters, std::size_t slot,
                       const at::Tensor& flat) {
-  flat.zero_();  // What is between the gradients is added too.
+  flat.zero_();  // Gaps between gradients are added too.
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i].second;
     if (parameter.scalar_type() != dtype) continue;
     const at::Tensor view = flat.as_strided(parameter.sizes(), dense_strides(parameter), begin);
     places_[slot][i] =
-        view.variable_data();  // Optimizers detach_() what they set to zero: no view.
+        view.variable_data();  // Not a view, because optimizers detach_() gradients that they zero.
     begin += static_cast<std::int64_t>(padded(parameter.nbytes()) / parameter.element_size());
   }
 }
 
-// Zeros are added too, as they are where the sum is one of two nodes: -0 becomes 0.
+// Zeros are added too, as in the sum of two nodes: -0 becomes 0.
 bool PieceSums::take(const PieceTree::Step& step, std::size_t index,
                      const at::Tensor& gradient) const {
   const at::Tensor& place = places_[step.slot][index];
@@ -113,7 +113,7 @@ void PieceSums::finish(double factor) const {
 
 void PieceSums::finish(const Region& region, double factor) const {
   if (group_.size() == 1) {
-    scaled_copy(region.slots[0], region.slots[0], factor);  // mul_() would round the factor too.
+    scaled_copy(region.slots[0], region.slots[0], factor);  // mul_() would also round the factor.
     return;
   }
   exchange(region);
@@ -123,7 +123,7 @@ void PieceSums::finish(const Region& region, double factor) const {
   group_.all_gather(movable(sum), movable(region.slots[0]), {}, {.label = region.label});
 }
 
-// Node j of rank r is the class of r + j * ranks: those of one j lie beside each other.
+// Node j of rank r is the class of r + j * ranks, so the nodes with one j are neighbours.
 void PieceSums::exchange(const Region& region) const {
   for (std::int64_t j = 0; j < tree_.own(); ++j) {
     const at::Tensor received = region.received.narrow(0, j * group_.size(), group_.size());

@@ -1,9 +1,8 @@
-// Gradients of the pieces on their way to their mean: partial sums, kept apart and added in the
-// order of a PieceTree.
+// Sums the gradients of pieces in the fixed order of a PieceTree, and computes their mean.
 //
-// Every slot is the gradients of all parameters, side by side, for each element type; those of this
-// rank's nodes lie in registered memory. When all pieces are there, each rank gets its slice of all
-// ranks' nodes, adds them in the tree's order, multiplies and shares the slice.
+// A slot holds the gradients of all parameters side by side, for each element type. The slots of
+// this rank's nodes lie in registered memory. After the last piece, each rank gets its slice of all
+// ranks' nodes, adds them in the tree's order, multiplies the sum and shares the slice.
 //
 // Thread safety: none. Errors: those of ProcessGroup.
 
@@ -24,33 +23,33 @@ namespace lockstep {
 
 class PieceSums {
  public:
-  // Collective. `parameters` are laid out alike on all ranks; types can be reduced.
+  // Collective. `parameters` have the same layout on all ranks and types that can be reduced.
   PieceSums(const NamedTensors& parameters, const PieceTree& tree, const ProcessGroup& group);
 
-  // What `step` does with the gradient of parameter `index`; an undefined one is zero. Returns
-  // whether it is finite.
+  // Applies `step` to the gradient of parameter `index`; an undefined one is zero. Returns whether
+  // the gradient is finite.
   bool take(const PieceTree::Step& step, std::size_t index, const at::Tensor& gradient) const;
 
-  // What it does when all gradients of the piece were taken.
+  // Completes `step` after all gradients of its piece were taken.
   void merge(const PieceTree::Step& step) const;
 
-  // Collective, after the last step: the sum over all pieces, times `factor`.
+  // Collective, after the last step: makes the sum over all pieces, times `factor`.
   void finish(double factor) const;
 
-  // All slots, and what is received.
+  // All slots, and the receive buffers.
   std::vector<at::Tensor> memory() const;
 
-  // Bytes of that, which is the same on all ranks.
+  // Bytes of memory(), equal on all ranks.
   static std::size_t bytes_for(const NamedTensors& parameters, const PieceTree& tree, int ranks);
 
-  // Where the result for parameter `index` lies, until the next first step.
+  // The result for parameter `index`, valid until the next first step.
   const at::Tensor& result(std::size_t index) const { return places_[0][index]; }
 
  private:
   // All gradients of one type.
   struct Region {
     std::string label;
-    std::vector<at::Tensor> slots;  // Flat.
+    std::vector<at::Tensor> slots;  // Flat tensors.
     at::Tensor received;            // [exchanged, elements of a slice]: my slice of all nodes.
   };
 
@@ -65,7 +64,7 @@ class PieceSums {
   const ProcessGroup group_;
   const std::vector<PieceTree::Merge> merges_;
   std::vector<Region> regions_;
-  std::vector<std::vector<at::Tensor>> places_;  // By slot and parameter.
+  std::vector<std::vector<at::Tensor>> places_;  // Indexed by slot and parameter.
 };
 
 }  // namespace lockstep

@@ -22,7 +22,7 @@ NamedTensors parameters() {
           {"e", torch::empty({33}, torch::kBFloat16)}};
 }
 
-// Of magnitudes so different that any other order of addition shows.
+// Magnitudes differ so much that any other order of addition changes the result.
 torch::Tensor gradient(int piece, const torch::Tensor& parameter) {
   const auto at = torch::arange(parameter.numel(), torch::kDouble) + 1000 * piece;
   return (torch::exp(10 * torch::sin(at * 12.9898)) * torch::cos(at * 78.233))
@@ -30,7 +30,7 @@ torch::Tensor gradient(int piece, const torch::Tensor& parameter) {
       .to(parameter.scalar_type());
 }
 
-// As the tree's definition says it: the pieces that are `first` modulo `modulus`.
+// The definition of the tree: the sum over the pieces that are `first` modulo `modulus`.
 torch::Tensor serial(int pieces, int first, int modulus, const torch::Tensor& parameter) {
   if (modulus == pieces) return gradient(first, parameter);
   int factor = 2;
@@ -85,7 +85,7 @@ TEST(PieceSums, AMissingGradientIsZeroAndOneThatIsNotFiniteIsSeen) {
     const auto steps = tree.steps(0);
     EXPECT_TRUE(sums.take(steps[0], 0, torch::full({3}, -0.0)));
     EXPECT_TRUE(sums.take(steps[1], 0, {}));
-    EXPECT_FALSE(torch::signbit(sums.result(0)).any().item<bool>());  // As -0 + 0 is.
+    EXPECT_FALSE(torch::signbit(sums.result(0)).any().item<bool>());  // Because -0 + 0 is 0.
     EXPECT_FALSE(sums.take(steps[0], 0, torch::full({3}, INFINITY)));
     EXPECT_FALSE(sums.take(steps[1], 0, torch::full({3}, NAN)));
   });

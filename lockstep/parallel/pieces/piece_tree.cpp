@@ -31,7 +31,8 @@ std::vector<PieceTree::Step> PieceTree::steps(int rank) const {
   return steps;
 }
 
-// A child that is a piece is added at once; any other has a slot to itself meanwhile, `spare`.
+// A child that is a piece is added directly. Any other child is summed in a slot of its own first,
+// `spare`.
 void PieceTree::add_steps(int first, int modulus, std::size_t slot, std::size_t spare,
                           std::vector<Step>& steps) const {
   if (modulus == pieces_) return steps.push_back({first, slot, /*adds=*/false, {}});

@@ -1,10 +1,10 @@
-// The fixed binary tree in which sums over pieces are added, whatever the number of ranks.
+// The fixed binary tree for sums over pieces, independent of the number of ranks.
 //
-// Its leaves are the pieces 0 to k - 1. A node is all pieces that are congruent modulo some s; with
-// the smallest prime factor q of k / s, its children are the q classes modulo s q in it, added from
-// the left: for k = 8, ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of R has the pieces p with p mod R = r.
-// Where R and k are powers of two, these are one node. In general they are a few: the classes
-// modulo `exchanged()`, the first multiple of R among these s.
+// Its leaves are the pieces 0 to k - 1. A node consists of all pieces that are congruent modulo
+// some s. With the smallest prime factor q of k / s, its children are the q classes modulo s q in
+// it, added from the left. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of R has the pieces p
+// with p mod R = r. If R and k are powers of two, these form one node. In general they form a few:
+// the classes modulo `exchanged()`, the first multiple of R among these s.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,28 +17,28 @@ namespace lockstep {
 
 class PieceTree {
  public:
-  // Slots hold sums. Slot `second` is added to slot `first`.
+  // Adds slot `second` to slot `first`. Slots hold sums.
   using Merge = std::pair<std::size_t, std::size_t>;
 
-  // One piece on its way into a slot.
+  // Puts one piece into a slot.
   struct Step {
     int piece;
     std::size_t slot;
-    bool adds;                  // To what the slot holds; otherwise it replaces that.
-    std::vector<Merge> merges;  // After it.
+    bool adds;                  // Adds to the slot's sum; otherwise replaces it.
+    std::vector<Merge> merges;  // Follow the step.
   };
 
   // `ranks` divides `pieces`; both are positive.
   PieceTree(int pieces, int ranks);
 
-  // The pieces of rank `rank`, in the order in which it computes them. Its nodes are then in slots
-  // 0 to own() - 1: in slot j the class of rank + j * ranks.
+  // The pieces of rank `rank`, in the order of computation. Afterwards, slots 0 to own() - 1 hold
+  // its nodes: slot j the class of rank + j * ranks.
   std::vector<Step> steps(int rank) const;
 
-  int exchanged() const { return exchanged_; }     // Nodes of all ranks together.
-  int own() const { return exchanged_ / ranks_; }  // Nodes of one rank.
-  std::size_t slots() const;                       // That steps() uses.
-  std::vector<Merge> merges() const;  // Of all nodes, by class: the whole sum is then in 0.
+  int exchanged() const { return exchanged_; }     // Number of nodes of all ranks.
+  int own() const { return exchanged_ / ranks_; }  // Number of nodes of one rank.
+  std::size_t slots() const;                       // Number of slots that steps() uses.
+  std::vector<Merge> merges() const;  // For all nodes, by class; the total is then in 0.
 
  private:
   int next(int modulus) const;  // The modulus of a node's children.

@@ -18,7 +18,7 @@ class DataParallelState final : public Stateful {
     return ddp_.group().rank() == 0 ? everything(saved) : StateRequest{};
   }
 
-  // Buffers are not shared, and edit_parameters() broadcasts them.
+  // Buffers are not shared; edit_parameters() broadcasts them.
   void load_state_dict(StateDict state) override {
     if (!ddp_.shares_parameters()) return copy_into(ddp_.replica(), state);
     ddp_.edit_parameters([&] { copy_into(ddp_.replica(), state); });

@@ -1,5 +1,6 @@
-// The state of the module that a DistributedDataParallel holds: as module_state()'s
-// (lockstep/tensor/module_state.h), also of shared parameters, which rank 0 loads for all.
+// The state of a DistributedDataParallel's module, as module_state()'s
+// (lockstep/tensor/module_state.h). Works for shared parameters too, which rank 0 loads for all
+// ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +12,8 @@
 
 namespace lockstep {
 
-// Loading is collective where parameters are shared: edit_parameters().
-// Lifetime: `ddp` outlives it.
+// Loading shared parameters is collective: edit_parameters().
+// Lifetime: `ddp` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
 
 }  // namespace lockstep

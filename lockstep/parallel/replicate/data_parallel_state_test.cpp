@@ -31,7 +31,7 @@ using test::fault_of;
 using test::SavedState;
 using torch::optim::AdamOptions;
 
-// A parameter of channels_last, large and small ones, and buffers.
+// Has a parameter of channels_last, large and small ones, and buffers.
 struct Net : torch::nn::Module {
   explicit Net(int seed) {
     register_module("conv", conv);
@@ -60,7 +60,7 @@ void expect_equal(const NamedTensors& a, const NamedTensors& b) {
     EXPECT_TRUE(torch::equal(a[i].second, b[i].second)) << a[i].first;
 }
 
-// One training on some ranks: a model and an optimizer of either kind.
+// One training on some ranks: a model and an optimizer, shared or not.
 struct Training {
   Training(const ProcessGroup& world, bool share)
       : ddp(net, world, {.share_parameters = share}),
@@ -75,7 +75,7 @@ struct Training {
     return std::make_unique<SharedOptimizer<Adam>>(ddp, net->parameters(), options);
   }
 
-  // Ranks have the same gradients: their mean is the same for any power of two of them.
+  // All ranks have the same gradients, so their mean is equal for any power of two of ranks.
   void train(int first, int last) {
     for (int step = first; step < last; ++step) {
       optimizer->zero_grad();
@@ -85,7 +85,8 @@ struct Training {
     }
   }
 
-  std::shared_ptr<Net> net = std::make_shared<Net>(7);  // Other weights than those to be loaded.
+  // Weights that differ from those to be loaded.
+  std::shared_ptr<Net> net = std::make_shared<Net>(7);
   DistributedDataParallel<Net> ddp;
   std::unique_ptr<Stateful> model;
   std::unique_ptr<ShardedOptimizer> optimizer;
@@ -97,7 +98,7 @@ struct Saved {
   SavedState optimizer;
 };
 
-// Goes on from `from`, if there is one, and saves.
+// Resumes from `from`, if given, and saves.
 void train_on(int ranks, bool share, const Saved* from, int first, int last, Saved& to) {
   run_in_process(ranks, [&](ProcessGroup& world) {
     Training training(world, share);
@@ -165,7 +166,7 @@ TEST(DataParallelState, SharedParametersAreWantedByRank0Alone) {
     const StateRequest request = test::load(*training.model, saved);
     EXPECT_EQ(request.size(), world.rank() == 0 ? saved.tensors.size() : 0);
     expect_equal(named_tensors(*training.net), named_tensors(source));
-    training.train(0, 1);  // They are as a step wants them.
+    training.train(0, 1);  // The loaded parameters are valid for a step.
     world.barrier();
   });
 }

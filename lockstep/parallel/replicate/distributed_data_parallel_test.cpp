@@ -43,7 +43,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out{4 * 5 * 5, 3};
 };
 
-// One that is the same in training and evaluation, so that ranks and batches can be compared.
+// Behaves equally in training and evaluation, so that ranks and batches can be compared.
 struct Plain : torch::nn::Module {
   Plain() {
     register_module("a", a);
@@ -170,7 +170,7 @@ const Ranks gradients_outlive("gradients outlive", [](const Rank&) {
     ddp(inputs(0, 2)).sum().backward();
     destroy_process_group(group);
   }
-  net->forward(inputs(0, 2)).sum().backward();  // The hooks are gone, the gradients are not.
+  net->forward(inputs(0, 2)).sum().backward();  // The hooks are removed; the gradients stay.
   EXPECT_GT(net->a->weight.grad().abs().sum().item<double>(), 0);
 });
 
@@ -187,7 +187,7 @@ const Ranks unused_named("unused named", [](const Rank&) {
   const auto partial = [&] { net->a->forward(inputs(0, 2)).sum().backward(); };
   EXPECT_EQ(fault_of(partial, &text), Fault::misuse);
   EXPECT_NE(text.find("b.weight, b.bias"), text.npos) << text;
-  ddp(inputs(0, 2)).sum().backward();  // It is the step that failed, not the group.
+  ddp(inputs(0, 2)).sum().backward();  // The step failed; the group is usable.
   destroy_process_group(group);
 });
 
@@ -216,7 +216,7 @@ const Ranks tied("tied", [](const Rank& rank) {
   torch::nn::Sequential net;
   torch::nn::Linear twice(6, 6);
   net->push_back(twice);
-  net->push_back(twice);  // Its parameters have two names now.
+  net->push_back(twice);  // Its parameters now have two names.
   DistributedDataParallel ddp(net, group);
   const auto loss = [](const torch::Tensor& out) { return out.pow(2).sum(); };
   loss(ddp(inputs(rank.rank, rank.rank + 1).to(torch::kFloat))).backward();
@@ -244,7 +244,7 @@ const Ranks interrupted("interrupted", [](const Rank& rank) {
   });
   EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);
   net->zero_grad();
-  loss.backward();  // It is averaged as if nothing had happened.
+  loss.backward();  // Averaged as usual.
   const torch::Tensor all = all_gather(net->a->weight.grad(), group);
   EXPECT_TRUE(torch::equal(all[0], all[1]));
   destroy_process_group(group);
@@ -254,7 +254,7 @@ TEST(DistributedDataParallel, ABackwardThatThrewLeavesNothingToTheNext) {
   EXPECT_TRUE(all_succeeded(interrupted.run(2)));
 }
 
-// Of a layer large enough to be averaged in place, by threads where `overlap` is set.
+// Uses a layer large enough to be averaged in place, by threads if `overlap` is set.
 void survive_a_kill(const Rank& rank, bool overlap) {
   ProcessGroup group = init_process_group();
   torch::nn::Sequential net;
@@ -299,14 +299,14 @@ const Ranks buffers("buffers", [](const Rank& rank) {
   ddp(images).sum().backward();
   const torch::Tensor before = all_gather(net->norm->running_mean, group);
   EXPECT_FALSE(torch::equal(before[0], before[1]));
-  ddp(torch::zeros({4, 2, 5, 5}));  // The same on all ranks, from rank 0's buffers on.
+  ddp(torch::zeros({4, 2, 5, 5}));  // Equal on all ranks, after rank 0's buffers.
   const torch::Tensor after = all_gather(net->norm->running_mean, group);
   EXPECT_TRUE(torch::equal(after[0], after[1]));
   const torch::Tensor tracked = all_gather(net->norm->num_batches_tracked, group);
   EXPECT_EQ(tracked[0].item<std::int64_t>(), 2);
   net->eval();
   const torch::NoGradGuard no_grad;
-  ddp(images);  // They are equal from here on: ranks may make different numbers of calls.
+  ddp(images);  // Buffers are equal from here on, so ranks may make different numbers of calls.
   const torch::Tensor means = all_gather(net->norm->running_mean, group);
   EXPECT_TRUE(torch::equal(means[0], means[1]));
   if (rank.rank == 0) ddp(images);

@@ -1,8 +1,8 @@
-// Finds the tensors in what a module's forward() returns: a tensor, or tuples, pairs, ranges, maps
-// and optionals of what has tensors in it, nested as one likes.
+// Finds the tensors in the result of a module's forward(): a tensor, or tuples, pairs, ranges, maps
+// and optionals of such results, nested to any depth.
 //
-// A type of yours takes part when for_each_tensor(value, visit), found beside it, calls
-// visit(tensor) for each of its tensors. In a value of any other type none are found.
+// Your own type takes part if for_each_tensor(value, visit), found by argument-dependent lookup,
+// calls visit(tensor) for each of its tensors. No tensors are found in values of other types.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -14,7 +14,7 @@ std::string text_of(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const std::exception& exception) {
     const std::string text = exception.what();
-    return text.substr(0, text.find('\n'));  // LibTorch's go on with all frames.
+    return text.substr(0, text.find('\n'));  // LibTorch's messages continue with all stack frames.
   } catch (...) {
     return "an exception of no known type";
   }
@@ -25,7 +25,7 @@ std::string text_of(const std::exception_ptr& error) {
 std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view what,
                                      const std::function<void()>& action) {
   std::exception_ptr error;
-  std::string reason;  // Empty if all went well.
+  std::string reason;  // Empty on success.
   if (group.rank() == 0) {
     try {
       action();

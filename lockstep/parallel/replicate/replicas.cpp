@@ -21,13 +21,13 @@ std::string layout_of_gradient(const at::Tensor& tensor) {
   return text.str();
 }
 
-// A rank's device has a number of its own.
+// Compares kinds only, because each rank's device has its own number.
 std::string kind_of_device(const at::Tensor& tensor) {
   return tensor.is_cpu() ? "" : " on " + c10::DeviceTypeName(tensor.device().type(), true);
 }
 
-// A line for each tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3,
-// 1]": gradients are laid out by strides, so these must be the same as well.
+// One line per tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3, 1]".
+// Strides are included because they determine the layout of gradients.
 std::string layout_of(const NamedTensors& tensors) {
   std::ostringstream text;
   for (const auto& [name, tensor] : tensors)
@@ -60,7 +60,7 @@ const char* name_of(NonFinite choice) {
   return "unknown";
 }
 
-// A line for each option, as "overlap automatic".
+// One line per option, such as "overlap automatic".
 std::string text_of(const DistributedDataParallelOptions& options) {
   std::ostringstream text;
   text << std::boolalpha << "broadcast_buffers " << options.broadcast_buffers

@@ -1,4 +1,4 @@
-// Making the replicas of a module equal, and showing that they can be.
+// Makes the replicas of a module equal, and checks that this is possible.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,21 +9,20 @@
 
 namespace lockstep {
 
-// Collective. Errors: mismatch, on every rank, when names, types, shapes, strides, kinds of device
-// or what requires a gradient differ from rank 0's; it names the first tensor that does and its
-// rank.
+// Collective. Errors: mismatch, on every rank, if names, types, shapes, strides, kinds of device or
+// requires_grad flags differ from rank 0's. The message names the first such tensor and its rank.
 LOCKSTEP_API void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group);
 
-// Errors: unsupported when what requires a gradient is on several devices; it names two of them.
+// Errors: unsupported if parameters that require a gradient are on several devices; names two of
+// them.
 void require_one_device(const NamedTensors& parameters);
 
-// Collective. Errors: mismatch, on every rank, when an option differs; it names the first that
-// does.
+// Collective. Errors: mismatch, on every rank, if an option differs; names the first such option.
 void require_same_options(const DistributedDataParallelOptions& options, const ProcessGroup& group);
 
-// Collective. Every tensor becomes rank `root`'s, in one broadcast for each element type and 32
-// MiB.
-// Errors: as broadcast_coalesced(); mismatch when names or their order differ between ranks.
+// Collective. Replaces every tensor by that of rank `root`, in one broadcast for each element type
+// and 32 MiB.
+// Errors: as broadcast_coalesced(); mismatch if names or their order differ between ranks.
 LOCKSTEP_API void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group,
                                     int root = 0);
 

@@ -33,13 +33,13 @@ using torch::nn::BatchNormOptions;
 // --- Against BatchNorm on the whole batch --------------------------------------------------------
 
 struct Case {
-  std::vector<std::int64_t> shape;  // Of one row: [C, ...].
-  std::vector<std::int64_t> rows;   // Of each rank in turn; a rank beyond them starts anew.
+  std::vector<std::int64_t> shape;  // Shape of one row: [C, ...].
+  std::vector<std::int64_t> rows;  // For each rank in turn; further ranks start again at the first.
   at::ScalarType type = at::kDouble;
   BatchNormOptions options = BatchNormOptions(0);
   double tolerance = 1e-12;
   bool channels_last = false;
-  double offset = 3;  // How far the values are from zero; they spread over about 1.
+  double offset = 3;  // Distance of the values from zero; they spread over about 1.
 };
 
 torch::Tensor values(const Case& c, std::int64_t from, std::int64_t to, double seed) {
@@ -52,7 +52,7 @@ torch::Tensor values(const Case& c, std::int64_t from, std::int64_t to, double s
   return c.channels_last ? all.contiguous(at::MemoryFormat::ChannelsLast) : all;
 }
 
-// A module's output and gradients after a few steps, with the buffers that the steps leave.
+// A module's output and gradients after a few steps, and its buffers then.
 struct Result {
   torch::Tensor output, of_input, of_weight, of_bias, mean, variance;
 };
@@ -208,7 +208,7 @@ const Ranks types("types", [](const Rank&) {
     compare_1d(group, {.shape = {5}, .rows = {40, 30}, .type = type, .tolerance = tolerance});
   };
   with(at::kFloat, 1e-5);
-  with(at::kFloat, 2e-3, 1000);  // Where x * x would have no digit of the variance left.
+  with(at::kFloat, 2e-3, 1000);  // In x * x no digit of the variance would be left.
   with(at::kHalf, 5e-3);
   with(at::kBFloat16, 4e-2);
   destroy_process_group(group);
@@ -276,7 +276,7 @@ TEST(SyncBatchNorm, OneValuePerChannelOfAllRanksTogetherIsAnErrorOnAll) {
     EXPECT_EQ(fault_of([&] { norm->forward(x); }, &text), Fault::misuse);
     EXPECT_NE(text.find("more than 1 value per channel"), text.npos) << text;
     EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
-    norm->forward(torch::ones({1, 3}));  // The group is still of use.
+    norm->forward(torch::ones({1, 3}));  // The group stays usable.
   });
 }
 
@@ -312,7 +312,8 @@ TEST(SyncBatchNorm, AClonePrintsAndSynchronisesAsItsOriginal) {
     const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
     const torch::Tensor x = torch::ones({2, 3}) * group.rank();
     EXPECT_TRUE(torch::equal(copy->forward(x), net->forward(x)));
-    EXPECT_GT(copy->forward(x).abs().sum().item<float>(), 1);  // Alone, a constant becomes zero.
+    // A constant would become zero on a single rank.
+    EXPECT_GT(copy->forward(x).abs().sum().item<float>(), 1);
     EXPECT_NE(c10::str(*copy).find("lockstep::SyncBatchNorm(3, eps=1e-05, momentum=None, "
                                    "affine=true, track_running_stats=true)"),
               std::string::npos);

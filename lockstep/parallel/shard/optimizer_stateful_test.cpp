@@ -33,7 +33,7 @@ using torch::optim::AdamOptions;
 using torch::optim::Optimizer;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-// Of several shapes, layouts and types.
+// Parameters of several shapes, layouts and types.
 NamedTensors parameters() {
   torch::manual_seed(3);
   const auto channels_last = torch::randn({3, 4, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast);
@@ -61,8 +61,8 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& parameters, std::size_t b
   return tensors;
 }
 
-// Gradients depend on the weights, so that a difference would grow; one parameter never has one,
-// one in every third step.
+// Gradients depend on the weights, so that a difference would grow. One parameter never has a
+// gradient, one only in every third step.
 void train(Optimizer& optimizer, const NamedTensors& parameters, int first, int last) {
   for (int step = first; step < last; ++step) {
     optimizer.zero_grad();
@@ -90,7 +90,7 @@ struct Case {
     return result.weight_decay(0.1);
   }
 
-  // Two groups, of which the second is slower.
+  // Two groups; the second has the lower rate.
   static Groups groups(const NamedTensors& parameters, double lr) {
     Groups groups;
     groups.emplace_back(tensors_of(parameters, 0, 2), std::make_unique<Options>(options(lr)));
@@ -119,7 +119,7 @@ using Cases = ::testing::Types<
     Case<torch::optim::RMSprop, torch::optim::RMSpropOptions>>;
 TYPED_TEST_SUITE(OptimizerStateOf, Cases, );
 
-// What the plain optimizer has after `steps` steps.
+// The state of the plain optimizer after `steps` steps.
 template <class C>
 struct Undisturbed {
   explicit Undisturbed(int steps) {
@@ -171,7 +171,7 @@ TYPED_TEST(OptimizerStateOf, AShardedOptimizerIsSavedAndLoadedAtAnyNumberOfRanks
   NamedTensors at_save = plain.at_save;
   std::unique_ptr<SavedState> saved;
   int step = 5;
-  for (const int ranks : {4, 2, 3, 1}) {  // The first loads what a plain one has saved.
+  for (const int ranks : {4, 2, 3, 1}) {  // The first loads the state of a plain optimizer.
     const StateDict state = saved ? saved->whole() : plain.state.whole();
     auto next = std::make_unique<SavedState>();
     NamedTensors reached;

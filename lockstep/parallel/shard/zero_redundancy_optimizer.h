@@ -1,5 +1,4 @@
-// Stage 1 of ZeRO: each rank keeps the optimizer's state of some parameters, instead of every rank
-// all.
+// Stage 1 of ZeRO: each rank keeps the optimizer's state of only some parameters.
 //
 //   lockstep::ZeroRedundancyOptimizer<torch::optim::Adam> adam(net->parameters(), world,
 //                                                              torch::optim::AdamOptions(1e-3));
@@ -7,9 +6,9 @@
 //   loss.backward();  // Gradients are the same on all ranks: DistributedDataParallel's.
 //   adam.step();      // Weights are the plain optimizer's, bit for bit.
 //
-// State takes 1 / world.size() of the memory, as nearly as whole parameters allow, and stepping so
-// much of the time; then every rank broadcasts the parameters that it has stepped, which is as many
-// bytes as all of them are. Semantics are those of torch.distributed.optim.ZeroRedundancyOptimizer.
+// State takes about 1 / world.size() of the memory, and stepping that share of the time; parameters
+// are not split. Then every rank broadcasts the parameters that it has stepped, in total the bytes
+// of all parameters. Semantics are those of torch.distributed.optim.ZeroRedundancyOptimizer.
 //
 // Thread safety, Errors: as ShardedOptimizer's.
 
@@ -25,20 +24,20 @@
 
 namespace lockstep {
 
-// Of each rank, the indices of its parameters, counted over all groups, in the order in which it
-// got them: PyTorch's (zero_redundancy_optimizer.py, _partition_parameters). In each group, the
-// largest first, each goes to the rank that has the fewest elements so far, the first of these on
-// ties.
+// Returns, for each rank, the indices of its parameters over all groups, in the order of
+// assignment. The rule is PyTorch's (zero_redundancy_optimizer.py, _partition_parameters). In each
+// group, the largest parameter first, each goes to the rank with the fewest elements so far; on
+// ties, to the first of these.
 LOCKSTEP_API std::vector<std::vector<std::size_t>> partition_parameters(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, int ranks);
 
-// What ZeroRedundancyOptimizer is whatever the type of its optimizer.
+// The part of ZeroRedundancyOptimizer that does not depend on the type of its optimizer.
 class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
  public:
-  // By rank, as partition_parameters() has it.
+  // By rank, as returned by partition_parameters().
   const std::vector<std::vector<std::size_t>>& partition() const { return partition_; }
 
-  // The rank that steps it. Errors: misuse for a tensor that is none of the parameters.
+  // The rank that steps `parameter`. Errors: misuse for a tensor that is none of the parameters.
   int owner(const at::Tensor& parameter) const;
 
  protected:
@@ -52,8 +51,8 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
   const std::vector<std::vector<std::size_t>> partition_;
 };
 
-// `Plain` is constructible from param groups and `Options`, its own type of them. It is not called
-// Optimizer, which here is the base class.
+// `Plain` is constructible from param groups and `Options`, its own options type. The name
+// Optimizer would hide the base class.
 template <std::derived_from<torch::optim::Optimizer> Plain>
 class ZeroRedundancyOptimizer : public WholeParameterOptimizer {
  public:

@@ -42,7 +42,7 @@ typename C::Options options() {
   return result.weight_decay(0.1);
 }
 
-// Of several shapes, layouts and types; as many elements as not to fall into equal parts.
+// Parameters of several shapes, layouts and types, whose elements do not divide into equal parts.
 Weights parameters() {
   torch::manual_seed(3);
   return {torch::randn({7, 5}).requires_grad_(), torch::randn({33}).requires_grad_(),
@@ -56,8 +56,8 @@ Weights copies(const Weights& weights) {
   return result;
 }
 
-// Gradients depend on the weights, so that a difference would grow; the last parameter never has
-// one, the first but one in every third step.
+// Gradients depend on the weights, so that a difference would grow. The last parameter never has a
+// gradient, the first only in every third step.
 void set_gradients(const Weights& weights, int step) {
   for (std::size_t i = 0; i + 1 < weights.size(); ++i)
     if (i != 1 || step % 3 == 0) (weights[i].sin() * (step + 1)).sum().backward();
@@ -76,7 +76,7 @@ void expect_equal(const Weights& a, const Weights& b) {
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i], b[i])) << i;
 }
 
-// Two groups, of which the second is slower.
+// Two groups; the second has the lower rate.
 template <class C>
 Groups groups_of(const Weights& weights) {
   auto slower = options<C>();
@@ -109,7 +109,7 @@ TYPED_TEST(ZeroRedundancy, StepsAsThePlainOptimizerBitForBit) {
   }
   ASSERT_FALSE(torch::equal(theirs[0], parameters()[0])) << "nothing was stepped";
   const Weights start = parameters();
-  for (const int ranks : {1, 2, 3, 4, 7})  // The last is more than there are parameters.
+  for (const int ranks : {1, 2, 3, 4, 7})  // 7 ranks are more than there are parameters.
     run_in_process(ranks, [&](ProcessGroup& world) {
       const Weights ours = copies(start);
       ZeroRedundancyOptimizer<typename TypeParam::Optimizer> sharded(groups_of<TypeParam>(ours),
@@ -266,7 +266,7 @@ TEST(ZeroRedundancyOptimizer, RefusesWhatItCannotShard) {
   });
 }
 
-// Rank 1 owns what its kernel refuses. The group is not one any more.
+// Rank 1 owns a parameter that its kernel refuses. The group is aborted.
 TEST(ZeroRedundancyOptimizer, AStepThatFailsOnOneRankEndsTheOthersWithItsReason) {
   const auto run = [](ProcessGroup& world) {
     const Weights weights{torch::ones({5}), torch::ones({4})};
@@ -280,7 +280,7 @@ TEST(ZeroRedundancyOptimizer, AStepThatFailsOnOneRankEndsTheOthersWithItsReason)
   EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::aborted);
 }
 
-// As a user's own optimizer, of which only what every optimizer has is known.
+// A user's own optimizer, about which the library knows nothing special.
 class SignDescent : public torch::optim::Optimizer {
  public:
   SignDescent(const Groups& groups, const torch::optim::SGDOptions& defaults)

@@ -9,7 +9,7 @@
 namespace lockstep::plugin {
 namespace {
 
-// Integers wrap: they are combined as unsigned ones, of which the short ones must not become int.
+// Integers wrap: they are combined as unsigned ones. Short ones must not be promoted to int.
 template <class T>
 auto wrapping(T value) {
   if constexpr (std::is_integral_v<T>) {
@@ -33,7 +33,7 @@ struct Product {
   }
 };
 
-// A NaN is not equal to itself, and wins.
+// A NaN is not equal to itself, and is the result.
 struct Min {
   template <class T>
   T operator()(T a, T b) const {

@@ -1,4 +1,4 @@
-// Gloo's collectives behind the engine ABI.
+// Implements the engine ABI with Gloo's collectives.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gloo/allgatherv.h>
@@ -29,16 +29,15 @@ struct Communicator {
   std::atomic<bool> is_cancelled = false;
 };
 
-// Gloo has one type for both, and no other sign of which it was.
+// Gloo has one type for both faults; only the text tells them apart.
 Fault fault_of(const gloo::IoException& error) {
   const std::string_view text = error.what();
   const auto says = [&](std::string_view word) { return text.find(word) != text.npos; };
   return says("Timed out") || says("timeout") ? Fault::timeout : Fault::peer_lost;
 }
 
-// Runs one collective. After a failure nothing more can be had from this communicator: all of its
-// connections are ended, so that Gloo's thread leaves the caller's memory alone and the other
-// members learn of it.
+// Runs one collective. A failure makes the communicator unusable: all its connections end. Gloo's
+// thread then leaves the caller's memory alone, and the other members learn of it.
 template <class Act>
 int run(void* communicator, lockstep_engine_error* error, Act act) noexcept {
   auto& self = *static_cast<Communicator*>(communicator);
@@ -56,7 +55,7 @@ int run(void* communicator, lockstep_engine_error* error, Act act) noexcept {
   return result;
 }
 
-// setInput() and setOutput() with elements that Gloo needs to know the size of only.
+// setInput() and setOutput() for elements of which Gloo needs only the size.
 template <class Bytes, class Options>
 void set_both(Options& options, Mesh& mesh, const lockstep_buffer& data, void* output) {
   const std::size_t bytes = bytes_of(data);
@@ -173,7 +172,7 @@ int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
   });
 }
 
-// Of a buffer, in bytes, by member.
+// The parts of a buffer, in bytes, by member.
 struct Parts {
   Parts(const lockstep_buffer& buffer, const std::size_t* counts, int size)
       : data(static_cast<std::byte*>(buffer.data)), total(bytes_of(buffer)) {
@@ -181,7 +180,7 @@ struct Parts {
       bytes.push_back(counts[rank] * bytes_of_element(buffer.dtype));
     std::exclusive_scan(bytes.begin(), bytes.end(), std::back_inserter(begins), std::size_t{0});
   }
-  // All of it, for each of `size` members.
+  // The whole buffer, for each of `size` members.
   Parts(std::byte* all, std::size_t count, int size)
       : data(all),
         total(count),
@@ -196,10 +195,9 @@ struct Parts {
   std::vector<std::size_t> begins;
 };
 
-// Each member's part of `send` goes to it. As gloo::alltoallv(), but for the order: there a member
-// says that it can receive after it has begun to send. Its peer hears of that behind all that is
-// sent, so that the two directions of a link take turns where one member comes later than the
-// other.
+// Sends each member its part of `send`. Like gloo::alltoallv() except for the order. There a member
+// announces its receives after it has begun to send, and its peer sees that behind all sent data.
+// The two directions of a link then take turns if one member comes later.
 void exchange(Mesh& mesh, const Parts& send, const Parts& receive) {
   const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
   const auto arriving = mesh.buffer(receive.data, receive.total);
@@ -233,7 +231,7 @@ int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_
     const std::size_t own_bytes = parts.bytes[static_cast<std::size_t>(mesh->rank)];
     const bool is_in_place = input->count == 0 || input->data == own;
     std::byte* const mine = is_in_place ? own : static_cast<std::byte*>(input->data);
-    // Gloo's ring of two, which sends first as well, would be the same messages.
+    // For two members Gloo's ring, which sends first too, would need the same messages.
     if (mesh->size == 2) return exchange(*mesh, {mine, own_bytes, mesh->size}, parts);
     gloo::AllgathervOptions options(mesh);
     if (!is_in_place) options.setInput(mine, own_bytes);

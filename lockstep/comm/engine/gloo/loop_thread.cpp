@@ -14,15 +14,15 @@
 namespace lockstep::plugin {
 namespace {
 
-constexpr std::size_t most_name_bytes = 16;  // Of a thread, with the zero at its end.
+constexpr std::size_t most_name_bytes = 16;  // For a thread's name, including its final zero.
 
-// Keeps the nice value, and the slice.
+// Does not change the nice value or the slice.
 bool set_policy(pid_t thread, int policy) {
   const sched_param parameters = {};
   return ::sched_setscheduler(thread, policy, &parameters) == 0;
 }
 
-// Gloo does not tell which thread it has started, but that one inherits name and policy.
+// Gives a new thread a name and a policy to inherit: Gloo does not say which thread it starts.
 class Inherited {
  public:
   explicit Inherited(const std::string& name) {
@@ -47,7 +47,7 @@ class Inherited {
   bool is_batch_ = false;
 };
 
-// 0 when there is none.
+// Returns 0 when there is none.
 pid_t thread_of_name(const std::string& name) {
   std::error_code error;
   std::filesystem::directory_iterator task("/proc/self/task", error);

@@ -1,10 +1,12 @@
 // The thread with which Gloo reads and writes the connections of a device.
 //
-// It is woken by whoever sends, and spins until the sender has let go of the connection: where a
-// rank has one CPU, for all of its time slice, 4 ms a message of 64 KB. So it is of SCHED_BATCH,
-// and does not preempt who wakes it. But neither does it preempt a thread that computes then, and
-// waits for the end of its slice: some 4 ms, each time. A caller that only waits holds no
-// connection, and lets it preempt.
+// A sender wakes this thread, which then spins until the sender releases the connection. On a rank
+// with one CPU it would spin for its whole time slice: 4 ms per message of 64 KB. So it has the
+// policy SCHED_BATCH, and does not preempt the thread that wakes it.
+//
+// But then it does not preempt a computing thread either, and waits for the end of that slice:
+// about 4 ms each time. A caller that only waits holds no connection, so it lets this thread
+// preempt.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,11 +21,11 @@ class LoopThread {
  public:
   LoopThread() = default;
 
-  // The one thread that `start` starts. Where that is not to be found, or the calling thread has
-  // another policy than SCHED_OTHER, it stays as it was started.
+  // Finds the one thread that `start` starts. The thread keeps its policy if it is not found, or if
+  // the calling thread's policy is not SCHED_OTHER.
   static LoopThread started_by(const std::function<void()>& start);
 
-  // It preempts while one of these lives: one at a time.
+  // Lets the thread preempt while this object lives; one at a time.
   class Preempting {
    public:
     explicit Preempting(const LoopThread& thread);
@@ -36,7 +38,7 @@ class LoopThread {
   };
 
  private:
-  pid_t id_ = 0;  // Of a thread of SCHED_BATCH; 0 when there is none.
+  pid_t id_ = 0;  // A thread with SCHED_BATCH; 0 without one.
 };
 
 }  // namespace lockstep::plugin

@@ -13,8 +13,8 @@
 
 #include "lockstep/comm/engine/plugin.h"
 
-// Gloo's own, by which it ends all connections when a call has timed out. Declared here because
-// packages bring its header without those that it includes.
+// Gloo's own class, with which it ends all connections after a timeout. Declared here because
+// packages ship its header without those that it includes.
 namespace gloo::transport::tcp {
 class Context : public transport::Context {
  public:
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
 
-// The core's store, as Gloo wants it.
+// The core's store behind Gloo's interface.
 class Addresses final : public gloo::rendezvous::Store {
  public:
   explicit Addresses(const lockstep_engine_store& store) : store_(store) {}
@@ -76,13 +76,13 @@ class Addresses final : public gloo::rendezvous::Store {
 
 Mesh::Mesh(const lockstep_engine_config& config)
     : gloo::rendezvous::Context(config.rank, config.size) {
-  // A name of a host could stand for several addresses; this is a number, and binds to it alone.
+  // A host's name could mean several addresses; a numeric address binds to itself alone.
   gloo::transport::tcp::attr where;
   where.hostname = config.address;
   std::shared_ptr<gloo::transport::Device> device;
   loop_ = LoopThread::started_by([&] { device = gloo::transport::tcp::CreateDevice(where); });
 
-  // To connect, Gloo takes five times as long as it was told.
+  // Gloo takes five times the given timeout to connect.
   const std::chrono::milliseconds timeout(config.timeout_ms);
   setTimeout(std::max(timeout / 5, std::chrono::milliseconds(1)));
   Addresses addresses(config.store);
@@ -92,7 +92,7 @@ Mesh::Mesh(const lockstep_engine_config& config)
   transportContext_->setTimeout(call_timeout);
 }
 
-// What Gloo makes, known to the mesh.
+// Wraps a buffer of Gloo, and registers it with the mesh.
 class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
  public:
   Buffer(Mesh& mesh, std::unique_ptr<gloo::transport::UnboundBuffer> made)
@@ -111,7 +111,7 @@ class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
     made_->abortWaitSend();
   }
 
-  // Gloo's collectives do not look at what a wait returns.
+  // Throws, because Gloo's collectives ignore what a wait returns.
   bool waitRecv(int* rank, std::chrono::milliseconds timeout) override {
     return made_->waitRecv(rank, timeout) || throw_given_up();
   }

@@ -1,4 +1,4 @@
-// Connections of Gloo's between all members of a communicator, through one address of this host.
+// Gloo's connections between all members of a communicator, through one address of this host.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,22 +18,21 @@
 
 namespace lockstep::plugin {
 
-// Thread safety: one thread at a time, but for give_up().
+// Thread safety: one thread at a time, except give_up().
 class Mesh final : public gloo::rendezvous::Context {
  public:
   // Blocking: until all members have come, at most the timeout of `config`.
-  // Errors: Failed with what the store said; those of Gloo.
+  // Errors: Failed with the store's error; Gloo's own.
   explicit Mesh(const lockstep_engine_config& config);
 
-  // Ends all connections, so that a call that is under way fails, here and on the members that wait
-  // for this one.
+  // Ends all connections. A running call fails then, here and on members that wait for this one.
   void give_up(const std::string& why);
 
-  // A buffer whose waits fail after give_up(). Gloo ends those of its own whose messages have not
-  // begun to come or to leave; the others would wait for ever. It must not outlive this.
+  // Returns a buffer whose waits fail after give_up(); it must not outlive the Mesh. In Gloo's own
+  // buffers, only waits for messages that have not begun to move would end. Others would never end.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
 
-  // Of the next call: those of two calls must not be taken for each other's.
+  // Returns the tag of the next call, so that two calls cannot mix their messages.
   std::uint32_t next_tag() { return tag_++; }
 
   const LoopThread& loop() const { return loop_; }
@@ -42,7 +41,7 @@ class Mesh final : public gloo::rendezvous::Context {
   class Buffer;
 
   LoopThread loop_;
-  std::mutex mutex_;  // Guards the next two.
+  std::mutex mutex_;  // Guards the next two members.
   std::set<Buffer*> buffers_;
   bool has_given_up_ = false;
   std::uint32_t tag_ = 0;

@@ -1,7 +1,7 @@
-// The plugin: opens what was built against Gloo so that it cannot meet another Gloo.
+// The plugin: opens the library built against Gloo, so that it uses no other Gloo.
 //
-// LibTorch exports a gloo:: of its own, of another version. Where a program links LibTorch, the
-// loader would give the plugin that one's functions.
+// LibTorch exports a gloo:: of another version. In a program that links LibTorch, the loader would
+// give the plugin those functions.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
@@ -19,12 +19,12 @@ constexpr bool is_sanitized = true;
 constexpr bool is_sanitized = false;
 #endif
 
-// Whether the loader would find it before ours.
+// Whether the loader would find another Gloo first.
 bool is_another_gloo_here() {
   return dlsym(RTLD_DEFAULT, "_ZN4gloo9allreduceERKNS_16AllreduceOptionsE") != nullptr;
 }
 
-// Beside this file.
+// Returns the path of the library beside this file.
 std::string path_of_gloo() {
   Dl_info self = {};
   if (dladdr(reinterpret_cast<const void*>(&lockstep_engine_v1), &self) == 0) return {};

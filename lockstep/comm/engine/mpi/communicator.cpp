@@ -25,8 +25,8 @@ struct Group {
   }
 };
 
-// Keeps apart communicators that several threads make at once: FNV-1a of the name, as far as MPI's
-// tags go.
+// Returns a tag for communicators that several threads make at once: FNV-1a of the name, within
+// MPI's range of tags.
 int tag_of(std::string_view name) {
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -34,7 +34,8 @@ int tag_of(std::string_view name) {
   void* value = nullptr;
   int found = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found), "MPI_Comm_get_attr");
-  const int largest = found != 0 ? *static_cast<const int*>(value) : 32767;  // Which MPI promises.
+  const int largest = found != 0 ? *static_cast<const int*>(value) : 32767;  // MPI's guaranteed
+                                                                             // minimum.
   return static_cast<int>(hash % (static_cast<std::uint64_t>(largest) + 1));
 }
 
@@ -80,7 +81,7 @@ void broadcast_bytes(std::byte* data, std::size_t bytes, int root, MPI_Comm comm
   });
 }
 
-// In place at `root`.
+// Reduces in place at `root`.
 void reduce_elements(std::byte* data, std::size_t bytes, std::size_t element, Reduction native,
                      int root, int rank, MPI_Comm comm) {
   in_pieces(data, bytes, element, [&](std::byte* at, int count) {
@@ -133,7 +134,7 @@ void Communicator::reduce(const lockstep_buffer& data, int root, std::uint8_t re
                   reduction_of(data, reduce_op), root, rank_, comm_);
 }
 
-// In place on every rank, as MPI wants all ranks to agree on that.
+// In place on every rank: MPI requires all ranks to agree on that.
 void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* counts) {
   const Parts parts(counts, size_, element_of(output));
@@ -175,7 +176,7 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
     }
     return;
   }
-  // MPI wants a result that is no part of its input.
+  // MPI requires a result outside its input.
   const bool in_place = own == output.data;
   const auto apart = std::make_unique_for_overwrite<std::byte[]>(in_place ? bytes : 0);
   check(MPI_Reduce_scatter(input.data, in_place ? apart.get() : output.data,
@@ -184,8 +185,8 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
   if (in_place && bytes != 0) std::memcpy(output.data, apart.get(), bytes);
 }
 
-// As messages, which both ends of a pair cut alike. MPI_Alltoallv() would be asked for by a rank
-// whose parts fit into one call, while another rank's do not.
+// Uses messages, which both ends of a pair cut alike. Some ranks' parts might fit one
+// MPI_Alltoallv() while others' do not.
 void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* send_counts, const std::size_t* receive_counts) {
   const Parts sent(send_counts, size_, element_of(input));

@@ -1,13 +1,13 @@
-// Some ranks of the job, and their collectives through MPI.
+// A communicator of some ranks of the job; its collectives use MPI.
 //
-// Everything but reductions moves bytes, whatever their type. MPI counts in int: what is longer
-// goes in several calls, which all ranks cut alike.
+// All calls except reductions move bytes, whatever their type. MPI counts in int, so longer data
+// takes several calls, which all ranks cut alike.
 //
-// MPI waits without a deadline and cannot be interrupted, so that config.timeout_ms has no meaning
-// here, and the engine no cancel().
+// MPI waits without a deadline and cannot be interrupted. So config.timeout_ms has no meaning here,
+// and the engine has no cancel().
 //
 // Thread safety: one thread at a time; distinct communicators are independent.
-// Errors: plugin::Failed, from which no communicator recovers.
+// Errors: plugin::Failed; the communicator is unusable afterwards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,20 +22,22 @@ namespace lockstep::mpi {
 
 class Communicator {
  public:
-  // Of config.world_ranks of duplicated_world(config.world). Collective over these ranks alone.
+  // Makes a communicator of config.world_ranks in duplicated_world(config.world). Collective over
+  // these ranks only.
   explicit Communicator(const lockstep_engine_config& config);
 
-  // Communicates with nobody. After a failure MPI's part is left as it is, since peers may be in it
-  // for ever; so is everything when MPI has ended meanwhile.
+  // Does not communicate. After a failure MPI's communicator is left as it is, because peers may
+  // never leave it. After the end of MPI everything is left.
   ~Communicator();
 
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // A call has failed.
+  // Records that a call has failed.
   void give_up() { is_whole_ = false; }
 
-  // After a call that moves more than plugin::sent_at_once: nothing of it is under way any more.
+  // Called after a call that moves more than plugin::sent_at_once: waits until all its data have
+  // arrived.
   void settle();
 
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
@@ -49,7 +51,7 @@ class Communicator {
                   const std::size_t* send_counts, const std::size_t* receive_counts);
 
  private:
-  Unfinished unfinished_;  // First: a communicator that could not be made is one, too.
+  Unfinished unfinished_;  // First member: it also counts communicators whose constructor throws.
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 0;

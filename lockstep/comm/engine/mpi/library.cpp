@@ -35,8 +35,8 @@ bool is_finalized() {
   return flag != 0;
 }
 
-// Any of these says that a launcher waits for this process to start MPI. Without it MPI would start
-// as a job of one rank.
+// Requires a variable of a launcher that waits for this process to start MPI. Without a launcher
+// MPI would start as a job of one rank.
 void require_launcher() {
   for (const char* variable :
        {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD"})
@@ -52,17 +52,17 @@ struct Launched {
   int ranks;
 };
 
-// How many ranks the launcher has started, as far as it says. Open MPI's ranks have Slurm's
-// variable too, of the step that started its daemons: the order matters.
+// Returns the number of ranks, if the launcher gives it. Open MPI's ranks also have Slurm's
+// variable, for the step that started its daemons, so the order matters.
 std::optional<Launched> launched() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
     if (const char* value = std::getenv(variable)) return Launched{variable, std::atoi(value)};
   return std::nullopt;
 }
 
-// Over TCP Open MPI has the receiver of a long message ask for each part of it, and what asks waits
-// behind the data that the receiver itself has under way: of two ranks that send to each other at
-// once, only one does at a time. Sent without being asked for, data take the link both ways.
+// Makes Open MPI send long messages over TCP without a request for each part. Such requests wait
+// behind the receiver's own data, so of two ranks that send to each other only one does at a time.
+// Without requests, data uses both directions of the link.
 void choose_settings() { plugin::set_by_default("OMPI_MCA_btl_tcp_flags", "send,inplace"); }
 
 void require_all_ranks() {
@@ -103,7 +103,7 @@ void require_threads(bool by_program) {
   throw Failed{Fault::unsupported, text};
 }
 
-// MPI_Finalize() waits for all ranks: it is called only where all of them can be expected.
+// MPI_Finalize() waits for all ranks, so it is called only when all can be expected.
 void end_at_exit(int code, void*) {
   int finalized = 0;
   if (code != 0 || unfinished != 0) return;
@@ -124,7 +124,7 @@ void check(int result, const char* function) {
 }
 
 std::string version() {
-  // Of another implementation's words there may be more than this one's mpi.h allows for.
+  // Another implementation's text may be longer than this mpi.h allows.
   std::array<char, std::max(16384, MPI_MAX_LIBRARY_VERSION_STRING)> words{};
   int length = 0;
   check(MPI_Get_library_version(words.data(), &length), "MPI_Get_library_version");

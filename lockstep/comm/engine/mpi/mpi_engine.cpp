@@ -1,8 +1,8 @@
-// The engine "mpi": what the ABI asks for, in terms of MPI.
+// The engine "mpi": implements the engine ABI with MPI.
 //
-// Which networks MPI uses is decided by whoever starts the ranks, and config.interface_name has no
-// say in it: with Open MPI's TCP by `mpirun --mca btl_tcp_if_include eth0`, with libfabric's
-// (MPICH, Intel MPI) by FI_TCP_IFACE=eth0, with UCX by UCX_NET_DEVICES=eth0.
+// MPI's launcher chooses the networks; config.interface_name has no effect. Open MPI's TCP uses
+// `mpirun --mca btl_tcp_if_include eth0`. libfabric's TCP (MPICH, Intel MPI) uses
+// FI_TCP_IFACE=eth0, UCX uses UCX_NET_DEVICES=eth0.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
@@ -71,8 +71,8 @@ int create(const lockstep_engine_config* config, void** communicator, Error* err
 
 void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
 
-// Runs act(communicator), after whose failure the communicator is given up. `bytes` are of all that
-// it moves, alike on all ranks.
+// Runs act(communicator); a failure gives up the communicator. `bytes` is the total that it moves,
+// equal on all ranks.
 template <class Act>
 int on(void* communicator, std::size_t bytes, Error* error, Act act) {
   auto& self = *static_cast<Communicator*>(communicator);
@@ -130,7 +130,7 @@ constexpr lockstep_engine engine{
     .supports = supports,
     .create = create,
     .destroy = destroy,
-    .cancel = nullptr,  // MPI cannot.
+    .cancel = nullptr,  // MPI has no cancellation.
     .all_reduce = all_reduce,
     .broadcast = broadcast,
     .reduce = reduce,

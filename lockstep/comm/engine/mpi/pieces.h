@@ -1,4 +1,4 @@
-// Buffers cut into what one call of MPI takes.
+// Cuts buffers into pieces that fit one call of MPI.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,18 +9,18 @@
 
 #include "lockstep/comm/engine/mpi/library.h"
 
-// Bytes. Tests make it small.
+// Bytes. Tests set a small value.
 #ifndef LOCKSTEP_MPI_LARGEST_CALL
 #define LOCKSTEP_MPI_LARGEST_CALL (std::size_t{1} << 30)
 #endif
 
 namespace lockstep::mpi {
 
-// Well below INT_MAX, since libraries multiply counts by sizes, and more than large enough to be
-// limited by the network alone.
+// Well below INT_MAX, because libraries multiply counts by sizes. Large enough that only the
+// network limits the speed.
 constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
 
-// act(begin, elements) for each piece of `bytes`, which are elements of `element` bytes each.
+// Calls act(begin, elements) for each piece of `bytes` bytes, whose elements have `element` bytes.
 template <class Act>
 void in_pieces(std::byte* data, std::size_t bytes, std::size_t element, Act act) {
   const std::size_t most = largest_call / element * element;
@@ -28,9 +28,9 @@ void in_pieces(std::byte* data, std::size_t bytes, std::size_t element, Act act)
     act(data + begin, static_cast<int>(std::min(most, bytes - begin) / element));
 }
 
-// The parts of a buffer, by rank, one after the other.
+// The parts of a buffer, by rank, contiguous.
 struct Parts {
-  std::vector<std::size_t> begins;  // In bytes, as sizes.
+  std::vector<std::size_t> begins;  // Bytes, like sizes.
   std::vector<std::size_t> sizes;
   std::size_t total = 0;
 
@@ -45,7 +45,7 @@ struct Parts {
   bool are_equal() const { return std::equal(sizes.begin() + 1, sizes.end(), sizes.begin()); }
 };
 
-// As MPI wants them, in units of `unit` bytes; for a total of at most largest_call.
+// Converts to MPI's counts, in units of `unit` bytes; for a total of at most largest_call.
 inline std::vector<int> as_ints(const std::vector<std::size_t>& bytes, std::size_t unit = 1) {
   std::vector<int> all;
   all.reserve(bytes.size());
@@ -53,7 +53,7 @@ inline std::vector<int> as_ints(const std::vector<std::size_t>& bytes, std::size
   return all;
 }
 
-// Messages under way at once.
+// Messages that run at the same time.
 class Messages {
  public:
   void add(MPI_Request request) { requests_.push_back(request); }

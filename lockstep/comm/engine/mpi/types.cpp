@@ -4,7 +4,7 @@
 namespace lockstep::mpi {
 namespace {
 
-// Of bytes of which all but 0 are true, as in C: what comes out is 0 or 1.
+// For bytes where every value but 0 is true, as in C. The result is 0 or 1.
 MPI_Op op_of_booleans(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
@@ -67,7 +67,7 @@ MPI_Datatype type_of(DType dtype) {
     case DType::int64:
       return MPI_INT64_T;
     case DType::uint8:
-    case DType::boolean:  // Not MPI_C_BOOL, in which a byte of 2 would be undefined.
+    case DType::boolean:  // Not MPI_C_BOOL, for which a byte of 2 would be undefined.
       return MPI_UINT8_T;
     case DType::uint16:
       return MPI_UINT16_T;

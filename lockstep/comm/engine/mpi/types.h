@@ -1,4 +1,4 @@
-// DType and ReduceOp in MPI's terms, where MPI has what Lockstep means.
+// MPI's types and operations for DType and ReduceOp, where both mean the same.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,12 +9,12 @@
 
 namespace lockstep::mpi {
 
-// MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not know.
+// Returns MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not have.
 MPI_Datatype type_of(DType dtype);
 
-// How elements of type_of(dtype) are combined. MPI_OP_NULL where MPI cannot or need not do as
-// Lockstep does: averages; types that it does not know; min and max of floating-point numbers,
-// which may lose a NaN; sums of integers of 8 and 16 bits, which may not wrap.
+// Returns the operation for elements of type_of(dtype). MPI_OP_NULL where MPI's result may differ
+// from Lockstep's: averages; types that MPI does not have; min and max of floating-point numbers,
+// which may lose a NaN; sums of 8- and 16-bit integers, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
 }  // namespace lockstep::mpi

@@ -12,8 +12,8 @@ MPI_Comm handed_over(const void* original) {
   return original == nullptr ? MPI_COMM_WORLD : *static_cast<const MPI_Comm*>(original);
 }
 
-// A duplicate hangs on its original as an attribute: MPI uses the handle of a communicator that was
-// freed for another one, so that a map of handles would be wrong some day.
+// A duplicate is an attribute of its original. A map by handle would fail, because MPI reuses the
+// handle of a freed communicator.
 int key_of_duplicate() {
   static const int key = [] {
     int made = MPI_KEYVAL_INVALID;
@@ -42,7 +42,7 @@ const MPI_Comm* duplicate_world(const void* original_world) {
   check(MPI_Comm_dup(original, made.get()), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_set_attr(original, key_of_duplicate(), made.get()), "MPI_Comm_set_attr");
-  return made.release();  // The attribute's, as long as the process lives.
+  return made.release();  // The attribute owns it, for the life of the process.
 }
 
 MPI_Comm duplicated_world(const void* world) {

@@ -1,8 +1,7 @@
-// All ranks of the job, as MPI knows them: the communicator that others are made of.
+// The MPI communicator of all ranks of the job, from which others are made.
 //
-// It is a duplicate of what the program has handed over, or of MPI_COMM_WORLD, so that our traffic
-// and the program's cannot meet; it and what is made of it report errors instead of ending the
-// process.
+// It is a duplicate of the program's communicator, or of MPI_COMM_WORLD, so that Lockstep's traffic
+// and the program's are separate. It and its children report errors instead of ending the process.
 //
 // Errors: plugin::Failed.
 
@@ -13,13 +12,13 @@
 
 namespace lockstep::mpi {
 
-// `original_world` is an MPI_Comm*, or null for MPI_COMM_WORLD. The first call for a communicator
-// is collective over it, and from one thread at a time; MPI has been started. What it returns lives
-// as long as the process.
+// `original_world` is an MPI_Comm*, or null for MPI_COMM_WORLD. MPI must be started. The first call
+// for a communicator is collective over it; one thread at a time. The result lives as long as the
+// process.
 const MPI_Comm* duplicate_world(const void* original_world);
 
-// What duplicate_world() has returned, from any thread.
-// Errors: bug for null.
+// Returns the communicator behind duplicate_world()'s result, from any thread. Errors: bug for
+// null.
 MPI_Comm duplicated_world(const void* world);
 
 int rank_in(MPI_Comm communicator);

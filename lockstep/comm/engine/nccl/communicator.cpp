@@ -12,7 +12,7 @@
 namespace lockstep::plugin {
 namespace {
 
-constexpr std::chrono::hours longest_wait{24 * 365};  // What "no timeout" is to a clock.
+constexpr std::chrono::hours longest_wait{24 * 365};  // Stands for "no timeout".
 constexpr std::chrono::seconds longest_farewell{10};
 constexpr std::chrono::microseconds poll_interval{50};
 
@@ -57,7 +57,8 @@ Communicator::~Communicator() {
     const auto patience = std::min<std::chrono::milliseconds>(timeout_, longest_farewell);
     settle("ncclCommFinalize", ncclCommFinalize(handle_), Clock::now() + patience, lock);
     if (handle_ != nullptr) ncclCommDestroy(handle_);
-  } catch (...) {  // settle() has aborted it; without its device, at the process's end, it is gone.
+  } catch (...) {  // settle() has aborted it. At the process's end the device may be gone, and the
+                   // communicator with it.
   }
 }
 
@@ -71,7 +72,7 @@ void Communicator::abort_locked() {
   handle_ = nullptr;
 }
 
-// Waits until `result` is no longer "in progress", without holding on to the handle meanwhile.
+// Waits until `result` is no longer "in progress", without holding the lock meanwhile.
 void Communicator::settle(const char* what, ncclResult_t result, Clock::time_point deadline,
                           std::unique_lock<std::mutex>& lock) {
   while (result == ncclInProgress) {
@@ -94,7 +95,7 @@ void Communicator::settle(const char* what, ncclResult_t result, Clock::time_poi
   throw Failed{Fault::system, text};
 }
 
-// `act` makes calls of NCCL that belong together, and ends at the first that fails.
+// `act` makes related calls of NCCL, and stops at the first failure.
 template <class Act>
 void Communicator::enqueue(const char* what, Act act) {
   const DeviceGuard guard(device_);
@@ -125,7 +126,7 @@ std::vector<Communicator::Part> Communicator::parts_of(const lockstep_buffer& bu
   return parts;
 }
 
-// Both have a part for each rank; what one rank does not send, the other does not receive.
+// Both have a part for each rank. An empty part is neither sent nor received.
 void Communicator::exchange(const char* what, cudaStream_t stream, const std::vector<Part>& sent,
                             const std::vector<Part>& received) {
   const auto& [to, bytes] = received[static_cast<std::size_t>(rank_)];

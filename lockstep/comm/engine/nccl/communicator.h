@@ -1,12 +1,14 @@
-// One communicator of NCCL, on one device.
+// One NCCL communicator, on one device.
 //
-// It is non-blocking, which to NCCL means that no call waits for a peer: we wait ourselves, and so
-// can end that after a time or when we are told to. What a call enqueues on the buffers' stream may
-// still be under way when the call returns.
+// It is non-blocking: no call of NCCL waits for a peer. This class waits instead, and can end that
+// after a timeout or by cancel(). Work enqueued on the buffers' stream may still run when a call
+// returns.
 //
-// Thread safety: cancel() may be called from any thread at any time, the others one at a time.
-// Errors: Failed(timeout); Failed(aborted) after cancel(); Failed(system) with NCCL's words for the
-// rest, a lost peer too, of which it does not tell who. After any of them it can only be destroyed.
+// Thread safety: any thread may call cancel() at any time; the other members are for one thread at
+// a time.
+// Errors: Failed(timeout); Failed(aborted) after cancel(); Failed(system) with NCCL's text for all
+// others. A lost peer is among these; NCCL does not name it. After any error only the destructor
+// may be called.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,15 +31,15 @@ class Communicator {
   // Collective. Blocking, for `timeout_ms` at most.
   explicit Communicator(const lockstep_engine_config& config);
 
-  // Waits some seconds for what was enqueued; ends it after that.
+  // Waits a few seconds for enqueued work, then ends it.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Ends what is under way on the device too.
+  // Ends running work on the device too.
   void cancel();
 
-  // As the members of lockstep_engine.
+  // Same as the members of lockstep_engine.
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, int root);
   void reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op);
@@ -51,7 +53,7 @@ class Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // What goes to one rank, or comes from it.
+  // Data to or from one rank.
   struct Part {
     std::byte* data;
     std::size_t bytes;

@@ -12,7 +12,7 @@ std::string why_no_device(cudaError_t status) {
   if (status == cudaErrorNoDevice) return "there is no CUDA device here";
   int driver = 0;
   int runtime = 0;
-  cudaDriverGetVersion(&driver);  // 0 when there is none.
+  cudaDriverGetVersion(&driver);  // 0 without a driver.
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0)
     return "there is no NVIDIA driver here, and CUDA " + version_text(runtime) + " needs one";
@@ -26,7 +26,8 @@ std::string why_no_device(cudaError_t status) {
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // Else the next caller of CUDA in this thread would be told of it too.
+  cudaGetLastError();  // Clears the error; otherwise this thread's next CUDA call would report it
+                       // too.
   throw Failed{Fault::system, std::string(what) + ": " + cudaGetErrorString(status)};
 }
 

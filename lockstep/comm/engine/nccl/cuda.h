@@ -1,4 +1,4 @@
-// The CUDA runtime, as far as the engine needs it.
+// The parts of the CUDA runtime that the engine needs.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,14 +14,14 @@ namespace lockstep::plugin {
 // Throws Failed(system) with `what` for any status but success.
 void check_cuda(cudaError_t status, const char* what);
 
-// Throws Failed(unsupported) when there is no device here, and says whether that is for want of a
-// driver, of a newer one, or of a device. NCCL itself does not notice before it communicates.
+// Throws Failed(unsupported) when there is no device here, and says what is missing: a driver, a
+// newer driver, or a device. NCCL itself only notices when it communicates.
 void require_device();
 
-// Of a device here, such as "0000:1b:00.0".
+// Returns the bus id of a device here, such as "0000:1b:00.0".
 std::string pci_bus_id(int device);
 
-// While it lives `device` is this thread's, then the one before again.
+// Makes `device` this thread's device while it lives, then restores the former one.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -30,7 +30,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int before_ = -1;  // -1 when there is nothing to restore.
+  int before_ = -1;  // -1 when nothing must be restored.
 };
 
 }  // namespace lockstep::plugin

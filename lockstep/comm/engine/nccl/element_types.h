@@ -1,4 +1,4 @@
-// The core's element types and reductions as NCCL's.
+// Converts the core's element types and reductions to NCCL's.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +15,8 @@ struct Reduction {
   ncclRedOp_t op;
 };
 
-// Nothing when NCCL cannot do it: bits, and integers of 16 bits. A bool is a byte: "or" is its
-// greatest, "and" its least.
+// Returns nothing for bitwise operations and 16-bit integers, which NCCL lacks. A bool is a byte:
+// "or" is the maximum, "and" the minimum.
 std::optional<Reduction> reduction_of(std::uint8_t dtype, std::uint8_t reduce_op);
 
 }  // namespace lockstep::plugin

@@ -40,7 +40,8 @@ class Store {
   const lockstep_engine_store& store_;
 };
 
-// The same for all that runs under one kernel, containers too, whatever they call their host.
+// Returns an id that is equal for all processes of one kernel, in containers too, whatever their
+// host name.
 std::string host_id() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
@@ -49,7 +50,7 @@ std::string host_id() {
 
 std::string device_key(int rank) { return "device/" + std::to_string(rank); }
 
-// Empty, or why the members cannot communicate.
+// Returns why the members cannot communicate; empty if they can.
 std::string complaint(const Store& store, const lockstep_engine_config& config,
                       const std::string& mine) {
   std::map<std::string, int> user_of = {{mine, 0}};

@@ -1,5 +1,5 @@
-// How the members of a communicator find each other: rank 0 makes NCCL's id, and all learn it
-// through the job's store.
+// Rendezvous of a communicator's members: rank 0 makes NCCL's id, and all read it from the job's
+// store.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace lockstep::plugin {
 
-// Blocking until rank 0 has heard of all. Errors: misuse, on all ranks, when two of them are on
-// one device, of which NCCL would make a hang or a warning on stderr; what the store throws.
+// Blocking: until rank 0 has heard from all. Errors: the store's; misuse, on all ranks, when two of
+// them use one device. NCCL would hang then, or only print a warning on stderr.
 ncclUniqueId meet(const lockstep_engine_config& config);
 
 }  // namespace lockstep::plugin

@@ -1,5 +1,5 @@
-// The plugin as the core opens it. Where there is no GPU it must say so; where there is one, every
-// collective runs on its memory.
+// Tests the plugin as the core opens it. Without a GPU it must say so; with one, every collective
+// runs on GPU memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
@@ -110,7 +110,7 @@ class DeviceValues {
             .device_index = 0,
             .stream = nullptr};
   }
-  Values read() const {  // On the stream of the collectives, so after them.
+  Values read() const {  // Runs on the collectives' stream, so after them.
     Values values(count_);
     EXPECT_EQ(cudaMemcpy(values.data(), data_, count_ * sizeof(float), cudaMemcpyDeviceToHost),
               cudaSuccess);

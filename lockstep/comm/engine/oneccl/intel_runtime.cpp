@@ -1,5 +1,5 @@
-// What oneCCL's archive takes from the run-time library of Intel's compiler, and from its tracer,
-// which is not here: these pointers are its functions, null for "none".
+// Replaces what oneCCL's archive takes from Intel's compiler runtime and tracer, which are absent.
+// The tracer's functions are these pointers; null means "none".
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>

@@ -11,34 +11,34 @@ namespace lockstep::plugin {
 namespace {
 
 void choose_settings(const lockstep_engine_config& config) {
-  // Over TCP, without MPI and without a launcher of oneCCL's.
+  // Over TCP, without MPI and without oneCCL's own launcher.
   set_by_default("CCL_ATL_TRANSPORT", "ofi");
   set_by_default("CCL_PROCESS_LAUNCHER", "none");
   set_by_default("FI_PROVIDER", "tcp");
-  // In the thread that waits: a thread of oneCCL's own would spin on a core, beside the ranks'.
+  // Works in the waiting thread: a thread of oneCCL's own would spin on a core beside the ranks.
   set_by_default("CCL_WORKER_OFFLOAD", "0");
-  // oneCCL takes ranks with one host name for ranks that share memory, which is not so between
-  // containers; and on one host the core has shared memory of its own. So each rank is alone.
+  // Declares each rank alone. oneCCL assumes that ranks with equal host names share memory, which
+  // is wrong between containers. On one host the core has its own shared memory.
   set_by_default("CCL_ATL_SHM", "0");
   set_by_default("CCL_LOCAL_RANK", "0");
   set_by_default("CCL_LOCAL_SIZE", "1");
-  // Its own choice does not give the same bits every time.
+  // oneCCL's own choice does not always give the same bits.
   set_by_default("CCL_ALLREDUCE", "ring");
-  // Both the service at which its ranks meet, and their connections.
+  // For the service at which the ranks meet, and for their connections.
   set_by_default("CCL_KVS_IFACE", config.interface_name);
   set_by_default("FI_TCP_IFACE", config.interface_name);
-  // Among the addresses that this leaves are those of lo, and oneCCL takes the first by name.
+  // The setting above still leaves lo's addresses, and oneCCL takes the first by name.
   set_by_default("CCL_MNIC", "global");
   set_by_default("CCL_MNIC_NAME", config.interface_name);
   set_by_default("CCL_MNIC_COUNT", "1");
-  // It warns of each setting that is not its default.
+  // oneCCL warns of each setting that is not its default.
   set_by_default("CCL_LOG_LEVEL", "error");
   if (std::strchr(config.address, ':') != nullptr) set_by_default("CCL_KVS_PREFER_IPV6", "1");
 }
 
 // oneCCL opens its transport with the first communicator of a process, and all members of that one
-// must do so at the same time. Members for which it is not the first would be waited for in vain:
-// so the first is one that nobody else is in. Never destroyed.
+// must do so at the same time. They would wait in vain for a member that already has one. So the
+// first communicator has this process alone. Never destroyed.
 void make_first_communicator() {
   static auto* const kvs = new auto(ccl::create_main_kvs());
   static auto* const first = new auto(ccl::create_communicator(1, 0, *kvs));
@@ -73,7 +73,7 @@ std::unique_lock<std::mutex> Progress::enter() {
   return lock;
 }
 
-// Never destroyed: oneCCL is not, either.
+// Never destroyed, like oneCCL.
 Progress& progress() {
   static auto* const progress = new Progress;
   return *progress;
@@ -95,7 +95,7 @@ WithoutSigpipe::WithoutSigpipe() {
   pthread_sigmask(SIG_BLOCK, &set, &before_);
 }
 
-// One that has come meanwhile is for nobody.
+// Drops a SIGPIPE that was raised meanwhile.
 WithoutSigpipe::~WithoutSigpipe() {
   const sigset_t set = sigpipe();
   const timespec at_once = {};

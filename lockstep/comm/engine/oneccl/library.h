@@ -1,4 +1,4 @@
-// oneCCL in this process: its settings, and who may work in it.
+// oneCCL in this process: its settings, and the lock for its progress.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,20 +12,19 @@
 
 namespace lockstep::plugin {
 
-// Starts oneCCL at the first call, with what suits ranks of different hosts for every setting that
-// the environment does not have already. It reads them once: later calls with another interface
-// throw.
+// Starts oneCCL at the first call. Sets defaults for ranks on different hosts, except where the
+// environment has a value. oneCCL reads them once: a later call with another interface throws.
 void start_library(const lockstep_engine_config& config);
 
-// oneCCL moves all communicators' data when any of them is asked how far it is, in the thread that
-// asks. So one thread asks at a time; and once a call was given up, nobody asks any more, as its
-// data would still be moved. All calls fail from then on.
+// The right to ask oneCCL for progress. A thread that asks about one communicator moves the data of
+// all communicators. So one thread asks at a time. Once a call was given up, no thread asks again,
+// because its data would still move. All calls fail from then on.
 class Progress {
  public:
   // Throws Failed when a call was given up.
   std::unique_lock<std::mutex> enter();
 
-  // Of a call that is not complete. Hold the lock.
+  // Gives up a call that is not complete. The caller holds the lock.
   void give_up() { is_given_up_ = true; }
 
  private:
@@ -35,8 +34,8 @@ class Progress {
 
 Progress& progress();
 
-// oneCCL's service for addresses writes to connections that may be closed, which would end the
-// process. Threads that are started meanwhile ignore it, too.
+// Ignores SIGPIPE while it lives, in threads started meanwhile too. oneCCL's address service writes
+// to connections that may be closed, which would end the process.
 class WithoutSigpipe {
  public:
   WithoutSigpipe();

@@ -1,4 +1,4 @@
-// oneCCL's collectives behind the engine ABI.
+// Implements the engine ABI with oneCCL's collectives.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
@@ -24,12 +24,12 @@ struct Communicator {
   ccl::shared_ptr_class<ccl::kvs> kvs;
   std::optional<ccl::communicator> ccl;
   std::atomic<bool> is_cancelled = false;
-  std::int32_t arrivals = 0;  // What await_all() combines; of no meaning.
+  std::int32_t arrivals = 0;  // Dummy data of await_all().
 };
 
-// --- What oneCCL combines as the core does ------------------------------------------------------
+// --- Types and operations with the core's results -----------------------------------------------
 
-// float16 and bfloat16 are not here, whose sums the core rounds once, nor is bool.
+// Leaves out bool, and float16 and bfloat16, whose sums the core rounds once.
 std::optional<ccl::datatype> number_of(std::uint8_t dtype) {
   switch (static_cast<DType>(dtype)) {
     case DType::float32:
@@ -60,7 +60,7 @@ std::optional<ccl::datatype> number_of(std::uint8_t dtype) {
   return std::nullopt;
 }
 
-// Its minimum and maximum of floating-point numbers lose NaN.
+// oneCCL's minimum and maximum of floating-point numbers lose NaN.
 std::optional<ccl::reduction> reduction_of(std::uint8_t dtype, std::uint8_t reduce_op) {
   const auto type = static_cast<DType>(dtype);
   const bool is_integer = type != DType::float32 && type != DType::float64;
@@ -90,7 +90,7 @@ void require_combines(const lockstep_buffer& data, std::uint8_t reduce_op) {
 
 // --- Calls --------------------------------------------------------------------------------------
 
-// Spins for as long as a short call takes, then lets others have the core.
+// Spins for the time of a short call, then yields the core.
 class Patience {
  public:
   void pause() {
@@ -115,7 +115,7 @@ bool has_come(ccl::event& event) {
   }
 }
 
-// Asks until `event` has come. Throws Failed when the call had to be given up.
+// Polls until `event` is complete. Throws Failed when the call was given up.
 void complete(const Communicator& self, ccl::event& event) {
   const auto deadline = steady_clock::now() + self.timeout;
   for (Patience patience;; patience.pause()) {
@@ -133,10 +133,10 @@ void complete(const Communicator& self, ccl::event& event) {
   }
 }
 
-// Begins what returns an event, and completes it.
+// Begins an operation that returns an event, and completes it.
 template <class Begin>
 void complete_all_of(const Communicator& self, Begin begin) {
-  // oneCCL's destructor of an event that has not come waits for it: such a one is kept.
+  // oneCCL's destructor waits for an event that is not complete, so such an event is never freed.
   auto event = std::make_unique<std::optional<ccl::event>>();
   try {
     {
@@ -150,7 +150,8 @@ void complete_all_of(const Communicator& self, Begin begin) {
   }
 }
 
-// A barrier. oneCCL's own blocks within the call that begins it, and so the calls of other threads.
+// A barrier. oneCCL's own blocks within the call that begins it, and so blocks other threads'
+// calls.
 void await_all(Communicator& self) {
   complete_all_of(self, [&](const ccl::communicator& ccl) {
     return ccl::allreduce(&self.arrivals, &self.arrivals, 1, ccl::datatype::int32,
@@ -158,8 +159,8 @@ void await_all(Communicator& self) {
   });
 }
 
-// One collective, of which `begin(communicator)` returns the event. `bytes` are of all that it
-// moves, alike on all members.
+// Runs one collective; `begin(communicator)` returns its event. `bytes` is the total that it moves,
+// equal on all members.
 template <class Begin>
 int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Begin begin) noexcept {
   auto& self = *static_cast<Communicator*>(communicator);
@@ -212,10 +213,10 @@ void wait(const lockstep_engine_store& store, const std::string& key, void* valu
   if (there != bytes) throw Failed{Fault::corrupt, key + " is not what oneCCL has written"};
 }
 
-// Members that make two communicators in different orders would wait for each other within oneCCL,
-// without end, and those that make two at once would give both the same number: so a process makes
-// one after the other, and enters oneCCL when all members are there. The core makes them in one
-// order everywhere.
+// Serialises the creation of communicators in a process. Members that make two in different orders
+// would wait for each other in oneCCL without end. Two made at once would get the same number. So a
+// process enters oneCCL for one at a time, when all members are there. The core makes them in the
+// same order everywhere.
 std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) {
   static std::timed_mutex mutex;
   std::unique_lock lock(mutex, timeout);
@@ -225,7 +226,7 @@ std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) 
   return lock;
 }
 
-// oneCCL waits for minutes for a member that does not come; the store has our deadline.
+// oneCCL waits minutes for a missing member; the store has this call's deadline.
 void meet(const lockstep_engine_config& config) {
   char here = 1;
   set(config.store, "here/" + std::to_string(config.rank), &here, sizeof here);
@@ -262,8 +263,8 @@ int create(const lockstep_engine_config* config, void** communicator,
   });
 }
 
-// It stays: oneCCL ends one by asking the service at which its ranks met, and ends the process
-// where that is gone, as it is when rank 0 was a little faster.
+// Keeps the communicator. To end one, oneCCL asks the service at which its ranks met, and ends the
+// process if that is gone. It is gone when rank 0 was a little faster.
 void destroy(void*) {}
 
 void cancel(void* communicator) { static_cast<Communicator*>(communicator)->is_cancelled = true; }
@@ -306,7 +307,7 @@ int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_
   return run(communicator, bytes_of(*output), error, [&](const ccl::communicator& ccl) {
     const auto bytes = in_bytes(counts, ccl.size(), output->dtype);
     auto* parts = static_cast<char*>(output->data);
-    // Where nothing is sent, the input may be anywhere; oneCCL refuses places within the output.
+    // When nothing is sent, the input may be anywhere; oneCCL refuses places within the output.
     const void* own = input->count != 0
                           ? input->data
                           : std::accumulate(bytes.begin(), bytes.begin() + ccl.rank(), parts);
