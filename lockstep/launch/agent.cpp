@@ -118,8 +118,8 @@ void Agent::turn() {
   if (ranks_) ranks_->serve(entries);
   if (entries[0].revents != 0) read_signals();
   if (ranks_) ranks_->act_on_deadlines();
-  if (ranks_ && ranks_->ending() && !reported_) report_failure();
-  if (ranks_ && ranks_->running() == 0 && !ranks_->lingering() && !concluded_) conclude();
+  if (ranks_ && ranks_->ending() && attempt_ < Attempt::reported) report_failure();
+  if (attempt_ != Attempt::concluded && ranks_->running() == 0 && !ranks_->lingering()) conclude();
   if (exit_code_) return;
   for (const Order& order : rendezvous_.serve(entries)) obey(order);
 }
@@ -157,8 +157,8 @@ void Agent::start(const Round& round) {
   output_.begin_attempt(round.job_id, round.attempt);
   if (const std::string file = output_.error_file(0); !file.empty())
     output_.say(fmt::format("files of the ranks are in {}", attempt_folder(file)));
-  concluded_ = reported_ = preempting_ = false;
   ended_because_.reset();
+  attempt_ = Attempt::running;
   ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
 }
 
@@ -170,8 +170,8 @@ void Agent::say_pause(const StartLater& order) {
 void Agent::end(const EndRanks& order) {
   ended_because_ = order;
   if (!ranks_) return;
-  if (concluded_) return rendezvous_.all_gone(ranks_->round().attempt);
-  reported_ = true;  // Later failures are consequences of this one.
+  if (attempt_ == Attempt::concluded) return rendezvous_.all_gone(ranks_->round().attempt);
+  attempt_ = Attempt::reported;  // Later failures are consequences of this one.
   if (ranks_->ending()) return;
   if (order.failure) return ranks_->end_after(*order.failure);
   output_.say(fmt::format("{}: ending the ranks", order.why));
@@ -192,20 +192,21 @@ void Agent::report_failure() {
 }
 
 void Agent::report(Outcome outcome, int exit_code) {
-  reported_ = true;
+  attempt_ = std::max(attempt_, Attempt::reported);
   rendezvous_.report(ranks_ ? ranks_->round().attempt : -1, outcome, exit_code,
                      outcome == Outcome::failed ? ranks_->result().first_failure() : std::nullopt);
 }
 
 void Agent::conclude() {
-  concluded_ = true;
+  const bool reported = attempt_ == Attempt::reported;
+  attempt_ = Attempt::concluded;
   end_descendants(time_to_sweep);  // Processes that the ranks started.
   const Outcome outcome = ranks_->result().outcome();
   const auto& first = ranks_->result().first_failure();
   const bool knows_better = first && ranks_->is_local(first->rank);
-  if (outcome == Outcome::failed && (knows_better || !reported_))
+  if (outcome == Outcome::failed && (knows_better || !reported))
     report(outcome, ranks_->result().exit_code());
-  else if (!reported_)
+  else if (!reported)
     report(outcome, outcome == Outcome::preempted ? exit_preempted : ranks_->result().exit_code());
   rendezvous_.all_gone(ranks_->round().attempt);
   if (leaving_ && !exit_code_) finish({128 + *stopped_by_, "", std::nullopt});
@@ -226,9 +227,9 @@ void Agent::on_signal(int signal) {
           fmt::format("{}: no rank has a handler for it, so none gets it", signal_name(signal)));
     return;
   }
-  const bool may_be_news = signal == SIGTERM && !preempting_ && ranks_ && !ranks_->ending();
+  const bool may_be_news = signal == SIGTERM && attempt_ == Attempt::running && !ranks_->ending();
   if (may_be_news && ranks_->expect_preemption()) {
-    preempting_ = true;
+    attempt_ = Attempt::preempting;
     ranks_->pass_on(signal);
     output_.say("SIGTERM: the ranks are told to make room; a second one ends them");
     return;
@@ -246,7 +247,7 @@ void Agent::on_stop_signal(int signal) {
   }
   stopped_by_ = signal;
   // A failure that came first decides how the job ends; the signal only forbids a restart.
-  if (ranks_ && !reported_ && ranks_->result().first_failure())
+  if (attempt_ < Attempt::reported && ranks_->result().first_failure())
     report(Outcome::failed, ranks_->result().exit_code());
   // A host that is taken from an elastic job leaves it; the host with the store ends the job
   // instead.
@@ -255,7 +256,7 @@ void Agent::on_stop_signal(int signal) {
   if (ranks_ && !ranks_->ending() && ranks_->running() > 0)
     ranks_->end(signal == SIGINT ? SIGINT : SIGTERM, options_.shutdown_timeout);
   report(leaving_ ? Outcome::left : Outcome::stopped, 128 + signal);
-  if (leaving_ && concluded_) finish({128 + signal, "", std::nullopt});
+  if (leaving_ && attempt_ == Attempt::concluded) finish({128 + signal, "", std::nullopt});
 }
 
 // Returns this host's own record of the failure if the rank was here: it says more than the first
@@ -309,9 +310,9 @@ JobStatus Agent::status() const {
   status.agent_pid = ::getpid();
   status.host = host_name();
   status.seconds = seconds_since(start_);
-  status.state = !ranks_ || concluded_ ? rendezvous_.state()
-                 : ranks_->ending()    ? "ending"
-                                       : "running";
+  status.state = attempt_ == Attempt::concluded ? rendezvous_.state()
+                 : ranks_->ending()             ? "ending"
+                                                : "running";
   if (!ranks_) return status;
   const Round& round = ranks_->round();
   status.job_id = round.job_id;
