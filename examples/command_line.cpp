@@ -58,20 +58,21 @@ std::string unless_checkpoint(const std::string& folder) {
 }
 
 void add_checkpoint_options(CLI::App& app, Options& options) {
-  CLI::Option* folder =
-      app.add_option("--checkpoint", options.checkpoint, "Save all of the training in this folder")
-          ->check(CLI::Validator(unless_writable_folder, "DIR"));
+  CLI::Option* folder = app.add_option("--checkpoint", options.checkpoint,
+                                       "Save the whole state of the training in this folder")
+                            ->check(CLI::Validator(unless_writable_folder, "DIR"));
   app.add_option("--checkpoint-every", options.checkpoint_every,
-                 "So many steps; by default only after the last one")
+                 "Steps between checkpoints; by default only after the last step")
       ->check(CLI::Range(std::int64_t{1}, most_steps))
       ->needs(folder);
-  app.add_option("--keep", options.keep, "So many of the newest checkpoints; by default all")
+  app.add_option("--keep", options.keep, "Number of newest checkpoints to keep; by default all")
       ->check(CLI::Range(1, 1'000'000))
       ->needs(folder);
-  app.add_flag("--async", options.async, "Train on while checkpoints are written")->needs(folder);
+  app.add_flag("--async", options.async, "Continue training while checkpoints are written")
+      ->needs(folder);
   app.add_option("--resume", options.resume,
-                 "Go on from this checkpoint, on any number of ranks; auto: from the newest whole "
-                 "one in --checkpoint, or anew if there is none")
+                 "Continue from this checkpoint, on any number of ranks; auto: from the newest "
+                 "whole one in --checkpoint, or from the start without one")
       ->check(CLI::Validator(unless_checkpoint, "auto|DIR"));
 }
 
@@ -82,31 +83,33 @@ void add_options(CLI::App& app, Options& options, const std::vector<std::string>
   app.add_option("--epochs", options.epochs, "Passes over the training data")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--steps", options.steps, "End training after so many steps, not by --epochs")
+  app.add_option("--steps", options.steps,
+                 "End training after this number of steps, instead of --epochs")
       ->check(CLI::Range(std::int64_t{1}, most_steps));
   app.add_option("--batch-size", options.batch_size,
-                 "Samples in a step, on each rank; by default " + std::to_string(usual_batch_size) +
-                     ", or what the resumed training had")
+                 "Samples per step and rank; by default " + std::to_string(usual_batch_size) +
+                     ", or the resumed training's")
       ->check(CLI::Range(std::int64_t{1}, most_samples));
-  app.add_option("--lr", options.lr, "Learning rate; a training that is resumed keeps its own")
+  app.add_option("--lr", options.lr, "Learning rate; a resumed training keeps its own")
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "Of the first weights and of the order of samples")
+  app.add_option("--seed", options.seed, "Seed of the first weights and of the order of samples")
       ->capture_default_str();
   if (devices.size() > 1)
-    app.add_option("--device", options.device, "Train there: each rank on a GPU of its own, or cpu")
+    app.add_option("--device", options.device, "Device of training: cpu, or a GPU per rank")
         ->check(CLI::IsMember(devices))
         ->capture_default_str();
-  app.add_option("--threads", options.threads, "Of each rank; by default what OMP_NUM_THREADS says")
+  app.add_option("--threads", options.threads, "Threads per rank; by default OMP_NUM_THREADS")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--json", options.json, "Write accuracy, speed and loss there")->check(writable);
-  app.add_option("--save", options.save, "Write the weights there, as safetensors")
+  app.add_option("--json", options.json, "Write accuracy, speed and loss to this file")
       ->check(writable);
-  app.add_option("--load", options.load, "Start with these weights, not with random ones")
+  app.add_option("--save", options.save, "Write the weights to this file, as safetensors")
+      ->check(writable);
+  app.add_option("--load", options.load, "Start with these weights instead of random ones")
       ->check(CLI::ExistingFile);
   app.add_flag("--print-hash", options.print_hash, "Print the SHA-256 of the final weights");
   app.add_option("--log-samples", options.log_samples,
-                 "Append the samples of each step there: STEP RANK INDEX...")
+                 "Append the samples of each step to this file: STEP RANK INDEX...")
       ->check(writable);
   add_checkpoint_options(app, options);
 }

@@ -31,11 +31,11 @@ struct Description {
 constexpr Description known[] = {
     {"run", "start a program as several ranks on this host, and watch them",
      "lockstep run -n 4 ./my_program --epochs 5"},
-    {"status", "show this user's jobs on this host, and what each rank is doing",
+    {"status", "show this user's jobs on this host, and each rank's activity",
      "lockstep status --watch 2"},
-    {"doctor", "say what this host has, and whether training can run on it",
+    {"doctor", "show what this host has, and whether training can run on it",
      "lockstep doctor -n 8 --nnodes 2"},
-    {"checkpoint", "look into checkpoints, verify, compare and merge them",
+    {"checkpoint", "show, verify, compare and merge checkpoints",
      "lockstep checkpoint verify runs/a"},
 };
 

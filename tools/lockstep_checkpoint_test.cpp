@@ -19,7 +19,7 @@
 #include "tests/ranks.h"
 #include "tools/command.h"
 
-namespace lockstep::test {
+namespace lockstep::test::lockstep_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -367,4 +367,4 @@ TEST_F(LockstepCheckpoint, ShowsHowFarItIsOnATerminalOnly) {
 }
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::lockstep_checkpoint_test

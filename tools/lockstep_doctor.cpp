@@ -21,19 +21,19 @@ constexpr int cannot_run = 1;
 constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
 
 constexpr const char* about =
-    "Says what this host has, and whether training can run on it: cores, memory, LibTorch, the\n"
-    "engines between hosts, limits, network and launcher, as a rank started here would see them.\n";
+    "Shows what this host has, and whether training can run on it: cores, memory, LibTorch, the\n"
+    "engines between hosts, limits, network and launcher, as seen by a rank started here.\n";
 
 constexpr const char* examples = R"(
 Examples:
-  lockstep doctor                       # one rank for each core, on this host alone
-  lockstep doctor -n 256                # are limits and memory enough for as many?
-  lockstep doctor -n 8 --nnodes 4       # and on several hosts; run it on each of them
+  lockstep doctor                       # one rank per core, on this host only
+  lockstep doctor -n 256                # do limits and memory suffice for 256 ranks?
+  lockstep doctor -n 8 --nnodes 4       # on several hosts; run it on each of them
   lockstep doctor --nnodes 2 --interface 10.0.0.0/8
-  mpirun -n 2 --host node0,node1 lockstep doctor    # as ranks of that job see their hosts
+  mpirun -n 2 --host node0,node1 lockstep doctor    # as seen by ranks of that job
   lockstep doctor --json | jq '.problems[].cure'
 
-Each `problem:` keeps the job from running, and what comes below it is the cure; a `note:` does not.
+Each `problem:` keeps the job from running; the remedy stands below it. A `note:` is only a hint.
 
 Exit code: 0 training can run on this host; 1 it cannot; 64 usage, 71 the system refused, 74 stdout
 cannot be written.
@@ -54,14 +54,14 @@ CommandLine parse(int argc, char** argv) {
   app.footer(examples);
   const auto positive = CLI::Range(1, 1 << 20).description("");
   app.add_option("-n,--nproc-per-node", line.ranks,
-                 "How many ranks on this host; else as the launcher says, or one for each core")
+                 "Ranks on this host; by default as the launcher says, or one per core")
       ->type_name("N")
       ->check(positive);
-  app.add_option("--nnodes", line.hosts, "On how many hosts; else as the launcher says, or one")
+  app.add_option("--nnodes", line.hosts, "Number of hosts; by default as the launcher says, or one")
       ->type_name("N")
       ->check(positive);
   app.add_option("--interface", line.interface,
-                 "An interface, an address or a network, by which other hosts reach this one; else "
+                 "Interface, address or network by which other hosts reach this one; by default "
                  "LOCKSTEP_INTERFACE")
       ->type_name("NAME");
   app.add_flag("--json", line.json, "Print JSON: one object");

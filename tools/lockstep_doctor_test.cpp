@@ -10,7 +10,7 @@
 #include "tests/ranks.h"
 #include "tools/command.h"
 
-namespace lockstep::test {
+namespace lockstep::test::lockstep_doctor_test {
 namespace {
 
 using nlohmann::json;
@@ -114,4 +114,4 @@ TEST(LockstepDoctor, HelpsWithExamples) {
 }
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::lockstep_doctor_test

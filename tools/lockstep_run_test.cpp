@@ -35,7 +35,7 @@
 #include "tests/ranks.h"
 #include "tools/command.h"
 
-namespace lockstep::test {
+namespace lockstep::test::lockstep_run_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -262,7 +262,7 @@ TEST(LockstepRun, VerboseShowsTheHostAndItsRanks) {
   EXPECT_TRUE(contains(run.err, "lockstep run: rank 0: pid ")) << run.err;
 }
 
-// --- What a rank is given -----------------------------------------------------------------------
+// --- Variables and descriptors of a rank --------------------------------------------------------
 
 TEST(LockstepRun, EachRankFindsWhatTorchrunWouldTellIt) {
   const Finished run = run_command({LOCKSTEP_RUN, "-n", "2", "/usr/bin/env"}, {"RANK=9"});
@@ -773,4 +773,4 @@ TEST(LockstepRun, RanksThatAllEndWellAreNoFailureThoughNoneSaidGoodbye) {
 }
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::lockstep_run_test

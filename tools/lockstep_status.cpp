@@ -25,21 +25,21 @@ constexpr int no_such_job = 1;
 constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
 
 constexpr const char* about =
-    "Shows this user's jobs on this host, and what each of their ranks is doing.\n"
-    "It asks the jobs' launchers; the ranks notice nothing of it.\n";
+    "Shows this user's jobs on this host, and the activity of each rank.\n"
+    "It asks the jobs' launchers and does not disturb the ranks.\n";
 
 constexpr const char* examples = R"(
 Examples:
   lockstep status                            # all jobs
-  lockstep status 3fa9                       # the job whose id begins so
-  lockstep status --watch 2                  # anew every 2 s, until Ctrl-C
+  lockstep status 3fa9                       # the job whose id begins with 3fa9
+  lockstep status --watch 2                  # again every 2 s, until Ctrl-C
   lockstep status --json | jq '.[].ranks[] | select(.state == "stopped")'
 
-A rank that is `waiting` is inside a collective; where it can be known, the ranks that have yet to
-come are named. A launcher that is stopped or stuck is shown as `does not answer`.
+A rank that is `waiting` is inside a collective; the missing ranks are named where they are known. A
+launcher that is stopped or stuck is shown as `does not answer`.
 
-Exit code: 0, also when there is no job; 1 when JOB is not there; 64 usage, 71 the system refused,
-74 stdout cannot be written.
+Exit code: 0, also without any job; 1 when JOB does not exist; 64 usage, 71 the system refused, 74
+stdout cannot be written.
 )";
 
 struct CommandLine {
@@ -52,9 +52,10 @@ CommandLine parse(int argc, char** argv) {
   CommandLine line;
   CLI::App app(about, "lockstep status");
   app.footer(examples);
-  app.add_option("job", line.job, "This job alone: its id, or how that begins")->type_name("JOB");
+  app.add_option("job", line.job, "Only this job: its id, or the beginning of its id")
+      ->type_name("JOB");
   app.add_flag("--json", line.json, "Print JSON: an array with an object for each job");
-  app.add_option("--watch", line.watch, "Go on, and show it anew every so often")
+  app.add_option("--watch", line.watch, "Repeat the display every SECONDS")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.1, 1e6).description(""));
   try {

@@ -10,7 +10,7 @@
 #include "tests/serving_status.h"
 #include "tools/command.h"
 
-namespace lockstep::test {
+namespace lockstep::test::lockstep_status_test {
 namespace {
 
 // Returns an id that only this process has, and that its beginning identifies: other jobs may run
@@ -140,4 +140,4 @@ TEST(LockstepStatus, RefusesWhatItDoesNotUnderstandAndHelps) {
 }
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::lockstep_status_test

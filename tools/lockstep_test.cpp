@@ -7,7 +7,7 @@
 #include "tests/ranks.h"
 #include "tools/command.h"
 
-namespace lockstep::test {
+namespace lockstep::test::lockstep_test {
 namespace {
 
 TEST(Lockstep, ListsTheSubcommandsBesideItWithAnExampleOfEach) {
@@ -66,4 +66,4 @@ TEST(Lockstep, PassesArgumentsOnToTheSubcommand) {
 }
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::lockstep_test

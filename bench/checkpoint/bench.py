@@ -150,7 +150,7 @@ def seconds_of(command):
     return time.perf_counter() - started
 
 
-# --- All rounds, and what comes of them ---------------------------------------------------------
+# --- All rounds, and their results --------------------------------------------------------------
 
 def measured(place, options, say):
     rounds = []
@@ -196,7 +196,7 @@ def compared(rounds):
                        "DCP": growths(rounds, "DCP", "memory")}}
 
 
-# --- What is printed ----------------------------------------------------------------------------
+# --- Output -------------------------------------------------------------------------------------
 
 def print_place(place, rounds, result, options):
     print(f"{place.name}: {place.folder}, {file_system_of(place.folder)}")

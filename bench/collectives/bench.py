@@ -57,7 +57,7 @@ def target_of(case):
     return TARGETS[case.memory][case.bytes] if two else 1
 
 
-# --- What is measured ---------------------------------------------------------------------------
+# --- Cases --------------------------------------------------------------------------------------
 
 def cases_of(ranks, only):
     """Returns the cases of all sides; ours run on two kinds of memory."""
@@ -130,7 +130,7 @@ def run_round(number, sides, options, started):
     return figures
 
 
-# --- What comes out -----------------------------------------------------------------------------
+# --- Results ------------------------------------------------------------------------------------
 
 def of_all_rounds(rounds, side, case):
     """Returns all rounds' figures. Peers have one kind of memory, to which both of ours are

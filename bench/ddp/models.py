@@ -196,7 +196,7 @@ class Gpt(nn.Module):
         return functional.linear(parts["ln_f"](x), parts["wte"].weight)
 
 
-# --- What is trained ----------------------------------------------------------------------------
+# --- Workloads ----------------------------------------------------------------------------------
 
 def images(net, size, classes, batch):
     return net, torch.randn(batch, 3, size, size), torch.randint(classes, (batch,))

@@ -84,7 +84,7 @@ def training_rows(figures, link, ranks):
     return [row]
 
 
-# --- What is printed ------------------------------------------------------------------------------
+# --- Output ---------------------------------------------------------------------------------------
 
 def print_all(results, options, absent):
     quick = " of few calls" if options.quick else ""

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::clean_text_test {
 namespace {
 
 constexpr const char* unknown = "\xEF\xBF\xBD";  // U+FFFD
@@ -51,4 +51,4 @@ TEST(CleanText, DoesNotChangeWhenItIsCleanedAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::clean_text_test

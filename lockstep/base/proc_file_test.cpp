@@ -14,7 +14,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::proc_file_test {
 namespace {
 
 std::string file_of(pid_t pid, const char* name) {
@@ -133,4 +133,4 @@ TEST(Command, HasASpaceBetweenArguments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::proc_file_test

@@ -17,10 +17,11 @@ LOCKSTEP_API std::string as_ranges(const std::vector<int>& numbers);
 // "rank 3", or "ranks 0-3,8".
 LOCKSTEP_API std::string name_of_ranks(const std::vector<int>& ranks);
 
-// Those of `ranks` that a group of `size` has, rising, each once. Another process may say anything.
+// Returns the members of `ranks` that a group of `size` has, rising, each once. Use it for another
+// process's input.
 LOCKSTEP_API std::vector<int> ranks_within(std::vector<int> ranks, int size);
 
-// How many of the ranks to blame one process tells another; the others are counted at most.
+// Limit of the ranks to blame that one process sends to another; further ranks are only counted.
 constexpr std::size_t most_blamed = 64;
 
 }  // namespace lockstep

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep {
+namespace lockstep::ranges_test {
 namespace {
 
 TEST(Ranges, NeighboursAreWrittenAsOne) {
@@ -14,4 +14,4 @@ TEST(Ranges, NeighboursAreWrittenAsOne) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ranges_test

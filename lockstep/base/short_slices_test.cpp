@@ -12,7 +12,7 @@
 #include <cstring>
 #include <thread>
 
-namespace lockstep {
+namespace lockstep::short_slices_test {
 namespace {
 
 bool kernel_has_slices() {
@@ -56,4 +56,4 @@ TEST(ShortSlices, LeaveOtherPoliciesAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::short_slices_test

@@ -57,8 +57,8 @@ class LOCKSTEP_API Thread {
   std::optional<pthread_t> id_;
 };
 
-// Starts a thread of ours that waits for other ranks. It has short CPU slices (short_slices.h) and
-// all signals blocked, which leaves them to the user's threads. Errors: as Thread's.
+// Starts a thread that waits for other ranks. It has short CPU slices (short_slices.h) and all
+// signals blocked, which leaves them to the user's threads. Errors: as Thread's.
 template <class Function, class... Arguments>
 Thread start_thread(Function function, Arguments... arguments) {
   const BlockSignals block;

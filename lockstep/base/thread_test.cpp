@@ -11,7 +11,7 @@
 
 #include "tests/small_stacks.h"
 
-namespace lockstep {
+namespace lockstep::thread_test {
 namespace {
 
 void touch_a_mebibyte_of_stack() {
@@ -53,4 +53,4 @@ TEST(Thread, KnowsWhetherItIsTheOneThatRuns) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::thread_test

@@ -1,4 +1,4 @@
-// Arithmetic of timeouts. milliseconds::max() means no timeout.
+// Arithmetic of timeouts, and how long waits sleep. milliseconds::max() means no timeout.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,6 +9,15 @@
 #include "lockstep/base/time.h"
 
 namespace lockstep {
+
+// A wait sleeps for a slice at most before it looks for lost peers.
+inline constexpr std::chrono::milliseconds wait_slice{20};
+
+// A slice that took longer than this shows that this process was stopped: it blames nobody then.
+inline constexpr std::chrono::seconds unfair_slice{1};
+
+// Slices required before a peer counts as late.
+inline constexpr int enough_slices = 5;
 
 // Returns `timeout` + `more`; no timeout stays no timeout.
 constexpr std::chrono::milliseconds longer_by(std::chrono::milliseconds timeout,

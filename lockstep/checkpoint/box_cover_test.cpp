@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::box_cover_test {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
@@ -86,4 +86,4 @@ TEST(ACoverOfBoxes, IsFoundQuicklyForManyRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::box_cover_test

@@ -38,7 +38,7 @@ Counts counts_of(const Lengths& lengths, std::string_view what) {
   return counts;
 }
 
-std::size_t total(const Counts& counts) {
+std::size_t sum_of(const Counts& counts) {
   std::size_t sum = 0;
   for (const std::size_t count : counts) sum += count;
   return sum;
@@ -79,7 +79,7 @@ std::string broadcast_bytes(std::string_view bytes, const ProcessGroup& group, i
 std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessGroup& group,
                                           const CallOptions& options) {
   const Counts counts = exchange_lengths(bytes, group, options, "all_gather_bytes");
-  std::string all(total(counts), '\0');
+  std::string all(sum_of(counts), '\0');
   group.all_gather(text_buffer(bytes), text_buffer(all), counts, options);
   return parts_of(all, counts);
 }
@@ -88,7 +88,7 @@ std::vector<std::string> gather_bytes(std::string_view bytes, const ProcessGroup
                                       const CallOptions& options) {
   const Counts counts = exchange_lengths(bytes, group, options, "gather_bytes");
   const bool receives = group.rank() == root;
-  std::string all(receives ? total(counts) : 0, '\0');
+  std::string all(receives ? sum_of(counts) : 0, '\0');
   group.gather(text_buffer(bytes), text_buffer(all), root, counts, options);
   return receives ? parts_of(all, counts) : std::vector<std::string>{};
 }

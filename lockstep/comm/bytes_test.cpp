@@ -8,7 +8,7 @@
 #include "lockstep/comm/values.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::bytes_test {
 namespace {
 
 using test::fault_of;
@@ -115,4 +115,4 @@ TEST(Values, OfAnotherSizeAreAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::bytes_test

@@ -22,7 +22,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::failure_record_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -343,4 +343,4 @@ TEST(FailureRecord, NobodyWritesOneWhenRanksEndInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::failure_record_test

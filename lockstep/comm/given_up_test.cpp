@@ -1,4 +1,4 @@
-// Groups that were given up by ranks which name others, truly or not.
+// Tests groups given up by ranks that name others, rightly or wrongly.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/core/given_up.h"
@@ -17,12 +17,12 @@
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::given_up_test {
 namespace {
 
 using namespace std::chrono_literals;
 
-// Two threads as ranks, each with a backend.
+// Runs two threads as ranks, each with a backend.
 void run_on_backends(
     const std::function<void(int rank, std::unique_ptr<ShmBackend>, Activity&)>& body) {
   const auto team = std::make_shared<ThreadTeam>(2);
@@ -86,4 +86,4 @@ TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::given_up_test

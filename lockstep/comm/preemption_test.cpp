@@ -10,7 +10,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::preemption_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -120,4 +120,4 @@ TEST(Preemption, IsNotMistakenForTheUsersCollective) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::preemption_test

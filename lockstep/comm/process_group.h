@@ -54,8 +54,8 @@ struct CallOptions {
   // milliseconds::max() means no limit; 0 allows only a moment.
   std::optional<std::chrono::milliseconds> timeout = {};
 
-  // Name of a collective, at most 200 bytes: a cheap check of the calls' order. Ranks with
-  // different labels get a mismatch that shows both. Messages ignore it.
+  // Name of a collective: a cheap check of the calls' order. Ranks with different labels get a
+  // mismatch that shows both, each cut to 200 bytes. Messages have no label.
   std::string_view label = {};
 
   std::shared_ptr<const void> keep_alive = {};  // Released when an _async call is complete.

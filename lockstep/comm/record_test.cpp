@@ -32,7 +32,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::record_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -312,4 +312,4 @@ TEST(ErrorFile, HoldsTheCallStackOfAnExceptionThatNobodyCaught) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::record_test

@@ -21,7 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::small_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -130,4 +130,4 @@ TEST(ErrorFile, ThatCannotBeWrittenWholeIsNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::small_file_test

@@ -179,8 +179,8 @@ Failure HostSession::examine(int peer) const {
   return seen;
 }
 
-// Another rank may have begun to record the same failure. That record may be half written for ever,
-// if the rank was killed meanwhile.
+// Another rank may have begun to record the same failure. That record may stay half written, if the
+// rank was killed meanwhile.
 std::optional<Failure> HostSession::recorded_failure() const {
   const Deadline patience = in(std::chrono::milliseconds(100));
   while (!page_->failure() && Clock::now() < patience) std::this_thread::yield();

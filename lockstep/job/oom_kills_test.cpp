@@ -18,7 +18,7 @@
 #include "lockstep/job/job_page.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::oom_kills_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -161,4 +161,4 @@ TEST(OomKills, ARankThatTheKernelKilledForWantOfMemoryIsToldFromOneThatWasKilled
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::oom_kills_test

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::slurm_test {
 namespace {
 
 TEST(Slurm, TheFirstNameOfANodeListIsFound) {
@@ -63,4 +63,4 @@ TEST(Slurm, StepsOfNeighbouringJobsHavePortsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::slurm_test

@@ -9,7 +9,7 @@
 #include "lockstep/base/clean_text.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::agent_frames_test {
 namespace {
 
 using nlohmann::json;
@@ -186,4 +186,4 @@ TEST(AgentFrames, ACommandIsCleanAndCutWhoeverMadeIt) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::agent_frames_test

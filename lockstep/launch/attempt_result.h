@@ -45,7 +45,7 @@ class AttemptResult {
   // Ranks of this host, by their rank in the job, that failed by themselves after the first one.
   std::vector<int> also_failed() const;
 
-  // To be called once no rank runs: tells if all succeeded, were preempted, or failed.
+  // Outcome of the attempt. To be called once no rank is running.
   Outcome outcome() const;
 
  private:

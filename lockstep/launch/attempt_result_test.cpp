@@ -7,7 +7,7 @@
 
 #include "lockstep/base/exit_code.h"
 
-namespace lockstep {
+namespace lockstep::attempt_result_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -62,4 +62,4 @@ TEST(AttemptResult, AFirstFailureWithoutACodeHasThatOfTheFirstEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::attempt_result_test

@@ -100,7 +100,7 @@ class Division {
   std::vector<std::int64_t> best_;
 };
 
-// Binds a rank to all of these cores, of which `threads` are its share.
+// Binds a rank to all of these cores; its share is `threads` of them.
 RankBinding on(const Topology& topology, const Cores& cores, int threads) {
   RankBinding binding{.threads = threads};
   for (const Core& core : cores)

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/launch/topology.h"
 
-namespace lockstep {
+namespace lockstep::binding_test {
 namespace {
 
 using Cpus = std::vector<int>;
@@ -227,4 +227,4 @@ TEST(Binding, OnThisHostThereIsACoreForEachUsableOne) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::binding_test

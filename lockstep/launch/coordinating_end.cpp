@@ -255,7 +255,7 @@ void CoordinatingEnd::dispatch() {
 }
 
 // Fills in where the ranks of an attempt meet. Each attempt has a place of its own: ranks left from
-// an earlier one meet nobody.
+// an earlier one find no peer.
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;

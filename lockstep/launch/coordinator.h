@@ -1,4 +1,4 @@
-// Decides for all hosts of a job when their ranks start, end, and start anew.
+// Decides for all hosts of a job when their ranks start, end and restart.
 //
 // It is told each event and its time; take_orders() returns the resulting orders. Its user chooses
 // the ids of hosts: 0 is the host of the coordinating agent itself.
@@ -48,7 +48,8 @@ class Coordinator {
   // Returns why the host is refused, or nothing if it has joined.
   std::optional<std::string> join(Id id, const Newcomer& newcomer, Time now);
 
-  // Report of a host about one attempt. Reports from an earlier attempt are ignored.
+  // Report of a host about one attempt. Reports from an earlier attempt are ignored, unless the
+  // host stops or leaves the job.
   void report(Id id, int attempt, Outcome outcome, int exit_code,
               const std::optional<Failure>& failure, Time now);
   void all_gone(Id id, int attempt, Time now);

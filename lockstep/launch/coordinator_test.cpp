@@ -6,7 +6,7 @@
 
 #include "lockstep/base/exit_code.h"
 
-namespace lockstep {
+namespace lockstep::coordinator_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -542,4 +542,4 @@ TEST(Coordinator, AHostThatComesAfterTheEndIsToldSo) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::coordinator_test

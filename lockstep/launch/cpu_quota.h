@@ -1,4 +1,4 @@
-// CPU time that a process may use, on whatever cores: the limit that containers and batch systems
+// CPU time that a process may use, on any cores: the limit that containers and batch systems
 // set on a cgroup.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -8,7 +8,7 @@
 
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::cpu_quota_test {
 namespace {
 
 // A root folder with files that a test writes.
@@ -100,4 +100,4 @@ TEST(CpuQuota, NonsenseIsNoQuota) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cpu_quota_test

@@ -19,7 +19,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::descendants_test {
 namespace {
 
 // Runs `body` in a process that adopts orphans. This process has one thread, so fork() is safe.
@@ -102,4 +102,4 @@ TEST(Descendants, NoneAtAllIsNoTrouble) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::descendants_test

@@ -15,10 +15,10 @@
 namespace lockstep {
 namespace {
 
-using Variables = std::map<std::string, std::string, std::less<>>;
+using VariableMap = std::map<std::string, std::string, std::less<>>;
 
-Variables parse(const char* const* environment) {
-  Variables variables;
+VariableMap parse(const char* const* environment) {
+  VariableMap variables;
   for (; *environment != nullptr; ++environment) {
     const std::string_view entry = *environment;
     const auto equals = entry.find('=');
@@ -28,7 +28,7 @@ Variables parse(const char* const* environment) {
 }
 
 // One host is one torchrun node, and all ranks have one role.
-Variables torchrun_variables(const RankPlace& place) {
+VariableMap torchrun_variables(const RankPlace& place) {
   const Round& round = place.round;
   const std::string rank = std::to_string(round.first_rank + place.local_rank);
   const std::string world_size = std::to_string(round.world_size);
@@ -52,9 +52,9 @@ Variables torchrun_variables(const RankPlace& place) {
 }
 
 // A training step frees and takes the same tens of megabytes again and again. By default glibc
-// returns such memory to the kernel, which must then clear every page anew: at large batches that
+// returns such memory to the kernel, which must then clear every page again: at large batches that
 // is a fifth of the step. Users' own malloc settings are kept.
-void keep_freed_memory(Variables& variables) {
+void keep_freed_memory(VariableMap& variables) {
   const auto is_mallocs = [](const auto& entry) {
     return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";
   };
@@ -66,7 +66,7 @@ void keep_freed_memory(Variables& variables) {
 }  // namespace
 
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited) {
-  Variables variables = parse(inherited);
+  VariableMap variables = parse(inherited);
   for (auto& [key, value] : torchrun_variables(place)) variables.insert_or_assign(key, value);
   variables.emplace("OMP_NUM_THREADS", std::to_string(place.threads));
   keep_freed_memory(variables);

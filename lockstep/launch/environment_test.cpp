@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::environment_test {
 namespace {
 
 RankPlace place() {
@@ -100,4 +100,4 @@ TEST(Environment, NoTwoJobsHaveTheSameId) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::environment_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::job_command_test {
 namespace {
 
 JobCommand command(const std::string& program, std::vector<std::string> arguments) {
@@ -72,4 +72,4 @@ TEST(JobCommand, DiffersAlsoInWhatIsTooLongToBeShown) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::job_command_test

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::line_splitter_test {
 namespace {
 
 // Returns one string per segment: "=line" or "~status".
@@ -67,4 +67,4 @@ TEST(LineSplitter, ABarThatBeginsWithItsReturnIsSeenAtOnceAndBecomesALine) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::line_splitter_test

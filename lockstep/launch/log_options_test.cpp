@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::log_options_test {
 namespace {
 
 TEST(LogOptions, OneNumberIsForAllLocalRanks) {
@@ -42,4 +42,4 @@ TEST(LogOptions, WhatIsNeitherIsRefusedAndQuoted) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::log_options_test

@@ -26,7 +26,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::output_logs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -401,4 +401,4 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::output_logs_test

@@ -12,7 +12,7 @@
 
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::process_test {
 namespace {
 
 Command shell(const std::string& script) {
@@ -95,4 +95,4 @@ TEST(Process, RunsThoughTheNodesItIsGivenAreNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::process_test

@@ -10,7 +10,7 @@
 
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::program_test {
 namespace {
 
 class Program : public testing::Test {
@@ -66,4 +66,4 @@ TEST_F(Program, ThatIsNotExecutableIs126) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::program_test

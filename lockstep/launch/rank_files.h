@@ -1,7 +1,7 @@
 // Files for the ranks' output, in the layout of torchrun:
 // DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME.
 //
-// Everything below DIRECTORY is made anew and belongs to this user alone: folders have mode 0700,
+// Everything below DIRECTORY is newly made and belongs to this user alone: folders have mode 0700,
 // files 0600. Existing files and symbolic links are never opened.
 //
 // Thread safety: none. Blocking: only as long as the file system takes to make a file.

@@ -22,7 +22,7 @@ std::string state_of(const JobPage& page, int slot) {
   const char process = page.process_state(slot);
   if (process == 'T' || process == 't') return "stopped";
   if (process == '?' || process == 'Z' || process == 'X') return "ended";
-  if (page.phase(slot) != JobPage::Phase::alive) return "running";  // It is in no group yet.
+  if (page.phase(slot) != JobPage::Phase::alive) return "running";  // It is in no group.
   if (page.lost(slot)) return "ended";
   return page.activity(slot).inside() ? "waiting" : "running";
 }

@@ -23,7 +23,7 @@
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::rendezvous_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -452,4 +452,4 @@ TEST(Rendezvous, WhatIsNoEndpointIsMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::rendezvous_test

@@ -12,7 +12,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::reserved_port_test {
 namespace {
 
 struct Endpoint {
@@ -80,4 +80,4 @@ TEST(ReservedPort, EveryJobHasItsOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::reserved_port_test

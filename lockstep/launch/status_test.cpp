@@ -18,7 +18,7 @@
 #include "lockstep/launch/status_address.h"
 #include "tests/serving_status.h"
 
-namespace lockstep {
+namespace lockstep::status_test {
 namespace {
 
 using test::ServingStatus;
@@ -287,4 +287,4 @@ TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::status_test

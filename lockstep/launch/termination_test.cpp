@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep {
+namespace lockstep::termination_test {
 namespace {
 
 using Step = Termination::Step;
@@ -56,4 +56,4 @@ TEST(Termination, AnEndlessGracePeriodIsNeverOver) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::termination_test

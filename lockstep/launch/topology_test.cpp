@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::topology_test {
 namespace {
 
 std::vector<int> first_cpus(int count) {
@@ -77,4 +77,4 @@ TEST(Topology, WithoutAnL3ThereIsNone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::topology_test

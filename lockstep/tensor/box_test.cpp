@@ -13,7 +13,7 @@
 
 #include "lockstep/tensor/placed_box.h"
 
-namespace lockstep {
+namespace lockstep::box_test {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
@@ -97,4 +97,4 @@ TEST(Boxes, ThatDoNotFitTheTensorAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::box_test

@@ -1,5 +1,5 @@
 // Ranks that are plain forks of this process: they start in milliseconds, while a rank of
-// tests/ranks.h loads LibTorch anew.
+// tests/ranks.h loads LibTorch again.
 // This process must not use LibTorch itself, because its thread pool hangs in a fork. Tests use
 // LibTorch in forks only.
 

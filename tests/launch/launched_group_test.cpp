@@ -45,7 +45,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 const Ranks works("works", [](const Rank& rank) {
-  for (int i = 0; i < 3; ++i) {  // A job may form its group anew.
+  for (int i = 0; i < 3; ++i) {  // A job may form its group again.
     ProcessGroup group = init_process_group();
     EXPECT_EQ(group.rank(), rank.rank);
     EXPECT_EQ(group.size(), rank.world_size);

@@ -154,7 +154,7 @@ struct TwoAgents {
 };
 
 const Ranks reduces("reduces across agents", [](const Rank& rank) {
-  for (int i = 0; i < 3; ++i) {  // A job may form its group anew.
+  for (int i = 0; i < 3; ++i) {  // A job may form its group again.
     ProcessGroup group = init_process_group({.timeout = 30s});
     EXPECT_EQ(group.rank(), rank.rank);
     EXPECT_EQ(group.size(), rank.world_size);

@@ -52,7 +52,7 @@ class ShrinkingList:
                 yield f"{place}: '{entry}' is down to {found[entry]}: write so"
 
     def rewrite(self, offences, may_grow):
-        """Writes the list anew. Returns a message, and whether the change was allowed."""
+        """Rewrites the list. Returns a message, and whether the change was allowed."""
         found = counts_of(offences)
         before, after = sum(self._entries.values()), sum(found.values())
         if after > before and not may_grow:

@@ -27,20 +27,19 @@ using namespace lockstep::checkpoint;
 constexpr int diff_trouble = 2;  // As diff(1).
 
 constexpr const char* about =
-    "Looks into checkpoints, verifies, compares and merges them.\n"
-    "A checkpoint is a folder such as runs/a/step-0000000100; of a folder that holds checkpoints,\n"
-    "such as runs/a, its latest is meant.\n";
+    "Shows, verifies, compares and merges checkpoints.\n"
+    "A checkpoint is a folder such as runs/a/step-0000000100. A folder of checkpoints, such as\n"
+    "runs/a, stands for its latest checkpoint.\n";
 
 constexpr const char* examples = R"(
 Examples:
-  lockstep checkpoint show runs/a                         # which there are; what is in the latest
-  lockstep checkpoint verify runs/a                       # every byte of all of them
+  lockstep checkpoint show runs/a                         # list all; show the latest
+  lockstep checkpoint verify runs/a                       # every byte of all checkpoints
   lockstep checkpoint diff runs/a runs/b --part model
   lockstep checkpoint merge runs/a model.safetensors      # for safetensors.torch in Python
 
-Exit code: 0; of diff 1 when there are differences and 2 for trouble; 64 usage, 65 something is
-damaged, 66 no checkpoint is there, 73 a file is there already, 74 a file cannot be read or written,
-78 LibTorch is not found.
+Exit code: 0 success; diff: 1 differences, 2 trouble; 64 usage, 65 damaged, 66 no checkpoint found,
+73 a file exists already, 74 a file cannot be read or written, 78 LibTorch is not found.
 )";
 
 constexpr const char* show_examples = R"(
@@ -53,21 +52,21 @@ Examples:
 
 constexpr const char* verify_examples = R"(
 Examples:
-  lockstep checkpoint verify runs/a                       # all checkpoints in there
+  lockstep checkpoint verify runs/a                       # all checkpoints in that folder
   lockstep checkpoint verify runs/a/step-0000000100 runs/b/latest
 
-Prints a line for each, with file and tensor of what is damaged. Exit code: 0 when all are whole,
-65 when any is not.
+Prints a line for each checkpoint, with the file and tensor of any damage. Exit code: 0 when all are
+whole, 65 when any is damaged.
 )";
 
 constexpr const char* diff_examples = R"(
 Examples:
   lockstep checkpoint diff runs/a/step-0000000100 runs/a/step-0000000200
   lockstep checkpoint diff runs/a runs/b --part model && echo the same weights
-  lockstep checkpoint diff runs/a model.safetensors       # its part `model`, or that of --part
+  lockstep checkpoint diff runs/a model.safetensors       # its part `model`, or the one of --part
 
-Compares bit for bit and prints a line for each difference. Exit code: 0 when there is none, 1 when
-there are any, 2 for trouble.
+Compares bit for bit and prints a line for each difference. Exit code: 0 no difference, 1
+differences, 2 trouble.
 )";
 
 constexpr const char* merge_examples = R"(
@@ -75,8 +74,8 @@ Examples:
   lockstep checkpoint merge runs/a model.safetensors
   lockstep checkpoint merge runs/a/step-0000000100 adam.safetensors --part optimizer --force
 
-In Python: safetensors.torch.load_file("model.safetensors"). The file appears under its name when it
-is whole; one tensor is in memory at a time.
+In Python: safetensors.torch.load_file("model.safetensors"). The file gets its name when it is
+whole; one tensor is in memory at a time.
 )";
 
 using Command = std::function<int()>;
@@ -99,11 +98,11 @@ void declare(CLI::App& app, CommandLine& line) {
   app.footer(examples);
   app.require_subcommand(1);
 
-  CLI::App* show = subcommand(app, "show", "Print what is in a checkpoint", show_examples);
+  CLI::App* show = subcommand(app, "show", "Print the contents of a checkpoint", show_examples);
   show->add_option("path", line.show.path, "A checkpoint, a folder of them, or a .safetensors file")
       ->type_name("PATH")
       ->required();
-  show->add_option("--part", line.show.part, "This part alone")->type_name("PART");
+  show->add_option("--part", line.show.part, "Only this part")->type_name("PART");
   show->add_flag("--json", line.show.json, "Print JSON");
 
   CLI::App* verify =
@@ -112,12 +111,13 @@ void declare(CLI::App& app, CommandLine& line) {
       ->type_name("PATH")
       ->required();
 
-  CLI::App* diff = subcommand(app, "diff", "Print what differs between two", diff_examples);
+  CLI::App* diff =
+      subcommand(app, "diff", "Print the differences of two checkpoints", diff_examples);
   for (const auto& [name, path] : {std::pair{"a", &line.diff.a}, std::pair{"b", &line.diff.b}})
     diff->add_option(name, *path, "A checkpoint, or a .safetensors file")
         ->type_name("PATH")
         ->required();
-  diff->add_option("--part", line.diff.part, "This part alone")->type_name("PART");
+  diff->add_option("--part", line.diff.part, "Only this part")->type_name("PART");
 
   CLI::App* merge = subcommand(app, "merge", "Write a part into one file", merge_examples);
   merge->add_option("checkpoint", line.merge.checkpoint, "A checkpoint")
@@ -126,10 +126,10 @@ void declare(CLI::App& app, CommandLine& line) {
   merge->add_option("out", line.merge.out, "The .safetensors file to write")
       ->type_name("PATH")
       ->required();
-  merge->add_option("--part", line.merge.part, "Which part")
+  merge->add_option("--part", line.merge.part, "Part to write")
       ->type_name("PART")
       ->capture_default_str();
-  merge->add_flag("--force", line.merge.force, "Replace the file if it is there");
+  merge->add_flag("--force", line.merge.force, "Replace the file if it exists");
 }
 
 // Returns the name of the chosen subcommand.

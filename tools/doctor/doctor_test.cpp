@@ -12,7 +12,7 @@
 #include "tools/doctor/libtorch.h"
 #include "tools/doctor/report.h"
 
-namespace lockstep::doctor {
+namespace lockstep::doctor::doctor_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
@@ -256,4 +256,4 @@ TEST(DoctorEngine, ThatCrashesIsALineInTheReport) {
 }
 
 }  // namespace
-}  // namespace lockstep::doctor
+}  // namespace lockstep::doctor::doctor_test

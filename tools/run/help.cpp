@@ -18,35 +18,35 @@ constexpr const char* about =
     "environment, as under torchrun.\n";
 
 constexpr const char* examples = R"(
-Every option has a variable, said after it, that counts where the option is not given. Options are
-spelled with - or with _, as torchrun's.
+Every option has a variable, named after it, which is used if the option is not given. Options may
+be spelled with - or with _, as torchrun's.
 
 One host:
   lockstep run -n 4 ./my_program --epochs 5
-  lockstep run -n auto -v ./my_program          # one rank for each core; say where each runs
-  lockstep run -n auto --dry-run ./my_program   # what would be started, and with what
+  lockstep run -n auto -v ./my_program          # one rank per core; show where each runs
+  lockstep run -n auto --dry-run ./my_program   # show what would be started, start nothing
   lockstep run -n 2 python3 train_ddp.py        # any program that torchrun can start
   lockstep run -- ./-odd-name                   # -- ends the launcher's own options
 
-Two hosts, the same line on both; the launcher on node0 is the one that decides. Beyond loopback the
-launchers prove a secret to each other: LOCKSTEP_JOB_TOKEN_FILE names the same file on every host
-(made once by openssl rand -base64 32, mode 0600), or LOCKSTEP_JOB_TOKEN holds it;
-LOCKSTEP_TRUST_NETWORK=1 does without:
+Two hosts, the same line on both; the launcher on node0 coordinates. Beyond loopback, launchers must
+share a secret: LOCKSTEP_JOB_TOKEN_FILE names a file with the same content on every host (made once
+by openssl rand -base64 32, mode 0600), or LOCKSTEP_JOB_TOKEN holds the secret.
+LOCKSTEP_TRUST_NETWORK=1 needs no secret:
   lockstep run --nnodes 2 --rdzv-endpoint node0:29400 --rdzv-id job7 -n 4 ./my_program
 
-Two to four hosts, started anew up to three times when a rank or a host is lost:
+Two to four hosts, restarted up to three times when a rank or a host is lost:
   lockstep run --nnodes 2:4 --max-restarts 3 --rdzv-endpoint node0 -n 4 ./my_program
 
-A file for each rank's output, and only rank 0's shown:
+A file for each rank's output; only rank 0's output is shown:
   lockstep run -n 4 --log-dir logs --local-ranks-filter 0 ./my_program
 
-Everything after PROGRAM is passed on to it. Rank 0 keeps stdin unless that is a terminal; the
+Everything after PROGRAM is passed on to it. Rank 0 keeps stdin unless stdin is a terminal; the
 others have /dev/null. Output comes in whole lines, each after its "[rank]".
 
-Exit code: that of the rank that failed first (128 + signal when it was killed), 0 when none did;
-128 + signal when the launcher was told to stop; 64 usage, 69 too few hosts came or the endpoint was
-lost, 71 the system refused, 74 output was lost as on a full disk, 75 the job made room and wants to
-be started again, 126 PROGRAM is not executable, 127 PROGRAM is not found.
+Exit code: 0 when no rank failed, else that of the rank that failed first (128 + signal when it was
+killed); 128 + signal when a signal stopped the launcher; 64 usage, 69 too few hosts came or the
+endpoint was lost, 71 the system refused, 74 output was lost as on a full disk, 75 the job ended for
+a preemption and is to be started again, 126 PROGRAM is not executable, 127 PROGRAM is not found.
 )";
 
 constexpr const char* ranks_group = "Ranks";
@@ -66,48 +66,48 @@ struct Setting {
 
 constexpr Setting settings[] = {
     {ranks_group, "n", "nproc-per-node", "N|auto",
-     "How many ranks on this host; 'auto' is one for each core that may be used", "1"},
+     "Number of ranks on this host; 'auto' is one per usable core", "1"},
     {ranks_group, "", "bind", "auto|numa|core|none",
-     "What ranks are bound to: cores of their own (auto: where there are enough), or NUMA nodes",
-     "auto"},
-    {ranks_group, "", "dry-run", "", "Say what would be started, and start nothing"},
-    {hosts_group, "", "standalone", "", "This host alone"},
-    {hosts_group, "", "nnodes", "N|MIN:MAX", "How many hosts; with MIN:MAX they may come and go",
+     "Bind ranks to cores of their own (auto: if there are enough), or to NUMA nodes", "auto"},
+    {ranks_group, "", "dry-run", "", "Show what would be started, and start nothing"},
+    {hosts_group, "", "standalone", "", "Only this host"},
+    {hosts_group, "", "nnodes", "N|MIN:MAX", "Number of hosts; with MIN:MAX they may come and go",
      "1"},
-    {hosts_group, "", "node-rank", "N", "Which of the hosts this is; else in the order they come"},
+    {hosts_group, "", "node-rank", "N", "Number of this host; by default in the order of arrival"},
     {hosts_group, "", "rdzv-endpoint", "HOST[:PORT]",
-     "Where the hosts meet: one of them, which all others reach; port 29400 if none is given"},
+     "Where the hosts meet: on one of them, which all others can reach; default port 29400"},
     {hosts_group, "", "rdzv-id", "ID",
-     "Name of the job; who comes with another is turned away. Without a name, so is who runs "
-     "another program or gives it other arguments",
+     "Name of the job; hosts with another name are turned away. Without a name, hosts with "
+     "another program or other arguments are turned away",
      "none"},
-    {hosts_group, "", "join-timeout", "SECONDS", "How long to wait for MIN hosts", "600"},
-    {hosts_group, "", "last-call", "SECONDS", "How long to wait then for each next one, up to MAX",
+    {hosts_group, "", "join-timeout", "SECONDS", "Longest wait for MIN hosts", "600"},
+    {hosts_group, "", "last-call", "SECONDS", "Wait for each further host after that, up to MAX",
      "3"},
     {life_group, "", "max-restarts", "N",
-     "How often all ranks are started anew after one failed or a host was lost", "0"},
+     "Allowed restarts of all ranks after a rank failed or a host was lost", "0"},
     {life_group, "", "max-restart-delay", "SECONDS",
      "Longest pause before a restart: none before the first, 0.1 s before the next, then twice as "
-     "long each time; an attempt that lived this long begins anew",
+     "long each time; after an attempt that lived this long, none again",
      "30"},
     {life_group, "", "signals-to-handle", "NAMES",
-     "Signals that end the job: ranks get SIGINT for SIGINT, else SIGTERM",
+     "Signals that end the job: ranks get SIGINT for SIGINT, SIGTERM for others",
      "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
     {life_group, "", "shutdown-timeout", "SECONDS",
-     "How long ranks may take to end when told to, before they are killed", "10"},
-    {output_group, "v", "verbose", "", "Say which process and which cores each rank gets"},
+     "Time for ranks to end when told to, before they are killed", "10"},
+    {output_group, "v", "verbose", "", "Show each rank's process and cores"},
     {output_group, "", "log-dir", "DIR",
-     "Folder of the ranks' output; without -r and -t of all of it, which is also shown"},
+     "Folder for the ranks' output; without -r and -t, all output goes there and is shown, too"},
     {output_group, "r", "redirects", "STREAMS",
-     "What goes to files only: 1 stdout, 2 stderr, 3 both; or of local ranks, 0:1,1:2"},
-    {output_group, "t", "tee", "STREAMS", "What goes to files and is shown too"},
-    {output_group, "", "local-ranks-filter", "N,N...", "Show the output of these local ranks only"},
-    {output_group, "", "log-format", "text|json", "How lines are shown", "text"},
+     "Streams that go to files only: 1 stdout, 2 stderr, 3 both; by local rank: 0:1,1:2"},
+    {output_group, "t", "tee", "STREAMS", "Streams that go to files and are shown, too"},
+    {output_group, "", "local-ranks-filter", "N,N...", "Show only the output of these local ranks"},
+    {output_group, "", "log-format", "text|json", "Format of shown lines", "text"},
     {torchrun_group, "", "master-addr", "HOST", "With --master-port, the same as --rdzv-endpoint"},
     {torchrun_group, "", "master-port", "PORT",
-     "Beside --master-addr: 29500 if none is given. For one host: MASTER_PORT of its ranks"},
-    {torchrun_group, "", "rdzv-backend", "c10d|static", "Either; they are the same here", "c10d"},
-    {torchrun_group, "", "no-python", "", "As always here: PROGRAM may be anything"},
+     "Port for --master-addr, default 29500. For one host: MASTER_PORT of its ranks"},
+    {torchrun_group, "", "rdzv-backend", "c10d|static", "Accepted; both mean the same here",
+     "c10d"},
+    {torchrun_group, "", "no-python", "", "Accepted; PROGRAM may be any program here"},
 };
 
 struct Other {

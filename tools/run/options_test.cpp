@@ -13,7 +13,7 @@
 #include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep::tools {
+namespace lockstep::tools::options_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -392,4 +392,4 @@ TEST(RunOptions, WithoutAProgramThereIsNothingToRun) {
 }
 
 }  // namespace
-}  // namespace lockstep::tools
+}  // namespace lockstep::tools::options_test

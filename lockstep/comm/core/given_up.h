@@ -1,4 +1,5 @@
-// Why a group was given up, as its ranks tell each other, and the Error of those who hear of it.
+// The reason why a group was given up, as its ranks send it to each other, and the Error that they
+// throw for it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,27 +14,27 @@
 
 namespace lockstep {
 
-// All ranks are the group's own numbers.
+// All ranks are numbers of this group.
 struct GivenUp {
   Fault fault = Fault::aborted;
-  int rank = -1;  // The rank that gave the group up; -1 when `reason` says who it was.
-  std::vector<int> ranks = {};  // The living ranks to blame, rising: at most `most_blamed`.
-  int more = 0;                 // How many there are beyond those.
+  int rank = -1;                // Rank that gave the group up; -1 when `reason` names it.
+  std::vector<int> ranks = {};  // The living ranks that caused it, rising: at most `most_blamed`.
+  int more = 0;                 // Number of such ranks beyond `ranks`.
   std::string call = {};        // The call that failed on `rank`; may be empty.
-  std::string reason = {};      // The rest, for people.
+  std::string reason = {};      // The rest of the message.
 };
 
-// Such as "rank 0 (waits for 1,3-4): barrier #4 of group world on rank 0: 3 of 9 ranks did not
-// ...".
+// Returns text such as "rank 0 (waits for 1,3-4): barrier #4 of group world on rank 0: 3 of 9 ranks
+// did not ...".
 std::string describe(const GivenUp& why);
 
-// Throws an Error without a Failure with another text, and the rest as it is.
+// Throws a copy of `error`, which has no Failure, with another text.
 [[noreturn]] void throw_again(const Error& error, std::string_view text);
 
-// Ends a call of a group that another rank has given up. ranks() are those to blame.
+// Ends a call of a group that another rank has given up. ranks() are those that caused it.
 class GroupGivenUp : public Error {
  public:
-  // The message is `context`, and then `why` in words.
+  // The message is `context`, followed by the text of `why`.
   GroupGivenUp(std::string_view context, GivenUp why,
                std::source_location where = std::source_location::current());
 

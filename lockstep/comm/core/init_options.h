@@ -16,7 +16,8 @@ namespace lockstep {
 
 struct InitOptions {
   // Timeout of init_process_group(), and of every call without its own. A short timeout turns a
-  // slow file system or a long evaluation on one rank into an Error. No call waits without limit.
+  // slow file system or a long evaluation on one rank into an Error. By default no call waits
+  // without limit.
   std::chrono::milliseconds timeout = default_timeout;
 
   // This rank's place in the job; by default from the launcher's environment variables.

@@ -16,10 +16,10 @@ class Pipe {
  public:
   virtual ~Pipe() = default;
 
-  // Writes as much as there is room for; returns the number of bytes.
+  // Writes as many bytes as fit; returns their number.
   virtual std::size_t write(const std::byte* data, std::size_t bytes) = 0;
 
-  // Reads as much as is there; returns the number of bytes.
+  // Reads all available bytes that fit; returns their number.
   virtual std::size_t read(std::byte* data, std::size_t bytes) = 0;
   virtual std::size_t readable() const = 0;
 

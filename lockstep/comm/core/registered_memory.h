@@ -24,8 +24,8 @@ class RegisteredMemory {
   RegisteredMemory(std::shared_ptr<const void> owner, void* data, std::size_t bytes)
       : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
 
-  // This rank's own part, 64-byte aligned; from allocate_shared() the one block. Peers write into
-  // an own part during collectives only.
+  // This rank's own part, 64-byte aligned; peers write into it during collectives only. From
+  // allocate_shared(), the one block.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

@@ -18,7 +18,7 @@
 #include "tests/fault_of.h"
 #include "tests/stand_in_engine.h"
 
-namespace lockstep {
+namespace lockstep::device_backend_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -311,4 +311,4 @@ TEST(DeviceBackend, IsCancelledByAnAbort) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::device_backend_test

@@ -14,7 +14,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::engine_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -173,4 +173,4 @@ TEST(Engine, IsOpenedOnceForAllThreads) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::engine_test

@@ -16,7 +16,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/plugin_rig.h"
 
-namespace lockstep::test {
+namespace lockstep::test::plugin_ends_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -264,4 +264,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, PluginEnds, testing::ValuesIn(engines_under_te
                          [](const auto& engine) { return std::string(engine.param); });
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::plugin_ends_test

@@ -15,7 +15,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/plugin_rig.h"
 
-namespace lockstep::test {
+namespace lockstep::test::plugin_test {
 namespace {
 
 using Counts = std::vector<std::size_t>;
@@ -301,4 +301,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, Plugins, testing::ValuesIn(engines_under_test)
                          [](const auto& engine) { return std::string(engine.param); });
 
 }  // namespace
-}  // namespace lockstep::test
+}  // namespace lockstep::test::plugin_test

@@ -9,7 +9,7 @@
 #include "lockstep/job/store/in_process_store.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::choose_backend_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -168,4 +168,4 @@ TEST(RollCall, NamesAllWhoAreMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::choose_backend_test

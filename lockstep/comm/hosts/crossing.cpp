@@ -58,8 +58,7 @@ void HostsBackend::Crossing::wait() {
         (error.fault() == Fault::peer_lost && !error.failure());  // From Gloo: a connection ended.
     if (may_be_explained)
       backend_.throw_if_explained(call_);
-    else if (error.fault() != Fault::timeout)  // During the wait, `throw_if_over` already looked
-                                               // for news.
+    else if (error.fault() != Fault::timeout)  // The watch looked for news until then.
       throw;
     throw Error(error.fault(),
                 fmt::format("{}: {}", backend_.context(call_.outer), bare_text(error)));

@@ -17,7 +17,7 @@
 #include "lockstep/job/store/in_process_store.h"
 #include "tests/fault_of.h"
 
-namespace lockstep {
+namespace lockstep::engine_communicator_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -253,4 +253,4 @@ INSTANTIATE_TEST_SUITE_P(OfEngines, CallsThatStay,
                          testing::Values(Cancelling::late, Cancelling::never));
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::engine_communicator_test

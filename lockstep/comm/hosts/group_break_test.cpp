@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/hosts/failure_news.h"
 
-namespace lockstep {
+namespace lockstep::group_break_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -47,4 +47,4 @@ TEST(FailureNews, OfARankThatTheJobDoesNotHaveIsNotTold) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::group_break_test

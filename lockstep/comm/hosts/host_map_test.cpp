@@ -10,7 +10,7 @@
 #include "lockstep/comm/hosts/slices.h"
 #include "lockstep/comm/reduce/average.h"
 
-namespace lockstep {
+namespace lockstep::host_map_test {
 namespace {
 
 TEST(HostMap, CountsHostsInTheOrderOfTheirFirstRank) {
@@ -127,4 +127,4 @@ TEST(Average, DividesSumsOfEveryFloatingPointType) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::host_map_test

@@ -123,7 +123,7 @@ void HostsBackend::by_engine_alone(const Call& call) {
   step.signature.op = call.sums;
   if (engine.can_cancel() || !is_in_place(step.signature.operation)) {
     cross(call, engine, step);
-  } else {  // Some ranks may have to copy; all ranks cut as those do.
+  } else {  // Some ranks may have to copy; all ranks then cut alike.
     in_stages(
         pieces_of(call, staged_bytes / size_of(call.dtype)), [](const Piece&) {},
         [&](const Piece& piece) {

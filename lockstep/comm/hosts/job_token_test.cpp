@@ -14,7 +14,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
 
-namespace lockstep {
+namespace lockstep::job_token_test {
 namespace {
 
 using test::fault_of;
@@ -158,4 +158,4 @@ TEST_F(StoreToken, BothVariablesAtOnceAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::job_token_test

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Other ranks wait a little longer than rank 0, which then tells them who is missing.
-constexpr std::chrono::seconds time_for_news{2};
+constexpr std::chrono::seconds time_for_cards{2};
 
 constexpr std::size_t longest_text = 4096;  // Bytes.
 
@@ -99,7 +99,7 @@ RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& 
     put_down(store, prefix, mine);
     if (mine.rank == 0) store.set(all, gather_cards(store, prefix, world_size, deadline));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
-    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_news : deadline));
+    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_cards : deadline));
     if (said.contains("missing"))
       throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
                                               clean(said["missing"])));

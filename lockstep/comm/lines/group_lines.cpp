@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lockstep/base/bare_text.h"
+#include "lockstep/base/timeouts.h"
 
 namespace lockstep {
 namespace {
@@ -13,9 +14,6 @@ namespace {
 using Kind = LineFrame::Kind;
 
 // Same as in shm/meeting.cpp.
-constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds unfair{1};  // A longer slice means that this process was stopped.
-constexpr int enough_slices = 5;           // Required before a peer counts as late.
 
 // Limit for the unread entries of one rank in one group. An honest rank is ahead by one collective,
 // and by the credit of its streams.
@@ -145,7 +143,7 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
   std::unique_lock lock(mutex_);
   for (auto before = Clock::now();;) {
     const Deadline end = deadline == no_deadline ? deadline : deadline + overslept;
-    const Deadline wake = before < end ? std::min(in(slice), end) : in(slice);
+    const Deadline wake = before < end ? std::min(in(wait_slice), end) : in(wait_slice);
     heard_.wait_until(lock, wake, [&] { return !from.entries.empty() || failed_; });
     if (!from.entries.empty()) {
       std::string entry = std::move(from.entries.front());
@@ -157,7 +155,7 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
     }
     if (failed_) throw *failed_;
     const auto now = Clock::now();
-    const bool fair = now - before < unfair;
+    const bool fair = now - before < unfair_slice;
     if (!fair) overslept += now - before;
     fair_slices = fair ? fair_slices + 1 : 0;
     before = now;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lockstep/base/timeouts.h"
 #include "lockstep/job/store/socket_address.h"
 #include "lockstep/job/store/tcp_socket.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 using Kind = LineFrame::Kind;
 
-constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::milliseconds grace{200};  // Time for a rank of its host to report the cause.
 
 }  // namespace
@@ -40,7 +40,7 @@ bool PeerTable::await_all(Deadline deadline, const std::function<void()>& watch)
         throw Error("connecting ranks of different hosts", failure_of(static_cast<int>(rank)));
     if (std::none_of(peers_.begin(), peers_.end(), is_missing)) return true;
     if (Clock::now() >= deadline) return false;
-    changed_.wait_until(lock, std::min(deadline, in(slice)));
+    changed_.wait_until(lock, std::min(deadline, in(wait_slice)));
     lock.unlock();
     watch();
     lock.lock();

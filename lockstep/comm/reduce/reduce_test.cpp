@@ -14,7 +14,7 @@
 
 #include "lockstep/comm/reduce/kernels.h"
 
-namespace lockstep {
+namespace lockstep::reduce_test {
 namespace {
 
 using kernels::Choose;
@@ -388,4 +388,4 @@ TEST(Reduce, IntegersWrap) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::reduce_test

@@ -13,14 +13,11 @@
 #include "lockstep/base/fixed_text.h"
 #include "lockstep/base/futex.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/timeouts.h"
 #include "lockstep/comm/core/given_up.h"
 
 namespace lockstep {
 namespace {
-
-constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds unfair{1};  // A slice that took longer is not the peers' fault.
-constexpr int enough_slices = 5;           // Before anybody is called late.
 
 void pause() {
 #if defined(__x86_64__)
@@ -126,12 +123,12 @@ void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
   for (auto before = begin;;) {
     flag.sleepers.fetch_add(1);
     const std::uint32_t seen = flag.value.load();
-    if (!flag.reached(target)) futex_wait(flag.value, seen, slice);
+    if (!flag.reached(target)) futex_wait(flag.value, seen, wait_slice);
     flag.sleepers.fetch_sub(1);
     if (flag.reached(target)) return;
 
     const auto now = Clock::now();
-    const bool fair = now - before < unfair;
+    const bool fair = now - before < unfair_slice;
     if (!fair) overslept_ += now - before;
     fair_slices = fair ? fair_slices + 1 : 0;
     before = now;

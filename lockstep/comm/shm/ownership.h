@@ -1,11 +1,11 @@
-// Reading what another core has just written, and will soon write again.
+// Reading data that another core has just written, and will soon write again.
 //
-// A plain read leaves a copy of each cache line with the reader, and the writer's next store to it
-// waits until that copy is gone: measured, stores to such lines run at 8 GB/s, where loads of lines
-// that another core owns run at 40. A reader that takes the lines over as if it were to write them
-// leaves no copies behind: once they have moved on to the last-level cache the writer's stores run
-// at 40 GB/s too. It pays where a line has one reader, and where the room that is written in turn
-// is larger than the second-level cache.
+// A plain read leaves a copy of each cache line with the reader. The writer's next store to the
+// line waits until that copy is gone. Measured: stores to such lines run at 8 GB/s, while loads of
+// lines that another core owns run at 40 GB/s. A reader that takes the lines over, as if it were to
+// write them, leaves no copies behind. Once the lines have moved on to the last-level cache, the
+// writer's stores run at 40 GB/s too. It pays where a line has one reader, and where the buffer
+// that is written in turn is larger than the second-level cache.
 //
 // Source: AMD64 Architecture Programmer's Manual, volume 3, PREFETCHW.
 

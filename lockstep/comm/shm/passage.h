@@ -1,8 +1,8 @@
 // Moves data of unregistered memory between ranks, through staging buffers that stay in cache.
 //
-// Data moves in chunks. Each rank writes its part of a chunk into its staging buffer, all meet, and
-// each reads its data from the buffers of the others. While one chunk is read, the next one is
-// written. In an all_reduce every rank combines its slice of a chunk in between.
+// Data moves in chunks. Each rank writes its part of a chunk into its staging buffer. After a
+// rendezvous each reads its data from the buffers of the others. While one chunk is read, the next
+// one is written. In an all_reduce every rank combines its slice of a chunk in between.
 //
 // No rank overwrites data that another one still reads. When a rank writes a chunk, it has met all
 // others since the chunk two before was ready (three before, in an all_reduce). Every rank reads a

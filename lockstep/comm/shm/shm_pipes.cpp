@@ -5,10 +5,11 @@
 
 #include <chrono>
 
+#include "lockstep/base/timeouts.h"
+
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::microseconds while_opening{200};  // An offered pipe comes soon.
 
 }  // namespace
@@ -53,10 +54,11 @@ Pipe* ShmPipes::from(int peer) {
 }
 
 void ShmPipes::await(std::uint32_t seen) {
-  meeting_.await_doorbell(seen, opening_ > 0 ? std::chrono::nanoseconds(while_opening) : slice);
+  meeting_.await_doorbell(seen,
+                          opening_ > 0 ? std::chrono::nanoseconds(while_opening) : wait_slice);
   // Limited by time: the bell may ring constantly, for messages of other ranks.
   const auto now = Clock::now().time_since_epoch().count();
-  if (now - looked_ < std::chrono::nanoseconds(slice).count() && meeting_.doorbell() != seen)
+  if (now - looked_ < std::chrono::nanoseconds(wait_slice).count() && meeting_.doorbell() != seen)
     return;
   looked_ = now;
   throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, peers_->number(rank_)));

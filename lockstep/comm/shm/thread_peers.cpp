@@ -10,15 +10,17 @@
 #include <new>
 #include <numeric>
 
+#include "lockstep/base/timeouts.h"
+
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds slice{20};
-constexpr std::size_t page = 4096;
+constexpr std::size_t page_size = 4096;
 
 SharedMemory zeros(std::size_t bytes) {
-  const std::size_t whole = (bytes + page - 1) / page * page;
-  auto* memory = whole < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(page, whole));
+  const std::size_t whole = (bytes + page_size - 1) / page_size * page_size;
+  auto* memory =
+      whole < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(page_size, whole));
   if (memory == nullptr)
     throw Error(Fault::system, fmt::format("there are no {} bytes of memory", bytes));
   std::memset(memory, 0, whole);
@@ -85,7 +87,7 @@ SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t bytes, Dead
       throw Error(Fault::timeout, fmt::format("no rank offered {}", key));
     give_up();
     std::unique_lock lock(team_->mutex_);
-    if (!team_->offers_.contains(key)) team_->offered_.wait_for(lock, slice);
+    if (!team_->offers_.contains(key)) team_->offered_.wait_for(lock, wait_slice);
   }
 }
 

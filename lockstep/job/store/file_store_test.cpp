@@ -17,7 +17,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::file_store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -181,4 +181,4 @@ TEST_F(FileStoreFile, WritersThatAreKilledLeaveWholeValuesAndNoLock) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::file_store_test

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/in_process_store.h"
 
-namespace lockstep {
+namespace lockstep::foreign_store_test {
 namespace {
 
 class ForeignStore : public testing::Test {
@@ -52,4 +52,4 @@ TEST_F(ForeignStore, AnAddressThatIsNoneIsRefusedBeforeAnybodyIsAsked) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::foreign_store_test

@@ -18,8 +18,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds handshake_limit{6'000};  // More than the server's own.
-constexpr std::chrono::milliseconds first_pause{10};
+constexpr std::chrono::milliseconds joining_limit{6'000};  // More than the server's own.
+constexpr std::chrono::milliseconds first_retry_pause{10};
 constexpr std::chrono::milliseconds longest_pause{500};
 
 bool ready_for(int socket, short events, Deadline deadline) {
@@ -66,7 +66,7 @@ void shake_hands(int socket, ClientHandshake& handshake, Deadline deadline) {
 FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
                            const std::optional<JobToken>& token, Channel channel, Deadline deadline,
                            std::string& why) {
-  const Deadline limit = std::min(deadline, in(handshake_limit));
+  const Deadline limit = std::min(deadline, in(joining_limit));
   try {
     FileDescriptor socket = connect_to(address, limit);
     ClientHandshake handshake(member, token, make_nonce(), channel);
@@ -84,7 +84,7 @@ FileDescriptor join_store(const TcpStoreOptions& options, const std::string& ser
   std::string why = "no time was left";
   try {
     const std::vector<SocketAddress> addresses = resolve(options.host, options.port);
-    auto pause = first_pause;
+    auto pause = first_retry_pause;
     do {
       for (const SocketAddress& address : addresses)
         if (FileDescriptor socket =

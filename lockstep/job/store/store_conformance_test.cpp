@@ -20,7 +20,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep {
+namespace lockstep::store_conformance_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -275,4 +275,4 @@ TYPED_TEST(StoreConformance, PrefixesKeepTwoUsersApart) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::store_conformance_test

@@ -26,7 +26,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds last_look{1};  // wait() may overrun by this when the server hangs.
+constexpr std::chrono::seconds last_answer{1};  // wait() may overrun by this when the server hangs.
 
 }  // namespace
 
@@ -216,7 +216,7 @@ std::string TcpStore::wait(std::string_view key, Deadline deadline) {
   std::optional<Connection::Answer> answer;
   if (deadline > start) answer = ask(StoreRequest::Kind::wait, deadline);
   // Returns an existing value even if the server's answer takes longer than the deadline.
-  if (!answer) answer = ask(StoreRequest::Kind::find, in(last_look));
+  if (!answer) answer = ask(StoreRequest::Kind::find, in(last_answer));
   if (!answer || answer->kind != StoreReply::Kind::value) throw_wait_timeout(key, start);
   return std::move(answer->bytes);
 }

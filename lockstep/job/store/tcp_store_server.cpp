@@ -31,13 +31,13 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t max_strangers = 64;  // Limit of connections in the handshake.
+constexpr std::size_t most_strangers = 64;  // Limit of connections in the handshake.
 // Reading from a client pauses at this many unsent bytes of replies.
 constexpr std::size_t pause_bytes = std::size_t{1} << 20;
 // A client with this many unsent bytes is closed; its ended waits add replies.
 constexpr std::size_t max_output_bytes = std::size_t{8} << 20;
 constexpr std::chrono::seconds log_interval{10};
-constexpr std::chrono::milliseconds accept_pause{100};
+constexpr std::chrono::milliseconds listening_pause{100};
 
 struct Connection {
   FileDescriptor socket;
@@ -201,7 +201,7 @@ void TcpStoreServer::Loop::accept_some() {
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       if (make_room()) continue;
       watch(listener_.get(), listener_id, 0, EPOLL_CTL_MOD);
-      accept_again_ = in(accept_pause);
+      accept_again_ = in(listening_pause);
       return;
     } else if (errno != ECONNABORTED && errno != EINTR) {
       return;
@@ -224,7 +224,7 @@ bool TcpStoreServer::Loop::make_room() {
 }
 
 void TcpStoreServer::Loop::welcome(FileDescriptor socket) {
-  if (strangers_.size() == max_strangers) drop_stranger("too many are in the handshake");
+  if (strangers_.size() == most_strangers) drop_stranger("too many are in the handshake");
   const Id id = next_id_++;
   tune_stream(socket.get());
   ServerHandshake handshake(options_.job, options_.token, make_nonce());

@@ -37,7 +37,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/store_rig.h"
 
-namespace lockstep {
+namespace lockstep::tcp_store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -543,4 +543,4 @@ TEST_F(StoreServer, LargeValuesOfManyThreadsCrossOneConnection) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::tcp_store_test

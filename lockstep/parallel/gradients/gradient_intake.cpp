@@ -25,6 +25,14 @@ void require_takeable(const std::string& name, at::Tensor& gradient, c10::Device
   throw Error(Fault::unsupported, problem);
 }
 
+// Autograd has made no such gradient: it was put there.
+void require_shape(const std::string& name, const at::Tensor& gradient,
+                   const at::Tensor& parameter) {
+  require(gradient.sizes() == parameter.sizes(), [&] {
+    return "the gradient of parameter " + name + " has another shape than the parameter";
+  });
+}
+
 }  // namespace
 
 GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
@@ -101,6 +109,7 @@ void GradientIntake::finish_bucket() {
     if (progress_.is_taken(i)) continue;
     at::Tensor none;  // While another reducer averages it, it is not ours to read.
     at::Tensor& gradient = hooks_.is_in_charge(i) ? parameters_[i].second.mutable_grad() : none;
+    if (gradient.defined()) require_shape(parameters_[i].first, gradient, parameters_[i].second);
     note(i, sink_->take_left_out(i, gradient));
   }
   sink_->start(progress_.next());

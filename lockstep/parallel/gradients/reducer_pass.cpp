@@ -76,9 +76,14 @@ void Reducer::finish_pass(BackwardPass& pass) {
   count_step(groups_.own);
 }
 
-// Ranks without input left learn that a pass is about to be averaged.
+// Ranks without input left learn that a pass is about to be averaged. All ranks see its Errors.
 void Reducer::announce() {
-  if (join_ != nullptr) join_->exchange(Join::Step::average_gradients);
+  if (join_ == nullptr) return;
+  try {
+    join_->exchange(Join::Step::average_gradients);
+  } catch (const Error& error) {
+    throw AgreedError(error);
+  }
 }
 
 // LibTorch has ended the pass. One that has not reported was cut short by an exception.
