@@ -147,7 +147,7 @@ void LocalRanks::end_after(const Failure& failure) {
 
 void LocalRanks::end(int signal, std::chrono::milliseconds patience) {
   if (termination_.killed()) return;
-  termination_.terminate(patience);
+  termination_.begin_grace(patience);
   processes_.tell_all(signal);
 }
 

@@ -11,7 +11,7 @@ void Termination::begin(std::chrono::milliseconds time) {
   deadline_ = in(time);
 }
 
-void Termination::terminate(std::chrono::milliseconds grace) {
+void Termination::begin_grace(std::chrono::milliseconds grace) {
   check(!killed(), "the ranks have been killed already");
   next_ = Step::kill;
   deadline_ = in(grace);

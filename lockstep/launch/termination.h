@@ -24,7 +24,7 @@ class Termination {
 
   // The ranks get a signal; Step::kill is due after `grace`, which may be endless. Not after
   // kill().
-  void terminate(std::chrono::milliseconds grace);
+  void begin_grace(std::chrono::milliseconds grace);
 
   // The ranks get SIGKILL; Step::give_up is due after time_to_die.
   void kill();
@@ -32,7 +32,7 @@ class Termination {
   bool begun() const { return next_ != Step::none; }
   bool killed() const { return next_ == Step::give_up; }
 
-  // The latest terminate()'s, and whether it lasts; an endless one does not.
+  // The latest begin_grace()'s, and whether it lasts; an endless one does not.
   std::chrono::milliseconds grace() const { return grace_; }
   bool in_grace(Clock::time_point now) const;
 

@@ -25,7 +25,7 @@ TEST(Termination, GoesFromTheTimeToEndOverTheGracePeriodToSigkill) {
   EXPECT_EQ(termination.due(Clock::now() + hour), Step::none);
   EXPECT_EQ(termination.due(Clock::now() + 3 * hour), Step::terminate);
 
-  termination.terminate(2 * hour);
+  termination.begin_grace(2 * hour);
   EXPECT_EQ(termination.grace(), 2 * hour);
   EXPECT_TRUE(termination.in_grace(Clock::now() + hour));
   EXPECT_FALSE(termination.in_grace(Clock::now() + 3 * hour));
@@ -41,15 +41,15 @@ TEST(Termination, GoesFromTheTimeToEndOverTheGracePeriodToSigkill) {
 
 TEST(Termination, ASecondSignalHasItsOwnGracePeriod) {
   Termination termination;
-  termination.terminate(hour);
-  termination.terminate(milliseconds(0));
+  termination.begin_grace(hour);
+  termination.begin_grace(milliseconds(0));
   EXPECT_EQ(termination.grace(), milliseconds(0));
   EXPECT_EQ(termination.due(Clock::now()), Step::kill);
 }
 
 TEST(Termination, AnEndlessGracePeriodIsNeverOver) {
   Termination termination;
-  termination.terminate(milliseconds::max());
+  termination.begin_grace(milliseconds::max());
   EXPECT_EQ(termination.deadline(), no_deadline);
   EXPECT_EQ(termination.due(Clock::now() + hour), Step::none);
   EXPECT_FALSE(termination.in_grace(Clock::now()));
