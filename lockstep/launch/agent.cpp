@@ -24,11 +24,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time for the kernel to end a killed process; a process that is stuck in the kernel never ends.
-constexpr std::chrono::milliseconds time_to_die = 5s;
-
-// The same between attempts, where other hosts take 3 s of silence for the loss of this one.
-// Processes that are left then are ended at the end of the job.
+// As time_to_die, but between attempts, where other hosts take 3 s of silence for the loss of this
+// one. Processes that are left then are ended at the end of the job.
 constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 
 // Time for ranks to end once the job is over without them. The other hosts are ending too, or the
@@ -121,8 +118,8 @@ void Agent::turn() {
   if (ranks_) ranks_->serve(entries);
   if (entries[0].revents != 0) read_signals();
   if (ranks_) ranks_->act_on_deadlines();
-  if (ranks_ && ranks_->ending() && !reported_) report_failure();
-  if (ranks_ && ranks_->running() == 0 && !ranks_->lingering() && !concluded_) conclude();
+  if (ranks_ && ranks_->ending() && attempt_ < Attempt::reported) report_failure();
+  if (attempt_ != Attempt::concluded && ranks_->running() == 0 && !ranks_->lingering()) conclude();
   if (exit_code_) return;
   for (const Order& order : rendezvous_.serve(entries)) obey(order);
 }
@@ -160,8 +157,8 @@ void Agent::start(const Round& round) {
   output_.begin_attempt(round.job_id, round.attempt);
   if (const std::string file = output_.error_file(0); !file.empty())
     output_.say(fmt::format("files of the ranks are in {}", attempt_folder(file)));
-  concluded_ = reported_ = preempting_ = false;
   ended_because_.reset();
+  attempt_ = Attempt::running;
   ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
 }
 
@@ -173,8 +170,8 @@ void Agent::say_pause(const StartLater& order) {
 void Agent::end(const EndRanks& order) {
   ended_because_ = order;
   if (!ranks_) return;
-  if (concluded_) return rendezvous_.all_gone(ranks_->round().attempt);
-  reported_ = true;  // Later failures are consequences of this one.
+  if (attempt_ == Attempt::concluded) return rendezvous_.all_gone(ranks_->round().attempt);
+  attempt_ = Attempt::reported;  // Later failures are consequences of this one.
   if (ranks_->ending()) return;
   if (order.failure) return ranks_->end_after(*order.failure);
   output_.say(fmt::format("{}: ending the ranks", order.why));
@@ -190,26 +187,27 @@ void Agent::finish(const EndJob& order) {
 
 // Makes other hosts end their ranks, too. More may become known of the failure later.
 void Agent::report_failure() {
-  if (ranks_->round().nodes == 1 || !ranks_->first_failure()) return;
-  report(Outcome::failed, ranks_->exit_code());
+  if (ranks_->round().nodes == 1 || !ranks_->result().first_failure()) return;
+  report(Outcome::failed, ranks_->result().exit_code());
 }
 
 void Agent::report(Outcome outcome, int exit_code) {
-  reported_ = true;
+  attempt_ = std::max(attempt_, Attempt::reported);
   rendezvous_.report(ranks_ ? ranks_->round().attempt : -1, outcome, exit_code,
-                     outcome == Outcome::failed ? ranks_->first_failure() : std::nullopt);
+                     outcome == Outcome::failed ? ranks_->result().first_failure() : std::nullopt);
 }
 
 void Agent::conclude() {
-  concluded_ = true;
+  const bool reported = attempt_ == Attempt::reported;
+  attempt_ = Attempt::concluded;
   end_descendants(time_to_sweep);  // Processes that the ranks started.
-  const Outcome outcome = ranks_->outcome();
-  const auto& first = ranks_->first_failure();
+  const Outcome outcome = ranks_->result().outcome();
+  const auto& first = ranks_->result().first_failure();
   const bool knows_better = first && ranks_->is_local(first->rank);
-  if (outcome == Outcome::failed && (knows_better || !reported_))
-    report(outcome, ranks_->exit_code());
-  else if (!reported_)
-    report(outcome, outcome == Outcome::preempted ? exit_preempted : ranks_->exit_code());
+  if (outcome == Outcome::failed && (knows_better || !reported))
+    report(outcome, ranks_->result().exit_code());
+  else if (!reported)
+    report(outcome, outcome == Outcome::preempted ? exit_preempted : ranks_->result().exit_code());
   rendezvous_.all_gone(ranks_->round().attempt);
   if (leaving_ && !exit_code_) finish({128 + *stopped_by_, "", std::nullopt});
 }
@@ -229,9 +227,9 @@ void Agent::on_signal(int signal) {
           fmt::format("{}: no rank has a handler for it, so none gets it", signal_name(signal)));
     return;
   }
-  const bool may_be_news = signal == SIGTERM && !preempting_ && ranks_ && !ranks_->ending();
+  const bool may_be_news = signal == SIGTERM && attempt_ == Attempt::running && !ranks_->ending();
   if (may_be_news && ranks_->expect_preemption()) {
-    preempting_ = true;
+    attempt_ = Attempt::preempting;
     ranks_->pass_on(signal);
     output_.say("SIGTERM: the ranks are told to make room; a second one ends them");
     return;
@@ -249,7 +247,8 @@ void Agent::on_stop_signal(int signal) {
   }
   stopped_by_ = signal;
   // A failure that came first decides how the job ends; the signal only forbids a restart.
-  if (ranks_ && !reported_ && ranks_->first_failure()) report(Outcome::failed, ranks_->exit_code());
+  if (attempt_ < Attempt::reported && ranks_->result().first_failure())
+    report(Outcome::failed, ranks_->result().exit_code());
   // A host that is taken from an elastic job leaves it; the host with the store ends the job
   // instead.
   const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
@@ -257,22 +256,22 @@ void Agent::on_stop_signal(int signal) {
   if (ranks_ && !ranks_->ending() && ranks_->running() > 0)
     ranks_->end(signal == SIGINT ? SIGINT : SIGTERM, options_.shutdown_timeout);
   report(leaving_ ? Outcome::left : Outcome::stopped, 128 + signal);
-  if (leaving_ && concluded_) finish({128 + signal, "", std::nullopt});
+  if (leaving_ && attempt_ == Attempt::concluded) finish({128 + signal, "", std::nullopt});
 }
 
 // Returns this host's own record of the failure if the rank was here: it says more than the first
 // report.
 Failure Agent::better_known(const Failure& failure) const {
-  const bool here = ranks_ && ranks_->first_failure() &&
-                    ranks_->first_failure()->rank == failure.rank && ranks_->is_local(failure.rank);
-  return here ? *ranks_->first_failure() : failure;
+  if (!ranks_ || !ranks_->is_local(failure.rank)) return failure;
+  const auto& first = ranks_->result().first_failure();
+  return first && first->rank == failure.rank ? *first : failure;
 }
 
 void Agent::say_failure(const Failure& failure) {
   const bool attached = !ranks_ || ranks_->was_attached(failure);
   output_.say(attached ? describe(failure) : describe_end(failure), Level::error);
   output_.say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
-                             ranks_ ? ranks_->noticed_after() : 0ms),
+                             ranks_ ? ranks_->result().noticed_after() : 0ms),
               Level::error);
 }
 
@@ -286,7 +285,7 @@ std::string Agent::say_why_ended() {
 }
 
 void Agent::say_why(const EndJob& order) {
-  if (ranks_ && ranks_->start_error() != 0) return;  // It has been logged.
+  if (ranks_ && ranks_->result().start_error() != 0) return;  // It has been logged.
   const Level level = *exit_code_ == 0 ? Level::info : Level::error;
   if (order.failure)
     say_failure(better_known(*order.failure));
@@ -298,7 +297,7 @@ void Agent::say_why(const EndJob& order) {
   else if (!ranks_)
     output_.say("the job has ended without this host, which was one too many");
   if (*exit_code_ == 0) return;
-  const std::vector<int> others = ranks_ ? ranks_->also_failed() : std::vector<int>{};
+  const std::vector<int> others = ranks_ ? ranks_->result().also_failed() : std::vector<int>{};
   output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +
                   fmt::format("exit code {}", *exit_code_),
               level);
@@ -311,9 +310,9 @@ JobStatus Agent::status() const {
   status.agent_pid = ::getpid();
   status.host = host_name();
   status.seconds = seconds_since(start_);
-  status.state = !ranks_ || concluded_ ? rendezvous_.state()
-                 : ranks_->ending()    ? "ending"
-                                       : "running";
+  status.state = attempt_ == Attempt::concluded ? rendezvous_.state()
+                 : ranks_->ending()             ? "ending"
+                                                : "running";
   if (!ranks_) return status;
   const Round& round = ranks_->round();
   status.job_id = round.job_id;

@@ -37,6 +37,14 @@ class Agent {
   int run();
 
  private:
+  // State of the latest attempt; it only moves on.
+  enum class Attempt {
+    running,
+    preempting,  // A stop signal was passed on to the ranks as a preemption notice.
+    reported,    // The rendezvous knows, or has said itself, why the ranks end.
+    concluded,   // It also knows that all ranks have ended; also before the first attempt.
+  };
+
   // One turn of the loop: waits for an event, and acts on it.
   void turn();
   void write_what_is_left();
@@ -76,13 +84,8 @@ class Agent {
   std::optional<StatusService> status_service_;
   // Ranks of the latest attempt.
   std::optional<LocalRanks> ranks_;
-  // The rendezvous knows that all ranks of the latest attempt have ended.
-  bool concluded_ = true;
-  // The rendezvous knows that a rank of the latest attempt failed.
-  bool reported_ = false;
+  Attempt attempt_ = Attempt::concluded;
   std::optional<EndRanks> ended_because_;  // Why the latest attempt was ended.
-  // A stop signal was passed on to the ranks as a preemption notice.
-  bool preempting_ = false;
   // Signal that ends the job, or this host's part in it.
   std::optional<int> stopped_by_;
   // `stopped_by_` ends this host's part only.

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/local_ranks.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <set>
 #include <utility>
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/ranges.h"
 #include "lockstep/job/agent_line.h"
-#include "lockstep/launch/environment.h"
+#include "lockstep/launch/rank_starter.h"
 #include "lockstep/launch/signals.h"
 
 namespace lockstep {
@@ -29,33 +22,6 @@ using namespace std::chrono_literals;
 // itself. Afterwards it is told to end.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
-// Time for the kernel to end a killed process; a process that is stuck in the kernel never ends.
-constexpr std::chrono::milliseconds time_to_die = 5s;
-
-// Each needs a descriptor until its program runs.
-constexpr std::size_t most_starting = 32;
-
-std::pair<FileDescriptor, FileDescriptor> make_socket_pair() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-FileDescriptor open_dev_null() {
-  FileDescriptor fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno("/dev/null");
-  return fd;
-}
-
-int code_of(const Failure& failure) {
-  return failure.signal ? 128 + *failure.signal : failure.exit_code.value_or(0);
-}
-
-// True when no more will become known of the failure.
-bool is_complete(const Failure& failure) {
-  return failure.signal || failure.exit_code || failure.fault;
-}
-
 }  // namespace
 
 LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const BindingPlan& binding,
@@ -64,75 +30,20 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
       round_(round),
       binding_(binding),
       output_(output),
-      page_(JobPage::create(options.nproc_per_node, round.job_id, round.world_size)),
-      switchboard_(page_.descriptor()),
-      patience_(options.shutdown_timeout) {
+      pages_(options.nproc_per_node, round),
+      switchboard_(pages_.own_descriptor()) {
   if (!round.store.empty()) switchboard_.publish(job_token_key, share_job_token(token));
-  static const int open_files = raise_open_files();
-  std::deque<Process> starting;
-  for (int rank = 0; rank < options_.nproc_per_node && start_error_ == 0; ++rank) {
-    if (starting.size() == most_starting) wait_for(starting);
-    starting.push_back(start_rank(rank, open_files));
+  RankStarter starter(options_, round_, binding_, output_);
+  for (int rank = 0; rank < options_.nproc_per_node && starter.error() == 0; ++rank) {
+    StartedRank started = starter.start(rank);
+    switchboard_.connect(std::move(started.socket));
+    processes_.add(started.pid);
+    error_files_.push_back(std::move(started.error_file));
   }
-  while (!starting.empty()) wait_for(starting);
-  if (start_error_ != 0) kill_all();
-}
-
-// Waits for the first one and closes its descriptor for that.
-void LocalRanks::wait_for(std::deque<Process>& starting) {
-  const int error_number = starting.front().wait_for_exec();
-  starting.pop_front();
-  if (error_number == 0 || start_error_ != 0) return;
-  output_.say(fmt::format("{}: {}", options_.program, std::strerror(error_number)), Level::error);
-  start_error_ = error_number == ENOENT ? exit_not_found : exit_not_executable;
-}
-
-Process LocalRanks::start_rank(int local_rank, int open_files) {
-  auto [socket, socket_of_rank] = make_socket_pair();
-  const FileDescriptor nothing = open_dev_null();
-  const RankBinding& bound = binding_.ranks[static_cast<std::size_t>(local_rank)];
-  // A terminal would stop a rank that reads from it, because no rank is in the foreground. After a
-  // restart, input that an earlier attempt has read is gone.
-  const bool keeps_stdin =
-      number(local_rank) == 0 && round_.attempt == 0 && ::isatty(STDIN_FILENO) == 0;
-  const Output::Ends ends = output_.add(number(local_rank), local_rank);
-  ErrorFile error_file(output_.error_file(local_rank));
-
-  RankPlace place;
-  place.local_rank = local_rank;
-  place.local_world_size = options_.nproc_per_node;
-  place.round = round_;
-  place.max_restarts = options_.max_restarts;
-  place.error_file = error_file.path();
-  place.agent_fd = socket_of_rank.get();
-  place.threads = bound.threads;
-  place.columns = output_.columns(number(local_rank));
-
-  std::vector<int> inherited{socket_of_rank.get()};
-  if (error_file.descriptor() >= 0) inherited.push_back(error_file.descriptor());
-  Process process({.program = options_.program,
-                   .arguments = options_.arguments,
-                   .environment = environment_of(place, environ),
-                   .in = keeps_stdin ? STDIN_FILENO : nothing.get(),
-                   .out = ends.out.get(),
-                   .err = ends.err.get(),
-                   .inherited = inherited,
-                   .cpus = bound.cpus,
-                   .memory_nodes = bound.memory_nodes,
-                   .open_files = open_files});
-  switchboard_.connect(std::move(socket));
-  ranks_.push_back({.pid = process.pid(), .error_file = std::move(error_file)});
-  ++running_;
-  if (options_.verbose) say_where(local_rank, process.pid());
-  return process;
-}
-
-void LocalRanks::say_where(int local_rank, pid_t pid) const {
-  const RankBinding& bound = binding_.ranks[static_cast<std::size_t>(local_rank)];
-  const char* users_threads = std::getenv("OMP_NUM_THREADS");
-  output_.say(fmt::format("rank {}: pid {}, {}, OMP_NUM_THREADS={}", number(local_rank), pid,
-                          bound.cpus.empty() ? "not bound" : "cores " + as_ranges(bound.cpus),
-                          users_threads ? users_threads : std::to_string(bound.threads)));
+  starter.wait();
+  if (starter.error() == 0) return;
+  result_.fail_to_start(starter.error());
+  kill_all();
 }
 
 void LocalRanks::serve(const std::vector<pollfd>& entries) {
@@ -140,8 +51,7 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
   auto fd = switchboard_.take(session_page_key);
   if (!fd) return;
   try {
-    JobPage page = JobPage::attach(std::move(*fd));
-    if (page.slots() == round_.world_size) session_page_.emplace(std::move(page));
+    pages_.use_session_page(std::move(*fd));
   } catch (const Error& error) {  // A rank's message must not end its agent.
     output_.say(
         fmt::format("a job page that no rank of ours has made is not used: {}", error.what()));
@@ -149,88 +59,70 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
 }
 
 Deadline LocalRanks::deadline() const {
-  if (running_ == 0) return lingering() ? std::min(kill_at_, in(50ms)) : no_deadline;
-  return std::min({terminate_at_, kill_at_, give_up_at_});
+  if (running() > 0) return termination_.deadline();
+  return lingering() ? std::min(termination_.deadline(), in(50ms)) : no_deadline;
 }
 
 bool LocalRanks::lingering() const {
-  if (kill_at_ == no_deadline || Clock::now() >= kill_at_) return false;
-  return std::any_of(ranks_.begin(), ranks_.end(),
-                     [](const Rank& rank) { return rank.told && ::kill(-rank.pid, 0) == 0; });
+  return running() == 0 && termination_.in_grace(Clock::now()) && processes_.have_left_some();
 }
 
 void LocalRanks::act_on_deadlines() {
-  if (running_ == 0) return;
-  const auto now = Clock::now();
-  if (now >= terminate_at_) end(SIGTERM, patience_);
-  if (now >= kill_at_) {
-    output_.say(fmt::format("{} did not end within {:g} s of being told to: killed",
-                            names_of_left(), std::chrono::duration<double>(patience_).count()),
-                Level::error);
-    kill_all();
-  }
-  if (now >= give_up_at_) {
-    output_.say(fmt::format("{} cannot be killed: left behind", names_of_left()), Level::error);
-    for (Rank& rank : ranks_) rank.ended = true;
-    running_ = 0;
+  if (running() > 0) act_on(termination_.due(Clock::now()));
+}
+
+void LocalRanks::act_on(Termination::Step step) {
+  switch (step) {
+    case Termination::Step::none:
+      return;
+    case Termination::Step::terminate:
+      return end(SIGTERM, options_.shutdown_timeout);
+    case Termination::Step::kill:
+      output_.say(
+          fmt::format("{} did not end within {:g} s of being told to: killed", names_of_left(),
+                      std::chrono::duration<double>(termination_.grace()).count()),
+          Level::error);
+      return kill_all();
+    case Termination::Step::give_up:
+      output_.say(fmt::format("{} cannot be killed: left behind", names_of_left()), Level::error);
+      return processes_.leave_behind();
   }
 }
 
 // A rank is reaped only after its failure is in the job page: until then its pid is its own.
 void LocalRanks::reap() {
-  siginfo_t end{};
-  while (::waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0) {
-    const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const Rank& candidate) {
-      return candidate.pid == end.si_pid && !candidate.ended;
-    });
-    if (rank != ranks_.end()) on_end(static_cast<int>(rank - ranks_.begin()), end);
-    ::waitpid(end.si_pid, nullptr, 0);
-    end = {};
-  }
-}
-
-// Returns the rank's last activity; the caller adds how it ended.
-Failure LocalRanks::examine(int local_rank) const {
-  const Rank& rank = ranks_[static_cast<std::size_t>(local_rank)];
-  Failure failure = page().examine(slot(local_rank));
-  failure.rank = number(local_rank);
-  failure.pid = rank.pid;
-  if (failure.what.empty()) failure.what = rank.error_file.message();
-  return failure;
+  processes_.reap([this](int local_rank, const siginfo_t& end) { on_end(local_rank, end); });
 }
 
 void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
-  Rank& rank = ranks_[static_cast<std::size_t>(local_rank)];
-  rank.ended = true;
-  --running_;
-  Failure failure = examine(local_rank);
+  Failure failure = pages_.examine(local_rank, end.si_pid);
+  if (failure.what.empty())
+    failure.what = error_files_[static_cast<std::size_t>(local_rank)].message();
   const bool killed = end.si_code != CLD_EXITED;
   failure.signal = killed ? std::optional(end.si_status) : std::nullopt;
   failure.exit_code = killed ? std::nullopt : std::optional(end.si_status);
-  const bool succeeded = failure.exit_code == 0;
-  rank.preempted = failure.exit_code == exit_preempted && page().preemption_agreed();
-  rank.failed = !succeeded && !rank.preempted && !rank.told;
+  const JobPage& page = pages_.page();
+  if (failure.signal == SIGKILL && !failure.oom) failure.oom = page.oom_killed();
 
-  if (failure.signal == SIGKILL && !failure.oom) failure.oom = page().oom_killed();
-
-  if (first_ && first_->rank == failure.rank && !is_complete(*first_) && !rank.told) {
-    failure.detected_by = first_->detected_by;
-    first_ = failure;
-  }
-  if (ending_) return;
-  if (rank.failed)
+  const bool told = processes_.was_told(local_rank);
+  const bool preempted = failure.exit_code == exit_preempted && page.preemption_agreed();
+  const bool failed = failure.exit_code != 0 && !preempted && !told;
+  if (preempted) result_.preempt();
+  if (failed) result_.fail(failure);
+  if (!told) result_.complete_first(failure);
+  if (ending()) return;
+  if (failed)
     on_failure(local_rank, failure);
-  else if (!rank.preempted && page().phase(slot(local_rank)) != JobPage::Phase::finished)
+  else if (!preempted && pages_.phase(local_rank) != JobPage::Phase::finished)
     // The other ranks may be done as well, so they are not told to end. But a collective that waits
     // for this rank, now or later, must throw.
-    page().report(page().cause_of(slot(local_rank), failure));
+    pages_.report_end(local_rank, failure);
 }
 
 void LocalRanks::on_failure(int local_rank, const Failure& failure) {
-  code_of_first_end_ = code_of(failure);
-  page().report(page().cause_of(slot(local_rank), failure));
+  pages_.report_end(local_rank, failure);
   // Peers may have noticed the rank's death, and failed by it, before we could reap it.
-  std::optional<Failure> first = page().failure();
+  std::optional<Failure> first = pages_.page().failure();
   if (first && !first->fault && first->rank == failure.rank) {
     const int detected_by = first->detected_by;
     first = failure;
@@ -240,51 +132,36 @@ void LocalRanks::on_failure(int local_rank, const Failure& failure) {
 }
 
 void LocalRanks::end_after(const Failure& failure) {
-  if (ending_) return;
-  ending_ = true;
-  first_ = failure;
-  page().report(failure);
-  noticed_after_ = page().since_failure();
+  if (ending()) return;
+  pages_.page().report(failure);
+  result_.set_first(failure, pages_.page().since_failure());
   bool any_attached = false;
-  for (const int rank : left()) {
-    if (attached(rank))
+  for (const int rank : processes_.left()) {
+    if (pages_.is_attached(rank))
       any_attached = true;
     else
-      tell(ranks_[static_cast<std::size_t>(rank)], SIGTERM);
+      processes_.tell(rank, SIGTERM);
   }
-  terminate_at_ = in(any_attached ? time_to_throw : 0ms);
+  termination_.begin(any_attached ? time_to_throw : 0ms);
 }
 
 void LocalRanks::end(int signal, std::chrono::milliseconds patience) {
-  if (give_up_at_ != no_deadline) return;  // They have been killed already.
-  ending_ = true;
-  terminate_at_ = no_deadline;
-  patience_ = patience;
-  kill_at_ = in(patience);
-  for (Rank& rank : ranks_) tell(rank, signal);
+  if (termination_.killed()) return;
+  termination_.begin_grace(patience);
+  processes_.tell_all(signal);
 }
 
 void LocalRanks::kill_all() {
-  ending_ = true;
-  terminate_at_ = kill_at_ = no_deadline;
-  give_up_at_ = in(time_to_die);
-  for (Rank& rank : ranks_) tell(rank, SIGKILL);
-}
-
-// Each rank leads a process group of its own, which also holds its children.
-void LocalRanks::tell(Rank& rank, int signal) {
-  if (rank.ended || (rank.told && signal != SIGKILL)) return;
-  if (::kill(-rank.pid, signal) != 0) ::kill(rank.pid, signal);
-  ::kill(-rank.pid, SIGCONT);  // A stopped process would not act on the signal.
-  rank.told = true;
+  termination_.kill();
+  processes_.tell_all(SIGKILL);
 }
 
 bool LocalRanks::pass_on(int signal) {
   bool any = false;
-  for (const int rank : left()) {
-    const pid_t started = ranks_[static_cast<std::size_t>(rank)].pid;
+  for (const int rank : processes_.left()) {
+    const pid_t started = processes_.pid(rank);
     // Behind a shell script, for example, the process that joined the group is another one.
-    const pid_t joined = attached(rank) ? page().pid(slot(rank)) : started;
+    const pid_t joined = pages_.is_attached(rank) ? pages_.pid(rank) : started;
     for (const pid_t pid : std::set{started, joined}) {
       if (!catches(pid, signal)) continue;
       ::kill(pid, signal);
@@ -295,16 +172,10 @@ bool LocalRanks::pass_on(int signal) {
 }
 
 bool LocalRanks::expect_preemption() const {
-  const std::vector<int> ranks = left();
+  const std::vector<int> ranks = processes_.left();
   return !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), [this](int rank) {
-    return page().expects_preemption(slot(rank));
+    return pages_.expects_preemption(rank);
   });
-}
-
-// An attached rank watches the job page, or has just stopped doing so because of an exception.
-bool LocalRanks::attached(int local_rank) const {
-  const JobPage::Phase phase = page().phase(slot(local_rank));
-  return phase == JobPage::Phase::alive || phase == JobPage::Phase::abandoned;
 }
 
 bool LocalRanks::is_local(int number) const {
@@ -312,53 +183,21 @@ bool LocalRanks::is_local(int number) const {
 }
 
 bool LocalRanks::was_attached(const Failure& failure) const {
-  return !is_local(failure.rank) || attached(local_rank(failure.rank));
-}
-
-std::vector<int> LocalRanks::left() const {
-  std::vector<int> local_ranks;
-  for (std::size_t i = 0; i < ranks_.size(); ++i)
-    if (!ranks_[i].ended) local_ranks.push_back(static_cast<int>(i));
-  return local_ranks;
+  return !is_local(failure.rank) || pages_.is_attached(local_rank(failure.rank));
 }
 
 std::string LocalRanks::names_of_left() const {
-  std::vector<int> numbers = left();
-  for (int& rank : numbers) rank = number(rank);
+  std::vector<int> numbers = processes_.left();
+  for (int& rank : numbers) rank = pages_.number(rank);
   return name_of_ranks(numbers);
-}
-
-std::vector<int> LocalRanks::also_failed() const {
-  std::vector<int> numbers;
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    const int rank = number(static_cast<int>(i));
-    if (ranks_[i].failed && (!first_ || rank != first_->rank)) numbers.push_back(rank);
-  }
-  return numbers;
-}
-
-int LocalRanks::exit_code() const {
-  if (start_error_ != 0) return start_error_;
-  if (!first_) return 0;
-  // A rank that left too early with code 0 is a failure, too.
-  const int code = code_of(*first_);
-  return code != 0 ? code : code_of_first_end_;
-}
-
-Outcome LocalRanks::outcome() const {
-  if (start_error_ != 0) return Outcome::stopped;  // A restart would not help.
-  if (first_) return exit_code() == exit_preempted ? Outcome::preempted : Outcome::failed;
-  const bool preempted =
-      std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.preempted; });
-  return preempted ? Outcome::preempted : Outcome::succeeded;
 }
 
 std::vector<RankStatus> LocalRanks::status() const {
   std::vector<RankStatus> ranks;
-  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
-    RankStatus status = status_of(page(), slot(rank), session_page_ ? 0 : round_.first_rank);
-    status.pid = ranks_[static_cast<std::size_t>(rank)].pid;
-    if (ranks_[static_cast<std::size_t>(rank)].ended)
+  for (int rank = 0; rank < processes_.size(); ++rank) {
+    RankStatus status = pages_.status(rank);
+    status.pid = processes_.pid(rank);
+    if (processes_.has_ended(rank))
       status.state = "ended";
     else if (status.state == "starting" && is_stopped(status.pid))
       status.state = "stopped";

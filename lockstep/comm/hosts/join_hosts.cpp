@@ -123,6 +123,29 @@ std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
   return remote;
 }
 
+// Fills in the ranks of the job, where they are, and how they share memory.
+void describe_job(HostsContext& context, const BackendChoice& choice, const RollCall& roll,
+                  const std::shared_ptr<HostSession>& session) {
+  context.backend = choice.name;
+  context.job = std::make_shared<HostPeers>(session);
+  context.places = choice.places;
+  context.shares_memory = choice.shares_memory;
+  for (const RankCard& card : roll.cards)
+    context.ranks.push_back({card.rank, card.host, card.pid, card.address});
+}
+
+// Connects this rank to all remote ranks, and makes it pass on failures to them.
+void connect_hosts(HostsContext& context, const std::shared_ptr<HostSession>& session, int me,
+                   Deadline deadline) {
+  context.lines->connect(remote_ranks(context, me), deadline, [&] {
+    session->throw_if_peer_lost("init_process_group: connecting to the ranks of other hosts");
+  });
+  std::vector<bool> is_here;
+  for (const int place : context.places)
+    is_here.push_back(place == context.places[static_cast<std::size_t>(me)]);
+  context.news = std::make_unique<FailureNews>(session, *context.lines, is_here);
+}
+
 }  // namespace
 
 std::string backend_asked_for(const InitOptions& options) {
@@ -178,26 +201,14 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
 
   joined.why += fmt::format("; by {} {}", interface.name, interface.address);
   failures->open(joined.session);
-  context->backend = choice.name;
-  context->job = std::make_shared<HostPeers>(joined.session);
-  context->places = choice.places;
-  context->shares_memory = choice.shares_memory;
-  for (const RankCard& card : roll.cards)
-    context->ranks.push_back({card.rank, card.host, card.pid, card.address});
+  describe_job(*context, choice, roll, joined.session);
   context->engine = {.engine = &open_engine(choice.engine),
                      .world_size = who.world_size,
                      .interface = interface,
                      .store = store.store,
                      .world = world_for(choice.engine, who, options),
                      .keys = keys + "engine/"};
-  context->lines->connect(remote_ranks(*context, who.rank), deadline, [&] {
-    joined.session->throw_if_peer_lost(
-        "init_process_group: connecting to the ranks of other hosts");
-  });
-  std::vector<bool> is_here;
-  for (const int place : choice.places)
-    is_here.push_back(place == choice.places[static_cast<std::size_t>(who.rank)]);
-  context->news = std::make_unique<FailureNews>(joined.session, *context->lines, is_here);
+  connect_hosts(*context, joined.session, who.rank, deadline);
   joined.context = std::move(context);
   return joined;
 }

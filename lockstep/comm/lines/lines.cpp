@@ -40,16 +40,16 @@ void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
   for (auto pause = first_pause; Clock::now() < deadline;
        pause = std::min(2 * pause, longest_pause)) {
     for (const auto& [rank, address] : addresses) {
-      if (loop_->has_line(rank)) continue;
+      if (loop_->peers().has_line(rank)) continue;
       watch();
       loop_->try_to_connect(rank, address, deadline);
     }
-    if (loop_->await_lines(std::min(deadline, in(pause)), watch)) return;
+    if (loop_->peers().await_all(std::min(deadline, in(pause)), watch)) return;
   }
   std::string missing;
   int count = 0;
   for (const RemoteRank& remote : ranks) {
-    if (loop_->is_up(remote.rank)) continue;
+    if (loop_->peers().is_up(remote.rank)) continue;
     ++count;
     missing +=
         fmt::format("{}rank {} (pid {} on {}, {}): {}", missing.empty() ? "" : "; ", remote.rank,
@@ -62,10 +62,10 @@ void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
 
 void Lines::tell_failure(const Failure& failure) {
   const std::string bytes = encode_failure(failure);
-  loop_->send_to_all({.kind = LineFrame::Kind::failure, .bytes = bytes});
+  loop_->peers().send_to_all({.kind = LineFrame::Kind::failure, .bytes = bytes});
 }
 
-void Lines::finish() { loop_->finish(); }
+void Lines::finish() { loop_->peers().finish(); }
 
 std::shared_ptr<LineGroup> Lines::open(const std::string& name, std::vector<int> world_ranks) {
   const std::shared_ptr<GroupLines> group = loop_->open(name, world_ranks);

@@ -49,25 +49,16 @@ void Lines::Loop::fail() {
   const Error error(Fault::system, fmt::format("the thread of rank {}'s lines failed: {}",
                                                options_.member.rank, text_of_current()));
   log(LogLevel::error, error.what());
-  std::vector<std::shared_ptr<GroupLines>> groups;
-  {
-    const std::lock_guard lock(mutex_);
-    failed_ = error;
-    for (const auto& [id, group] : groups_) groups.push_back(group);
-  }
-  changed_.notify_all();
-  for (const auto& group : groups) group->fail(error);
+  peers_.fail(error);
+  groups_.fail(error);
 }
 
 // Waits, for a limited time, until all data was sent and read. A socket closed before the peer has
 // closed its own answers later data with a reset, which drops data on its way.
 void Lines::Loop::leave() {
   std::vector<Leaving> all;
-  for (auto& [rank, line] : open_lines()) all.push_back({line});
-  const Deadline deadline = [this] {
-    const std::lock_guard lock(mutex_);
-    return in(finished_ ? finished_linger : linger);
-  }();
+  for (auto& [rank, line] : peers_.open_lines()) all.push_back({line});
+  const Deadline deadline = in(peers_.has_finished() ? finished_linger : linger);
   while (!all.empty() && Clock::now() < deadline) {
     std::vector<pollfd> entries;
     for (Leaving& leaving : all) {

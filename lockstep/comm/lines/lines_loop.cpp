@@ -11,7 +11,6 @@
 #include "lockstep/base/bare_text.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/poll_until.h"
-#include "lockstep/base/timeouts.h"
 #include "lockstep/job/store/join_store.h"
 #include "lockstep/job/store/socket_address.h"
 #include "lockstep/job/store/tcp_socket.h"
@@ -34,7 +33,8 @@ FileDescriptor listen_on(const SocketAddress& address, const std::string& host) 
 Lines::Loop::Loop(Options options)
     : options_(std::move(options)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      peers_(static_cast<std::size_t>(options_.member.world_size)) {
+      peers_(options_.member.rank, options_.member.world_size),
+      groups_([this] { wake(); }) {
   if (!wake_) throw_errno("eventfd");
   require_member(options_.member);
   const SocketAddress address = numeric_address(options_.listen_on, 0);
@@ -60,15 +60,7 @@ void Lines::Loop::stop() {
 }
 
 void Lines::Loop::expect(const std::vector<RemoteRank>& ranks) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (const RemoteRank& remote : ranks) {
-      require(remote.rank >= 0 && remote.rank < options_.member.world_size &&
-                  remote.rank != options_.member.rank,
-              "a line is to another rank of the job");
-      peers_[static_cast<std::size_t>(remote.rank)].remote = remote;
-    }
-  }
+  peers_.expect(ranks);
   wake();  // A rank may have been lost already.
 }
 
@@ -84,84 +76,18 @@ void Lines::Loop::try_to_connect(int rank, const SocketAddress& address, Deadlin
   } catch (const Error& error) {
     why = bare_text(error);
   }
-  const std::lock_guard lock(mutex_);
-  peers_[static_cast<std::size_t>(rank)].why = why;
-}
-
-bool Lines::Loop::has_line(int rank) const {
-  const std::lock_guard lock(mutex_);
-  return peers_[static_cast<std::size_t>(rank)].line != nullptr;
-}
-
-bool Lines::Loop::is_up(int rank) const {
-  const std::lock_guard lock(mutex_);
-  return peers_[static_cast<std::size_t>(rank)].up;
+  peers_.refuse(rank, why);
 }
 
 std::string Lines::Loop::why_not_up(int rank) const {
-  const std::lock_guard lock(mutex_);
-  const std::string& why = peers_[static_cast<std::size_t>(rank)].why;
-  if (!why.empty()) return why;
+  if (std::string why = peers_.why_not_up(rank); !why.empty()) return why;
   return rank < options_.member.rank ? "it did not connect to " + address_
                                      : "it did not say who it is";
 }
 
-bool Lines::Loop::await_lines(Deadline deadline, const std::function<void()>& watch) {
-  std::unique_lock lock(mutex_);
-  const auto is_missing = [](const Peer& peer) { return peer.remote && !peer.up; };
-  for (;;) {
-    if (failed_) throw *failed_;
-    for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-      if (peers_[rank].remote && peers_[rank].ended)
-        throw Error("connecting ranks of different hosts", failure_of(static_cast<int>(rank)));
-    if (std::none_of(peers_.begin(), peers_.end(), is_missing)) return true;
-    if (Clock::now() >= deadline) return false;
-    changed_.wait_until(lock, std::min(deadline, in(wait_slice)));
-    lock.unlock();
-    watch();
-    lock.lock();
-  }
-}
-
-void Lines::Loop::send_to_all(const LineFrame& frame) {
-  const std::lock_guard lock(mutex_);
-  for (const Peer& peer : peers_)
-    if (peer.line) peer.line->send(frame);
-}
-
-void Lines::Loop::finish() {
-  send_to_all({.kind = Kind::finished});
-  const std::lock_guard lock(mutex_);
-  finished_ = true;
-}
-
 std::shared_ptr<GroupLines> Lines::Loop::open(const std::string& name,
                                               const std::vector<int>& world_ranks) {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<Line>> lines;
-  for (const int rank : world_ranks)
-    lines.push_back(peers_.at(static_cast<std::size_t>(rank)).line);
-  if (failed_) throw *failed_;
-  const std::uint64_t id = group_id(name);
-  require(groups_.contains(id) || !was_opened(id), [&] {
-    return fmt::format("group {}, or one of the same hash, was opened before", name);
-  });
-  const bool came_before = groups_.contains(id) && !was_opened(id);
-  const auto opened = group(id);
-  opened->open(name, world_ranks, lines);
-  ever_opened_.insert(std::upper_bound(ever_opened_.begin(), ever_opened_.end(), id), id);
-  if (came_before) --unopened_;
-  return opened;
-}
-
-void Lines::Loop::close(GroupLines& group) {
-  group.close();
-  const std::lock_guard lock(mutex_);
-  groups_.erase(group.id());
-}
-
-bool Lines::Loop::was_opened(std::uint64_t id) const {
-  return std::binary_search(ever_opened_.begin(), ever_opened_.end(), id);
+  return groups_.open(name, world_ranks, peers_.lines_of(world_ranks));
 }
 
 void Lines::Loop::wake() const {
@@ -177,14 +103,12 @@ void Lines::Loop::run() {
     fail();
   }
   door_.reset();
-  const std::lock_guard lock(mutex_);
-  for (const Peer& peer : peers_)
-    if (peer.line) peer.line->close();
+  peers_.close_all();
 }
 
 void Lines::Loop::turn() {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
-  const auto lines = open_lines();  // In the order of the entries after the first.
+  const auto lines = peers_.open_lines();  // In the order of the entries after the first.
   for (const auto& [rank, line] : lines) {
     const int wanted = POLLIN | (line->queued() > 0 ? POLLOUT : 0);
     entries.push_back({line->socket(), static_cast<short>(wanted), 0});
@@ -205,88 +129,70 @@ void Lines::Loop::turn() {
   for (Door::Arrival& arrival : door_->serve(knocking, now))
     begin(arrival.member.rank, std::move(arrival.socket));
   look_for_silence(now);
-  report(now);
-  tell_groups();
-}
-
-std::vector<std::pair<int, std::shared_ptr<Line>>> Lines::Loop::open_lines() const {
-  std::vector<std::pair<int, std::shared_ptr<Line>>> lines;
-  const std::lock_guard lock(mutex_);
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-    if (const Peer& peer = peers_[rank]; peer.line && !peer.ended)
-      lines.emplace_back(static_cast<int>(rank), peer.line);
-  return lines;
+  for (const Failure& failure : peers_.take_losses(now)) options_.on_failure(failure);
+  groups_.tell();
 }
 
 int Lines::Loop::timeout_ms() const {
-  Deadline first = std::min(door_->deadline(), in(look_interval));
-  const std::lock_guard lock(mutex_);
-  if (!to_tell_.empty()) return 0;
-  for (const Peer& peer : peers_)
-    if (peer.remote) first = std::min(first, peer.report_at);
-  return milliseconds_until(first);
+  if (groups_.has_to_tell()) return 0;
+  return milliseconds_until(std::min({door_->deadline(), in(look_interval), peers_.next_loss()}));
 }
 
 // Each rank connects to those of higher number, once.
 std::optional<std::string> Lines::Loop::holder_of(const JobMember& member) const {
   if (member.rank >= options_.member.rank) return "nowhere: it is for the lower rank to connect";
-  const std::lock_guard lock(mutex_);
-  const Peer& peer = peers_[static_cast<std::size_t>(member.rank)];
-  if (!peer.up) return std::nullopt;  // A connection without a confirmed rank gives way.
-  return peer.ended ? "a process that has ended" : to_text(peer_address(peer.line->socket()));
+  return peers_.holder_of(member.rank);
 }
 
 void Lines::Loop::begin(int rank, FileDescriptor socket) {
   const auto line = std::make_shared<Line>(std::move(socket), [this] { wake(); });
   line->send({.kind = Kind::rank, .number = static_cast<std::uint64_t>(options_.member.rank)});
-  const std::lock_guard lock(mutex_);
-  peers_[static_cast<std::size_t>(rank)].line = line;
+  peers_.connect(rank, line);
 }
 
 void Lines::Loop::serve(int rank, const std::shared_ptr<Line>& line, short events) {
   if ((events & POLLOUT) != 0) {
     line->flush();
-    if (line->take_refused()) {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [id, group] : groups_) to_tell_.push_back(id);
-    }
+    if (line->take_refused()) groups_.tell_all_soon();
   }
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) return;
   try {
     const bool open = line->receive([&](const LineFrame& frame) { hear(rank, line, frame); });
-    if (!open) end(rank, line, line->why());
+    if (!open) peers_.end(rank, line, line->why());
   } catch (const Error& error) {
     if (error.fault() != Fault::corrupt) throw;
     const std::string why = "its connection broke the protocol: " + bare_text(error);
     log(LogLevel::warning,
         fmt::format("rank {} ends its line to rank {}: {}", options_.member.rank, rank, why));
-    end(rank, line, why);
+    peers_.end(rank, line, why);
   }
 }
 
-std::shared_ptr<GroupLines> Lines::Loop::group(std::uint64_t id) {
-  auto& group = groups_[id];
-  if (group) return group;
-  group = std::make_shared<GroupLines>(id, [this, id] {
-    {
-      const std::lock_guard lock(mutex_);
-      to_tell_.push_back(id);
-    }
-    wake();
-  });
-  return group;
+void Lines::Loop::hear(int rank, const std::shared_ptr<Line>& line, const LineFrame& frame) {
+  if (frame.kind == Kind::rank || !peers_.is_up(rank)) return peers_.confirm(rank, frame);
+  if (frame.kind == Kind::failure) return hear_failure(rank, frame);
+  if (frame.kind == Kind::finished) return peers_.finish_peer(rank);
+  if (const auto group = groups_.receiver(frame.group)) group->take(rank, line, frame);
 }
 
-void Lines::Loop::tell_groups() {
-  std::vector<std::shared_ptr<GroupLines>> groups;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const std::uint64_t id : to_tell_)
-      if (const auto found = groups_.find(id); found != groups_.end())
-        groups.push_back(found->second);
-    to_tell_.clear();
-  }
-  for (const auto& group : groups) group->tell(true);
+void Lines::Loop::hear_failure(int rank, const LineFrame& frame) {
+  const Failure failure = decode_failure(frame.bytes);
+  const int size = options_.member.world_size;
+  if (failure.rank < 0 || failure.rank >= size)
+    throw Error(Fault::corrupt, fmt::format("a failure of rank {}", failure.rank));
+  if (std::any_of(failure.ranks.begin(), failure.ranks.end(),
+                  [&](int blamed) { return blamed >= size; }))
+    throw Error(Fault::corrupt, "a failure of ranks that the job does not have");
+  if (!peers_.take_news_of(failure.rank)) return;
+  log(LogLevel::debug, fmt::format("rank {} says: {}", rank, describe(failure)));
+  options_.on_failure(failure);
+}
+
+void Lines::Loop::look_for_silence(Clock::time_point now) {
+  if (now - looked_ < look_interval) return;
+  looked_ = now;
+  for (const auto& [rank, line] : peers_.open_lines())
+    if (line->is_unanswered()) peers_.end(rank, line, std::string(Line::no_answer));
 }
 
 }  // namespace lockstep
