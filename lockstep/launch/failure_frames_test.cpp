@@ -51,7 +51,7 @@ TEST(FailureFrames, OfALauncherThatSaysNothingOfThemAreUnderstood) {
 
 TEST(FailureFrames, OfALauncherThatNamesAllOfManyRanksAreCut) {
   std::string ranks = "0";
-  for (int rank = 1; rank < 1000; ++rank) ranks += "," + std::to_string(rank);
+  for (int rank = 1; rank < 1000; ++rank) ranks.append(",").append(std::to_string(rank));
   const std::string end = R"(,"fault":"timeout","ranks":[)" + ranks + R"(],"call":""}})";
   EXPECT_EQ(decoded(begin + end).ranks.size(), most_blamed);
 }

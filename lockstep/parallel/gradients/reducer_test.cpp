@@ -35,8 +35,8 @@ using Options = DistributedDataParallelOptions;
 struct Choice : torch::nn::Module {
   Choice() {
     for (int i = 0; i < 4; ++i)
-      weights.push_back(
-          register_parameter("w" + std::to_string(i), torch::full({300}, 1.0 + i, torch::kDouble)));
+      weights.push_back(register_parameter(std::string("w").append(std::to_string(i)),
+                                           torch::full({300}, 1.0 + i, torch::kDouble)));
   }
   torch::Tensor forward(const std::vector<int>& chosen, double factor = 1) {
     torch::Tensor sum = torch::zeros({}, torch::kDouble);
