@@ -95,6 +95,9 @@ function(lockstep_room library)
   endif()
 endfunction()
 
+# Programs whose tests take a minute together on two cores: ./dev test --fast, ./dev check.
+set(lockstep_fast_tests base_test job_test store_test launch_test tensor_test nn_test optim_test)
+
 # lockstep_test(<program> <library> <cpp>...): a GoogleTest program whose tests are ctests. It may
 # start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
 # are looked for beside lockstep_comm, whose objects the program contains.
@@ -113,6 +116,10 @@ function(lockstep_test program library)
   endif()
   set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   include(GoogleTest)
+  set(labels "")
+  if(program IN_LIST lockstep_fast_tests)
+    set(labels LABELS fast)
+  endif()
   gtest_discover_tests(${program} DISCOVERY_TIMEOUT 60 PROPERTIES
-    TIMEOUT 120 ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+    ${labels} TIMEOUT 120 ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 endfunction()
