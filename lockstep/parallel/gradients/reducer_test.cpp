@@ -508,9 +508,9 @@ TEST(Reducer, AnExceptionBeforeTheFirstGradientCountsLikeAnyOther) {
 // One of another shape is refused, which is found after all gradients came.
 TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
   std::barrier both(2);  // Rank 1 gives the group up, which rank 0's first pass must not see.
-  for_ranks(2, {.find_unused_parameters = true}, [&](ProcessGroup& world, const Options& options) {
+  const auto train = [&](ProcessGroup& world, bool overlap) {
     auto net = std::make_shared<Choice>();
-    DistributedDataParallel ddp(net, world, options);
+    DistributedDataParallel ddp(net, world, {.find_unused_parameters = true, .overlap = overlap});
     const auto pass = [&] { ddp(std::vector<int>{0, 1}).backward(); };
     pass();
     both.arrive_and_wait();
@@ -522,7 +522,11 @@ TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
       EXPECT_NE(text.find("rank 1: a pass of DistributedDataParallel ended with"), text.npos)
           << text;
     }
-  });
+  };
+  run_in_process(2, [&](ProcessGroup& world) { train(world, true); });
+  // Without overlap it is the caller's own group that was given up.
+  EXPECT_EQ(fault_of([&] { run_in_process(2, [&](ProcessGroup& world) { train(world, false); }); }),
+            Fault::aborted);
 }
 
 TEST(Reducer, ABackwardOnAnotherThreadThanItsForwardTellsOfItsExceptionToo) {
