@@ -150,13 +150,13 @@ Failure value_of(const FailureRecord& record) {
 
 bool is_complete(std::uint32_t state) { return state != 0 && state % 2 == 0; }
 
-std::optional<Failure> read(const FailureRecord& record) {
+// Adding 0 orders the reads of the value before that of the state, as a load would not.
+std::optional<Failure> read(FailureRecord& record) {
   while (true) {
     const std::uint32_t before = record.state;
     if (!is_complete(before)) return std::nullopt;
     Failure failure = value_of(record);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (record.state == before) return failure;
+    if (record.state.fetch_add(0) == before) return failure;
   }
 }
 
@@ -265,11 +265,10 @@ void JobPage::announce(int slot, const Told& told) const {
 }
 
 std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
-  const Announcement& theirs = layout().slot[slot].announcement;
+  Announcement& theirs = layout().slot[slot].announcement;
   if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
   Told told{meeting, theirs.world_size, theirs.backend};
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (theirs.meeting != meeting) return std::nullopt;  // Overwritten meanwhile.
+  if (theirs.meeting.fetch_add(0) != meeting) return std::nullopt;  // Overwritten meanwhile.
   return told;
 }
 
@@ -330,7 +329,6 @@ void JobPage::note_break(int slot, const Failure& failure) const {
   std::uint32_t state = mine.broke.state;
   if (state % 2 == 1 || !mine.broke.state.compare_exchange_strong(state, state + 1))
     return;  // Another thread of this process is writing.
-  std::atomic_thread_fence(std::memory_order_release);
   write(mine.broke, failure);
   mine.idle_since = mine.activity.since.load(std::memory_order_relaxed);
   mine.broke.state = state + 2;
@@ -340,7 +338,7 @@ std::optional<Failure> JobPage::latest_break(Fault fault) const {
   std::optional<Failure> latest;
   Clock::rep when = 0;
   for (int slot = 0; slot < slots(); ++slot) {
-    const FailureRecord& record = layout().slot[slot].broke;
+    FailureRecord& record = layout().slot[slot].broke;
     const Clock::rep reported = record.reported;
     auto one = read(record);
     if (!one || one->fault != fault || one->ranks.empty() || (latest && reported <= when)) continue;
@@ -351,7 +349,7 @@ std::optional<Failure> JobPage::latest_break(Fault fault) const {
 }
 
 Failure JobPage::cause_of(int slot, const Failure& end) const {
-  const Slot& ended = layout().slot[slot];
+  Slot& ended = layout().slot[slot];
   const auto broke = read(ended.broke);
   if (!broke || ended.idle_since != ended.activity.since.load(std::memory_order_relaxed))
     return end;
