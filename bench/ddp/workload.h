@@ -4,7 +4,7 @@
 #pragma once
 
 #include <lockstep/comm/process_group.h>
-#include <lockstep/parallel/replicate/data_parallel_base.h>
+#include <lockstep/parallel/replicate/distributed_data_parallel.h>
 #include <torch/types.h>
 
 #include <functional>

@@ -11,11 +11,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/observe/memory_report.h"
-#include "lockstep/parallel/gradients/large_gradient.h"
-#include "lockstep/parallel/gradients/padded.h"
-#include "lockstep/parallel/gradients/trained_parameters.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/pieces/piece_sums.h"
-#include "lockstep/parallel/pieces/piece_tree.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
 

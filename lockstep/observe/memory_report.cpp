@@ -17,7 +17,7 @@
 #include "lockstep/observe/memory_extents.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
-#include "lockstep/parallel/replicate/data_parallel_base.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
 

@@ -5,7 +5,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
-#include "lockstep/parallel/replicate/data_parallel_state.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/train/variable_state.h"
 

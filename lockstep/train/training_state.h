@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "lockstep/data/distributed_sampler.h"
-#include "lockstep/parallel/replicate/data_parallel_base.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/random_generators.h"
 #include "lockstep/tensor/state.h"
 

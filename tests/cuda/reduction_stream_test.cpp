@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/gradients/reduction_stream.h"
-
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "lockstep/parallel/gradients/bucket_reduction.h"
 #include "tests/cuda/stand_in_cuda.h"
 
 namespace lockstep::reduction_stream_test {

@@ -26,13 +26,13 @@ ROOMS = {
 # Sub-rooms and the sub-rooms of the same room that they may include, besides the room's root.
 # Sub-rooms not named here may include all of their room, as long as no circle arises; tests may,
 # too.
-STRATEGIES = "gradients replicate one_copy pieces shard"
 SUB_ROOMS = {
+    "parallel/detail":          "",
     "parallel/gradients":       "",
-    "parallel/replicate":       STRATEGIES,
-    "parallel/one_copy":        STRATEGIES,
-    "parallel/pieces":          STRATEGIES,
-    "parallel/shard":           STRATEGIES,
+    "parallel/pieces":          "gradients",
+    "parallel/shard":           "gradients",
+    "parallel/replicate":       "detail gradients pieces shard",
+    "parallel/one_copy":        "gradients replicate",
     "parallel/tensor_parallel": "gradients",
     "parallel/pipeline":        "gradients",
 }

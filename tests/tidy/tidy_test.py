@@ -89,11 +89,16 @@ class Arrows(MadeUp):
                     "lockstep/parallel/gradients/b.h": includes("parallel/shard/a.h")},
                    "parallel/gradients may not include parallel/shard")
 
-    def test_a_strategy_includes_gradients_and_another_strategy(self):
+    def test_a_strategy_includes_gradients_and_a_strategy_of_the_table(self):
         self.passes({"lockstep/parallel/gradients/a.h": HEAD,
                      "lockstep/parallel/replicate/b.h": HEAD,
-                     "lockstep/parallel/shard/c.h": includes("parallel/gradients/a.h",
-                                                             "parallel/replicate/b.h")})
+                     "lockstep/parallel/one_copy/c.h": includes("parallel/gradients/a.h",
+                                                                "parallel/replicate/b.h")})
+
+    def test_a_strategy_includes_no_strategy_that_the_table_lacks(self):
+        self.fails({"lockstep/parallel/replicate/a.h": HEAD,
+                    "lockstep/parallel/shard/b.h": includes("parallel/replicate/a.h")},
+                   "parallel/shard may not include parallel/replicate")
 
     def test_rooms_without_torch_do_not_include_it(self):
         self.fails({"lockstep/comm/a.h": HEAD + "#include <torch/torch.h>\n"},

@@ -1,19 +1,53 @@
-// The backward pass under way, from its first gradient until LibTorch has ended it.
+// The backward pass under way, from its first gradient to its end: by LibTorch, or by an exception
+// that other ranks must learn of.
+//
+// Thread safety: none, except that a device's autograd thread may end the pass.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
+
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "lockstep/base/thread.h"
 #include "lockstep/base/time.h"
-#include "lockstep/parallel/gradients/gradient_pool.h"
-#include "lockstep/parallel/gradients/graph_task.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
+
+namespace c10::ivalue {
+struct Future;
+}
 
 namespace lockstep {
+
+// The outcome of one backward(), for code that observes LibTorch's graph task.
+class GraphTaskResult {
+ public:
+  // The backward() that this thread is executing. Errors: bug if there is none.
+  static GraphTaskResult of_this_thread();
+
+  GraphTaskResult(const GraphTaskResult&);
+  GraphTaskResult& operator=(const GraphTaskResult&) = delete;
+  ~GraphTaskResult();
+
+  // Null before the end, after success, and for an exception not derived from std::exception.
+  std::exception_ptr exception() const;
+
+ private:
+  explicit GraphTaskResult(c10::intrusive_ptr<c10::ivalue::Future> future);
+
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
 
 // Lives as long as LibTorch's graph task: until the pass is complete or an exception ends it.
 class BackwardPass {
@@ -63,6 +97,45 @@ class PassUnderWay {
   std::weak_ptr<BackwardPass> pass_;
   int graph_task_ = -1;
   bool watched_ = false;  // It began at an output, so nested graph tasks are a part of it.
+};
+
+// --- A pass that an exception has cut short -----------------------------------------------------
+
+using TakePart = std::function<void(std::string_view text)>;
+
+// Ends the pass together with the other ranks. `error` has ended it here; null is an unknown
+// exception. `take_part` gets the exception's text and does what the others wait for, so that they
+// learn of it. If `take_part` throws, `own` is given up. Both groups are given up, with the text,
+// after three times the `longest_pass` so far, and not before 5 s: the others may wait for this
+// rank in a group of the user's.
+// Blocking: until the others have come to the end of the pass.
+void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& own,
+                         const ProcessGroup& given, std::chrono::nanoseconds longest_pass,
+                         const TakePart& take_part) noexcept;
+
+// Aborts groups after a timeout, unless it is destroyed earlier.
+class GiveUpLater {
+ public:
+  // Starts a thread that calls abort(reason) of `groups` after `patience`.
+  // Errors: system if no thread can be started.
+  GiveUpLater(std::vector<ProcessGroup> groups, std::string reason,
+              std::chrono::milliseconds patience);
+
+  // Cancels the timeout.
+  ~GiveUpLater();
+  GiveUpLater(const GiveUpLater&) = delete;
+  GiveUpLater& operator=(const GiveUpLater&) = delete;
+
+ private:
+  void wait();
+
+  const std::vector<ProcessGroup> groups_;
+  const std::string reason_;
+  const std::chrono::milliseconds patience_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  Thread thread_;  // Declared last, because it uses the others.
 };
 
 }  // namespace lockstep

@@ -1,6 +1,9 @@
-// Assignment of gradients to buckets by the rules of PyTorch 2.13
-// (torch/nn/parallel/distributed.py, BucketCapacityConfig; c10d/reducer.cpp,
-// compute_bucket_assignment_by_size).
+// Buckets of gradients: their sizes, the parameters in each, and how far a pass has filled them.
+//
+// Sizes and assignment follow PyTorch 2.13 (torch/nn/parallel/distributed.py, BucketCapacityConfig;
+// c10d/reducer.cpp, compute_bucket_assignment_by_size).
+//
+// Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,11 +15,11 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
-
-// The indices of each bucket's tensors, in their order in the bucket.
-using BucketAssignment = std::vector<std::vector<std::size_t>>;
 
 struct BucketLimits {
   std::vector<std::size_t> first;    // Bytes of each bucket until the order of arrival is known.
@@ -37,5 +40,75 @@ LOCKSTEP_API BucketLimits bucket_limits(std::optional<double> cap_mb,
 LOCKSTEP_API BucketAssignment
 compute_bucket_assignment_by_size(at::TensorList tensors, const std::vector<std::size_t>& limits,
                                   const std::vector<std::size_t>& indices = {});
+
+// The order in which gradients come, learned from the first passes, and the buckets in that order.
+class BucketOrder {
+ public:
+  // Before the first pass: gradients tend to come from the last on.
+  BucketOrder(const NamedTensors& parameters, const DistributedDataParallelOptions& options);
+
+  const BucketAssignment& assignment() const { return assignment_; }
+  std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
+
+  void begin_pass();
+  void note(std::size_t index);
+
+  // The pass was averaged.
+  void end_pass() { due_ = learns_; }
+
+  // Whether learned() is to be called before the next pass.
+  bool is_due() const { return due_; }
+
+  // Collective, once: the buckets by the order in which rank 0's gradients came.
+  BucketAssignment learned(const NamedTensors& parameters, const ProcessGroup& group);
+  void assign(BucketAssignment assignment);
+
+ private:
+  BucketLimits limits_;
+  BucketAssignment assignment_;
+  std::vector<std::size_t> bucket_of_;  // By parameter.
+  std::vector<std::size_t> arrival_;    // Parameters in the order of the pass under way.
+  bool learns_;                         // No longer after learned().
+  bool due_ = false;
+};
+
+// The gradients of a pass that were taken, and the buckets that they complete.
+class BucketProgress {
+ public:
+  void begin_pass(std::size_t parameters, std::size_t buckets) {
+    expected_.assign(parameters, false);
+    taken_.assign(parameters, false);
+    pending_.assign(buckets, 0);
+    next_ = 0;
+  }
+
+  // `bucket` waits for the gradient of parameter `index`.
+  void expect(std::size_t index, std::size_t bucket) {
+    expected_[index] = true;
+    ++pending_[bucket];
+  }
+
+  void note_taken(std::size_t index, std::size_t bucket) {
+    if (expected_[index] && !taken_[index]) --pending_[bucket];
+    taken_[index] = true;
+  }
+
+  bool is_taken(std::size_t index) const { return taken_[index]; }
+
+  // Whether `bucket` was not started yet.
+  bool is_open(std::size_t bucket) const { return bucket >= next_; }
+
+  // Buckets are started in their order.
+  std::size_t next() const { return next_; }
+  bool has_next() const { return next_ < pending_.size(); }
+  bool is_next_complete() const { return has_next() && pending_[next_] == 0; }
+  void advance() { ++next_; }
+
+ private:
+  std::vector<bool> expected_;        // By parameter.
+  std::vector<bool> taken_;           // By parameter.
+  std::vector<std::size_t> pending_;  // By bucket: gradients that have still to come.
+  std::size_t next_ = 0;
+};
 
 }  // namespace lockstep

@@ -6,19 +6,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "lockstep/base/thread.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/gradients/reduction_stream.h"
 
 namespace lockstep {
 
+// The CUDA stream on which gradients are reduced in parallel to backward(), with its dependencies.
+//
+// A job's work is ordered after the writes of the gradients. join() makes the caller's stream wait
+// for it. Only the device waits, never a thread. In CPU memory there are no streams: jobs are
+// returned unchanged, and the other members do nothing.
+//
+// Thread safety: none, except that jobs may run on another thread, one at a time.
+class ReductionStream {
+ public:
+  explicit ReductionStream(c10::Device device) : device_(device) {}
+
+  // Marks this thread's current stream as one that writes gradients. A job made from now until
+  // join() waits for all work enqueued there when the job is made. A model may use several streams.
+  void follow();
+
+  // Returns `job` wrapped so that it runs with the reduction stream as the current one, ordered
+  // after all work now enqueued on the followed streams.
+  std::function<void()> after_writes(std::function<void()> job);
+
+  // Makes this thread's current stream wait for all work that called jobs have enqueued.
+  void join();
+
+ private:
+  const c10::Device device_;
+  std::optional<c10::Stream> stream_;  // From LibTorch's pool; set by the first job.
+  std::vector<c10::Stream> followed_;
+  bool is_joined_ = true;
+};
+
+// The thread, which runs from the first start() on.
 class BucketReduction {
  public:
   // `device`: where the gradients are.
@@ -40,7 +74,7 @@ class BucketReduction {
   // it. Errors: the first that one of them threw.
   void wait();
 
-  // As wait(), but for the Error.
+  // As wait(), but drops the Error.
   void drain() noexcept;
 
   // Gives `group` up if a job is not done: its collective would keep the thread, and other ranks'.
@@ -57,7 +91,7 @@ class BucketReduction {
   std::chrono::nanoseconds time_{};  // The thread's between start() and wait().
   ReductionStream stream_;
 
-  Thread thread_;  // Runs from the first start() on.
+  Thread thread_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;  // The first one may be under way.

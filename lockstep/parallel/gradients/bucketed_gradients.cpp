@@ -2,18 +2,183 @@
 #include "lockstep/parallel/gradients/bucketed_gradients.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/exception_text.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/strides.h"
 
 namespace lockstep {
 namespace {
 
+at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::size_t>& indices) {
+  return parameters[indices.front()].second.scalar_type();
+}
+
 Taken taken(bool finite) { return finite ? Taken::fine : Taken::non_finite; }
 
 }  // namespace
+
+// --- GradientBuckets: memory --------------------------------------------------------------------
+
+GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
+                                 const ProcessGroup& group, bool for_hook)
+    : parameters_(parameters),
+      group_(group),
+      device_(parameters.front().second.device()),
+      for_hook_(for_hook),
+      scale_(for_hook ? 1 : 1.0 / group.size()),
+      in_place_(assignment.size()),
+      places_(parameters.size()) {
+  for (std::size_t b = 0; b < assignment.size(); ++b)
+    buckets_.push_back({.index = b, .count = assignment.size(), .group = group});
+  std::vector<at::ScalarType> done;
+  for (const auto& indices : assignment) {
+    const at::ScalarType dtype = type_of(parameters, indices);
+    if (std::find(done.begin(), done.end(), dtype) != done.end()) continue;
+    fill_region(dtype, assignment);
+    done.push_back(dtype);
+  }
+  std::vector<std::size_t> large;
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) large.push_back(parameters[i].second.nbytes());
+  if (large.empty()) return;
+  pool_ = GradientPool::make(large, group);
+  memory_.push_back(pool_->memory());
+}
+
+bool GradientBuckets::is_copied(std::size_t index) const {
+  return for_hook_ || !device_.is_cpu() || !is_large_gradient(parameters_[index].second.nbytes());
+}
+
+std::size_t GradientBuckets::copied_bytes(const std::vector<std::size_t>& indices) const {
+  std::size_t bytes = 0;
+  for (const std::size_t i : indices)
+    if (is_copied(i)) bytes += padded(parameters_[i].second.nbytes());
+  return bytes;
+}
+
+void GradientBuckets::fill_region(at::ScalarType dtype, const BucketAssignment& assignment) {
+  std::vector<std::size_t> members;
+  std::size_t bytes = 0;
+  for (std::size_t b = 0; b < assignment.size(); ++b) {
+    if (type_of(parameters_, assignment[b]) != dtype) continue;
+    members.push_back(b);
+    bytes += copied_bytes(assignment[b]);
+  }
+  const BucketMemory memory(bytes, dtype, device_, group_);
+  if (memory.registered()) memory_.push_back(*memory.registered());
+  Region region{memory.flat(0, bytes), "gradients:"};
+  std::size_t begin = 0;
+  for (const std::size_t b : members) {
+    fill_bucket(b, memory, begin, assignment[b]);
+    begin += copied_bytes(assignment[b]);
+    region.label += ' ' + buckets_[b].label;
+  }
+  regions_.push_back(std::move(region));
+}
+
+void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std::size_t begin,
+                                  const std::vector<std::size_t>& indices) {
+  GradientBucket& bucket = buckets_[b];
+  const at::ScalarType dtype = type_of(parameters_, indices);
+  bucket.buffer = memory.flat(begin, copied_bytes(indices));
+  bucket.label = "bucket " + std::to_string(b) + " of " + std::to_string(bucket.count) + " (" +
+                 c10::toString(dtype) + "):";
+  for (const std::size_t i : indices) {
+    const auto& [name, parameter] = parameters_[i];
+    bucket.label += ' ' + name;
+    if (!is_copied(i)) {
+      in_place_[b].push_back(i);
+      continue;
+    }
+    places_[i] = memory.tensor(begin, parameter.sizes(), dense_strides(parameter));
+    begin += padded(parameter.nbytes());
+    bucket.gradients.emplace_back(name, places_[i]);
+    bucket.parameters.push_back(parameter);
+  }
+}
+
+// --- GradientBuckets: taking --------------------------------------------------------------------
+
+// Returns false if it was seen that `gradient` is not finite.
+bool GradientBuckets::copy(const at::Tensor& gradient, const at::Tensor& place) const {
+  if (device_.is_cpu()) return scaled_copy(place, gradient, scale_);
+  at::Tensor out = reals_of(place);
+  at::mul_out(out, reals_of(gradient), at::scalar_tensor(scale_, at::kDouble));
+  return true;
+}
+
+bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming,
+                           bool check_finite) {
+  const at::Tensor& parameter = parameters_[index].second;
+  at::Tensor& place = places_[index];
+  if (is_copied(index)) {
+    const bool finite = !gradient.defined() || copy(gradient, place);
+    gradient = gradient.defined() ? place : place.zero_();
+    return finite;
+  }
+  make_writable(gradient, parameter, incoming);
+  place = gradient;
+  return !check_finite || all_finite(gradient);
+}
+
+bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite) {
+  at::Tensor& place = places_[index];
+  if (!is_copied(index)) place = like_gradient(parameters_[index].second);
+  // `.grad` may lie in the bucket since an earlier pass, also while another reducer averages it.
+  at::Tensor& live = parameters_[index].second.mutable_grad();
+  if (live.defined() && live.data_ptr() == place.data_ptr()) live = live.clone();
+  if (!gradient.defined()) {
+    place.zero_();
+    return true;
+  }
+  if (is_copied(index)) return copy(gradient, place);
+  place.copy_(gradient);
+  return !check_finite || all_finite(gradient);
+}
+
+void GradientBuckets::release() {
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) places_[i].reset();
+}
+
+// --- GradientBuckets: averaging -----------------------------------------------------------------
+
+void GradientBuckets::average(std::size_t b) const {
+  const GradientBucket& bucket = buckets_[b];
+  if (bucket.buffer.numel() > 0)
+    all_reduce(bucket.buffer, group_, ReduceOp::sum, {.label = bucket.label});
+  for (const std::size_t i : in_place_[b]) average_in_place(i);
+}
+
+void GradientBuckets::average_all() const {
+  for (const Region& region : regions_)
+    if (region.flat.numel() > 0)
+      all_reduce(region.flat, group_, ReduceOp::sum, {.label = region.label});
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) average_in_place(i);
+}
+
+void GradientBuckets::average_in_place(std::size_t index) const {
+  // Dense, and laid out alike on all ranks: the order of its elements does not matter.
+  const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
+  all_reduce(flat, group_, ReduceOp::average, {.label = parameters_[index].first});
+}
+
+void GradientBuckets::multiply(double factor) const {
+  for (const Region& region : regions_) region.flat.mul_(factor);
+  for (const auto& indices : in_place_)
+    for (const std::size_t i : indices) places_[i].mul_(factor);
+}
+
+// --- BucketedGradients --------------------------------------------------------------------------
 
 BucketedGradients::BucketedGradients(const NamedTensors& parameters, const ProcessGroup& group,
                                      Settings settings)

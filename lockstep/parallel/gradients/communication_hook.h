@@ -2,19 +2,39 @@
 // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py).
 //
 //   ddp.register_comm_hook(lockstep::bf16_compress_hook());
-//   ddp.register_comm_hook([](lockstep::GradientBucket& bucket) {   // What happens without a hook.
+//   ddp.register_comm_hook([](lockstep::GradientBucket& bucket) {   // The default.
 //     all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
 //   });
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/parallel/gradients/gradient_bucket.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
+
+// One bucket of gradients, as passed to a communication hook.
+struct GradientBucket {
+  std::size_t index;  // Position in the order of reduction.
+  std::size_t count;  // Number of buckets.
+  // All gradients side by side, [elements]; complex numbers are pairs of reals. A few zeros may lie
+  // between gradients.
+  at::Tensor buffer = {};
+  // Views of `buffer` with the parameters' shapes, types and names.
+  NamedTensors gradients = {};
+  std::vector<at::Tensor> parameters = {};
+  std::string label = {};  // For CallOptions: ranks that reduce different buckets get a mismatch.
+  ProcessGroup group;
+};
 
 // Called for each bucket, in the same order on all ranks. The bucket holds this rank's undivided
 // gradients. When the hook returns, `buffer` must hold their mean over all ranks; the hook may

@@ -1,11 +1,15 @@
-// Options of DistributedDataParallel. Names and defaults are PyTorch's where it has the option. All
-// ranks pass the same options.
+// Options of DistributedDataParallel, and its reports about backward passes.
+//
+// Names and defaults are PyTorch's where it has the option. All ranks pass the same options.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace lockstep {
@@ -94,6 +98,25 @@ struct JoinOptions {
 
   // Whether all ranks throw Error(aborted) as soon as one has joined.
   bool throw_on_early_termination = false;
+};
+
+// --- Reports ------------------------------------------------------------------------------------
+
+// The indices of each bucket's parameters, in their order in the bucket.
+using BucketAssignment = std::vector<std::vector<std::size_t>>;
+
+// A gradient with an infinity or a NaN, and where it was found before any gradients were summed.
+struct NonFiniteGradient {
+  int rank;
+  std::string parameter;
+};
+
+// Time spent in averaged passes since the beginning. On a CUDA device, times are those of
+// enqueueing, and `wait` includes the wait for the device.
+struct BackwardTimes {
+  std::chrono::nanoseconds copy{};    // Copying into buckets.
+  std::chrono::nanoseconds wait{};    // Waiting for other ranks and, with overlap, for the thread.
+  std::chrono::nanoseconds reduce{};  // Summing; with overlap, in parallel to backward().
 };
 
 }  // namespace lockstep

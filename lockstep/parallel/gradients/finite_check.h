@@ -1,14 +1,13 @@
-// Finds gradients in a device's memory that are not finite, without a wait for each one.
+// Arithmetic on gradients that also finds infinities and NaNs.
 //
-// In CPU memory, scaled_copy() checks while it copies. Here the check is enqueued, for many
-// gradients in one launch, and its result is read once.
-//
-// Thread safety: none.
+// In CPU memory, one pass over a gradient copies or adds it, scales it and checks it. In a device's
+// memory, FiniteCheck checks many gradients in one launch and reads the result once.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <cstddef>
 #include <functional>
@@ -17,6 +16,38 @@
 
 namespace lockstep {
 
+// --- Complex numbers as pairs of reals, their form in memory and in PyTorch's averages ----------
+
+// Whether the memory of `tensor` holds its values: it is not a lazy conjugate or negative.
+inline bool holds_values(const at::Tensor& tensor) { return !tensor.is_conj() && !tensor.is_neg(); }
+
+// Whether the memory holds the values as reals.
+inline bool is_in_reals(const at::Tensor& tensor) {
+  return !tensor.is_complex() && holds_values(tensor);
+}
+
+// The values of `tensor` as reals: `tensor` itself or, for complex types, a view with a last
+// dimension of 2. A copy if a conjugation or negation is pending.
+inline at::Tensor reals_of(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.resolve_conj().resolve_neg();
+  return values.is_complex() ? at::view_as_real(values) : values;
+}
+
+// --- In CPU memory ------------------------------------------------------------------------------
+
+// Sets `to` to `from` times `scale`, rounded as by at::mul(). Both may be the same tensor. Returns
+// whether all elements of `from` are finite; the check costs nothing beside the copy. Both are
+// strided, in CPU memory and of one shape and type. Complex numbers are pairs of reals.
+bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale);
+
+// Adds `from` to `to`, with the same requirements and result.
+bool checked_add(const at::Tensor& to, const at::Tensor& from);
+
+bool all_finite(const at::Tensor& tensor);
+
+// --- In a device's memory -----------------------------------------------------------------------
+
+// Finds gradients that are not finite, without a wait for each one. Thread safety: none.
 class FiniteCheck {
  public:
   // Enqueues on this thread's current stream a check of gradient_of(i) for each of `indices`.

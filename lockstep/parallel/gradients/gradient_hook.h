@@ -1,5 +1,5 @@
-// A hook on a parameter's gradient accumulator. If several owners have one, exactly one is in
-// charge of the gradient.
+// Hooks on the gradient accumulators of parameters. If several owners have a hook on one, exactly
+// one of them is in charge of the gradient.
 //
 // A parameter that two modules share, for example an encoder's, has one accumulator and one
 // gradient. If each module has a DistributedDataParallel, only one may be in charge; otherwise the
@@ -14,6 +14,11 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/named_tensors.h"
 
 namespace torch::autograd {
 struct Node;
@@ -35,6 +40,7 @@ class GradientOwner {
   ~GradientOwner() = default;
 };
 
+// The hook of one owner on one parameter.
 class GradientHook {
  public:
   // Takes charge if no other hook is on the accumulator.
@@ -63,6 +69,38 @@ class GradientHook {
   const c10::intrusive_ptr<torch::autograd::Node>
       accumulator_;   // Lives only as long as we hold it.
   Post* const post_;  // Owned by the accumulator.
+};
+
+// The hooks of one owner on all of its parameters.
+class ParameterHooks {
+ public:
+  // `parameters` and `owner` outlive this.
+  ParameterHooks(const NamedTensors& parameters, GradientOwner& owner);
+
+  // Follows parameters that torch::load() has given another accumulator.
+  void renew();
+  void take_charge() const;
+
+  bool is_in_charge(std::size_t index) const { return hooks_[index]->is_in_charge(); }
+
+  // Whether other owners have some of the parameters.
+  bool has_others() const;
+  bool has_others(std::size_t index) const { return hooks_[index]->has_others(); }
+
+  // Names of parameters that others have, but that this owner or they do not share.
+  std::string refused() const;
+
+  // Whether the backward() under way on this thread reaches a parameter that the owner is in charge
+  // of. False while all are frozen, and for autograd::grad() on other tensors: a GAN's
+  // discriminator in its generator's step, and a gradient penalty.
+  bool are_reached() const;
+
+ private:
+  std::unique_ptr<GradientHook> hook_on(std::size_t index) const;
+
+  const NamedTensors& parameters_;
+  GradientOwner& owner_;
+  std::vector<std::unique_ptr<GradientHook>> hooks_;
 };
 
 }  // namespace lockstep

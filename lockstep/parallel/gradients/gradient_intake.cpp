@@ -35,6 +35,24 @@ void require_shape(const std::string& name, const at::Tensor& gradient,
 
 }  // namespace
 
+// --- GradientCounts -----------------------------------------------------------------------------
+
+void GradientCounts::begin_pass() {
+  if (recording_) expected_.assign(expected_.size(), 0);  // An Error may have ended the last try.
+  remaining_ = expected_;
+}
+
+GradientCounts::Arrival GradientCounts::note(std::size_t index) {
+  if (recording_) {
+    ++expected_[index];
+    return Arrival::recorded;
+  }
+  if (remaining_[index] == 0) return Arrival::repeated;
+  return --remaining_[index] > 0 ? Arrival::incomplete : Arrival::complete;
+}
+
+// --- GradientIntake -----------------------------------------------------------------------------
+
 GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
                                std::unique_ptr<GradientSink> sink,
                                const DistributedDataParallelOptions& options)

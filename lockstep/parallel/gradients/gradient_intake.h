@@ -12,21 +12,59 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/gradients/backward_report.h"
-#include "lockstep/parallel/gradients/bucket_order.h"
-#include "lockstep/parallel/gradients/bucket_progress.h"
+#include "lockstep/parallel/gradients/bucket_assignment.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
-#include "lockstep/parallel/gradients/gradient_counts.h"
+#include "lockstep/parallel/gradients/gradient_hook.h"
 #include "lockstep/parallel/gradients/gradient_sink.h"
-#include "lockstep/parallel/gradients/parameter_hooks.h"
 #include "lockstep/parallel/gradients/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 
+// How often each gradient comes in a backward pass, and how often it has still to come. A static
+// graph's counts are learned from the first pass that is averaged. Otherwise each comes once.
+class GradientCounts {
+ public:
+  enum class Arrival : std::uint8_t {
+    recorded,    // In the pass that the counts are learned from: it may come again.
+    incomplete,  // It comes again.
+    complete,
+    repeated,  // It came more often than it should.
+  };
+
+  GradientCounts(std::size_t parameters, bool static_graph)
+      : static_(static_graph),
+        recording_(static_graph),
+        expected_(parameters, static_graph ? 0 : 1),
+        remaining_(expected_) {}
+
+  void begin_pass();
+  Arrival note(std::size_t index);
+
+  // The pass was averaged.
+  void end_pass() { recording_ = false; }
+
+  bool is_recording() const { return recording_; }
+
+  // Whether the counts of a static graph are known.
+  bool is_known() const { return static_ && !recording_; }
+
+  bool expects(std::size_t index) const { return expected_[index] > 0; }
+  bool misses(std::size_t index) const { return remaining_[index] > 0; }
+
+ private:
+  const bool static_;
+  bool recording_;
+  std::vector<int> expected_;   // In a whole pass.
+  std::vector<int> remaining_;  // In the one under way.
+};
+
+// The intake of one Reducer.
 class GradientIntake {
  public:
   // Collective. `parameters` and `hooks`, which tell whose gradients are taken, outlive this.
@@ -76,7 +114,7 @@ class GradientIntake {
   GradientCounts counts_;
   BucketProgress progress_;
   bool early_ = false;  // The pass under way starts buckets as they complete.
-  PassReport report_;   // Of the pass under way, but for its number and samples.
+  PassReport report_;   // The pass under way, without its number and samples.
   bool has_passed_ = false;
   std::chrono::nanoseconds copy_time_{};
   std::chrono::nanoseconds wait_time_{};

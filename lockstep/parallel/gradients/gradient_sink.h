@@ -21,7 +21,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/bucket_assignment.h"
-#include "lockstep/parallel/gradients/gradient_pool.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/pass_report.h"
 
 namespace lockstep {

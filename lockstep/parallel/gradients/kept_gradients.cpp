@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/gradients/large_gradient.h"
-#include "lockstep/parallel/gradients/scaled_copy.h"
+#include "lockstep/parallel/gradients/finite_check.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 
 namespace lockstep {
 namespace {

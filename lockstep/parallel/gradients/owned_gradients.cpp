@@ -6,9 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/parallel/gradients/gradient_layout.h"
-#include "lockstep/parallel/gradients/large_gradient.h"
-#include "lockstep/parallel/gradients/scaled_copy.h"
+#include "lockstep/parallel/gradients/finite_check.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::size_t most_text = 1024;  // Of an exception.
+constexpr std::size_t most_text = 1024;  // Bytes of an exception's text.
 
 }  // namespace
 
@@ -104,7 +106,7 @@ void PassReports::require_complete(const NamedTensors& parameters) const {
              " came more often in one backward pass than it should: nested backward() calls that "
              "share a parameter, and recomputation of activations, need static_graph, and then "
              "every pass must be as the first one was; nested calls also need outputs of forward() "
-             "in which tensors are found (lockstep/parallel/replicate/forward_outputs.h)";
+             "in which tensors are found (lockstep/parallel/replicate/distributed_data_parallel.h)";
     });
     const std::int64_t kept = report_of(rank).kept_mean;
     require(kept == PassReport::none, [&] {
@@ -143,6 +145,51 @@ PassReport PassReports::report_of(int rank) const {
 ParameterUse PassReports::use(int rank, std::size_t parameter) const {
   const std::size_t row = static_cast<std::size_t>(rank) * row_bytes_;
   return static_cast<ParameterUse>(rows_[row + sizeof(PassReport) + parameter]);
+}
+
+// --- PassAgreement ------------------------------------------------------------------------------
+
+bool is_agreed(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const AgreedError&) {
+    return true;
+  } catch (...) {
+  }
+  return false;
+}
+
+PassReports PassAgreement::exchange(PassReport report, const std::vector<ParameterUse>& uses,
+                                    const ProcessGroup& group, std::string_view exception) {
+  report.pass = ++*passes_;
+  return {report, uses, group, exception};
+}
+
+bool PassAgreement::accepts(const PassReports& reports, const NamedTensors& parameters,
+                            const ProcessGroup& group) {
+  try {
+    return judge(reports, parameters, group.rank());
+  } catch (const Error& error) {
+    throw AgreedError(error);
+  }
+}
+
+bool PassAgreement::judge(const PassReports& reports, const NamedTensors& parameters, int rank) {
+  *passes_ = reports.last_pass();
+  reports.require_no_exception();
+  reports.require_same_pass();
+  reports.require_complete(parameters);
+  require(options_.mean == GradientMean::over_ranks || reports.samples() > 0,
+          "count_samples() has counted none on any rank, though gradients are means over samples");
+  non_finite_.reset();
+  if (options_.non_finite == NonFinite::ignore) return true;
+  non_finite_ = reports.non_finite(parameters);
+  if (!non_finite_) return true;
+  const std::string text = "the gradient of " + non_finite_->parameter + " on rank " +
+                           std::to_string(non_finite_->rank) + " is infinite or NaN";
+  if (options_.non_finite == NonFinite::fail) throw Error(Fault::corrupt, text);
+  if (rank == 0) log(LogLevel::warning, text + ": all ranks skip this step");
+  return false;
 }
 
 }  // namespace lockstep

@@ -1,18 +1,23 @@
-// What ranks tell each other once in each backward pass: so that all of them take the same
-// decision, and whoever made it necessary is named on all.
+// Reports that ranks exchange once in each backward pass, and the decision that all ranks draw from
+// them: the pass is averaged, skipped or an Error that names its cause on all ranks.
+//
+// Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/gradients/backward_report.h"
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
@@ -31,8 +36,8 @@ struct PassReport {
   std::int64_t pass = 0;           // Its number: all ranks' are the same.
   double samples = 0;              // Counted since the last synchronised pass.
   std::int64_t non_finite = none;  // The first parameter with such a gradient.
-  std::int64_t repeated = none;    // One whose gradient came more often than it should.
-  std::int64_t kept_mean = none;  // One that an earlier pass's mean, which others lack, is part of.
+  std::int64_t repeated = none;    // A parameter whose gradient came too often.
+  std::int64_t kept_mean = none;   // A parameter whose gradient contains an earlier pass's mean.
   std::int64_t threw = 0;  // Bytes of the exception's text that has ended the pass; 0 for none.
 };
 
@@ -40,7 +45,7 @@ struct PassReport {
 class PassReports {
  public:
   // Collective, unless the group has one rank. `uses` has one entry for each parameter. `exception`
-  // is the text of what has ended the pass here, and empty where nothing has.
+  // is the text of the exception that has ended the pass here; empty without one.
   PassReports(PassReport report, const std::vector<ParameterUse>& uses, const ProcessGroup& group,
               std::string_view exception = {});
 
@@ -67,8 +72,48 @@ class PassReports {
 
   const int ranks_;
   const std::size_t row_bytes_;
-  std::vector<std::uint8_t> rows_;  // Of each rank: its report, then its uses.
-  std::vector<char> texts_;         // Of each rank: of its exception. Empty where there is none.
+  std::vector<std::uint8_t> rows_;  // For each rank: its report, then its uses.
+  std::vector<char> texts_;         // For each rank: its exception's text. Empty without one.
+};
+
+// Thrown on all ranks alike, as all read the same reports.
+class AgreedError : public Error {
+ public:
+  explicit AgreedError(const Error& error) : Error(error) {}
+};
+
+bool is_agreed(const std::exception_ptr& error);
+
+// Decides with all ranks whether a backward pass is averaged, skipped or an Error.
+class PassAgreement {
+ public:
+  explicit PassAgreement(const DistributedDataParallelOptions& options) : options_(options) {}
+
+  // Collective: tells all ranks of this rank's pass, which becomes the next one. `exception` is as
+  // in PassReports.
+  PassReports exchange(PassReport report, const std::vector<ParameterUse>& uses,
+                       const ProcessGroup& group, std::string_view exception = {});
+
+  // Whether the pass is averaged; otherwise all ranks skip it, and rank 0 logs why.
+  // Errors, all of them AgreedError: as backward()'s.
+  bool accepts(const PassReports& reports, const NamedTensors& parameters,
+               const ProcessGroup& group);
+
+  // Counts a pass that was cut short without a word to the other ranks, which may go on.
+  void count_lost_pass() { ++*passes_; }
+
+  // Number of passes so far, also when this is gone.
+  std::shared_ptr<const std::int64_t> passes() const { return passes_; }
+
+  // The first such gradient of the last pass, on any rank.
+  const std::optional<NonFiniteGradient>& non_finite() const { return non_finite_; }
+
+ private:
+  bool judge(const PassReports& reports, const NamedTensors& parameters, int rank);
+
+  const DistributedDataParallelOptions options_;
+  const std::shared_ptr<std::int64_t> passes_ = std::make_shared<std::int64_t>(0);
+  std::optional<NonFiniteGradient> non_finite_;
 };
 
 }  // namespace lockstep

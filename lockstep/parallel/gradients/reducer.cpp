@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/reducer.h"
 
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/steps.h"
+#include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep {
 
@@ -66,6 +74,173 @@ BackwardTimes Reducer::times() const {
   BackwardTimes times = intake_.times();
   times.wait += report_time_;
   return times;
+}
+
+// --- A backward pass, from its first gradient ---------------------------------------------------
+
+void Reducer::watch(const at::Tensor& output) {
+  if (!synchronize_ || !output.requires_grad()) return;
+  output.register_hook([this, alive = std::weak_ptr<const bool>(alive_)](const at::Tensor&) {
+    if (!alive.expired() && synchronize_ && hooks_.are_reached()) begin_pass(/*watched=*/true);
+  });
+}
+
+void Reducer::begin_pass(bool watched) {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (pass_.covers(task, watched)) return;
+  pass_.end();
+  forget_pass_cut_short();
+  intake_.begin_pass(/*early=*/join_ == nullptr);  // With join() ranks reduce after the reports.
+  std::function<void(const BackwardPass&)> at_end;
+  if (intake_.device().is_cpu())
+    at_end = [this, alive = std::weak_ptr<const bool>(alive_)](const BackwardPass& ended) {
+      if (!alive.expired()) end_pass(ended);
+    };
+  else
+    unreported_.emplace(GraphTaskResult::of_this_thread());
+  auto pass = std::make_shared<BackwardPass>(sink().pool(), std::move(at_end));
+  pass_.begin(pass, task, watched);
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [this, alive = std::weak_ptr<const bool>(alive_), pass = std::move(pass)] {
+        if (!alive.expired()) finish_pass(*pass);  // A hook may have destroyed it.
+      });
+}
+
+// On a device, autograd's thread ends a pass while the caller's has gone on or destroys this. So
+// the caller's next call forgets a pass that an exception has cut short.
+void Reducer::forget_pass_cut_short() {
+  if (!unreported_ || !unreported_->exception()) return;
+  unreported_.reset();
+  forget_window();
+  agreement_.count_lost_pass();  // Other ranks may have gone on with theirs.
+}
+
+// Runs on the thread that called backward(), or on autograd's own of the device.
+void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
+  const bool is_ours = hooks_.is_in_charge(index);  // Otherwise another reducer averages it.
+  const bool is_averaged = synchronize_ && is_ours;
+  if (is_averaged) begin_pass(/*watched=*/false);  // First, as it may forget an earlier pass.
+  touched_[index] = is_ours || !synchronize_;
+  if (is_averaged) intake_.add(index, incoming);
+}
+
+// --- Its end ------------------------------------------------------------------------------------
+
+void Reducer::finish_pass(BackwardPass& pass) {
+  const at::NoGradGuard no_grad;
+  pass.has_announced = true;
+  announce();
+  intake_.complete();
+  pass.has_reported = true;
+  unreported_.reset();
+  const PassReports reports = exchange_reports();
+  if (!may_finish(reports)) return;
+  intake_.finish(reports, factor_of(reports));
+  count_step(groups_.own);
+}
+
+// Ranks without input left learn that a pass is about to be averaged. All ranks see its Errors.
+void Reducer::announce() {
+  if (join_ == nullptr) return;
+  try {
+    join_->exchange(Join::Step::average_gradients);
+  } catch (const Error& error) {
+    throw AgreedError(error);
+  }
+}
+
+// LibTorch has ended the pass. One that has not reported was cut short by an exception.
+void Reducer::end_pass(const BackwardPass& pass) {
+  longest_pass_ = std::max(longest_pass_, pass.elapsed());
+  if (pass.has_reported) return;
+  const auto take_part = [this, &pass](std::string_view text) {
+    if (is_agreed(pass.exception()))
+      return intake_.complete();  // All ranks know, by another reducer.
+    if (!pass.has_announced) announce();
+    intake_.complete();
+    exchange_reports(text);
+  };
+  end_with_the_others(pass.exception(), groups_.own, groups_.given, longest_pass_, take_part);
+  intake_.drop();
+  forget_window();
+}
+
+void Reducer::shadow_pass() {
+  require(!intake_.counts().is_recording(),
+          "join(): a rank without any input cannot tell what a static graph looks like");
+  forget_pass_cut_short();
+  pass_.end();
+  intake_.begin_pass(/*early=*/false, /*is_shadow=*/true);
+  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+  intake_.complete();  // With zeros.
+  const std::vector<ParameterUse> uses(parameters_.size(), ParameterUse::unused);
+  const PassReports reports = agreement_.exchange(intake_.report(), uses, groups_.own);
+  if (!may_finish(reports)) return;
+  intake_.finish(reports, /*factor=*/1);
+  intake_.drop();
+}
+
+// --- What ranks tell each other -----------------------------------------------------------------
+
+PassReports Reducer::exchange_reports(std::string_view exception) {
+  const Stopwatch watch(report_time_);
+  std::vector<ParameterUse> uses(parameters_.size());
+  for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = use_of(i);
+  if (is_anothers_pass())
+    std::replace(uses.begin(), uses.end(), ParameterUse::missing, ParameterUse::elsewhere);
+  PassReport report = intake_.report();
+  report.samples = samples_;
+  forget_window();
+  pass_.end();
+  return agreement_.exchange(report, uses, groups_.own, exception);
+}
+
+ParameterUse Reducer::use_of(std::size_t index) const {
+  if (!hooks_.is_in_charge(index)) return ParameterUse::elsewhere;
+  const GradientCounts& counts = intake_.counts();
+  if (counts.is_known()) {
+    if (counts.misses(index)) return ParameterUse::missing;
+    return counts.expects(index) ? ParameterUse::used : ParameterUse::unused;
+  }
+  if (touched_[index]) return ParameterUse::used;
+  if (!parameters_[index].second.requires_grad()) return ParameterUse::unused;  // Frozen meanwhile.
+  return options_.find_unused_parameters || counts.is_recording() ? ParameterUse::unused
+                                                                  : ParameterUse::missing;
+}
+
+// One of another reducer: no gradient has come but of parameters that both have.
+bool Reducer::is_anothers_pass() const {
+  bool has_common = false;
+  bool has_own = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (hooks_.has_others(i)) {
+      has_common = true;
+    } else if (touched_[i]) {
+      return false;
+    } else if (parameters_[i].second.requires_grad()) {
+      has_own = true;
+    }
+  }
+  return has_common && has_own;
+}
+
+bool Reducer::may_finish(const PassReports& reports) {
+  try {
+    if (agreement_.accepts(reports, parameters_, groups_.own)) return true;
+  } catch (...) {
+    intake_.drop();
+    throw;
+  }
+  intake_.drop();
+  return false;
+}
+
+// Sinks make means over ranks; what else they should be a mean of is known only here.
+double Reducer::factor_of(const PassReports& reports) const {
+  if (options_.mean == GradientMean::over_samples) return groups_.own.size() / reports.samples();
+  if (join_ != nullptr && !join_->options().divide_by_initial_world_size)
+    return static_cast<double>(groups_.own.size()) / join_->active_ranks();
+  return 1;
 }
 
 }  // namespace lockstep

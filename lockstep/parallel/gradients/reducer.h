@@ -25,14 +25,11 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/backward_pass.h"
-#include "lockstep/parallel/gradients/backward_report.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/gradients/gradient_hook.h"
 #include "lockstep/parallel/gradients/gradient_intake.h"
 #include "lockstep/parallel/gradients/gradient_sink.h"
-#include "lockstep/parallel/gradients/graph_task.h"
 #include "lockstep/parallel/gradients/join.h"
-#include "lockstep/parallel/gradients/parameter_hooks.h"
-#include "lockstep/parallel/gradients/pass_agreement.h"
 #include "lockstep/parallel/gradients/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 

@@ -20,7 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/parallel/gradients/give_up_later.h"
+#include "lockstep/parallel/gradients/backward_pass.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"

@@ -1,19 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/sink_choice.h"
 
+#include <ATen/Parallel.h>
+#include <c10/core/ScalarType.h>
+#include <sched.h>
+
 #include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/gradients/bucketed_gradients.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/kept_gradients.h"
-#include "lockstep/parallel/gradients/overlap.h"
 #include "lockstep/parallel/gradients/owned_gradients.h"
 #include "lockstep/parallel/gradients/reducer.h"
-#include "lockstep/parallel/gradients/trained_parameters.h"
+#include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
 namespace {
+
+// Errors: unsupported for a parameter, named, whose gradient cannot be averaged here.
+void require_reducible_gradient(const std::string& name, const at::Tensor& parameter) {
+  if (!parameter.is_cpu() && !parameter.is_cuda())
+    throw Error(Fault::unsupported,
+                "gradients are averaged in CPU and CUDA memory only, and parameter " + name +
+                    " is on " + parameter.device().str());
+  try {
+    reducible_dtype(c10::toRealValueType(parameter.scalar_type()));
+  } catch (const Error& error) {
+    throw Error(error.fault(), "the gradient of parameter " + name + ": " + error.what());
+  }
+}
 
 NamedTensors only_trained(NamedTensors all) {
   NamedTensors parameters = trained_parameters(std::move(all));
@@ -30,6 +50,44 @@ ProcessGroup group_of_its_own(const ProcessGroup& group) {
 
 bool checks_finite(const DistributedDataParallelOptions& options) {
   return options.non_finite != NonFinite::ignore;
+}
+
+// Exchanged between ranks.
+struct Cores {
+  int threads;  // Own threads, including one that would reduce during backward().
+  cpu_set_t allowed;
+};
+
+Cores own_cores() {
+  Cores own{};
+  own.threads = at::get_num_threads() + 1;
+  ::sched_getaffinity(0, sizeof own.allowed, &own.allowed);  // Empty if it fails.
+  return own;
+}
+
+// Whether the cores of ranks on one host suffice for all threads.
+bool suffice(const std::vector<Cores>& all) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  int threads = 0;
+  for (const Cores& cores : all) {
+    CPU_OR(&allowed, &allowed, &cores.allowed);
+    threads += cores.threads;
+  }
+  return CPU_COUNT(&allowed) >= threads;
+}
+
+// Whether gradients are reduced during backward(). Collective: returns the same on all ranks. An
+// explicit option decides. Otherwise returns true for several ranks if one of these holds: the
+// gradients' `device` is not the CPU; the ranks are on several hosts; together they may run on as
+// many cores as they have intra-op threads, plus one per rank.
+bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
+                      c10::Device device) {
+  if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
+  const auto all = all_gather_value(own_cores(), group, {.label = "cores"});
+  // Networks transfer without the cores, also if none of them is free.
+  const bool spans_hosts = group.local_size() < group.size();
+  return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));
 }
 
 }  // namespace

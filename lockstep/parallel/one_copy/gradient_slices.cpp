@@ -7,10 +7,8 @@
 #include <map>
 #include <utility>
 
-#include "lockstep/parallel/gradients/gradient_layout.h"
-#include "lockstep/parallel/gradients/large_gradient.h"
-#include "lockstep/parallel/gradients/padded.h"
-#include "lockstep/parallel/gradients/real_view.h"
+#include "lockstep/parallel/gradients/finite_check.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/strides.h"

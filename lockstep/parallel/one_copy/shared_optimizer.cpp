@@ -9,7 +9,7 @@
 #include "lockstep/optim/hyperparameters.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/gradient_slices.h"
-#include "lockstep/parallel/one_copy/shared_parameters.h"
+#include "lockstep/parallel/replicate/shared_parameters.h"
 
 namespace lockstep {
 namespace {

@@ -39,7 +39,7 @@
 
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/parallel/replicate/data_parallel_base.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 
 namespace lockstep {
 

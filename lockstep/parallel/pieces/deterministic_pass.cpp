@@ -14,10 +14,9 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/steps.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/parallel/gradients/dropped_pass.h"
+#include "lockstep/parallel/gradients/backward_pass.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/pieces/fixed_state.h"
-#include "lockstep/parallel/pieces/piece_random.h"
 #include "lockstep/tensor/vector_math.h"
 
 namespace lockstep {
@@ -159,8 +158,8 @@ DeterministicPass::Outcome DeterministicPass::compute_piece(const PieceTree::Ste
   return {.loss = loss.item<double>(), .samples = samples_};
 }
 
-// What a piece leaves out is looked at here, and not in a rank's pieces together: whether it is an
-// Error must not depend on which of them one rank has.
+// Gradients that a piece leaves out are found here, and not in a rank's pieces together: whether
+// they are an Error must not depend on which pieces one rank has.
 void DeterministicPass::take_gradients(const PieceTree::Step& step) {
   const at::NoGradGuard no_grad;
   const NamedTensors& parameters = reducer_.parameters();

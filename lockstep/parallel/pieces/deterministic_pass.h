@@ -1,4 +1,7 @@
-// How DistributedDataParallel::train_pieces() works: what it says, but for the module's type.
+// The work of DistributedDataParallel::train_pieces(): a step whose sums do not depend on the
+// number of ranks.
+//
+// Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,7 +15,6 @@
 #include "lockstep/parallel/gradients/pass_report.h"
 #include "lockstep/parallel/pieces/piece.h"
 #include "lockstep/parallel/pieces/piece_sums.h"
-#include "lockstep/parallel/pieces/piece_tree.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace torch::nn {
@@ -24,9 +26,9 @@ namespace lockstep {
 class PieceRandom;
 class Reducer;
 
-// Collective. Errors: misuse when ranks do not divide the pieces, or one computes with another
-// number of intra-op threads than the promised one; unsupported for options that have no meaning
-// then.
+// Collective. Errors: misuse if the number of ranks does not divide that of the pieces, or if a
+// rank has another number of intra-op threads than the promised one; unsupported for options that
+// cannot be combined with it.
 void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group);
 
@@ -41,17 +43,17 @@ class DeterministicPass {
   // Bytes in which sums of gradients lie.
   std::vector<at::Tensor> memory() const { return sums_.memory(); }
 
-  // Of the piece that is computed.
+  // Counts samples of the piece that is computed.
   void count_samples(double samples) { samples_ += samples; }
 
  private:
-  // Of a piece: what is not a gradient.
+  // The results of a piece besides its gradients.
   struct Outcome {
     double loss = 0;
     double samples = 0;
   };
 
-  // What ranks must agree on. Travels as it lies in memory.
+  // State that must be the same on all ranks. Travels as it lies in memory.
   struct State {
     std::int64_t step;
     std::int64_t threads;
@@ -65,7 +67,7 @@ class DeterministicPass {
   Outcome sum_over_pieces(const std::vector<Outcome>& own) const;
   void require_agreement(const State& state, const NamedTensors& watched) const;
   void drop_gradients() const;
-  void finish(const PassReports& reports, double count);  // Of what the mean is over.
+  void finish(const PassReports& reports, double count);  // Means are over `count`.
 
   const torch::nn::Module& module_;
   Reducer& reducer_;
@@ -75,10 +77,10 @@ class DeterministicPass {
   const std::vector<PieceTree::Step> steps_;
   const PieceSums sums_;
 
-  // Of the step under way.
-  std::vector<ParameterUse> uses_;  // Of each parameter, by any of this rank's pieces.
+  // The step under way.
+  std::vector<ParameterUse> uses_;  // For each parameter, by any of this rank's pieces.
   PassReport report_;
-  double samples_ = 0;                  // Of the piece under way.
+  double samples_ = 0;                  // In the piece under way.
   std::chrono::nanoseconds longest_{};  // Time of the pieces of a pass, so far.
 };
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/pieces/fixed_state.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <array>
+#include <mutex>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -35,6 +38,11 @@ bool has_any(const torch::nn::Module& module) {
   return module.is_training() && follows_samples(module);
 }
 
+at::Tensor random_state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
 }  // namespace
 
 void require_fixed_statistics(const torch::nn::Module& module) {
@@ -58,6 +66,23 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module) {
     fingerprints.push_back(XXH3_64bits(values.const_data_ptr(), values.nbytes()));
   }
   return fingerprints;
+}
+
+PieceRandom::PieceRandom()
+    : generator_(at::detail::getDefaultCPUGenerator()), before_(random_state_of(generator_)) {}
+
+PieceRandom::~PieceRandom() {
+  const std::lock_guard lock(generator_.mutex());
+  generator_.set_state(before_);
+}
+
+// The key is hashed, because LibTorch's Mersenne twister uses only 32 bits of the seed and
+// neighbours must differ in them.
+void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
+  const std::array<std::uint64_t, 3> key{seed, static_cast<std::uint64_t>(step),
+                                         static_cast<std::uint64_t>(piece)};
+  const std::lock_guard lock(generator_.mutex());
+  generator_.set_current_seed(XXH3_64bits(key.data(), sizeof key));
 }
 
 }  // namespace lockstep

@@ -1,8 +1,11 @@
-// Checks for state that a forward() must not change if results are to be independent of the number
-// of ranks. Buffers depend on the samples that a rank has seen, and on their order.
+// State that must not depend on the rank that computes a piece: buffers, which forward() must not
+// change, and random numbers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
@@ -23,5 +26,22 @@ void require_fixed_statistics(const torch::nn::Module& module);
 // an Embedding with max_norm changes in forward(). For a buffer it is a hash of the elements,
 // because kernels of BatchNorm change no counter.
 std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
+
+// The random numbers of one piece. Takes over LibTorch's default CPU generator; the destructor
+// restores its earlier state.
+class PieceRandom {
+ public:
+  PieceRandom();
+  ~PieceRandom();
+  PieceRandom(const PieceRandom&) = delete;
+  PieceRandom& operator=(const PieceRandom&) = delete;
+
+  // Restarts the generator; the numbers depend only on these three values.
+  void begin(std::uint64_t seed, std::int64_t step, int piece);
+
+ private:
+  at::Generator generator_;
+  const at::Tensor before_;
+};
 
 }  // namespace lockstep

@@ -12,7 +12,11 @@
 // evaluation.
 // After backward(), `.grad` may lie in memory of this class, which lives as long as the tensor
 // does. An allocator in front of LibTorch's own, for the whole process, makes large gradients there
-// (lockstep/parallel/gradients/gradient_pool.h in the sources).
+// (lockstep/parallel/gradients/gradient_memory.h in the sources).
+//
+// forward() may return tensors in tuples, pairs, ranges, maps and optionals, nested to any depth. A
+// type of your own takes part if for_each_tensor(value, visit), found by argument-dependent lookup,
+// calls visit(tensor) for each of its tensors.
 //
 // Every backward() that reaches the module's parameters is averaged, unless its forward() was under
 // no_sync(). All ranks must run equally many of them. Calls to autograd::grad() on other tensors,
@@ -56,14 +60,194 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
-#include "lockstep/parallel/replicate/data_parallel_base.h"
-#include "lockstep/parallel/replicate/forward_outputs.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/detail/forward_outputs.h"
+#include "lockstep/parallel/gradients/communication_hook.h"
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/pieces/piece.h"
+#include "lockstep/tensor/state.h"
 
 namespace lockstep {
+
+class DeterministicPass;
+class Join;
+class Reducer;
+class SharedOptimizerBase;
+class SharedParameters;
+class SinkChoice;
+class WholeParameterOptimizer;
+
+// The part of DistributedDataParallel that does not depend on the type of its module.
+class LOCKSTEP_API DataParallelBase {
+ public:
+  // While it lives, gradients accumulate on this rank alone: forward() calls made under it, and
+  // their backward(), are not synchronised.
+  class LOCKSTEP_API NoSync {
+   public:
+    NoSync(bool& synchronize, bool active);
+    ~NoSync() { synchronize_ = before_; }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    bool& synchronize_;
+    const bool before_;
+  };
+
+  DataParallelBase(const DataParallelBase&) = delete;
+  DataParallelBase& operator=(const DataParallelBase&) = delete;
+
+  // If `active` is false, it does nothing, for loops such as
+  //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
+  [[nodiscard]] NoSync no_sync(bool active = true) {
+    require_pass_of_its_own("no_sync()");
+    return {synchronize_, active};
+  }
+
+  // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
+  // backward() that was averaged, or if there is a hook already.
+  void register_comm_hook(CommunicationHook hook);
+
+  // Stage 2 of ZeRO. Collective, with an optimizer of the same ranks. From the first backward() on,
+  // a gradient is averaged only on the rank that steps its parameter; on the others, `.grad` is
+  // undefined after backward(). Buckets are reduced during backward(), on their own thread.
+  // Gradients must be undefined, zero_grad()'s default, before each pass that is averaged; passes
+  // under no_sync() may leave some. Clip with the optimizer's own clip_grad_norm_(), as code that
+  // reads gradients sees its rank's only. Sums are divided at the end: if the number of ranks is no
+  // power of two, gradients of small parameters differ by a rounding from those without this call.
+  // Errors: misuse after the first backward() that was averaged, and for parameters that the
+  // optimizer does not step; unsupported with a communication hook, on a CUDA device, and if
+  // another DistributedDataParallel has some of the parameters; join() is then unsupported.
+  void shard_gradients(const WholeParameterOptimizer& optimizer);
+
+  // Whether each gradient is on one rank alone.
+  bool shards_gradients() const;
+
+  // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. May be
+  // zero if another rank has some. Counts for a backward() that threw are forgotten.
+  void count_samples(double samples);
+
+  // Collective: runs `train`, in which ranks may make different numbers of passes, for example for
+  // different numbers of batches. All ranks then get the weights, and with broadcast_buffers the
+  // buffers, of the last rank that trained. A rank that is done takes part in the others' passes
+  // without data and has no gradients afterwards. Nothing else in `train` may communicate, for
+  // example SyncBatchNorm.
+  // The optimizer of a rank that was done early has made fewer steps. Make its state, such as
+  // momentum, equal before training goes on; otherwise replicas drift apart.
+  template <class Train>
+  void join(Train&& train, const JoinOptions& options = {}) {
+    const Joining joining(*this, options);
+    std::forward<Train>(train)();
+    follow_others();
+  }
+
+  // Collective: runs `change` on rank 0, without gradients. It may write to the module's parameters
+  // and buffers or load them; all ranks get the values. The only way to change shared parameters.
+  // Blocking: the others wait for `change`, at most as long as for any collective of the group.
+  // Errors: the exception of `change` on rank 0, and aborted on the others. Changes made before it
+  // are changes on all ranks.
+  void edit_parameters(const std::function<void()>& change);
+
+  // Whether all ranks have one copy of the parameters, the option share_parameters.
+  bool shares_parameters() const { return shared_ != nullptr; }
+
+  // Whether a rank was lost while shared parameters were stepped, so that some are a step ahead of
+  // others. Every forward() then throws Error(corrupt): load a checkpoint.
+  bool has_torn_parameters() const;
+
+  // Collective: one step's forward and backward passes, with the option `deterministic`. Calls
+  // `loss_of` for each of this rank's pieces of the global batch and backward() on its result.
+  // Replaces every `.grad` by the mean over all pieces of all ranks. Returns the mean of all
+  // losses. Both have the same bits on all ranks, and on every number of ranks.
+  //   const double loss = ddp.train_pieces(step, [&](const lockstep::Piece& piece) {
+  //     return torch::nll_loss(ddp(piece.of(batch.data)), piece.of(batch.target));
+  //   });
+  // `step` is the number of the step in the whole training, also after a resumption: random numbers
+  // follow from it. With GradientMean::over_samples losses are sums, and `loss_of` calls
+  // count_samples().
+  // Errors: unsupported, with its name, for a BatchNorm that would update running statistics, for
+  // SyncBatchNorm in training mode, and for a buffer that `loss_of` changes; misuse if the number
+  // of intra-op threads is not the promised one; mismatch if ranks are in different steps; as
+  // backward(). All gradients are undefined then.
+  double train_pieces(std::int64_t step, const PieceLoss& loss_of);
+
+  // Whether the option `deterministic` is set. Buffers are then not broadcast: nothing may change
+  // them.
+  bool is_deterministic() const { return options_.deterministic > 0; }
+
+  // The first one in the last averaged backward pass, the same on all ranks. Empty with
+  // NonFinite::ignore.
+  const std::optional<NonFiniteGradient>& non_finite() const;
+
+  // Indices of the trained parameters, by bucket. Changes after the first pass, with static_graph
+  // after the second.
+  const BucketAssignment& bucket_assignment() const;
+
+  BackwardTimes backward_times() const;
+
+  // Registered memory in which gradients may lie after backward(): of the buckets, which
+  // SharedOptimizer has instead, and of the pool for large ones. Empty with one rank.
+  std::vector<RegisteredMemory> gradient_memory() const;
+
+  // Memory in which train_pieces() sums gradients.
+  std::vector<at::Tensor> piece_memory() const;
+  int pieces() const { return options_.deterministic; }
+
+  const torch::nn::Module& replica() const { return *replica_; }
+  const ProcessGroup& group() const { return group_; }
+
+  // Whether gradients are reduced during backward(), on their own thread.
+  bool is_overlapped() const;
+
+ protected:
+  // Collective.
+  DataParallelBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
+                   const DistributedDataParallelOptions& options);
+  ~DataParallelBase();
+
+  void before_forward();
+  void watch(const at::Tensor& output);
+
+ private:
+  friend class SharedOptimizerBase;
+
+  std::shared_ptr<const std::int64_t> passes() const;
+
+  // A join() under way. Other ranks are not told if an exception ends it.
+  class LOCKSTEP_API Joining {
+   public:
+    Joining(DataParallelBase& ddp, const JoinOptions& options);
+    ~Joining();
+    Joining(const Joining&) = delete;
+    Joining& operator=(const Joining&) = delete;
+
+   private:
+    DataParallelBase& ddp_;
+  };
+
+  void follow_others();
+  void broadcast_buffers();
+  void require_pass_of_its_own(const char* call) const;
+
+  const std::shared_ptr<torch::nn::Module> replica_;
+  const ProcessGroup group_;
+  const DistributedDataParallelOptions options_;
+  const std::shared_ptr<SharedParameters> shared_;  // Null without share_parameters.
+  const std::unique_ptr<SinkChoice> sinks_;
+  const std::unique_ptr<Reducer> reducer_;
+  const std::unique_ptr<DeterministicPass> pieces_;  // Null unless deterministic.
+  std::unique_ptr<Join> join_;
+  bool synchronize_ = true;
+  bool buffers_are_due_ = true;
+};
 
 template <class Module>
 class DistributedDataParallel : public DataParallelBase {
@@ -98,5 +282,10 @@ class DistributedDataParallel : public DataParallelBase {
  private:
   const std::shared_ptr<Module> module_;
 };
+
+// The state of the module, as that of module_state() (lockstep/tensor/module_state.h), also for
+// shared parameters. These are loaded by edit_parameters(), which is collective.
+// Lifetime: `ddp` outlives the result.
+LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
 
 }  // namespace lockstep

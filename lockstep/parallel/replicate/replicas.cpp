@@ -89,6 +89,17 @@ void require_same_lines(const std::string& lines, const std::string& of_what,
   }
 }
 
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    const std::string text = exception.what();
+    return text.substr(0, text.find('\n'));  // LibTorch's messages continue with all stack frames.
+  } catch (...) {
+    return "an exception of no known type";
+  }
+}
+
 }  // namespace
 
 void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
@@ -121,6 +132,23 @@ void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group, i
     values.push_back(tensor);
   }
   broadcast_coalesced(values, group, root, {.label = label});
+}
+
+std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view what,
+                                     const std::function<void()>& action) {
+  std::exception_ptr error;
+  std::string reason;  // Empty on success.
+  if (group.rank() == 0) {
+    try {
+      action();
+    } catch (...) {
+      error = std::current_exception();
+      reason = std::string(what) + " failed on rank 0: " + text_of(error);
+    }
+  }
+  reason = broadcast_bytes(reason, group, 0, {.label = what});
+  if (!error && !reason.empty()) error = std::make_exception_ptr(Error(Fault::aborted, reason));
+  return error;
 }
 
 }  // namespace lockstep

@@ -1,7 +1,12 @@
-// Makes the replicas of a module equal, and checks that this is possible.
+// Makes the replicas of a module equal: the checks that this is possible, the broadcast, and
+// changes that rank 0 makes for all.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <exception>
+#include <functional>
+#include <string_view>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
@@ -25,5 +30,11 @@ void require_same_options(const DistributedDataParallelOptions& options, const P
 // Errors: as broadcast_coalesced(); mismatch if names or their order differ between ranks.
 LOCKSTEP_API void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group,
                                     int root = 0);
+
+// Collective: runs `action` on rank 0 while the others wait. Returns null if it succeeds. If it
+// throws, returns the exception that every rank must throw: on rank 0 the same exception, on the
+// others Error(aborted) with its text after `what`.
+std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view what,
+                                     const std::function<void()>& action);
 
 }  // namespace lockstep

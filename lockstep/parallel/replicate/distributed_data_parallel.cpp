@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/replicate/data_parallel_base.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -14,11 +14,11 @@
 #include "lockstep/parallel/gradients/join.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
-#include "lockstep/parallel/one_copy/shared_parameters.h"
 #include "lockstep/parallel/pieces/deterministic_pass.h"
-#include "lockstep/parallel/replicate/on_rank_0.h"
 #include "lockstep/parallel/replicate/replicas.h"
+#include "lockstep/parallel/replicate/shared_parameters.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/shared_blocks.h"
 
@@ -77,6 +77,28 @@ std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Mod
   broadcast_replica(named_buffers(*module), group);
   return std::make_shared<SharedParameters>(named_parameters(*module), group);
 }
+
+class DataParallelState final : public Stateful {
+ public:
+  explicit DataParallelState(DataParallelBase& ddp) : ddp_(ddp) {}
+
+  StateDict state_dict() override { return state_of(ddp_.replica()); }
+
+  StateRequest wanted(const StateDict& saved) override {
+    require_fits(ddp_.replica(), saved);
+    if (!ddp_.shares_parameters()) return wanted_in_place(ddp_.replica(), saved);
+    return ddp_.group().rank() == 0 ? everything(saved) : StateRequest{};
+  }
+
+  // Buffers are not shared; edit_parameters() broadcasts them.
+  void load_state_dict(StateDict state) override {
+    if (!ddp_.shares_parameters()) return copy_into(ddp_.replica(), state);
+    ddp_.edit_parameters([&] { copy_into(ddp_.replica(), state); });
+  }
+
+ private:
+  DataParallelBase& ddp_;
+};
 
 }  // namespace
 
@@ -234,6 +256,10 @@ void DataParallelBase::follow_others() {
       join_->largest_active_rank());
   reducer_->forget_window();  // The others' last pass may have been under no_sync, ours not.
   buffers_are_due_ = true;
+}
+
+std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp) {
+  return std::make_unique<DataParallelState>(ddp);
 }
 
 }  // namespace lockstep

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/gradients/scaled_copy.h"
+#include "lockstep/parallel/gradients/finite_check.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <limits>
 
-namespace lockstep::scaled_copy_test {
+namespace lockstep::finite_check_test {
 namespace {
 
 torch::Tensor numbers(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -58,4 +58,4 @@ TEST(ScaledCopy, FindsOneElementThatIsNotFiniteWhereverItIs) {
 }
 
 }  // namespace
-}  // namespace lockstep::scaled_copy_test
+}  // namespace lockstep::finite_check_test

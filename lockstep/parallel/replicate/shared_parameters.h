@@ -54,7 +54,7 @@ class SharedParameters {
   // Collective: runs `change` on rank 0 while the others wait. It may write to parameters, and may
   // give them other memory of the same type and shape, as torch::load() does.
   // Returns null or, if `change` has thrown, the exception that every rank must throw
-  // (on_rank_0.h).
+  // (replicas.h).
   std::exception_ptr edit(const std::function<void()>& change);
 
   // Returns `tensors`. Errors: misuse if one of them is none of the parameters.

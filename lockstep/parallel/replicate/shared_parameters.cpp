@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/one_copy/shared_parameters.h"
+#include "lockstep/parallel/replicate/shared_parameters.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -7,8 +7,8 @@
 #include <exception>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/gradients/padded.h"
-#include "lockstep/parallel/replicate/on_rank_0.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
+#include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/shared_blocks.h"
 #include "lockstep/tensor/strides.h"

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/gradient_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "lockstep/parallel/gradients/finite_check.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/strides.h"
+
+namespace lockstep {
+namespace {
+
+// Whether another tensor uses the memory of `gradient`, for example another gradient that
+// backward() has still to read and that `incoming` is a view of. Two uses are expected: `gradient`
+// and `incoming`. The base of `incoming` is a third if nobody else holds it.
+bool is_shared(const at::Tensor& gradient, const at::Tensor& incoming) {
+  const std::size_t tensors = gradient.storage().use_count();
+  if (!gradient.is_alias_of(incoming) || !incoming.is_view()) return tensors > 2;
+  return tensors > 3 || incoming._base().use_count() > 1;
+}
+
+std::int64_t elements_in(std::size_t bytes, at::ScalarType dtype) {
+  return static_cast<std::int64_t>(bytes / c10::elementSize(dtype));
+}
+
+// --- Memory from the pools that are armed -------------------------------------------------------
+
+thread_local std::vector<std::shared_ptr<GradientPool>> armed;
+
+void* take_armed(std::size_t bytes) {
+  for (const auto& pool : armed)
+    if (void* const room = pool->take(bytes)) return room;
+  return nullptr;
+}
+
+// Rooms in use, by address: code that frees memory may know only the address.
+class TakenRooms {
+ public:
+  void add(void* room, std::shared_ptr<GradientPool> pool, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    rooms_[room] = {std::move(pool), bytes};
+  }
+
+  // False for memory that is no pool's.
+  bool give_back(void* room) {
+    std::unique_lock lock(mutex_);
+    const auto found = rooms_.find(room);
+    if (found == rooms_.end()) return false;
+    const Room taken = std::move(found->second);
+    rooms_.erase(found);
+    lock.unlock();
+    taken.pool->give_back(room, taken.bytes);
+    return true;
+  }
+
+ private:
+  struct Room {
+    std::shared_ptr<GradientPool> pool;
+    std::size_t bytes;
+  };
+
+  std::mutex mutex_;
+  std::unordered_map<void*, Room> rooms_;
+};
+
+// Never destroyed, as tensors may outlive everything else.
+TakenRooms& taken_rooms() {
+  static auto* const rooms = new TakenRooms;
+  return *rooms;
+}
+
+c10::Allocator* next_allocator = nullptr;  // LibTorch's own; set once.
+
+void free_memory(void* data) {
+  if (data != nullptr && !taken_rooms().give_back(data)) next_allocator->raw_deleter()(data);
+}
+
+// Stands before LibTorch's own allocator, which makes all tensors for which no pool has room.
+// Memory of either is freed by its address alone, because oneDNN takes and frees raw memory here.
+class PoolAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (void* const room = take_armed(bytes))
+      return {room, room, &free_memory, c10::Device(c10::DeviceType::CPU)};
+    return next_allocator->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+void install_allocator() {
+  static const bool installed = [] {
+    next_allocator = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(new PoolAllocator, /*priority=*/1);
+    return true;
+  }();
+  static_cast<void>(installed);
+}
+
+}  // namespace
+
+// --- Gradients ----------------------------------------------------------------------------------
+
+NamedTensors trained_parameters(NamedTensors parameters) {
+  std::set<const void*> seen;
+  std::erase_if(parameters, [&](const auto& entry) {
+    const at::Tensor& parameter = entry.second;
+    return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
+  return parameters;
+}
+
+at::Tensor like_gradient(const at::Tensor& parameter) {
+  return at::empty_strided(parameter.sizes(), dense_strides(parameter),
+                           parameter.options().requires_grad(false));
+}
+
+void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming) {
+  if (!gradient.defined()) {
+    gradient = like_gradient(parameter).zero_();
+  } else if (!holds_values(gradient) || !has_strides(gradient, dense_strides(parameter)) ||
+             is_shared(gradient, incoming)) {
+    gradient = like_gradient(parameter).copy_(gradient);
+  }
+}
+
+// --- BucketMemory -------------------------------------------------------------------------------
+
+BucketMemory::BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device device,
+                           const ProcessGroup& group)
+    : dtype_(dtype) {
+  if (device.is_cpu())
+    registered_ = group.allocate(bytes);
+  else
+    on_device_ = at::zeros({elements_in(bytes, dtype)}, at::dtype(dtype).device(device));
+}
+
+// Avoids an autograd view: it would share its version counter with all others, and detach_(), which
+// zero_grad(false) calls, refuses views.
+at::Tensor BucketMemory::view(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              at::ScalarType dtype) const {
+  if (registered_) return view_of(*registered_, begin, sizes, strides, dtype);
+  at::Tensor tensor = at::empty({0}, on_device_.options().dtype(dtype));
+  tensor.set_(on_device_.storage(), elements_in(begin, dtype), sizes, strides);
+  return tensor;
+}
+
+at::Tensor BucketMemory::tensor(std::size_t begin, at::IntArrayRef sizes,
+                                at::IntArrayRef strides) const {
+  return view(begin, sizes, strides, dtype_);
+}
+
+at::Tensor BucketMemory::flat(std::size_t begin, std::size_t bytes) const {
+  const at::ScalarType real = c10::toRealValueType(dtype_);
+  return view(begin, {elements_in(bytes, real)}, {1}, real);
+}
+
+// --- GradientPool -------------------------------------------------------------------------------
+
+std::shared_ptr<GradientPool> GradientPool::make(const std::vector<std::size_t>& sizes,
+                                                 const ProcessGroup& group) {
+  std::shared_ptr<GradientPool> pool(new GradientPool);
+  std::size_t total = 0;
+  for (const std::size_t bytes : sizes) total += padded(bytes);
+  pool->memory_ = group.allocate(total);
+  auto* data = static_cast<std::byte*>(pool->memory_.data());
+  for (const std::size_t bytes : sizes) {
+    pool->free_.emplace(bytes, data);
+    data += padded(bytes);
+  }
+  install_allocator();
+  return pool;
+}
+
+GradientPool::Arming::Arming(const std::shared_ptr<GradientPool>& pool) : pool_(pool.get()) {
+  if (pool != nullptr) armed.push_back(pool);
+}
+
+GradientPool::Arming::~Arming() {
+  if (pool_ == nullptr || thread_ != std::this_thread::get_id()) return;
+  armed.erase(std::find_if(armed.begin(), armed.end(),
+                           [&](const auto& pool) { return pool.get() == pool_; }));
+}
+
+void* GradientPool::take(std::size_t bytes) {
+  std::unique_lock lock(mutex_);
+  const auto found = free_.find(bytes);
+  if (found == free_.end()) return nullptr;
+  void* const room = found->second;
+  free_.erase(found);
+  lock.unlock();
+  taken_rooms().add(room, shared_from_this(), bytes);
+  return room;
+}
+
+void GradientPool::give_back(void* room, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  free_.emplace(bytes, room);
+}
+
+}  // namespace lockstep
