@@ -19,7 +19,6 @@
 #include "lockstep/job/environment.h"
 #include "lockstep/job/store/job_token.h"
 #include "lockstep/launch/binding.h"
-#include "lockstep/launch/cpu_quota.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/job/network.h"
-#include "lockstep/launch/topology.h"
+#include "lockstep/launch/binding.h"
 
 namespace lockstep::doctor {
 

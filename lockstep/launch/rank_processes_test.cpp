@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/launch/termination.h"
+#include "lockstep/launch/rank_processes.h"
 
 #include <gtest/gtest.h>
 
-namespace lockstep::termination_test {
+#include "lockstep/launch/process.h"
+
+namespace lockstep::rank_processes_test {
 namespace {
 
 using Step = Termination::Step;
@@ -56,4 +58,4 @@ TEST(Termination, AnEndlessGracePeriodIsNeverOver) {
 }
 
 }  // namespace
-}  // namespace lockstep::termination_test
+}  // namespace lockstep::rank_processes_test

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/launch/environment.h"
+#include "lockstep/launch/rank_starter.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-namespace lockstep::environment_test {
+#include "lockstep/launch/rendezvous_end.h"
+
+namespace lockstep::rank_starter_test {
 namespace {
 
 RankPlace place() {
@@ -100,4 +102,4 @@ TEST(Environment, NoTwoJobsHaveTheSameId) {
 }
 
 }  // namespace
-}  // namespace lockstep::environment_test
+}  // namespace lockstep::rank_starter_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/launch/attempt_result.h"
+#include "lockstep/launch/rank_reports.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "lockstep/base/exit_code.h"
 
-namespace lockstep::attempt_result_test {
+namespace lockstep::rank_reports_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -62,4 +62,4 @@ TEST(AttemptResult, AFirstFailureWithoutACodeHasThatOfTheFirstEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep::attempt_result_test
+}  // namespace lockstep::rank_reports_test
