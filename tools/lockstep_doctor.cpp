@@ -11,7 +11,7 @@
 #include "tools/doctor/examine.h"
 #include "tools/doctor/libtorch.h"
 #include "tools/doctor/report.h"
-#include "tools/end_parsing.h"
+#include "tools/command_line.h"
 
 namespace {
 

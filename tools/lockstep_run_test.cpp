@@ -33,7 +33,7 @@
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/rendezvous.h"
 #include "tests/ranks.h"
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 namespace lockstep::test::lockstep_run_test {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/clean_text.h"
 #include "lockstep/launch/status.h"
-#include "tools/end_parsing.h"
+#include "tools/command_line.h"
 
 namespace {
 

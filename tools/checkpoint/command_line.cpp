@@ -18,7 +18,7 @@
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/source.h"
-#include "tools/end_parsing.h"
+#include "tools/command_line.h"
 
 namespace {
 

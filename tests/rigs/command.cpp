@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 #include <fcntl.h>
 #include <signal.h>
