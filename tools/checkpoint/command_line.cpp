@@ -136,12 +136,8 @@ void declare(CLI::App& app, CommandLine& line) {
 std::string parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(about, "lockstep checkpoint");
   declare(app, line);
-  try {
-    app.parse(argc, argv);
-    return app.get_subcommands().front()->get_name();
-  } catch (const CLI::ParseError& error) {
-    lockstep::tools::end_parsing(app, error);
-  }
+  lockstep::tools::parse(app, argc, argv);
+  return app.get_subcommands().front()->get_name();
 }
 
 int run(const std::string& name, const CommandLine& line) {

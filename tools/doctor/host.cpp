@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/doctor/examine.h"
+#include "tools/doctor/host.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
