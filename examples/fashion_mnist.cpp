@@ -2,130 +2,16 @@
 //   lockstep run -n 2 fashion_mnist --epochs 2
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
-
-#include <chrono>
-#include <iostream>
-#include <optional>
-
-#include "examples/checkpoints.h"
-#include "examples/command_line.h"
-#include "examples/models/cnn.h"
-
-namespace {
-
-namespace F = torch::nn::functional;
-using Stack = torch::data::transforms::Stack<>;
-
-constexpr int classes = 10;
-
-// Returns the share of test images that are classified correctly. No image is counted twice: each
-// rank takes its own, without padding, and the counts are summed.
-double accuracy(Cnn& net, const std::string& data, const lockstep::ProcessGroup& world,
-                torch::Device device) {
-  auto test = lockstep::IdxDataset(data, /*train=*/false, classes).map(Stack());
-  lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
-  auto loader = torch::data::make_data_loader(test, sampler, 500);
-  const torch::NoGradGuard no_grad;
-  net.eval();
-  torch::Tensor right = torch::zeros({1}, torch::TensorOptions(device).dtype(torch::kLong));
-  for (auto& batch : *loader)
-    right += net.forward(batch.data.to(device)).argmax(1).eq(batch.target.to(device)).sum();
-  lockstep::all_reduce(right, world);
-  return right.item<double>() / static_cast<double>(*test.size());
-}
-
-// Returns nothing when the job had to make room before the last step.
-std::optional<Report> train(Cnn& net, const Options& options, const lockstep::ProcessGroup& world,
-                            torch::Device device) {
-  lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),
-                                        world);
-  lockstep::Adam adam(net.parameters(), options.lr);
-
-  auto data = lockstep::IdxDataset(options.data, /*train=*/true, classes).map(Stack());
-  lockstep::DistributedSampler sampler(*data.size(), world, {.seed = options.seed});
-
-  const auto wanted =
-      options.batch_size ? std::optional(*options.batch_size * world.size()) : std::nullopt;
-  std::int64_t global_batch = wanted.value_or(usual_batch_size * world.size());
-  std::int64_t step = 0;
-  lockstep::TrainingState state;
-  state.add("model", ddp);
-  state.add("optimizer", adam, net);
-  state.add("sampler", sampler);
-  state.add("generators", lockstep::RandomGenerators(world));
-  state.add("step", step);
-  state.add("global_batch", global_batch);
-  Checkpoints checkpoints(options, world, state);
-  checkpoints.resume();
-
-  global_batch = global_batch_of(global_batch, wanted, world);
-  const std::size_t batch_size = share_of(global_batch, world);
-  auto loader = torch::data::make_data_loader(data, sampler, batch_size);
-  const std::int64_t steps = last_step(options, step, sampler, batch_size);
-
-  const SampleLog log(options.log_samples, world.rank());
-  lockstep::Progress progress(steps,
-                              {.enabled = world.rank() == 0, .label = "training", .done = step});
-  const auto started = std::chrono::steady_clock::now();
-  torch::Tensor loss = torch::zeros({}, device);
-  std::int64_t samples = 0;
-  for (std::int64_t epoch = sampler.epoch(); step < steps; ++epoch) {
-    sampler.set_epoch(epoch);
-    for (auto& batch : *loader) {
-      adam.zero_grad();
-      loss = F::cross_entropy(ddp(batch.data.to(device)), batch.target.to(device));
-      loss.backward();
-      adam.step();
-      ++step;
-      log.write(step, sampler.consume(static_cast<std::size_t>(batch.data.size(0))));
-      samples += batch.data.size(0) * world.size();
-      progress.step(batch.data.size(0) * world.size(), loss.item<double>());
-      if (checkpoints.make_room(step)) return std::nullopt;
-      checkpoints.after_step(step);
-      if (step == steps) break;
-    }
-  }
-  checkpoints.finish(step);
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - started;
-  lockstep::all_reduce(loss.detach_(), world, lockstep::ReduceOp::average);
-  return Report{.samples_per_second = static_cast<double>(samples) / time.count(),
-                .seconds = time.count(),
-                .loss = loss.item<double>(),
-                .world_size = world.size(),
-                .steps = steps};
-}
-
-int run(const Options& options) {
-  if (options.threads > 0) torch::set_num_threads(options.threads);
-  auto world = lockstep::init_process_group();
-  const torch::Device device =
-      options.device == "cuda" ? lockstep::local_device(world) : torch::Device(torch::kCPU);
-  torch::manual_seed(options.seed);
-  auto net = std::make_shared<Cnn>(/*channels=*/1, /*size=*/28, classes);
-  if (!options.load.empty()) lockstep::load_weights(*net, options.load);
-  net->to(device);
-
-  auto report = train(*net, options, world, device);
-  if (!report) return lockstep::exit_preempted;
-  report->accuracy = accuracy(*net, options.data, world, device);
-
-  if (world.rank() == 0) {
-    std::cout << "test accuracy " << report->accuracy << ", " << report->samples_per_second
-              << " samples/s, loss " << report->loss << std::endl;
-    if (options.print_hash) std::cout << "sha256 " << lockstep::sha256(*net) << std::endl;
-    if (!options.save.empty()) lockstep::save_weights(*net, options.save);
-    if (!options.json.empty()) write_json(*report, options.json);
-  }
-  lockstep::destroy_process_group(world);
-  return 0;
-}
-
-}  // namespace
+#include "examples/image_training.h"
 
 int main(int argc, char** argv) {
   const Options options = read_command_line(
       argc, argv, "Trains a small CNN on Fashion-MNIST, on every rank of the job.", "fashion-mnist",
       {"cpu", "cuda"});
-  return lockstep::record([&] { return run(options); });
+  const ImageShape shape{.channels = 1, .size = 28, .classes = 10};
+  return lockstep::record([&] {
+    return train_and_test(options, shape, [&](bool train) {
+      return lockstep::IdxDataset(options.data, train, shape.classes);
+    });
+  });
 }

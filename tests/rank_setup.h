@@ -3,16 +3,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <filesystem>
+#include <vector>
 
 #include "tests/ranks.h"
 
 namespace lockstep::test {
 
-// Path for its stdout and stderr.
-std::filesystem::path output_of(const Rank& rank);
+// In a rank's new process: sets the variables of init_process_group(), with a unique job id, and
+// sends stdout and stderr to a file in rank.scratch. The process ends with its parent.
+void set_up(const Rank& rank);
 
-// Sets this process's variables for init_process_group(); the job's name is unique.
-void set_environment(const Rank& rank);
+// Waits for the processes of a run's ranks, in the order of ranks; those that are left at the
+// deadline are killed. `scratch` is the ranks' own.
+std::vector<Exit> wait_for_all(const std::vector<pid_t>& pids, const std::filesystem::path& scratch,
+                               std::chrono::steady_clock::time_point deadline);
 
 }  // namespace lockstep::test

@@ -33,17 +33,31 @@ std::map<std::string, Body>& bodies() {
   return all;
 }
 
+std::filesystem::path output_of(const Rank& rank) {
+  return rank.scratch / ("output." + std::to_string(rank.rank));
+}
+
+void set_environment(const Rank& rank) {
+  const auto set = [](const char* key, const std::string& value) {
+    ::setenv(key, value.c_str(), 1);
+  };
+  set("RANK", std::to_string(rank.rank));
+  set("LOCAL_RANK", std::to_string(rank.rank));
+  set("WORLD_SIZE", std::to_string(rank.world_size));
+  set("LOCAL_WORLD_SIZE", std::to_string(rank.world_size));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", "29500");
+  set("LOCKSTEP_JOB_ID", rank.scratch.filename().string());  // Unique, so jobs cannot meet.
+  set("OMP_NUM_THREADS", "1");
+  ::unsetenv("LOCKSTEP_AGENT_FD");
+}
+
 pid_t start(const std::string& name, const Rank& rank) {
   const std::string number = std::to_string(rank.rank);
   const std::string size = std::to_string(rank.world_size);
-  const std::string output = output_of(rank);
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const int file = ::open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-  ::dup2(file, STDOUT_FILENO);
-  ::dup2(file, STDERR_FILENO);
-  set_environment(rank);
+  set_up(rank);
   ::execl("/proc/self/exe", "rank", flag, name.c_str(), number.c_str(), size.c_str(),
           rank.scratch.c_str(), nullptr);
   ::_exit(127);
@@ -75,23 +89,27 @@ void wait_for(pid_t pid, Clock::time_point deadline) {
 
 }  // namespace
 
-std::filesystem::path output_of(const Rank& rank) {
-  return rank.scratch / ("output." + std::to_string(rank.rank));
+void set_up(const Rank& rank) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int file = ::open(output_of(rank).c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+  ::dup2(file, STDOUT_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  set_environment(rank);
 }
 
-void set_environment(const Rank& rank) {
-  const auto set = [](const char* key, const std::string& value) {
-    ::setenv(key, value.c_str(), 1);
-  };
-  set("RANK", std::to_string(rank.rank));
-  set("LOCAL_RANK", std::to_string(rank.rank));
-  set("WORLD_SIZE", std::to_string(rank.world_size));
-  set("LOCAL_WORLD_SIZE", std::to_string(rank.world_size));
-  set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", "29500");
-  set("LOCKSTEP_JOB_ID", rank.scratch.filename().string());  // Unique, so jobs cannot meet.
-  set("OMP_NUM_THREADS", "1");
-  ::unsetenv("LOCKSTEP_AGENT_FD");
+std::vector<Exit> wait_for_all(const std::vector<pid_t>& pids, const std::filesystem::path& scratch,
+                               Clock::time_point deadline) {
+  for (const pid_t pid : pids) wait_for(pid, deadline);
+  const int world_size = static_cast<int>(pids.size());
+  std::vector<Exit> exits;
+  for (int rank = 0; rank < world_size; ++rank) {
+    int status = 0;
+    ::waitpid(pids[static_cast<std::size_t>(rank)], &status, 0);
+    exits.push_back({rank, WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+                     WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                     contents_of(output_of({rank, world_size, scratch}))});
+  }
+  return exits;
 }
 
 ScratchDirectory::ScratchDirectory() {
@@ -118,16 +136,7 @@ std::vector<Exit> Ranks::run(int world_size, std::chrono::milliseconds limit) co
   for (int rank = 0; rank < world_size; ++rank)
     pids.push_back(start(name_, {rank, world_size, scratch.path()}));
 
-  for (const pid_t pid : pids) wait_for(pid, deadline);
-
-  std::vector<Exit> exits;
-  for (int rank = 0; rank < world_size; ++rank) {
-    int status = 0;
-    ::waitpid(pids[static_cast<std::size_t>(rank)], &status, 0);
-    exits.push_back({rank, WIFEXITED(status) ? WEXITSTATUS(status) : -1,
-                     WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-                     contents_of(output_of({rank, world_size, scratch.path()}))});
-  }
+  std::vector<Exit> exits = wait_for_all(pids, scratch.path(), deadline);
   EXPECT_EQ(names_in_dev_shm(), names_before) << "a name was left in /dev/shm";
   return exits;
 }

@@ -17,7 +17,7 @@
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "tests/ranks.h"
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 namespace lockstep::test::lockstep_checkpoint_test {
 namespace {

@@ -1,24 +1,19 @@
 // `lockstep doctor`: shows what this host has, and whether training can run on it.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <string>
 
+#include "tools/command_line.h"
 #include "tools/doctor/diagnosis.h"
-#include "tools/doctor/engines.h"
-#include "tools/doctor/examine.h"
-#include "tools/doctor/libtorch.h"
-#include "tools/doctor/report.h"
-#include "tools/end_parsing.h"
+#include "tools/doctor/host.h"
+#include "tools/doctor/software.h"
 
 namespace {
 
 using namespace lockstep::doctor;
 
 constexpr int cannot_run = 1;
-constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
 
 constexpr const char* about =
     "Shows what this host has, and whether training can run on it: cores, memory, LibTorch, the\n"
@@ -67,11 +62,7 @@ CommandLine parse(int argc, char** argv) {
   app.add_flag("--json", line.json, "Print JSON: one object");
   app.add_flag("-v,--verbose", line.verbose, "Give reasons in full");
   app.add_option("--engine", line.engine)->group("");  // For examine_engines().
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    lockstep::tools::end_parsing(app, error);
-  }
+  lockstep::tools::parse(app, argc, argv);
   return line;
 }
 
@@ -106,11 +97,8 @@ int run(const CommandLine& line) {
 
 int main(int argc, char** argv) {
   const CommandLine line = parse(argc, argv);
-  try {
+  return lockstep::tools::run_or_complain("lockstep doctor", [&] {
     if (!line.engine.empty()) report_engine(line.engine);
     return run(line);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "lockstep doctor: %s\n", error.what());
-    return system_refused;
-  }
+  });
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/ranks.h"
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 namespace lockstep::test::lockstep_doctor_test {
 namespace {

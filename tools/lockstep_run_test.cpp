@@ -31,9 +31,9 @@
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
-#include "lockstep/launch/reserved_port.h"
+#include "lockstep/launch/rendezvous.h"
 #include "tests/ranks.h"
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 namespace lockstep::test::lockstep_run_test {
 namespace {

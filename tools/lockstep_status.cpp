@@ -7,14 +7,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/base/clean_text.h"
 #include "lockstep/launch/status.h"
-#include "tools/end_parsing.h"
+#include "tools/command_line.h"
 
 namespace {
 
@@ -22,7 +21,6 @@ using lockstep::JobStatus;
 using lockstep::RankStatus;
 
 constexpr int no_such_job = 1;
-constexpr int system_refused = 71;  // EX_OSERR of sysexits.h
 
 constexpr const char* about =
     "Shows this user's jobs on this host, and the activity of each rank.\n"
@@ -58,11 +56,7 @@ CommandLine parse(int argc, char** argv) {
   app.add_option("--watch", line.watch, "Repeat the display every SECONDS")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.1, 1e6).description(""));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    lockstep::tools::end_parsing(app, error);
-  }
+  lockstep::tools::parse(app, argc, argv);
   return line;
 }
 
@@ -171,10 +165,5 @@ int run(const CommandLine& line) {
 
 int main(int argc, char** argv) {
   const CommandLine line = parse(argc, argv);
-  try {
-    return run(line);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "lockstep status: %s\n", error.what());
-    return system_refused;
-  }
+  return lockstep::tools::run_or_complain("lockstep status", [&] { return run(line); });
 }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/launch/status.h"
+#include "tests/rigs/command.h"
 #include "tests/serving_status.h"
-#include "tools/command.h"
 
 namespace lockstep::test::lockstep_status_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "tests/ranks.h"
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 namespace lockstep::test::lockstep_test {
 namespace {

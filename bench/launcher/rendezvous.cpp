@@ -18,8 +18,6 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/launch/reserved_port.h"
-
 namespace {
 
 using lockstep::Clock;

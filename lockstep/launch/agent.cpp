@@ -16,8 +16,7 @@
 #include "lockstep/base/poll_until.h"
 #include "lockstep/base/ranges.h"
 #include "lockstep/job/failure_record.h"
-#include "lockstep/launch/descendants.h"
-#include "lockstep/launch/signals.h"
+#include "lockstep/launch/process.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "lockstep/base/error.h"
-#include "lockstep/launch/topology.h"
 
 namespace lockstep::binding_test {
 namespace {

@@ -13,9 +13,8 @@
 #include "lockstep/job/store/tcp_store_server.h"
 #include "lockstep/launch/agent_link.h"
 #include "lockstep/launch/coordinator.h"
-#include "lockstep/launch/environment.h"
+#include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/rendezvous_end.h"
-#include "lockstep/launch/reserved_port.h"
 
 namespace lockstep {
 namespace {

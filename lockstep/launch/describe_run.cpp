@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/ranges.h"
-#include "lockstep/launch/environment.h"
+#include "lockstep/launch/rank_starter.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {

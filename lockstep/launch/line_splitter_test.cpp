@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/launch/line_splitter.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "lockstep/launch/output.h"
 
 namespace lockstep::line_splitter_test {
 namespace {

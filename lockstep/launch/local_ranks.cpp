@@ -10,8 +10,8 @@
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/ranges.h"
 #include "lockstep/job/agent_line.h"
+#include "lockstep/launch/process.h"
 #include "lockstep/launch/rank_starter.h"
-#include "lockstep/launch/signals.h"
 
 namespace lockstep {
 namespace {

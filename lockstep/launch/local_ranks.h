@@ -20,16 +20,14 @@
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/job_token.h"
 #include "lockstep/job/switchboard.h"
-#include "lockstep/launch/attempt_result.h"
 #include "lockstep/launch/binding.h"
-#include "lockstep/launch/error_file.h"
 #include "lockstep/launch/output.h"
-#include "lockstep/launch/rank_pages.h"
+#include "lockstep/launch/rank_files.h"
 #include "lockstep/launch/rank_processes.h"
+#include "lockstep/launch/rank_reports.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/launch/status.h"
-#include "lockstep/launch/termination.h"
 
 namespace lockstep {
 

@@ -2,18 +2,26 @@
 #include "lockstep/launch/process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/proc_file.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 namespace {
@@ -93,6 +101,37 @@ int become(const Prepared& prepared) {
   return errno;
 }
 
+using namespace std::chrono_literals;
+
+// Returns true when no child is left.
+bool reap_all() {
+  pid_t pid = 0;
+  do {
+    pid = ::waitpid(-1, nullptr, WNOHANG | __WALL);
+  } while (pid > 0);
+  return pid < 0 && errno == ECHILD;
+}
+
+// Returns at the next SIGCHLD, at the deadline, or after a tenth of a second: the adoption of an
+// orphan sends no signal.
+void wait_for_child(Deadline deadline) {
+  sigset_t child;
+  ::sigemptyset(&child);
+  ::sigaddset(&child, SIGCHLD);
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
+  constexpr std::chrono::nanoseconds longest = 100ms;
+  const timespec time{0, static_cast<long>(std::clamp(left, 0ns, longest).count())};
+  ::sigtimedwait(&child, nullptr, &time);
+}
+
+// Returns the value of `name` in /proc/PID/status; empty when the process has gone.
+std::string status_field(pid_t pid, std::string_view name) {
+  std::ifstream in(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(name)) return line.substr(line.find_first_not_of(" \t", name.size()));
+  return {};
+}
+
 }  // namespace
 
 Process::Process(const Command& command) {
@@ -131,6 +170,49 @@ int raise_open_files() {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);  // If refused, a later open fails with a clear error.
   return before;
+}
+
+std::vector<pid_t> children(const std::filesystem::path& proc) {
+  std::vector<pid_t> found;
+  for (const pid_t pid : process_ids(proc))
+    if (const auto process = process_stat(pid, proc); process && process->parent == ::getpid())
+      found.push_back(pid);
+  return found;
+}
+
+void adopt_orphans() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("PR_SET_CHILD_SUBREAPER");
+}
+
+bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& spared) {
+  const Deadline deadline = in(limit);
+  while (!reap_all()) {
+    std::vector<pid_t> doomed = children();
+    std::erase_if(doomed, [&](pid_t child) {
+      return std::find(spared.begin(), spared.end(), child) != spared.end();
+    });
+    if (doomed.empty()) return true;
+    if (Clock::now() >= deadline) return false;
+    for (const pid_t child : doomed) ::kill(child, SIGKILL);
+    wait_for_child(deadline);
+  }
+  return true;
+}
+
+std::string signal_name(int signal) {
+  const char* abbreviation = ::sigabbrev_np(signal);
+  return abbreviation != nullptr ? fmt::format("SIG{}", abbreviation)
+                                 : fmt::format("signal {}", signal);
+}
+
+bool catches(pid_t pid, int signal) {
+  const std::string mask = status_field(pid, "SigCgt:");
+  return !mask.empty() && (std::stoull(mask, nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
+bool is_stopped(pid_t pid) {
+  const std::string state = status_field(pid, "State:");
+  return state.starts_with('T') || state.starts_with('t');
 }
 
 }  // namespace lockstep

@@ -1,10 +1,12 @@
-// Starts a program as a child of this process.
+// Processes: starts a program as a child, ends all descendants, and examines signals.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -46,5 +48,35 @@ class Process {
 
 // Raises this process's soft limit of open descriptors to the hard limit. Returns the earlier one.
 int raise_open_files();
+
+// --- Descendants
+// ----------------------------------------------------------------------------------
+
+// Time for the kernel to end a killed process; a process that is stuck in the kernel never ends.
+constexpr std::chrono::milliseconds time_to_die{5000};
+
+// From now on a descendant whose parent has ended becomes a child of this process.
+void adopt_orphans();
+
+// Returns this process's current children, as listed in `proc`.
+std::vector<pid_t> children(const std::filesystem::path& proc = "/proc");
+
+// Kills and reaps this process's children except `spared`, then the orphans that it adopts by that,
+// until none is left. SIGCHLD must be blocked, and adopt_orphans() called before.
+// Returns false if some could not be ended by the limit: they are another user's, or stuck in the
+// kernel.
+bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& spared = {});
+
+// --- Signals
+// --------------------------------------------------------------------------------------
+
+// Returns "SIGTERM", or "signal 77" for a signal without a name.
+std::string signal_name(int signal);
+
+// True if the process has a handler for the signal, according to /proc; false when it has gone.
+bool catches(pid_t pid, int signal);
+
+// True if a signal or a debugger has stopped the process.
+bool is_stopped(pid_t pid);
 
 }  // namespace lockstep

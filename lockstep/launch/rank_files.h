@@ -1,4 +1,4 @@
-// Files for the ranks' output, in the layout of torchrun:
+// Files for the ranks' output and exceptions, in the layout of torchrun:
 // DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME.
 //
 // Everything below DIRECTORY is newly made and belongs to this user alone: folders have mode 0700,
@@ -63,6 +63,27 @@ class RankFiles {
   std::string job_path_;
   FileDescriptor attempt_;
   std::string attempt_path_;
+};
+
+// Place where a rank leaves the exception that ends it, as torchrun's error.json does: a file
+// among its logs, or, without logs, a memfd that only that rank and its agent know.
+class ErrorFile {
+ public:
+  ErrorFile() = default;
+
+  // `path` is the file that the rank may create; empty for a memfd. Errors: system.
+  explicit ErrorFile(std::string path);
+
+  // Path given to the rank, which has inherited descriptor().
+  const std::string& path() const { return path_; }
+  int descriptor() const { return memory_.get(); }  // -1 when there is a path.
+
+  // Returns the exception's type and text; empty when the rank has left no valid one.
+  std::string message() const;
+
+ private:
+  std::string path_;
+  FileDescriptor memory_;
 };
 
 }  // namespace lockstep

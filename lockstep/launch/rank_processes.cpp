@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "lockstep/base/error.h"
+#include "lockstep/launch/process.h"
+
 namespace lockstep {
 
 void RankProcesses::add(pid_t pid) {
@@ -56,6 +59,28 @@ bool RankProcesses::have_left_some() const {
 void RankProcesses::leave_behind() {
   for (Process& process : processes_) process.ended = true;
   running_ = 0;
+}
+
+void Termination::begin(std::chrono::milliseconds time) {
+  check(!begun(), "the ranks are being ended already");
+  next_ = Step::terminate;
+  deadline_ = in(time);
+}
+
+void Termination::begin_grace(std::chrono::milliseconds grace) {
+  check(!killed(), "the ranks have been killed already");
+  next_ = Step::kill;
+  deadline_ = in(grace);
+  grace_ = grace;
+}
+
+void Termination::kill() {
+  next_ = Step::give_up;
+  deadline_ = in(time_to_die);
+}
+
+bool Termination::in_grace(Clock::time_point now) const {
+  return next_ == Step::kill && deadline_ != no_deadline && now < deadline_;
 }
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// The processes of a host's ranks: which of them run, and the signals they get from their agent.
-// Each one leads a process group of its own, which also holds its children.
+// The processes of a host's ranks, and the steps in which their agent ends them.
 //
 // Thread safety: none. Blocking: never.
 
@@ -9,12 +8,16 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <vector>
 
+#include "lockstep/base/time.h"
+
 namespace lockstep {
 
-// Ranks are local ones, in the order of add().
+// Which processes run, and the signals they get. Each one leads a process group of its own, which
+// also holds its children. Ranks are local ones, in the order of add().
 class RankProcesses {
  public:
   void add(pid_t pid);
@@ -54,6 +57,39 @@ class RankProcesses {
 
   std::vector<Process> processes_;
   int running_ = 0;
+};
+
+// The steps: time to end by themselves, then a signal and a grace period, then SIGKILL. It decides
+// which step is due when, and knows no process.
+class Termination {
+ public:
+  enum class Step { none, terminate, kill, give_up };
+
+  // The ranks may end by themselves for so long; then Step::terminate is due.
+  void begin(std::chrono::milliseconds time);
+
+  // The ranks get a signal; Step::kill is due after `grace`, which may be endless. Not after
+  // kill().
+  void begin_grace(std::chrono::milliseconds grace);
+
+  // The ranks get SIGKILL; Step::give_up is due after time_to_die.
+  void kill();
+
+  bool begun() const { return next_ != Step::none; }
+  bool killed() const { return next_ == Step::give_up; }
+
+  // The latest begin_grace()'s, and whether it lasts; an endless one does not.
+  std::chrono::milliseconds grace() const { return grace_; }
+  bool in_grace(Clock::time_point now) const;
+
+  // Time of the next step, and that step once its time has come.
+  Deadline deadline() const { return deadline_; }
+  Step due(Clock::time_point now) const { return now < deadline_ ? Step::none : next_; }
+
+ private:
+  Step next_ = Step::none;
+  Deadline deadline_ = no_deadline;
+  std::chrono::milliseconds grace_{0};
 };
 
 }  // namespace lockstep

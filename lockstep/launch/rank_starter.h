@@ -1,4 +1,5 @@
-// Starts the program of each of a host's ranks, each in its place of the job.
+// Starts the program of each of a host's ranks, each in its place of the job, with environment
+// variables that tell it who it is.
 //
 // Thread safety: none. Blocking: until the programs run.
 
@@ -6,16 +7,39 @@
 #pragma once
 
 #include <deque>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/binding.h"
-#include "lockstep/launch/error_file.h"
 #include "lockstep/launch/output.h"
 #include "lockstep/launch/process.h"
+#include "lockstep/launch/rank_files.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {
+
+// The place of a rank in the job.
+struct RankPlace {
+  int local_rank = 0;
+  int local_world_size = 1;
+  Round round = {};      // master_port of master_addr is free for rank 0 to listen on.
+  int max_restarts = 0;  // As given to the launcher.
+  // File into which the rank, or torchrun's @record in it, writes its exception.
+  std::string error_file = {};
+  int agent_fd = -1;  // The rank's end of its socket to the agent.
+  int threads = 1;    // Value of OMP_NUM_THREADS, unless the user has set it.
+
+  // Width of the rank's lines on a terminal; empty without a terminal.
+  std::optional<int> columns = {};
+};
+
+// Returns a rank's variables as "KEY=value": torchrun's, so that programs made for torchrun run
+// unchanged, and a few of Lockstep's own. `inherited` ends with a null pointer, as environ does.
+// Unless `inherited` configures malloc, a rank keeps freed memory for its next step.
+std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited);
 
 struct StartedRank {
   pid_t pid = 0;

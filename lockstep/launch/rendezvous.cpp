@@ -2,11 +2,17 @@
 #include "lockstep/launch/rendezvous.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdint>
 
 #include "lockstep/base/clean_text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/poll_until.h"
+#include "lockstep/job/store/socket_address.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous_end.h"
 
@@ -71,6 +77,13 @@ void require_hosts(const RunOptions& options) {
           "a node rank is at least 0 and less than the number of hosts");
 }
 
+std::string random_job_id() {
+  std::array<std::uint64_t, 2> bits{};
+  // getrandom() gives up to 256 bytes completely or not at all.
+  if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) throw_errno("getrandom");
+  return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
+}
+
 Endpoint parse_endpoint(const std::string& text) {
   const auto parts = host_and_port(text);
   require(parts.has_value(), [&] {
@@ -111,5 +124,16 @@ void Rendezvous::flush(std::chrono::milliseconds limit) {
 }
 
 std::string Rendezvous::state() const { return end_->state(); }
+
+ReservedPort::ReservedPort(const std::string& address, int port) {
+  const SocketAddress wanted = numeric_address(address, port);
+  socket_ = FileDescriptor(::socket(wanted.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket_) throw_errno("socket");
+  const int yes = 1;
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (::bind(socket_.get(), wanted.generic(), wanted.length) != 0)
+    throw_not_listening(wanted, errno);
+  number_ = local_address(socket_.get()).port();
+}
 
 }  // namespace lockstep

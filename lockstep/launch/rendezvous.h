@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/job_token.h"
 #include "lockstep/launch/run.h"
@@ -111,6 +112,25 @@ class Rendezvous {
  private:
   const std::optional<JobToken> token_;
   const std::unique_ptr<RendezvousEnd> end_;
+};
+
+// A TCP port of this host that is kept free for one job: for programs whose rank 0 listens on
+// MASTER_PORT.
+//
+// During its lifetime the kernel gives the port only to a process that asks for it with
+// SO_REUSEADDR, as servers do: that process may bind it and listen. The kernel never chooses it as
+// a free port.
+class ReservedPort {
+ public:
+  // `address` is a numeric address of this host; port 0 means any free port. Errors: misuse, with
+  // the process that listens there already; system.
+  explicit ReservedPort(const std::string& address = "127.0.0.1", int port = 0);
+
+  int number() const { return number_; }
+
+ private:
+  FileDescriptor socket_;  // Bound, but never listening.
+  int number_ = 0;
 };
 
 }  // namespace lockstep

@@ -35,6 +35,9 @@ struct Endpoint {
   std::vector<SocketAddress> addresses;
 };
 
+// Returns 128 random bits as 32 hexadecimal digits: no two jobs have the same id.
+std::string random_job_id();
+
 // Errors: misuse.
 Endpoint parse_endpoint(const std::string& text);
 

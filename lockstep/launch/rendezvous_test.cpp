@@ -19,7 +19,6 @@
 #include "lockstep/base/poll_until.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/store/tcp_store.h"
-#include "lockstep/launch/reserved_port.h"
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
 

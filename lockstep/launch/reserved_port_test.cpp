@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/launch/reserved_port.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/rendezvous.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::reserved_port_test {

@@ -1,158 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/run.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
+#include <sstream>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
-#include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/proc_file.h"
-#include "lockstep/job/store/job_token.h"
-#include "lockstep/launch/agent.h"
-#include "lockstep/launch/descendants.h"
-#include "lockstep/launch/line_format.h"
-#include "lockstep/launch/rendezvous.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds time_to_die = std::chrono::seconds(5);
-
-// Keeps descriptors of ours from becoming 0, 1 or 2 by chance.
-void open_standard_streams() {
-  int fd = 0;
-  do {
-    fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  } while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd < 0) throw_errno("/dev/null");
-  ::close(fd);
+// Returns the whole of `text` as a non-negative number.
+std::optional<int> number_in(std::string_view text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
 }
 
-// Descriptors that this process has inherited are not for the ranks.
-void close_all_on_exec() {
-  for (const std::string& name : names_in("/proc/self/fd")) {
-    int fd = 0;
-    std::from_chars(name.data(), name.data() + name.size(), fd);
-    if (fd > STDERR_FILENO) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-  }
+std::optional<Streams> streams_in(std::string_view text) {
+  const std::optional<int> number = number_in(text);
+  if (text.size() != 1 || !number || *number > 3) return std::nullopt;
+  return static_cast<Streams>(*number);
 }
 
-// Blocks the signals that this launcher acts on: it waits for them instead.
-sigset_t take_signals(const RunOptions& options) {
-  ::signal(SIGCHLD, SIG_DFL);  // An inherited SIG_IGN would lose all exit codes.
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  // SIGUSR1 and SIGUSR2 end nothing here: they are passed on to ranks that handle them.
-  for (const int signal : {SIGCHLD, SIGUSR1, SIGUSR2}) ::sigaddset(&signals, signal);
-  const std::vector<int> usual{SIGINT, SIGTERM, SIGQUIT, SIGHUP};
-  for (const int signal : options.signals_to_handle.empty() ? usual : options.signals_to_handle)
-    ::sigaddset(&signals, signal);
-  struct sigaction hangup {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler == SIG_IGN) ::sigdelset(&signals, SIGHUP);  // nohup(1) ignores it.
-  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
-
-  // A reader that has gone, a file size limit, or a write from the background must not stop us.
-  sigset_t nuisances;
-  ::sigemptyset(&nuisances);
-  for (const int signal : {SIGPIPE, SIGTTOU, SIGXFSZ}) ::sigaddset(&nuisances, signal);
-  ::sigprocmask(SIG_BLOCK, &nuisances, nullptr);
-  return signals;
+// Returns 0 when `path` can be executed, else the errno.
+int why_not_executable(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return errno;
+  if (S_ISDIR(status.st_mode)) return EISDIR;
+  if (!S_ISREG(status.st_mode)) return EACCES;
+  return ::access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
-int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
-             int lifeline) {
-  // Leaves the terminal's foreground group: the guardian alone gets its Ctrl-C, and passes it on.
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_NAME, "lockstep-agent");
-  ::prctl(PR_SET_PDEATHSIG,
-          SIGCONT);  // Wakes the agent, even if stopped, when the guardian has ended.
-  try {
-    adopt_orphans();
-    return Agent(options, binding, signals, lifeline).run();
-  } catch (const Error& error) {
-    say_error(options.log.format, bare_text(error));
-    end_descendants(time_to_die);
-    return error.fault() == Fault::misuse ? exit_usage : exit_system;
-  } catch (const std::exception& error) {
-    say_error(options.log.format, error.what());
-    end_descendants(time_to_die);
-    return exit_system;
-  }
-}
+bool is_absence(int error_number) { return error_number == ENOENT || error_number == ENOTDIR; }
 
-// Reaps all ended children; returns the agent's wait status if it is one of them.
-std::optional<int> reap(pid_t agent) {
-  std::optional<int> agents_status;
-  int status = 0;
-  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
-    if (pid == agent) agents_status = status;
-  return agents_status;
-}
-
-// The agent has the token. This process's environment must not show it, either.
-void forget_job_token() {
-  try {
-    read_job_token();
-  } catch (const Error&) {  // The agent reports what is wrong with it.
-  }
-}
-
-// `inherited` are children that this process had before: a shell that became the launcher by exec
-// may have had some.
-int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited,
-          LogFormat format) {
-  forget_job_token();
-  std::optional<int> status;
-  while (!status) {
-    const int signal = ::sigwaitinfo(&signals, nullptr);
-    if (signal == SIGCHLD)
-      status = reap(agent);
-    else if (signal > 0) {
-      ::kill(agent, signal);
-      ::kill(agent, SIGCONT);  // A stopped agent would not act on the signal.
-    }
-  }
-  end_descendants(time_to_die, inherited);
-  if (WIFEXITED(*status)) return WEXITSTATUS(*status);
-  say_error(format, fmt::format("the agent was killed by signal {}; the ranks were ended",
-                                WTERMSIG(*status)));
-  return 128 + WTERMSIG(*status);
+ProgramSearch refusal(const std::string& path, int error_number) {
+  return {.path = {},
+          .problem = fmt::format("{}: {}", path, std::strerror(error_number)),
+          .exit_code = is_absence(error_number) ? 127 : 126};
 }
 
 }  // namespace
 
-int run(const RunOptions& options) {
-  require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
-  require(options.max_restarts >= 0, "a job cannot be started anew less than never");
-  require_hosts(options);
-  // Refuses invalid options first.
-  const BindingPlan binding = plan_binding(options.nproc_per_node, options.bind);
-  open_standard_streams();
-  close_all_on_exec();
-  const std::vector<pid_t> inherited = children();
-  adopt_orphans();
-  const sigset_t signals = take_signals(options);
+Streams StreamChoice::of(int local_rank) const {
+  const auto own = of_local_rank.find(local_rank);
+  return own != of_local_rank.end() ? own->second : all;
+}
 
-  int lifeline[2];  // Never written to: the guardian holds the other end.
-  if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("pipe");
-  FileDescriptor agents_end(lifeline[0]);
-  FileDescriptor guardians_end(lifeline[1]);
-  const pid_t agent = ::fork();
-  if (agent < 0) throw_errno("fork");
-  if (agent > 0) return guard(agent, signals, inherited, options.log.format);
-  guardians_end = FileDescriptor();
-  ::_exit(be_agent(options, binding, signals, agents_end.get()));
+StreamChoice parse_streams(std::string_view text) {
+  if (const auto all = streams_in(text)) return {.all = *all};
+  const auto wrong = [&](std::string_view why) {
+    return Error(Fault::misuse,
+                 fmt::format("streams are 0 to 3 (1 stdout, 2 stderr, 3 both) or such of local "
+                             "ranks, as 0:1,1:2; {} in '{}'",
+                             why, text));
+  };
+  StreamChoice choice;
+  for (std::string_view rest = text;;) {
+    const auto comma = rest.find(',');
+    const std::string_view item = rest.substr(0, comma);
+    const auto colon = item.find(':');
+    if (colon == item.npos) throw wrong(fmt::format("'{}' is neither", item));
+    const auto local_rank = number_in(item.substr(0, colon));
+    const auto streams = streams_in(item.substr(colon + 1));
+    if (!local_rank || !streams) throw wrong(fmt::format("'{}' is neither", item));
+    if (!choice.of_local_rank.emplace(*local_rank, *streams).second)
+      throw wrong(fmt::format("local rank {} is there twice", *local_rank));
+    if (comma == rest.npos) return choice;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+ProgramSearch find_program(const std::string& name) {
+  if (name.find('/') != name.npos) {
+    const int problem = why_not_executable(name);
+    return problem == 0 ? ProgramSearch{.path = name, .problem = {}} : refusal(name, problem);
+  }
+  ProgramSearch found{.path = {}, .problem = name + ": not found in PATH", .exit_code = 127};
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    const int problem = name.empty() ? ENOENT : why_not_executable(candidate);
+    if (problem == 0) return {.path = candidate, .problem = {}};
+    if (!is_absence(problem)) found = refusal(candidate, problem);
+  }
+  if (found.exit_code == 127 && !name.empty() && why_not_executable("./" + name) == 0)
+    found.problem += fmt::format("; did you mean ./{}?", name);
+  return found;
 }
 
 }  // namespace lockstep

@@ -11,15 +11,57 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/launch/binding.h"
-#include "lockstep/launch/log_options.h"
 
 namespace lockstep {
+
+// --- Options
+// --------------------------------------------------------------------------------------
+
+// Binding of ranks to cores of the host.
+enum class Binding {
+  automatic,  // `core` if there is a core for each rank and no CPU quota; else `none`.
+  numa,  // Each rank is bound to all cores of a NUMA node; ranks share nodes if nodes are fewer.
+  core,  // Each rank has its own cores, neighbours in the machine: same L3 cache, same NUMA node.
+  none,  // No rank is bound.
+};
+
+// Selection of a rank's two streams; the numbers are torchrun's.
+enum class Streams { none = 0, out = 1, err = 2, both = 3 };
+
+struct StreamChoice {
+  Streams all = Streams::none;
+  std::map<int, Streams> of_local_rank = {};  // Override `all`.
+
+  Streams of(int local_rank) const;
+};
+
+// Parses "3", or "0:1,1:2" for local ranks 0 and 1. Errors: misuse.
+LOCKSTEP_API StreamChoice parse_streams(std::string_view text);
+
+enum class LogFormat {
+  text,  // Each line follows its "[rank] ".
+  json,  // Each line is an object: time, rank, stream, line; the launcher's own lines have a level.
+};
+
+// Options for the ranks' output.
+struct LogOptions {
+  // Folder for a job's log files, mode 0600: DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/ with
+  // stdout.log, stderr.log and, after a failure with an exception, error.json. No files are written
+  // when empty.
+  std::string directory = {};
+  StreamChoice redirects = {};     // Streams that go to files only.
+  StreamChoice tee = {};           // Streams that go to files as well as to the console.
+  std::set<int> local_ranks = {};  // Local ranks whose output is shown; all when empty.
+  LogFormat format = LogFormat::text;
+};
 
 // The hosts of a job, and how they find each other.
 struct Hosts {
@@ -76,6 +118,9 @@ struct RunOptions {
   std::vector<int> signals_to_handle = {};  // Empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT.
 };
 
+// --- Calls
+// ----------------------------------------------------------------------------------------
+
 // Returns the launcher's exit code once no process of the job is left on this host:
 // 0 when every rank ended with 0;
 // the exit code of the rank that failed first, or 128 + the signal that killed it;
@@ -93,5 +138,15 @@ LOCKSTEP_API int run(const RunOptions& options);
 // Describes what run() would do here, for people: the ranks, the host and cores of each one, the
 // command, and each rank's variables. Starts nothing. Errors: as run()'s.
 LOCKSTEP_API std::string describe_run(const RunOptions& options);
+
+// Result of the search for the program to start: a mistyped name costs one line and no rank.
+struct ProgramSearch {
+  std::string path;     // Empty when it cannot be started.
+  std::string problem;  // The reason then, in one line.
+  int exit_code = 0;    // The code that shells exit with then: 126 not executable, 127 not found.
+};
+
+// Searches as execvp() does: in the folders of PATH, or only at `name` if it has a slash.
+LOCKSTEP_API ProgramSearch find_program(const std::string& name);
 
 }  // namespace lockstep

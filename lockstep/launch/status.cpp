@@ -2,25 +2,33 @@
 #include "lockstep/launch/status.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/poll_entries.h"
-#include "lockstep/launch/status_address.h"
-#include "lockstep/launch/status_json.h"
+#include "lockstep/base/proc_file.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds pause_without_descriptors{100};
-
 using namespace std::chrono_literals;
 
+constexpr std::chrono::milliseconds pause_without_descriptors = 100ms;
 constexpr std::size_t most_clients = 16;
 constexpr std::chrono::milliseconds time_to_read = 2s;
+constexpr std::chrono::milliseconds time_to_answer = 1s;
 constexpr int backlog = 16;
 
 FileDescriptor listen_as(const std::string& job_id) {
@@ -37,11 +45,115 @@ FileDescriptor listen_as(const std::string& job_id) {
   return listener;
 }
 
-bool may_ask(int socket) {
+// Returns the user at the other end of a connection.
+std::optional<uid_t> peer_of(const FileDescriptor& socket) {
   ucred peer{};
   socklen_t length = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
+  const int result = ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length);
+  return result == 0 ? std::optional(peer.uid) : std::nullopt;
+}
+
+bool may_ask(const FileDescriptor& socket) {
+  const auto user = peer_of(socket);
+  return user == ::geteuid() || user == uid_t{0};
+}
+
+// Parts of an agent's address, lockstep/UID/agent/PID.N/JOB.
+struct AgentName {
+  unsigned user = 0;
+  int pid = 0;
+  std::string job_id;
+};
+
+std::optional<AgentName> parse(const std::string& name) {
+  AgentName agent;
+  int number = 0;
+  int length = 0;
+  if (std::sscanf(name.c_str(), "lockstep/%u/agent/%d.%d/%n", &agent.user, &agent.pid, &number,
+                  &length) != 3 ||
+      length == 0)
+    return std::nullopt;
+  agent.job_id = name.substr(static_cast<std::size_t>(length));
+  return agent;
+}
+
+// An agent that has been asked for its status.
+struct Asked {
+  AgentName name;
+  FileDescriptor socket;  // Empty once it has answered, or cannot answer any more.
+  std::string answer = {};
+  bool ended = false;
+};
+
+// Returns the names of listening sockets; the sockets that they accepted have the same names.
+std::vector<std::string> listening_names() {
+  constexpr const char* listening = "00010000";  // __SO_ACCEPTCON
+  std::ifstream table("/proc/self/net/unix");
+  std::vector<std::string> names;
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream text(line);
+    const std::vector<std::string> fields{std::istream_iterator<std::string>(text), {}};
+    if (fields.size() == 8 && fields[3] == listening && fields[7].starts_with('@'))
+      names.push_back(fields[7].substr(1));
+  }
+  return names;
+}
+
+// Any user may listen under any name: the listener must be the user in the name.
+bool is_of_user(const Asked& agent) { return peer_of(agent.socket) == agent.name.user; }
+
+// Returns nothing when the agent is not for us, or has ended.
+std::optional<Asked> ask(const std::string& address_name) {
+  const auto name = parse(address_name);
+  if (!name || (name->user != ::geteuid() && ::geteuid() != 0)) return std::nullopt;
+  Asked agent{*name, FileDescriptor(::socket(AF_UNIX, status_socket, 0))};
+  if (!agent.socket) throw_errno("making a Unix socket");
+  const StatusAddress address(address_name);
+  if (::connect(agent.socket.get(), address.get(), address.length) != 0) {
+    if (errno != EAGAIN) return std::nullopt;
+    agent.socket = FileDescriptor();  // Its queue is full: it must be stuck.
+    return agent;
+  }
+  return is_of_user(agent) ? std::optional(std::move(agent)) : std::nullopt;
+}
+
+void read(Asked& agent) {
+  std::array<char, 16 * 1024> buffer;
+  const ssize_t length = ::read(agent.socket.get(), buffer.data(), buffer.size());
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (length > 0) agent.answer.append(buffer.data(), static_cast<std::size_t>(length));
+  if (length > 0 && agent.answer.size() <= longest_status) return;
+  agent.ended = agent.answer.empty() && ::kill(agent.name.pid, 0) != 0 && errno == ESRCH;
+  const FileDescriptor closed = std::move(agent.socket);
+}
+
+void read_answers(std::vector<Asked>& agents) {
+  const Deadline deadline = in(time_to_answer);
+  while (true) {
+    std::vector<pollfd> entries;
+    for (const Asked& agent : agents)  // poll() skips a descriptor of -1.
+      entries.push_back({agent.socket.get(), POLLIN, 0});
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const bool open = std::any_of(agents.begin(), agents.end(),
+                                  [](const Asked& agent) { return bool(agent.socket); });
+    if (!open || left <= 0ms) return;
+    if (::poll(entries.data(), entries.size(), static_cast<int>(left.count())) < 0 &&
+        errno != EINTR)
+      throw_errno("poll");
+    for (std::size_t i = 0; i < agents.size(); ++i)
+      if (entries[i].revents != 0) read(agents[i]);
+  }
+}
+
+JobStatus status_of(const Asked& agent) {
+  if (const auto status = agent.socket ? std::nullopt : job_status_in(agent.answer)) return *status;
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return {.job_id = agent.name.job_id,
+          .program = command_of(agent.name.pid),
+          .agent_pid = agent.name.pid,
+          .host = host.data(),
+          .state = no_answer};
 }
 
 }  // namespace
@@ -67,7 +179,7 @@ void StatusService::serve(const std::vector<pollfd>& entries) {
 void StatusService::accept_client() {
   FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) accept_again_ = in(pause_without_descriptors);
-  if (!socket || !may_ask(socket.get())) return;
+  if (!socket || !may_ask(socket)) return;
   Client client{std::move(socket), to_json(status_()), in(time_to_read)};
   if (!send(client)) return;  // The kernel keeps sent data until it is read.
   if (clients_.size() == most_clients) clients_.erase(clients_.begin());
@@ -80,6 +192,19 @@ bool StatusService::send(Client& client) {
   if (sent < 0) return errno == EAGAIN || errno == EINTR;
   client.rest.erase(0, static_cast<std::size_t>(sent));
   return !client.rest.empty();
+}
+
+std::vector<JobStatus> running_jobs() {
+  std::vector<Asked> agents;
+  for (const std::string& name : listening_names())
+    if (auto asked = ask(name)) agents.push_back(std::move(*asked));
+  read_answers(agents);
+  std::vector<JobStatus> jobs;
+  for (const Asked& agent : agents)
+    if (!agent.ended) jobs.push_back(status_of(agent));
+  std::stable_sort(jobs.begin(), jobs.end(),
+                   [](const JobStatus& a, const JobStatus& b) { return a.seconds > b.seconds; });
+  return jobs;
 }
 
 }  // namespace lockstep

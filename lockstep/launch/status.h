@@ -5,10 +5,17 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
+#include <cctype>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -46,6 +53,26 @@ struct JobStatus {
 // known.
 inline constexpr const char* no_answer = "does not answer";
 
+// Returns what the page knows of the rank in `slot`. `first_rank` is the rank of slot 0. A rank
+// that has never taken its slot has pid 0: the process that started it knows the pid.
+RankStatus status_of(const JobPage& page, int slot, int first_rank = 0);
+
+// Describes its activity: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
+LOCKSTEP_API std::string describe(const RankStatus& rank);
+
+// The client's side: returns this user's jobs on this host, or every user's for root, oldest first.
+// Jobs whose agents do not answer within a second come last. Blocking: about as long.
+LOCKSTEP_API std::vector<JobStatus> running_jobs();
+
+LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);
+
+// A JobStatus as one JSON object, on its way from an agent to a client. Both are on the same host,
+// but maybe of different versions: missing fields have their defaults.
+std::string to_json(const JobStatus& job);
+
+// Empty when `text` is not a job's status.
+std::optional<JobStatus> job_status_in(const std::string& text);
+
 // The agent's side: answers processes of the same user, and of root, as soon as they connect.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
@@ -74,17 +101,41 @@ class StatusService {
   Deadline accept_again_ = Clock::now();
 };
 
-// Returns what the page knows of the rank in `slot`. `first_rank` is the rank of slot 0. A rank
-// that has never taken its slot has pid 0: the process that started it knows the pid.
-RankStatus status_of(const JobPage& page, int slot, int first_rank = 0);
+// --- Addresses
+// ------------------------------------------------------------------------------------
 
-// Describes its activity: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
-LOCKSTEP_API std::string describe(const RankStatus& rank);
+// The names of the sockets on which agents answer: lockstep/UID/agent/PID.N/JOB in the abstract
+// namespace, where JOB is cut to what fits. N tells apart agents that have the same pid, in PID
+// namespaces of their own.
+inline constexpr std::string_view status_root = "lockstep/";
+inline constexpr std::string_view status_service = "/agent/";
 
-// The client's side: returns this user's jobs on this host, or every user's for root, oldest first.
-// Jobs whose agents do not answer within a second come last. Blocking: about as long.
-LOCKSTEP_API std::vector<JobStatus> running_jobs();
+// With this socket type, only `longest_status` limits a message's size.
+inline constexpr int status_socket = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);
+// A longer answer does not come from an agent.
+inline constexpr std::size_t longest_status = std::size_t{4} << 20;
+
+struct StatusAddress {
+  // `name` lacks the zero byte that makes it abstract, and is at most 100 bytes long.
+  explicit StatusAddress(std::string_view name) {
+    value.sun_family = AF_UNIX;
+    name = name.substr(0, sizeof value.sun_path - 1);
+    std::memcpy(value.sun_path + 1, name.data(), name.size());
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
+
+  sockaddr_un value{};
+  socklen_t length = 0;
+};
+
+// /proc/net/unix shows names unescaped: a job's id must not break its lines, nor ours.
+inline std::string status_name_of_job(std::string_view job_id) {
+  std::string name(job_id.substr(0, 48));
+  for (char& each : name)
+    if (std::isgraph(static_cast<unsigned char>(each)) == 0 || each == '/') each = '_';
+  return name;
+}
 
 }  // namespace lockstep

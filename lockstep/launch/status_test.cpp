@@ -15,7 +15,6 @@
 #include <thread>
 
 #include "lockstep/job/activity.h"
-#include "lockstep/launch/status_address.h"
 #include "tests/serving_status.h"
 
 namespace lockstep::status_test {

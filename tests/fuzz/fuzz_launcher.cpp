@@ -12,7 +12,7 @@
 
 #include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/launch/log_options.h"
+#include "lockstep/launch/run.h"
 #include "tests/fuzz/target.h"
 #include "tools/run/options.h"
 

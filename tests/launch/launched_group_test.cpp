@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/ranks.h"
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 namespace lockstep {
 namespace {

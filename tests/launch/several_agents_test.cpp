@@ -24,7 +24,7 @@
 #include "lockstep/job/store/tcp_store_server.h"
 #include "lockstep/job/switchboard.h"
 #include "tests/ranks.h"
-#include "tools/command.h"
+#include "tests/rigs/command.h"
 
 namespace lockstep {
 namespace {

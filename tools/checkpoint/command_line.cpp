@@ -18,7 +18,7 @@
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/source.h"
-#include "tools/end_parsing.h"
+#include "tools/command_line.h"
 
 namespace {
 
@@ -136,12 +136,8 @@ void declare(CLI::App& app, CommandLine& line) {
 std::string parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(about, "lockstep checkpoint");
   declare(app, line);
-  try {
-    app.parse(argc, argv);
-    return app.get_subcommands().front()->get_name();
-  } catch (const CLI::ParseError& error) {
-    lockstep::tools::end_parsing(app, error);
-  }
+  lockstep::tools::parse(app, argc, argv);
+  return app.get_subcommands().front()->get_name();
 }
 
 int run(const std::string& name, const CommandLine& line) {

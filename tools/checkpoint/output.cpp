@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/checkpoint/output.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "lockstep/checkpoint/safetensors_header.h"
 
@@ -31,6 +36,21 @@ struct ValueText {
     return text + "]";
   }
 };
+
+constexpr auto interval = std::chrono::milliseconds(100);
+constexpr int usual_columns = 80;
+constexpr std::size_t widest_bar = 40;
+constexpr std::size_t narrowest_bar = 10;
+
+int columns_of_stderr() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
+                                                                           : usual_columns;
+}
+
+void write_to_terminal(std::string_view text) {
+  [[maybe_unused]] const auto ignored = ::write(STDERR_FILENO, text.data(), text.size());
+}
 
 }  // namespace
 
@@ -65,5 +85,52 @@ std::string type_text(const at::Tensor& tensor) {
 }
 
 std::string value_text(const StateValue& value) { return std::visit(ValueText(), value); }
+
+ByteBar::ByteBar(std::string label, std::uint64_t total)
+    : label_(std::move(label)), total_(total), on_terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+void ByteBar::add(std::uint64_t bytes) {
+  done_ += bytes;
+  const auto now = Clock::now();
+  if (!on_terminal_ || now - drawn_ < interval) return;
+  drawn_ = now;
+  visible_ = true;
+  std::string line("\r");
+  line += text(now, columns_of_stderr());
+  line += "\033[K";
+  write_to_terminal(line);
+}
+
+void ByteBar::clear() {
+  if (visible_) write_to_terminal("\r\033[K");
+  visible_ = false;
+}
+
+// Returns, for example, "step-0000000100  42% [####......] 420 MB of 1.00 GB, 812 MB/s, 3 s left".
+std::string ByteBar::text(Clock::time_point now, int columns) const {
+  const auto room = static_cast<std::size_t>(std::max(columns - 1, 1));
+  const double seconds = std::chrono::duration<double>(now - started_).count();
+  const double share =
+      total_ == 0 ? 1 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
+  std::array<char, 16> percent{};
+  std::snprintf(percent.data(), percent.size(), " %3d%%", static_cast<int>(100 * share));
+
+  const std::string head = label_ + percent.data();
+  std::string rest(" ");  // Not `" " + ...`: GCC 12 warns about it (PR 105651).
+  rest += bytes_text(done_) + " of " + bytes_text(total_);
+  if (seconds > 0 && share > 0) {
+    rest += ", ";
+    rest += bytes_text(static_cast<std::uint64_t>(static_cast<double>(done_) / seconds)) + "/s, ";
+    rest += std::to_string(static_cast<std::int64_t>(seconds / share * (1 - share))) + " s left";
+  }
+  constexpr std::size_t frame = 3;  // " [" and "]"
+  const std::size_t taken = head.size() + rest.size() + frame;
+  if (taken + narrowest_bar > room) return (head + rest).substr(0, room);
+  const std::size_t width = std::min(room - taken, widest_bar);
+  const auto done = static_cast<std::size_t>(share * static_cast<double>(width));
+  std::string line = head + " [";
+  line.append(done, '#').append(width - done, '.');
+  return line + "]" + rest;
+}
 
 }  // namespace lockstep::checkpoint

@@ -1,10 +1,11 @@
-// Output of the commands, and its wording.
+// Output of the commands: its wording, and a progress bar.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -29,5 +30,35 @@ std::string count_text(std::size_t count, const char*);  // Such as "3 files".
 std::string dtype_of(const at::Tensor& tensor);          // Python's name: "float32".
 std::string type_text(const at::Tensor& tensor);         // Such as "float32 [2, 3]".
 std::string value_text(const StateValue& value);
+
+// Progress bar of a long task in bytes, on stderr if that is a terminal.
+//
+// Thread safety: none. Errors: none; failed writes are ignored.
+class ByteBar {
+ public:
+  ByteBar(std::string label, std::uint64_t total);
+  ~ByteBar() { clear(); }
+  ByteBar(const ByteBar&) = delete;
+  ByteBar& operator=(const ByteBar&) = delete;
+
+  void set_label(std::string label) { label_ = std::move(label); }
+  void add(std::uint64_t bytes);
+
+  // Removes the bar from the terminal until the next progress.
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string text(Clock::time_point now, int columns) const;
+
+  std::string label_;
+  const std::uint64_t total_;
+  const bool on_terminal_;
+  const Clock::time_point started_ = Clock::now();
+  Clock::time_point drawn_{};
+  std::uint64_t done_ = 0;
+  bool visible_ = false;
+};
 
 }  // namespace lockstep::checkpoint

@@ -5,7 +5,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
-#include "tools/checkpoint/byte_bar.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/source.h"

@@ -1,4 +1,6 @@
-// Judgement on a host: can training run there, and what to do if not. No I/O.
+// Judgement on a host: can training run there, and what to do if not; and the report of both.
+//
+// No I/O: report.cpp makes the texts, lockstep_doctor.cpp prints them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,5 +23,13 @@ struct Diagnosis {
 };
 
 Diagnosis diagnose(const Host& host, const Job& job);
+
+// Returns the report for people. `verbose` gives reasons in full. Control characters in foreign
+// text are replaced.
+std::string to_text(const Host& host, const Job& job, const Diagnosis& diagnosis,
+                    bool verbose = false);
+
+// Returns the report as one object; docs/protocol.md names its members.
+std::string to_json(const Host& host, const Job& job, const Diagnosis& diagnosis);
 
 }  // namespace lockstep::doctor

@@ -6,11 +6,8 @@
 #include <string>
 
 #include "tests/ranks.h"
-#include "tools/doctor/child.h"
 #include "tools/doctor/diagnosis.h"
-#include "tools/doctor/engines.h"
-#include "tools/doctor/libtorch.h"
-#include "tools/doctor/report.h"
+#include "tools/doctor/software.h"
 
 namespace lockstep::doctor::doctor_test {
 namespace {

@@ -1,5 +1,5 @@
-// Findings of `lockstep doctor` on this host, and its question. Plain data: examine.h fills it,
-// diagnosis.h judges it, report.h shows it.
+// Findings of `lockstep doctor` on this host, as this process sees it: within its container, cgroup
+// and launcher. software.h adds LibTorch and engines, diagnosis.h judges and shows the findings.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/job/network.h"
-#include "lockstep/launch/topology.h"
+#include "lockstep/launch/binding.h"
 
 namespace lockstep::doctor {
 
@@ -99,5 +99,9 @@ struct Host {
   Launcher launcher = {};
   Token token = {};
 };
+
+// Fills in a Host except LibTorch and engines. Wipes LOCKSTEP_JOB_TOKEN. `interface` is as
+// InitOptions::interface. Errors: system, if the kernel does not tell what every Linux tells.
+Host examine(const std::string& interface);
 
 }  // namespace lockstep::doctor

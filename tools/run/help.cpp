@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/help.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "tools/run/options.h"
 
 namespace lockstep::tools {
 namespace {

@@ -10,8 +10,7 @@
 
 #include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
-#include "tools/run/help.h"
-#include "tools/run/values.h"
+#include "lockstep/launch/binding.h"
 
 namespace lockstep::tools {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/launch/binding.h"
 
 namespace lockstep::tools::options_test {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/values.h"
-
 #include <signal.h>
 #include <string.h>
 
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "tools/run/options.h"
 
 namespace lockstep::tools {
 namespace {

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/console.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view plain = "\033[0m";
+constexpr std::string_view bold = "\033[1m";
+
+// Legible on black and on white. Red is left to programs that mark errors with it.
+constexpr std::array colors{36, 32, 33, 35, 94, 96, 92, 95};
+
+std::string name_of(int rank) { return fmt::format("[{}]", rank); }
+
+// Lines are compared with other hosts' logs, so the time is the time of day in UTC.
+std::string time_text() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  tm date{};
+  ::gmtime_r(&now.tv_sec, &date);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", date.tm_year + 1900,
+                     date.tm_mon + 1, date.tm_mday, date.tm_hour, date.tm_min, date.tm_sec,
+                     now.tv_nsec / 1'000'000);
+}
+
+std::string line_of(const ordered_json& object) {
+  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+// Reopens the same pipe or terminal with a non-blocking mode of our own: O_NONBLOCK on the
+// descriptor itself would affect every process that has inherited it. Empty for any other file, or
+// one of another user.
+FileDescriptor reopen(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !(S_ISFIFO(status.st_mode) || ::isatty(fd) == 1)) return {};
+  const std::string path = fmt::format("/proc/self/fd/{}", fd);
+  return FileDescriptor(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+bool may_block(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) != 0 || S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) ||
+         ::isatty(fd) == 1;
+}
+
+// With more lines than this, the loop has stopped and will not read them.
+constexpr std::size_t most_lines = 1000;
+
+}  // namespace
+
+std::string LineFormat::prefix(const LineSource& source) const {
+  if (!(source.is_error ? colors_err_ : colors_out_)) return name_of(source.rank) + " ";
+  const int color = colors[static_cast<std::size_t>(source.rank) % colors.size()];
+  return fmt::format("\033[{}m{}{} ", color, name_of(source.rank), plain);
+}
+
+int LineFormat::width_of_prefix(int rank) { return static_cast<int>(name_of(rank).size()) + 1; }
+
+std::string LineFormat::line(const LineSource& source, std::string_view text) const {
+  if (!json_) return fmt::format("{}{}\n", prefix(source), text);
+  return line_of({{"time", time_text()},
+                  {"rank", source.rank},
+                  {"local_rank", source.local_rank},
+                  {"stream", source.is_error ? "stderr" : "stdout"},
+                  {"line", text}});
+}
+
+std::string LineFormat::own_line(Level level, std::string_view text) const {
+  if (json_)
+    return line_of({{"time", time_text()},
+                    {"level", level == Level::error ? "error" : "info"},
+                    {"message", text}});
+  if (colors_err_) return fmt::format("{}lockstep run: {}{}\n", bold, text, plain);
+  return fmt::format("lockstep run: {}\n", text);
+}
+
+void say_error(LogFormat format, std::string_view text) {
+  const bool colors = wants_colors(STDERR_FILENO);
+  const std::string line = LineFormat(format, colors, colors).own_line(Level::error, text);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+bool wants_colors(int fd) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool refused = no_color != nullptr && *no_color != '\0';
+  const bool capable = term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
+  return !refused && capable && ::isatty(fd) == 1;
+}
+
+Sink::Sink(int fd) : reopened_(reopen(fd)), fd_(reopened_ ? reopened_.get() : fd) {
+  // If write() may block, a pipe that poll() reports ready has room for PIPE_BUF bytes.
+  largest_write_ = !reopened_ && may_block(fd) ? PIPE_BUF : 64 * 1024;
+}
+
+void Sink::add(std::string_view text) {
+  if (!lost_) pending_ += text;
+}
+
+void Sink::drop() {
+  lost_ = true;
+  pending_.clear();
+  begin_ = 0;
+}
+
+void Sink::watch(std::vector<pollfd>& entries) const {
+  if (pending()) entries.push_back({fd_, POLLOUT, 0});
+}
+
+int Sink::serve(const std::vector<pollfd>& entries) {
+  if (std::none_of(entries.begin(), entries.end(),
+                   [this](const pollfd& entry) { return entry.fd == fd_ && entry.revents != 0; }))
+    return 0;
+  const std::string_view next = next_write();
+  const ssize_t written = ::write(fd_, next.data(), next.size());
+  if (written >= 0) {
+    advance(static_cast<std::size_t>(written));
+    return 0;
+  }
+  if (errno == EAGAIN || errno == EINTR) return 0;
+  const int reason = errno;
+  drop();
+  return reason;
+}
+
+// Returns as many whole lines as may be written at once, or the beginning of a longer line.
+std::string_view Sink::next_write() const {
+  const std::string_view rest = std::string_view(pending_).substr(begin_);
+  if (rest.size() <= largest_write_) return rest;
+  const auto newline = rest.rfind('\n', largest_write_ - 1);
+  return rest.substr(0, newline == rest.npos ? largest_write_ : newline + 1);
+}
+
+// Written text is removed when it is half of the buffer: each byte is moved at most once.
+void Sink::advance(std::size_t written) {
+  begin_ += written;
+  if (begin_ < pending_.size() / 2) return;
+  pending_.erase(0, begin_);
+  begin_ = 0;
+}
+
+bool same_file(int a, int b) {
+  struct stat first {};
+  struct stat second {};
+  return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+LogQueue::LogQueue() : ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!ready_) throw_errno("making an eventfd");
+  set_log_sink([this](LogLevel level, std::string_view message) {
+    const std::lock_guard lock(mutex_);
+    if (lines_.size() < most_lines) lines_.emplace_back(level, message);
+    ::eventfd_write(ready_.get(), 1);
+  });
+}
+
+LogQueue::~LogQueue() { set_log_sink({}); }
+
+void LogQueue::watch(std::vector<pollfd>& entries) const {
+  entries.push_back({ready_.get(), POLLIN, 0});
+}
+
+std::vector<LogQueue::Line> LogQueue::take() {
+  eventfd_t ignored = 0;
+  const std::lock_guard lock(mutex_);
+  ::eventfd_read(ready_.get(), &ignored);
+  return std::exchange(lines_, {});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,131 @@
+// The launcher's console: the format of its lines, its stdout and stderr, and the queue of this
+// library's log lines.
+//
+// Thread safety: none, except for LogQueue. Blocking: never, except for say_error().
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/log.h"
+#include "lockstep/launch/run.h"
+
+namespace lockstep {
+
+// Level of the launcher's own lines.
+enum class Level { info, error };
+
+struct LineSource {
+  int rank = 0;
+  int local_rank = 0;
+  bool is_error = false;  // From its stderr.
+};
+
+// Format of a line: text after its "[rank] ", in the rank's colour on a terminal that wants
+// colours, or a JSON object, which replaces invalid UTF-8.
+class LineFormat {
+ public:
+  // `colors_out` and `colors_err`: stdout's and stderr's lines are shown in colours.
+  LineFormat(LogFormat format, bool colors_out, bool colors_err)
+      : json_(format == LogFormat::json), colors_out_(colors_out), colors_err_(colors_err) {}
+
+  bool json() const { return json_; }
+
+  // Both return the line with its newline.
+  std::string line(const LineSource& source, std::string_view text) const;
+  std::string own_line(Level level, std::string_view text) const;
+
+  // Text in front of a line, and its width in columns.
+  std::string prefix(const LineSource& source) const;
+  static int width_of_prefix(int rank);
+
+ private:
+  bool json_;
+  bool colors_out_;
+  bool colors_err_;
+};
+
+// Writes a line of the launcher to stderr at once: for an error before an Output exists, or after
+// it.
+LOCKSTEP_API void say_error(LogFormat format, std::string_view text);
+
+// True for a terminal, unless NO_COLOR (no-color.org) or TERM forbids colours.
+bool wants_colors(int fd);
+
+// The launcher's stdout or stderr. A reader that is slow, or has stopped reading, does not disturb
+// the watching of the ranks.
+class Sink {
+ public:
+  // `fd` is borrowed and must outlive the sink.
+  explicit Sink(int fd);
+
+  // Queues text to be written. Up to 64 KiB of whole lines go in one write(), and no other text of
+  // ours comes between.
+  void add(std::string_view text);
+
+  bool pending() const { return begin_ < pending_.size(); }
+
+  // Too much is pending: add nothing until the reader has caught up.
+  bool full() const { return pending_.size() - begin_ > capacity; }
+
+  // Adds the descriptor that poll() has to watch, then acts on its result.
+  void watch(std::vector<pollfd>& entries) const;
+
+  // Returns the errno with which the reader has just been lost, otherwise 0. Then pending text is
+  // dropped, and all text that is added later.
+  int serve(const std::vector<pollfd>& entries);
+
+  void drop();
+
+ private:
+  static constexpr std::size_t capacity = std::size_t{1} << 20;
+
+  std::string_view next_write() const;
+  void advance(std::size_t written);
+
+  FileDescriptor reopened_;
+  int fd_;
+  std::size_t largest_write_;
+  bool lost_ = false;
+  std::string pending_;
+  std::size_t begin_ = 0;  // Bytes before it have been written.
+};
+
+// True if both are the same pipe, terminal or file.
+bool same_file(int a, int b);
+
+// Queue of this library's log lines while a launcher runs. The launcher's poll() loop writes them
+// as all other output: without blocking, and between whole lines.
+//
+// Thread safety: the log may be called from any thread; watch() and take() belong to the loop's
+// thread.
+class LogQueue {
+ public:
+  using Line = std::pair<LogLevel, std::string>;
+
+  // Is the log's sink during its lifetime. Errors: system.
+  LogQueue();
+  ~LogQueue();
+  LogQueue(const LogQueue&) = delete;
+  LogQueue& operator=(const LogQueue&) = delete;
+
+  void watch(std::vector<pollfd>& entries) const;
+  std::vector<Line> take();
+
+ private:
+  FileDescriptor ready_;  // An eventfd, readable while there are lines.
+  std::mutex mutex_;
+  std::vector<Line> lines_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/base/ranges.h"
+#include "lockstep/job/activity.h"
+#include "lockstep/launch/status.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::ordered_json;
+
+// True for the group of all ranks: the only one whose members the page knows.
+bool in_world(const Activity& activity) {
+  static const GroupName world = pack_group_name("world");
+  return std::equal(world.begin(), world.end(), activity.group.begin(),
+                    [](std::uint64_t word, const auto& each) { return word == each; });
+}
+
+std::string state_of(const JobPage& page, int slot) {
+  if (page.phase(slot) == JobPage::Phase::vacant) return "starting";
+  const char process = page.process_state(slot);
+  if (process == 'T' || process == 't') return "stopped";
+  if (process == '?' || process == 'Z' || process == 'X') return "ended";
+  if (page.phase(slot) != JobPage::Phase::alive) return "running";  // It is in no group.
+  if (page.lost(slot)) return "ended";
+  return page.activity(slot).inside() ? "waiting" : "running";
+}
+
+std::string last_of(const JobPage& page, int slot) {
+  switch (page.phase(slot)) {
+    case JobPage::Phase::vacant:
+      return "yet to join its group";
+    case JobPage::Phase::finished:
+      return "has left its group";
+    case JobPage::Phase::abandoned:
+      return "has lost its group";
+    case JobPage::Phase::alive:
+      break;
+  }
+  return describe(page.activity(slot));
+}
+
+// A rank that is in another group now may have been here before: its activity does not tell.
+bool yet_to_come(const Activity& other, std::uint64_t sequence) {
+  return other.sequence() == 0 || (in_world(other) && other.sequence() < sequence);
+}
+
+// Both call visit(key, field) for each field, in the order of the JSON object.
+template <class Rank, class Visitor>
+void visit_rank(Rank& rank, const Visitor& visit) {
+  visit("rank", rank.rank);
+  visit("pid", rank.pid);
+  visit("state", rank.state);
+  visit("waits_for", rank.waits_for);
+  visit("step", rank.step);
+  visit("last", rank.last);
+  visit("bound_to", rank.bound_to);
+}
+
+template <class Job, class Visitor>
+void visit_job(Job& job, const Visitor& visit) {
+  visit("job_id", job.job_id);
+  visit("program", job.program);
+  visit("agent_pid", job.agent_pid);
+  visit("host", job.host);
+  visit("node", job.node);
+  visit("nodes", job.nodes);
+  visit("world_size", job.world_size);
+  visit("attempt", job.attempt);
+  visit("state", job.state);
+  visit("seconds", job.seconds);
+  visit("ranks", job.ranks);
+}
+
+struct FieldWriter {
+  ordered_json& object;
+
+  template <class Value>
+  void operator()(const char* key, const Value& value) const {
+    object[key] = value;
+  }
+  void operator()(const char* key, const std::vector<RankStatus>& ranks) const {
+    ordered_json& array = object[key] = ordered_json::array();
+    for (const RankStatus& rank : ranks) {
+      ordered_json item = ordered_json::object();
+      visit_rank(rank, FieldWriter{item});
+      array.push_back(std::move(item));
+    }
+  }
+};
+
+// A missing field keeps its default.
+struct FieldReader {
+  const ordered_json& object;
+
+  template <class Value>
+  void operator()(const char* key, Value& value) const {
+    if (const auto found = object.find(key); found != object.end()) found->get_to(value);
+  }
+  void operator()(const char* key, std::vector<RankStatus>& ranks) const {
+    for (const ordered_json& item : object.value(key, ordered_json::array()))
+      visit_rank(ranks.emplace_back(), FieldReader{item});
+  }
+};
+
+ordered_json object_of(const JobStatus& job) {
+  ordered_json object = ordered_json::object();
+  visit_job(job, FieldWriter{object});
+  return object;
+}
+
+// A program's arguments may be any bytes. Invalid UTF-8 is replaced. All that is not ASCII is
+// escaped, and so are control characters, because a terminal would obey some of them.
+std::string text_of(const ordered_json& json, int indent) {
+  return json.dump(indent, ' ', true, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+RankStatus status_of(const JobPage& page, int slot, int first_rank) {
+  const Activity& own = page.activity(slot);
+  RankStatus status{.rank = first_rank + slot,
+                    .pid = page.pid(slot),
+                    .state = state_of(page, slot),
+                    .step = own.step.load(std::memory_order_relaxed),
+                    .last = last_of(page, slot)};
+  if (!own.inside() || !in_world(own)) return status;
+  for (int other = 0; other < page.slots(); ++other)
+    if (other != slot && yet_to_come(page.activity(other), own.sequence()))
+      status.waits_for.push_back(first_rank + other);
+  return status;
+}
+
+std::string describe(const RankStatus& rank) {
+  if (rank.waits_for.empty()) return rank.last;
+  return fmt::format("{}, waits for {}", rank.last, as_ranges(rank.waits_for));
+}
+
+std::string to_json(const JobStatus& job) { return text_of(object_of(job), -1); }
+
+std::string to_json(const std::vector<JobStatus>& jobs) {
+  ordered_json all = ordered_json::array();
+  for (const JobStatus& job : jobs) all.push_back(object_of(job));
+  return text_of(all, 2);
+}
+
+std::optional<JobStatus> job_status_in(const std::string& text) try {
+  const auto object = ordered_json::parse(text);
+  JobStatus job;
+  visit_job(job, FieldReader{object});
+  return job;
+} catch (const ordered_json::exception&) {
+  return std::nullopt;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/rank_processes.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/launch/process.h"
+
+namespace lockstep::rank_processes_test {
+namespace {
+
+using Step = Termination::Step;
+using std::chrono::milliseconds;
+
+constexpr std::chrono::hours hour{1};
+
+TEST(Termination, NothingIsDueBeforeItBegins) {
+  const Termination termination;
+  EXPECT_FALSE(termination.begun());
+  EXPECT_EQ(termination.deadline(), no_deadline);
+  EXPECT_EQ(termination.due(Clock::now() + hour), Step::none);
+}
+
+TEST(Termination, GoesFromTheTimeToEndOverTheGracePeriodToSigkill) {
+  Termination termination;
+  termination.begin(2 * hour);
+  EXPECT_TRUE(termination.begun());
+  EXPECT_EQ(termination.due(Clock::now() + hour), Step::none);
+  EXPECT_EQ(termination.due(Clock::now() + 3 * hour), Step::terminate);
+
+  termination.begin_grace(2 * hour);
+  EXPECT_EQ(termination.grace(), 2 * hour);
+  EXPECT_TRUE(termination.in_grace(Clock::now() + hour));
+  EXPECT_FALSE(termination.in_grace(Clock::now() + 3 * hour));
+  EXPECT_EQ(termination.due(Clock::now() + hour), Step::none);
+  EXPECT_EQ(termination.due(Clock::now() + 3 * hour), Step::kill);
+
+  termination.kill();
+  EXPECT_TRUE(termination.killed());
+  EXPECT_FALSE(termination.in_grace(Clock::now()));
+  EXPECT_EQ(termination.due(Clock::now()), Step::none);
+  EXPECT_EQ(termination.due(Clock::now() + time_to_die), Step::give_up);
+}
+
+TEST(Termination, ASecondSignalHasItsOwnGracePeriod) {
+  Termination termination;
+  termination.begin_grace(hour);
+  termination.begin_grace(milliseconds(0));
+  EXPECT_EQ(termination.grace(), milliseconds(0));
+  EXPECT_EQ(termination.due(Clock::now()), Step::kill);
+}
+
+TEST(Termination, AnEndlessGracePeriodIsNeverOver) {
+  Termination termination;
+  termination.begin_grace(milliseconds::max());
+  EXPECT_EQ(termination.deadline(), no_deadline);
+  EXPECT_EQ(termination.due(Clock::now() + hour), Step::none);
+  EXPECT_FALSE(termination.in_grace(Clock::now()));
+}
+
+}  // namespace
+}  // namespace lockstep::rank_processes_test

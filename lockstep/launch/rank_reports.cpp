@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/rank_reports.h"
+
+#include <utility>
+
+#include "lockstep/base/exit_code.h"
+
+namespace lockstep {
+namespace {
+
+int code_of(const Failure& failure) {
+  return failure.signal ? 128 + *failure.signal : failure.exit_code.value_or(0);
+}
+
+// True when no more will become known of the failure.
+bool is_complete(const Failure& failure) {
+  return failure.signal || failure.exit_code || failure.fault;
+}
+
+}  // namespace
+
+RankPages::RankPages(int local_ranks, const Round& round)
+    : first_rank_(round.first_rank),
+      world_size_(round.world_size),
+      own_(JobPage::create(local_ranks, round.job_id, round.world_size)) {}
+
+void RankPages::use_session_page(FileDescriptor fd) {
+  JobPage page = JobPage::attach(std::move(fd));
+  if (page.slots() == world_size_) session_.emplace(std::move(page));
+}
+
+bool RankPages::is_attached(int local_rank) const {
+  const JobPage::Phase now = phase(local_rank);
+  return now == JobPage::Phase::alive || now == JobPage::Phase::abandoned;
+}
+
+bool RankPages::expects_preemption(int local_rank) const {
+  return page().expects_preemption(slot(local_rank));
+}
+
+Failure RankPages::examine(int local_rank, pid_t pid) const {
+  Failure failure = page().examine(slot(local_rank));
+  failure.rank = number(local_rank);
+  failure.pid = pid;
+  return failure;
+}
+
+void RankPages::report_end(int local_rank, const Failure& end) const {
+  page().report(page().cause_of(slot(local_rank), end));
+}
+
+RankStatus RankPages::status(int local_rank) const {
+  return status_of(page(), slot(local_rank), session_ ? 0 : first_rank_);
+}
+
+void AttemptResult::fail(const Failure& end) {
+  failed_.insert(end.rank);
+  if (!first_) code_of_first_end_ = code_of(end);
+}
+
+void AttemptResult::set_first(const Failure& failure, std::chrono::milliseconds noticed_after) {
+  check(!first_, "an attempt has one first failure");
+  first_ = failure;
+  noticed_after_ = noticed_after;
+}
+
+void AttemptResult::complete_first(const Failure& end) {
+  if (!first_ || first_->rank != end.rank || is_complete(*first_)) return;
+  const int detected_by = first_->detected_by;
+  first_ = end;
+  first_->detected_by = detected_by;
+}
+
+int AttemptResult::exit_code() const {
+  if (start_error_ != 0) return start_error_;
+  if (!first_) return 0;
+  // A rank that left too early with code 0 is a failure, too.
+  const int code = code_of(*first_);
+  return code != 0 ? code : code_of_first_end_;
+}
+
+std::vector<int> AttemptResult::also_failed() const {
+  std::vector<int> ranks;
+  for (const int rank : failed_)
+    if (!first_ || rank != first_->rank) ranks.push_back(rank);
+  return ranks;
+}
+
+Outcome AttemptResult::outcome() const {
+  if (start_error_ != 0) return Outcome::stopped;  // A restart would not help.
+  if (first_) return exit_code() == exit_preempted ? Outcome::preempted : Outcome::failed;
+  return preempted_ ? Outcome::preempted : Outcome::succeeded;
+}
+
+}  // namespace lockstep

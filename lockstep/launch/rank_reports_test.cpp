@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/rank_reports.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "lockstep/base/exit_code.h"
+
+namespace lockstep::rank_reports_test {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(AttemptResult, WithoutFailuresItSucceeded) {
+  AttemptResult result;
+  EXPECT_EQ(result.outcome(), Outcome::succeeded);
+  EXPECT_EQ(result.exit_code(), 0);
+  result.preempt();
+  EXPECT_EQ(result.outcome(), Outcome::preempted);
+}
+
+TEST(AttemptResult, AProgramThatCannotBeStartedStopsTheJob) {
+  AttemptResult result;
+  result.fail_to_start(exit_not_found);
+  EXPECT_EQ(result.outcome(), Outcome::stopped);
+  EXPECT_EQ(result.exit_code(), exit_not_found);
+}
+
+TEST(AttemptResult, TheFirstFailureDecidesOnTheExitCodeAndIsNotAmongTheOthers) {
+  AttemptResult result;
+  const Failure end{.rank = 2, .signal = SIGSEGV};
+  result.fail(end);
+  result.set_first(end, milliseconds(7));
+  result.fail({.rank = 3, .exit_code = 5});
+  result.fail({.rank = 1, .exit_code = 5});
+  EXPECT_EQ(result.outcome(), Outcome::failed);
+  EXPECT_EQ(result.exit_code(), 128 + SIGSEGV);
+  EXPECT_EQ(result.noticed_after(), milliseconds(7));
+  EXPECT_EQ(result.also_failed(), (std::vector<int>{1, 3}));
+}
+
+TEST(AttemptResult, TheEndOfItsRankCompletesTheFirstFailureButNotWhoDetectedIt) {
+  AttemptResult result;
+  result.set_first({.rank = 2, .detected_by = 4}, milliseconds(0));
+  result.complete_first({.rank = 1, .exit_code = 3});
+  EXPECT_EQ(result.exit_code(), 0);
+  result.complete_first({.rank = 2, .exit_code = 9, .detected_by = 2});
+  EXPECT_EQ(result.exit_code(), 9);
+  EXPECT_EQ(result.first_failure()->detected_by, 4);
+  result.complete_first({.rank = 2, .exit_code = 11});
+  EXPECT_EQ(result.exit_code(), 9);
+}
+
+// Its peers were seen to fail first; their end has no code of its own for the job.
+TEST(AttemptResult, AFirstFailureWithoutACodeHasThatOfTheFirstEnd) {
+  AttemptResult result;
+  result.fail({.rank = 0, .exit_code = 6});
+  result.set_first({.rank = 5}, milliseconds(0));
+  result.fail({.rank = 1, .exit_code = 8});
+  EXPECT_EQ(result.exit_code(), 6);
+}
+
+}  // namespace
+}  // namespace lockstep::rank_reports_test

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/rank_starter.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lockstep/launch/rendezvous_end.h"
+
+namespace lockstep::rank_starter_test {
+namespace {
+
+RankPlace place() {
+  RankPlace place;
+  place.local_rank = 1;
+  place.local_world_size = 2;
+  place.round.attempt = 3;
+  place.round.restarts = 2;
+  place.round.node = 1;
+  place.round.nodes = 2;
+  place.round.first_rank = 1;
+  place.round.world_size = 4;
+  place.round.job_id = "abc";
+  place.round.master_addr = "10.0.0.1";
+  place.round.master_port = 1234;
+  place.max_restarts = 5;
+  place.error_file = "/logs/error.json";
+  place.agent_fd = 7;
+  place.threads = 3;
+  return place;
+}
+
+std::vector<std::string> environment(const RankPlace& of,
+                                     const std::vector<const char*>& inherited = {nullptr}) {
+  return environment_of(of, inherited.data());
+}
+
+bool has(const std::vector<std::string>& environment, const std::string& entry) {
+  return std::count(environment.begin(), environment.end(), entry) == 1;
+}
+
+TEST(Environment, HasWhatTorchrunSets) {
+  const auto got = environment(place());
+  for (const char* entry : {"RANK=2",
+                            "LOCAL_RANK=1",
+                            "WORLD_SIZE=4",
+                            "LOCAL_WORLD_SIZE=2",
+                            "GROUP_RANK=1",
+                            "GROUP_WORLD_SIZE=2",
+                            "ROLE_RANK=2",
+                            "ROLE_WORLD_SIZE=4",
+                            "ROLE_NAME=default",
+                            "MASTER_ADDR=10.0.0.1",
+                            "MASTER_PORT=1234",
+                            "TORCHELASTIC_RESTART_COUNT=2",
+                            "TORCHELASTIC_MAX_RESTARTS=5",
+                            "TORCHELASTIC_RUN_ID=abc",
+                            "TORCHELASTIC_USE_AGENT_STORE=False",
+                            "TORCHELASTIC_ERROR_FILE=/logs/error.json",
+                            "OMP_NUM_THREADS=3",
+                            "LOCKSTEP_JOB_ID=abc",
+                            "LOCKSTEP_ATTEMPT=3",
+                            "LOCKSTEP_AGENT_FD=7",
+                            "MALLOC_MMAP_THRESHOLD_=1073741824",
+                            "MALLOC_TRIM_THRESHOLD_=1099511627776"})
+    EXPECT_TRUE(has(got, entry)) << entry;
+  EXPECT_EQ(got.size(), 22U);
+}
+
+TEST(Environment, KeepsWhatTheUserHasSetAndReplacesAnOuterLaunchers) {
+  const auto got =
+      environment(place(), {"OMP_NUM_THREADS=8", "HOME=/h", "EMPTY=", "EQUALS=a=b", "RANK=9",
+                            "LOCKSTEP_AGENT_FD=3", "LOCKSTEP_TERMINAL=80", "LOCKSTEP_STORE=h:1",
+                            "LOCKSTEP_JOB_TOKEN=secret", nullptr});
+  for (const char* entry :
+       {"OMP_NUM_THREADS=8", "HOME=/h", "EMPTY=", "EQUALS=a=b", "RANK=2", "LOCKSTEP_AGENT_FD=7"})
+    EXPECT_TRUE(has(got, entry)) << entry;
+  EXPECT_FALSE(has(got, "LOCKSTEP_TERMINAL=80")) << "stderr is not a terminal";
+  EXPECT_FALSE(has(got, "LOCKSTEP_STORE=h:1")) << "a job of one agent has none";
+  EXPECT_FALSE(has(got, "LOCKSTEP_JOB_TOKEN=secret")) << "it would be in every dump";
+}
+
+TEST(Environment, LeavesMallocAloneWhenTheUserHasSetAnythingOfIt) {
+  for (const char* set : {"MALLOC_ARENA_MAX=2", "GLIBC_TUNABLES=glibc.malloc.tcache_count=0"}) {
+    const auto got = environment(place(), {set, nullptr});
+    EXPECT_TRUE(has(got, set));
+    EXPECT_EQ(got.size(), 21U);
+  }
+}
+
+TEST(Environment, SaysHowWideTheTerminalIs) {
+  RankPlace shown = place();
+  shown.columns = 76;
+  EXPECT_TRUE(has(environment(shown), "LOCKSTEP_TERMINAL=76"));
+}
+
+TEST(Environment, NoTwoJobsHaveTheSameId) {
+  const std::string id = random_job_id();
+  EXPECT_EQ(id.size(), 32U);
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), id.npos);
+  EXPECT_NE(id, random_job_id());
+}
+
+}  // namespace
+}  // namespace lockstep::rank_starter_test

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/run.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "tests/ranks.h"
+
+namespace lockstep::run_test {
+namespace {
+
+TEST(LogOptions, OneNumberIsForAllLocalRanks) {
+  for (const auto& [text, streams] : {std::pair{"0", Streams::none},
+                                      {"1", Streams::out},
+                                      {"2", Streams::err},
+                                      {"3", Streams::both}}) {
+    EXPECT_EQ(parse_streams(text).of(0), streams) << text;
+    EXPECT_EQ(parse_streams(text).of(7), streams) << text;
+  }
+}
+
+TEST(LogOptions, LocalRanksThatAreNotNamedHaveNone) {
+  const StreamChoice choice = parse_streams("0:1,12:3");
+  EXPECT_EQ(choice.of(0), Streams::out);
+  EXPECT_EQ(choice.of(12), Streams::both);
+  EXPECT_EQ(choice.of(1), Streams::none);
+}
+
+TEST(LogOptions, WhatIsNeitherIsRefusedAndQuoted) {
+  for (const std::string text : {"", "4", "-1", "03", "out", "0:", ":1", "0:4", "0:1,", ",0:1",
+                                 "0:1,1", "0:1:2", "0:1 ", "-1:1", "99999999999:1", "0:1,0:2"}) {
+    try {
+      parse_streams(text);
+      ADD_FAILURE() << "'" << text << "' was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.fault(), Fault::misuse);
+      EXPECT_NE(std::string(error.what()).find("'" + text + "'"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+class Program : public testing::Test {
+ protected:
+  Program() {
+    std::filesystem::create_directories(scratch_.path() / "first");
+    std::filesystem::create_directories(scratch_.path() / "second");
+    ::setenv("PATH", (in("first") + ":" + in("second")).c_str(), 1);
+  }
+  ~Program() override { ::setenv("PATH", path_.c_str(), 1); }
+
+  std::string in(const std::string& name) const { return scratch_.path() / name; }
+
+  std::string make(const std::string& name, mode_t mode) const {
+    std::ofstream(in(name)) << "#!/bin/sh\n";
+    ::chmod(in(name).c_str(), mode);
+    return in(name);
+  }
+
+ private:
+  test::ScratchDirectory scratch_;
+  std::string path_ = std::getenv("PATH");
+};
+
+TEST_F(Program, IsFoundInTheFirstFolderOfPathThatHasIt) {
+  const std::string second = make("second/tool", 0755);
+  EXPECT_EQ(find_program("tool").path, second);
+  const std::string first = make("first/tool", 0755);
+  EXPECT_EQ(find_program("tool").path, first);
+}
+
+TEST_F(Program, WithASlashInItsNameIsNotSearchedFor) {
+  make("first/tool", 0755);
+  EXPECT_EQ(find_program(in("first/tool")).path, in("first/tool"));
+  EXPECT_EQ(find_program("./tool").exit_code, 127);
+}
+
+TEST_F(Program, ThatIsMissingIs127) {
+  const ProgramSearch search = find_program("tool");
+  EXPECT_EQ(search.path, "");
+  EXPECT_EQ(search.exit_code, 127);
+  EXPECT_EQ(search.problem, "tool: not found in PATH");
+  EXPECT_EQ(find_program("").exit_code, 127);
+  EXPECT_EQ(find_program(make("first/tool", 0755) + "/below").exit_code, 127);
+}
+
+TEST_F(Program, ThatIsNotExecutableIs126) {
+  make("first/tool", 0644);
+  EXPECT_EQ(find_program("tool").exit_code, 126);
+  EXPECT_EQ(find_program(in("first")).exit_code, 126) << "a folder";
+  const std::string second = make("second/tool", 0755);
+  EXPECT_EQ(find_program("tool").path, second) << "the search goes on";
+}
+
+}  // namespace
+}  // namespace lockstep::run_test
