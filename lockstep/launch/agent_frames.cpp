@@ -9,8 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/base/clean_text.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lockstep/base/clean_text.h"
+#include "lockstep/base/text.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::agent_frames_test {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/attempt_result.h"
 
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

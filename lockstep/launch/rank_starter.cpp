@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/base/exit_code.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/environment.h"
 
 namespace lockstep {

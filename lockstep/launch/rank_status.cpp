@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 #include "lockstep/job/activity.h"
 #include "lockstep/launch/status.h"
 

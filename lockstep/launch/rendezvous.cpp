@@ -5,8 +5,8 @@
 
 #include <cerrno>
 
-#include "lockstep/base/clean_text.h"
-#include "lockstep/base/poll_until.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/text.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous_end.h"
 

@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "lockstep/base/error.h"
-#include "lockstep/job/store/socket_address.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {

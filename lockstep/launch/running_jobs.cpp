@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/proc_file.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/launch/status.h"
 #include "lockstep/launch/status_address.h"
 #include "lockstep/launch/status_json.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/poll_entries.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/status_address.h"
 #include "lockstep/launch/status_json.h"
 

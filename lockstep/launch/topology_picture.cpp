@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/topology.h"
 
 namespace lockstep {

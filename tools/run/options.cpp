@@ -8,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "tools/run/help.h"
 #include "tools/run/values.h"
 

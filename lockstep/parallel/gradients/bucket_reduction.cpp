@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lockstep/base/block_signals.h"
+#include "lockstep/base/signals.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep {

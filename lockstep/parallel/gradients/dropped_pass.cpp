@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "lockstep/base/exception_text.h"
+#include "lockstep/base/text.h"
 #include "lockstep/parallel/gradients/give_up_later.h"
 
 namespace lockstep {
