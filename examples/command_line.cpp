@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/error.h"
 
 namespace {
 

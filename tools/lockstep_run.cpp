@@ -6,9 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/run.h"
 #include "tools/run/options.h"

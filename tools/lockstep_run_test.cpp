@@ -23,11 +23,10 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/fixed_text.h"
-#include "lockstep/base/proc_file.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/job_page.h"
-#include "lockstep/job/packet.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/clean_text.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/status.h"
 #include "tools/command_line.h"
 

@@ -9,8 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/base/clean_text.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -117,6 +116,28 @@ void throw_errno(std::string_view what, std::source_location where) {
 void throw_errno(std::string_view what, int error_number, std::source_location where) {
   throw Error(Fault::system,
               fmt::format("{}: {}", what, std::generic_category().message(error_number)), where);
+}
+
+int exit_code_of(Fault fault) {
+  switch (fault) {
+    case Fault::misuse:
+      return exit_usage;
+    case Fault::mismatch:
+      return exit_mismatch;
+    case Fault::unsupported:
+      return exit_unsupported;
+    case Fault::timeout:
+    case Fault::peer_lost:
+    case Fault::aborted:
+      return exit_unavailable;
+    case Fault::corrupt:
+      return exit_corrupt;
+    case Fault::system:
+      return exit_system;
+    case Fault::bug:
+      return exit_bug;
+  }
+  return exit_bug;
 }
 
 }  // namespace lockstep

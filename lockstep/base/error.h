@@ -1,7 +1,8 @@
 // How this library reports failure: by one exception type, Error.
 //
 // Its Fault tells the caller what to do next, not which line failed. When a rank was lost, its
-// Failure says which rank and why. The message has the details. The library never ends the process.
+// Failure says which rank and why. The message has the details. The library never ends the process:
+// a program that ends with an Error takes its exit code from exit_code_of().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 
@@ -114,5 +116,23 @@ void require(bool ok, Message message,
 [[noreturn]] LOCKSTEP_API void throw_errno(
     std::string_view what, int error_number,
     std::source_location where = std::source_location::current());
+
+// Exit codes of Lockstep's programs; those that sysexits.h also has are the same there.
+// `lockstep run` passes a rank's own exit code through unchanged, and 128 + the signal that killed
+// it.
+constexpr int exit_usage = 64;        // The command line, or a call, is wrong on every attempt.
+constexpr int exit_corrupt = 65;      // A file or message is damaged.
+constexpr int exit_unavailable = 69;  // A host or a rank was lost, or did not come in time.
+constexpr int exit_bug = 70;          // This library broke its own invariant.
+constexpr int exit_system = 71;       // The operating system refused.
+constexpr int exit_output_lost = 74;  // Output could not be written, for example on a full disk.
+constexpr int exit_preempted = 75;    // The job was preempted and wants to be started again.
+constexpr int exit_mismatch = 76;     // Ranks make different calls.
+constexpr int exit_unsupported = 78;  // The configuration is not supported here.
+constexpr int exit_not_executable = 126;
+constexpr int exit_not_found = 127;
+
+// Exit code for a rank that ends with an Error of this fault.
+LOCKSTEP_API int exit_code_of(Fault fault);
 
 }  // namespace lockstep

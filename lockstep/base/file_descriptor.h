@@ -1,14 +1,30 @@
-// Owns an open file descriptor.
+// File descriptors: owned, polled until a deadline, written as a whole.
+//
+// Blocking: poll_until() until its deadline; writing until the descriptor takes the bytes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 
+// Owns an open file descriptor.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -29,5 +45,42 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+// Timeout for poll() or epoll_wait(): at most 60 s, so call again until the deadline.
+inline int milliseconds_until(Deadline deadline) {
+  if (deadline == no_deadline) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+}
+
+// Waits until one of `watched` is ready; false at the deadline. Signals do not end the wait.
+template <std::size_t n>
+bool poll_until(std::array<pollfd, n>& watched, Deadline deadline) {
+  for (;;) {
+    const int ready = ::poll(watched.data(), watched.size(), milliseconds_until(deadline));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw_errno("poll");
+    if (ready == 0 && Clock::now() >= deadline) return false;
+  }
+}
+
+// Returns the events that poll() found for `fd`; 0 when it was not watched. For a loop whose parts
+// each have their own descriptors.
+inline short events_of(const std::vector<pollfd>& entries, int fd) {
+  for (const pollfd& entry : entries)
+    if (entry.fd == fd) return entry.revents;
+  return 0;
+}
+
+// Writes all of `text` to a file, a pipe or a device. Errors: system.
+LOCKSTEP_API void write_all(int descriptor, std::string_view text);
+
+// Writes a small file atomically: it gets its name once it is complete. On a full disk the old file
+// stays as it is.
+// Replaces `path` by a file with `text` that only this user may read. A process killed meanwhile
+// leaves PATH.XXXXXX. If this user may write the file but may create none beside it, the file is
+// overwritten in place: it keeps its mode, and a full disk or a kill may leave it half written.
+// Errors: system, naming the file; no temporary file stays then.
+LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

@@ -2,15 +2,18 @@
 //
 // The environment variable LOCKSTEP_LOG sets the lowest level to print: error, warning (the
 // default), info, debug or off.
-// Thread safety: any thread may call both functions at any time.
+// Thread safety: any thread may call set_log_sink() and log() at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/base/api.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 
@@ -23,5 +26,30 @@ using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 LOCKSTEP_API void set_log_sink(LogSink sink);
 
 LOCKSTEP_API void log(LogLevel level, std::string_view message);
+
+// Logs events that strangers cause, at a limited rate, so that they cannot fill the log.
+// Thread safety: one thread only.
+class SparseLog {
+ public:
+  explicit SparseLog(std::chrono::milliseconds interval) : interval_(interval) {}
+
+  // Logs at most one warning per interval. It says how many others were dropped since the last one.
+  void warn(std::string_view message) {
+    if (Clock::now() < quiet_until_) {
+      ++untold_;
+      return;
+    }
+    std::string line(message);
+    if (untold_ > 0) line += " (and " + std::to_string(untold_) + " like it since the last line)";
+    untold_ = 0;
+    quiet_until_ = in(interval_);
+    log(LogLevel::warning, line);
+  }
+
+ private:
+  const std::chrono::milliseconds interval_;
+  Clock::time_point quiet_until_{};
+  std::size_t untold_ = 0;
+};
 
 }  // namespace lockstep

@@ -4,8 +4,8 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/before_end.h"
 #include "lockstep/comm/bytes.h"
 

@@ -24,8 +24,8 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/in_process.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 

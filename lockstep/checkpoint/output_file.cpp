@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/ignore_signals.h"
+#include "lockstep/base/signals.h"
 
 namespace lockstep {
 namespace {

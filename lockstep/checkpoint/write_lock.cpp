@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/ignore_signals.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/signals.h"
 #include "lockstep/checkpoint/output_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/job/environment.h"

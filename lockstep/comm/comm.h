@@ -4,7 +4,6 @@
 #pragma once
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/bytes.h"
@@ -20,15 +19,6 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/job/environment.h"
-#include "lockstep/job/network.h"
-#include "lockstep/job/operation.h"
 #include "lockstep/job/record.h"
-#include "lockstep/job/store/file_store.h"
-#include "lockstep/job/store/foreign_store.h"
-#include "lockstep/job/store/in_process_store.h"
-#include "lockstep/job/store/job_member.h"
-#include "lockstep/job/store/job_token.h"
-#include "lockstep/job/store/prefix_store.h"
 #include "lockstep/job/store/store.h"
 #include "lockstep/job/store/tcp_store.h"
-#include "lockstep/job/store/tcp_store_server.h"

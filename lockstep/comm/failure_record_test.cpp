@@ -1,8 +1,6 @@
 // Tests the log line of a failure, and what surviving ranks log.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/failure_record.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

@@ -22,7 +22,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/shared_mapping.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/small_file.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/ticks.h"
 #include "lockstep/comm/core/signature.h"
+#include "lockstep/job/activity.h"
 
 namespace lockstep {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/this_process.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/comm/steps.h"
 #include "lockstep/job/record.h"
 #include "tests/fault_of.h"

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_state.h"
-#include "lockstep/job/preemption.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 

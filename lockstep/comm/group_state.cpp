@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/base/bare_text.h"
-#include "lockstep/base/clean_text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/this_process.h"
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/before_end.h"
 #include "lockstep/comm/core/blame.h"
 #include "lockstep/comm/core/disagreement.h"

@@ -6,10 +6,10 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/this_process.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/core/blame.h"
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/group_state.h"
@@ -23,8 +23,7 @@
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/job/host_session.h"
-#include "lockstep/job/last_words.h"
-#include "lockstep/job/preemption.h"
+#include "lockstep/job/record.h"
 
 namespace lockstep {
 namespace {

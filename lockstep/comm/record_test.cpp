@@ -26,7 +26,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/file_size_limit.h"

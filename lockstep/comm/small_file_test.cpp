@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/base/small_file.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/flight_recorder.h"
 #include "lockstep/job/record.h"

@@ -7,7 +7,7 @@
 #include <exception>
 #include <mutex>
 
-#include "lockstep/base/this_process.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/comm/core/message.h"
 #include "lockstep/comm/work.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/shared_mapping.h"
+#include "lockstep/base/memory.h"
 
 namespace lockstep {
 

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/variables.h"
-#include "lockstep/job/slurm.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
+#include "lockstep/job/variables.h"
 
 namespace lockstep {
 namespace {

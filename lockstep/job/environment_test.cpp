@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/job/slurm.h"
+#include "lockstep/job/variables.h"
 
 namespace lockstep::environment_test {
 namespace {

@@ -1,6 +1,7 @@
-// A rank's connection to the switchboard of its host.
+// A rank's connection to the switchboard of its host, and through it to its agent.
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread may call any member of HostLink at any time; one thread at a time those
+// of AgentLine.
 // Errors: peer_lost when the switchboard is gone, or when a rank of the job was lost during a wait.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -10,13 +11,16 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
-#include "lockstep/job/packet.h"
+#include "lockstep/job/job_page.h"
+#include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/switchboard.h"
 
 namespace lockstep {
 
@@ -56,5 +60,35 @@ class LOCKSTEP_API HostLink {
   bool reading_ = false;  // One of the waiting threads reads for all of them.
   std::map<std::string, Reply, std::less<>> replies_;
 };
+
+// A rank's requests to its agent when its group has ranks of other agents too. A group within one
+// agent passes descriptors over the same connection: host_session.h.
+class LOCKSTEP_API AgentLine {
+ public:
+  // `agent_fd` is the inherited end of the socket pair, and stays open. Errors: misuse when it is
+  // not open.
+  explicit AgentLine(int agent_fd);
+
+  // Returns nothing when the job has no token. Errors: system when the agent refuses, with its
+  // reason; peer_lost when the agent is gone; timeout.
+  std::optional<JobToken> job_token(Deadline deadline);
+
+  // Returns the number of ranks that the agent told its ranks. Errors: as job_token()'s.
+  int world_size(Deadline deadline);
+
+  // Gives the agent the page of all agents' ranks. It then sees their activity, and records there
+  // what it knows of its own ranks.
+  void offer_session_page(const JobPage& page);
+
+ private:
+  HostLink link_;
+};
+
+// Duplicates the inherited descriptor; child processes do not get the copy. Errors: as AgentLine's.
+FileDescriptor duplicate_agent_fd(int agent_fd);
+
+// Returns the memory that an agent publishes under job_token_key: sealed, with the token's text and
+// a zero byte.
+LOCKSTEP_API FileDescriptor share_job_token(const std::optional<JobToken>& token);
 
 }  // namespace lockstep

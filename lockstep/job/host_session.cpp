@@ -2,19 +2,28 @@
 #include "lockstep/job/host_session.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/job/abstract_socket.h"
-#include "lockstep/job/agent_line.h"
-#include "lockstep/job/failure_record.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/host_link.h"
+#include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/switchboard.h"
 
 namespace lockstep {
 namespace {
+
+constexpr int heartbeat_ms = 100;
 
 // Half of the time within which a failure must be known.
 constexpr std::chrono::milliseconds time_for_last_words{50};
@@ -41,7 +50,69 @@ std::string key_of(const Failure& failure) {
                      number == failure.call.npos ? failure.call : failure.call.substr(number));
 }
 
+std::atomic<bool> keeps{false};
+std::atomic<bool> signalled{false};
+static_assert(std::atomic<bool>::is_always_lock_free);  // Signal handlers need lock-free stores.
+
+void keep(int) { signalled.store(true); }
+
 }  // namespace
+
+Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look)
+    : page_(page),
+      slot_(slot),
+      switchboard_(switchboard),
+      look_(std::move(look)),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!stop_) throw_errno("making an eventfd");
+  std::promise<void> entered;
+  std::future<void> outcome = entered.get_future();
+  thread_ = start_thread(&Sentinel::live, this, std::move(entered));
+  try {
+    outcome.get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+Sentinel::~Sentinel() {
+  // Writing 1 to an eventfd with no other writer always succeeds. If it failed, join() would hang.
+  if (::eventfd_write(stop_.get(), 1) != 0) thread_.detach();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Sentinel::live(std::promise<void> entered) {
+  try {
+    page_.enter(slot_);
+  } catch (...) {
+    entered.set_exception(std::current_exception());
+    return;
+  }
+  entered.set_value();
+  std::vector<pollfd> entries;
+  while (true) {
+    page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
+    if (how_ == JobPage::Phase::abandoned) look_();  // The value until leave_as().
+    entries.assign(1, {stop_.get(), POLLIN, 0});
+    if (switchboard_ != nullptr) switchboard_->watch(entries);
+    if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
+    if (entries.front().revents != 0) break;
+    if (switchboard_ != nullptr) switchboard_->serve(entries);
+  }
+  if (switchboard_ != nullptr) serve_what_is_left(entries);
+  page_.leave(slot_, how_);
+}
+
+// Sends this rank's last offers and refusals to the others.
+void Sentinel::serve_what_is_left(std::vector<pollfd>& entries) {
+  for (int turn = 0; turn < 100; ++turn) {
+    entries.clear();
+    switchboard_->watch(entries);
+    if (::poll(entries.data(), entries.size(), 0) <= 0) return;
+    switchboard_->serve(entries);
+  }
+}
 
 HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
   return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
@@ -186,5 +257,22 @@ std::optional<Failure> HostSession::recorded_failure() const {
   while (!page_->failure() && Clock::now() < patience) std::this_thread::yield();
   return page_->failure();
 }
+
+void keep_preemption_signals() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (keeps) return;
+  struct sigaction action {};
+  action.sa_handler = keep;
+  action.sa_flags = SA_RESTART;  // Interrupted reads and writes of the program continue.
+  ::sigfillset(&action.sa_mask);
+  for (const int signal : {SIGTERM, SIGUSR1})
+    if (::sigaction(signal, &action, nullptr) != 0) throw_errno("installing a signal handler");
+  keeps = true;
+}
+
+bool keeps_preemption_signals() { return keeps; }
+
+bool preemption_signalled() { return signalled; }
 
 }  // namespace lockstep

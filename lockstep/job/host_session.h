@@ -1,29 +1,66 @@
 // This process's membership in a job on this host: connection to the switchboard, slot in the job
-// page, and the sentinel thread that holds the slot. Exists once per process.
+// page, the sentinel thread that holds the slot, and preemption signals. Exists once per process.
 //
 // Thread safety: any thread may call any member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/thread.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/job_page.h"
-#include "lockstep/job/sentinel.h"
 #include "lockstep/job/switchboard.h"
 
 namespace lockstep {
+
+// The one background thread that runs as long as this process is part of a job.
+//
+// It holds the process's mutex in the job page, so that peers learn of a death from the kernel. It
+// increases the heartbeat and looks for lost peers. In rank 0, if no agent started the job, it also
+// runs the switchboard.
+class LOCKSTEP_API Sentinel {
+ public:
+  // Returns once `slot` of `page` is taken. `page` and `switchboard`, which may be null, must
+  // outlive the sentinel. Calls `look` ten times a second until leave_as(); it must not throw.
+  // Errors: misuse when a living process holds the slot.
+  Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look);
+
+  // Leaves the slot in the phase given to leave_as(); without it, as abandoned.
+  ~Sentinel();
+  Sentinel(const Sentinel&) = delete;
+  Sentinel& operator=(const Sentinel&) = delete;
+
+  void leave_as(JobPage::Phase how) { how_ = how; }
+
+ private:
+  void live(std::promise<void> entered);
+  void serve_what_is_left(std::vector<pollfd>& entries);
+
+  JobPage& page_;
+  const int slot_;
+  Switchboard* const switchboard_;
+  const std::function<void()> look_;
+  std::atomic<JobPage::Phase> how_{JobPage::Phase::abandoned};
+  FileDescriptor stop_;  // An eventfd, readable once the sentinel should end.
+  Thread thread_;
+};
 
 // The processes of a session and how they find each other: through the agent that started all of
 // them, or on the abstract Unix socket named by `identity`, which one of them opens.
@@ -105,5 +142,14 @@ class LOCKSTEP_API HostSession {
   std::unique_ptr<Sentinel> sentinel_;  // Last member: its thread must end before the members it
                                         // uses.
 };
+
+// Catches the preemption signals from now on, SIGTERM and SIGUSR1, so that they end no process.
+// They tell a process that its job must make room. Signal handlers belong to the process, so all of
+// its groups share this state. A second call changes nothing. Errors: system.
+LOCKSTEP_API void keep_preemption_signals();
+
+// Whether keep_preemption_signals() was called, and whether a signal has come since.
+LOCKSTEP_API bool keeps_preemption_signals();
+LOCKSTEP_API bool preemption_signalled();
 
 }  // namespace lockstep

@@ -11,13 +11,10 @@
 #include <cerrno>
 #include <string>
 
-#include "lockstep/base/clean_text.h"
-#include "lockstep/base/fixed_text.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/proc_file.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
-#include "lockstep/job/oom_kills.h"
 
 namespace lockstep {
 namespace {

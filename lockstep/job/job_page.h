@@ -22,7 +22,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/shared_mapping.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/job/activity.h"
 
 namespace lockstep {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/oom_kills.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/job_page.h"
 #include "tests/ranks.h"

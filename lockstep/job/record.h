@@ -19,11 +19,14 @@
 #include <concepts>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <type_traits>
 
 #include "lockstep/base/api.h"
 
 namespace lockstep {
+
+class JobPage;
 
 // Reports `error` to all of these except stderr. Once per process; ignores later errors.
 LOCKSTEP_API void record_exception(std::exception_ptr error) noexcept;
@@ -40,5 +43,10 @@ int record(Body&& body) noexcept {
   else
     return record_main([&]() -> int { return body(); });
 }
+
+// For init_process_group(): from now on record_exception() writes this process's last words to
+// `slot` of `page`, which this process holds. This stays so after its group is gone: an exception
+// has often ended the group before it is caught. The first call installs the terminate handler.
+LOCKSTEP_API void send_last_words_to(std::shared_ptr<const JobPage> page, int slot);
 
 }  // namespace lockstep

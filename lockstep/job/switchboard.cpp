@@ -1,15 +1,143 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/switchboard.h"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <thread>
 
-#include "lockstep/base/poll_entries.h"
-#include "lockstep/job/abstract_socket.h"
-#include "lockstep/job/packet.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/memory.h"
 
 namespace lockstep {
+namespace {
+
+union Control {
+  cmsghdr header;
+  char space[CMSG_SPACE(sizeof(int))];
+};
+
+struct Address {
+  sockaddr_un value{};
+  socklen_t length = 0;
+};
+
+// The name contains a hash of the identity, which may be long. Clients send the identity in full.
+Address address_of(std::string_view identity) {
+  const std::string name =
+      fmt::format("lockstep/{}/{:016x}", ::geteuid(), std::hash<std::string_view>{}(identity));
+  Address address;
+  address.value.sun_family = AF_UNIX;
+  std::memcpy(address.value.sun_path + 1, name.data(), name.size());  // A leading 0 makes it
+                                                                      // abstract.
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+FileDescriptor make_socket() {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket) throw_errno("making a Unix socket");
+  return socket;
+}
+
+}  // namespace
+
+Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view text) {
+  check(key.size() < sizeof Packet::key, "the name of shared memory is too long");
+  Packet packet;
+  packet.kind = kind;
+  copy_text(packet.key, key);
+  copy_text(packet.text, text);
+  return packet;
+}
+
+Sent send_packet(int socket, const Packet& packet, int fd) {
+  iovec data{const_cast<Packet*>(&packet), sizeof packet};
+  Control control{};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (fd >= 0) {
+    header.msg_control = control.space;
+    header.msg_controllen = sizeof control.space;
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  }
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == sizeof packet) return Sent::whole;
+  return sent < 0 && (errno == EAGAIN || errno == ENOBUFS) ? Sent::not_now : Sent::closed;
+}
+
+Received receive_packet(int socket, Packet& packet, FileDescriptor& fd) {
+  iovec data{&packet, sizeof packet};
+  Control control{};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control.space;
+  header.msg_controllen = sizeof control.space;
+  const ssize_t received = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (received < 0 && (errno == EAGAIN || errno == EINTR)) return Received::nothing_yet;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); received > 0 && part != nullptr;
+       part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(part), sizeof descriptor);
+    fd = FileDescriptor(descriptor);
+  }
+  if (received != sizeof packet || packet.magic != Packet{}.magic) return Received::closed;
+  packet.key[sizeof packet.key - 1] = '\0';
+  packet.text[sizeof packet.text - 1] = '\0';
+  return Received::packet;
+}
+
+FileDescriptor listen_on_abstract_socket(std::string_view identity) {
+  FileDescriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener) throw_errno("making a Unix socket");
+  const Address address = address_of(identity);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address.value);
+  const Deadline deadline = in(std::chrono::seconds(2));
+  while (::bind(listener.get(), generic, address.length) != 0) {
+    if (errno != EADDRINUSE) throw_errno("binding an abstract Unix socket");
+    if (Clock::now() >= deadline)
+      throw Error(Fault::misuse,
+                  "another job of this user on this host has the same name and still runs: give "
+                  "this one another MASTER_PORT or LOCKSTEP_JOB_ID");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (::listen(listener.get(), SOMAXCONN) != 0) throw_errno("listening on a Unix socket");
+  return listener;
+}
+
+FileDescriptor connect_to_abstract_socket(std::string_view identity) {
+  FileDescriptor socket = make_socket();
+  const Address address = address_of(identity);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address.value);
+  if (::connect(socket.get(), generic, address.length) == 0) return socket;
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return FileDescriptor();
+  throw_errno("connecting to an abstract Unix socket");
+}
+
+bool peer_is_this_user(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == ::geteuid();
+}
+
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
 
 void Switchboard::connect(FileDescriptor socket) {

@@ -1,17 +1,21 @@
-// The switchboard passes descriptors of shared memory between the ranks of one host.
+// The switchboard passes descriptors of shared memory between the ranks of one host. This header
+// has its packets and its Unix sockets, too.
 //
 // One process of the host runs it inside its own poll() loop: the agent, or without one rank 0.
 // Each rank talks to it over a SOCK_SEQPACKET socket with a HostLink. A rank offers a descriptor,
 // or the reason why it has none, under a key. Ranks that ask for that key get it, before or after.
 //
-// Thread safety: only the thread that runs its loop.
-// Blocking: never. A rank that does not read its replies is disconnected.
+// Thread safety: a Switchboard belongs to the thread that runs its loop; any thread may call the
+// functions.
+// Blocking: listen_on_abstract_socket() for two seconds at most; no other. A rank that does not
+// read its replies is disconnected.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <poll.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,13 +25,55 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
+
+// A packet between a switchboard and a rank. It has a fixed size and at most one descriptor. Both
+// ends are of the same build on the same host, so it is a plain struct.
+struct Packet {
+  enum class Kind : std::uint32_t {
+    hello,   // rank -> board: `text` is the job's identity.
+    offer,   // rank -> board: a descriptor for `key`, for `readers` ranks; or `text`, a refusal.
+    want,    // rank -> board: send me `key` when it is there.
+    given,   // board -> rank: the descriptor.
+    refused  // board -> rank: the offering rank refused, for the reason in `text`.
+  };
+
+  std::uint32_t magic = 0x4c530001;  // Changes with the layout.
+  Kind kind = Kind::hello;
+  std::int32_t readers = 0;
+  char key[128] = {};
+  char text[372] = {};
+};
+
+Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view text = {});
+
+enum class Received { packet, nothing_yet, closed };
+
+enum class Sent { whole, not_now, closed };
+
+// Never blocks: not_now when the peer has too much unread.
+Sent send_packet(int socket, const Packet& packet, int fd = -1);
+
+// Never blocks. Anything but one whole packet of this format counts as closed.
+Received receive_packet(int socket, Packet& packet, FileDescriptor& fd);
+
+// Listens on the abstract Unix socket named after this user and `identity`. A host's ranks find
+// each other there when no agent started them. The kernel removes the name when the process that
+// holds it ends. Errors: misuse when another process still holds that name after two seconds.
+FileDescriptor listen_on_abstract_socket(std::string_view identity);
+
+// Connects to that socket; empty when nobody listens yet.
+FileDescriptor connect_to_abstract_socket(std::string_view identity);
+
+// Whether this user also runs the process at the other end.
+bool peer_is_this_user(int socket);
 
 // The key under which every rank finds the job page.
 constexpr std::string_view job_page_key = "job page";
 
-// The key under which an agent offers the job's token to its ranks: agent_line.h.
+// The key under which an agent offers the job's token to its ranks: host_link.h.
 constexpr std::string_view job_token_key = "job token";
 
 // The key under which ranks give their agent the job page of a session across several agents. Its

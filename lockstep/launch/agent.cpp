@@ -11,11 +11,10 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/base/exit_code.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/poll_until.h"
-#include "lockstep/base/ranges.h"
-#include "lockstep/job/failure_record.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/process.h"
 
 namespace lockstep {

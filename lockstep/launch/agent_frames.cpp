@@ -12,9 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/base/clean_text.h"
-#include "lockstep/base/ranges.h"
-#include "lockstep/job/store/sha256.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/handshake.h"
 
 namespace lockstep {
 namespace {

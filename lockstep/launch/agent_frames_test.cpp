@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/clean_text.h"
+#include "lockstep/base/text.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::agent_frames_test {

@@ -1,4 +1,4 @@
-#include "lockstep/base/poll_entries.h"
+#include "lockstep/base/file_descriptor.h"
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 

@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

@@ -6,11 +6,11 @@
 #include <map>
 #include <utility>
 
-#include "lockstep/base/exit_code.h"
-#include "lockstep/base/host_name.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/job/store/door.h"
-#include "lockstep/job/store/tcp_store_server.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/job/store/admission.h"
+#include "lockstep/job/store/tcp_store.h"
 #include "lockstep/launch/agent_link.h"
 #include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/rendezvous.h"

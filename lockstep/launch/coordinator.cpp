@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::coordinator_test {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/rank_starter.h"
 #include "lockstep/launch/run.h"
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/agent_frames.h"
 #include "tests/fault_of.h"
 

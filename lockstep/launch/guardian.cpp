@@ -10,12 +10,11 @@
 #include <charconv>
 #include <optional>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/proc_file.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/tcp_store.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/process.h"

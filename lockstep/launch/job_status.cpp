@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 #include "lockstep/job/activity.h"
 #include "lockstep/launch/status.h"
 

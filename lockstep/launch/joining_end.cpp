@@ -8,12 +8,11 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/base/bare_text.h"
-#include "lockstep/base/exit_code.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/poll_entries.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 #include "lockstep/job/store/handshake.h"
-#include "lockstep/job/store/port_holder.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/agent_link.h"
 #include "lockstep/launch/rendezvous_end.h"

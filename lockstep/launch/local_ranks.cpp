@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
-#include "lockstep/base/exit_code.h"
-#include "lockstep/base/ranges.h"
-#include "lockstep/job/agent_line.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/host_link.h"
 #include "lockstep/launch/process.h"
 #include "lockstep/launch/rank_starter.h"
 

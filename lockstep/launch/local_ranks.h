@@ -18,7 +18,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/job/store/tcp_store.h"
 #include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/output.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/poll_entries.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 namespace {

@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/ignore_signals.h"
+#include "lockstep/base/signals.h"
 #include "lockstep/base/time.h"
 #include "lockstep/launch/output.h"
 #include "tests/fault_of.h"

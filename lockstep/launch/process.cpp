@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/proc_file.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 
 namespace lockstep {

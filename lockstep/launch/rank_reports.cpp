@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::rank_reports_test {
 namespace {

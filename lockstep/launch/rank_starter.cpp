@@ -16,8 +16,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

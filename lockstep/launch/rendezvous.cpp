@@ -9,10 +9,9 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "lockstep/base/clean_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/poll_until.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/text.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous_end.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous.h"
 
 namespace lockstep {

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/exit_code.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/poll_until.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/store/tcp_store.h"
 #include "tests/dumped_memory.h"

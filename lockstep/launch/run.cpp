@@ -13,6 +13,14 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/tcp_store.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/console.h"
+#include "lockstep/launch/process.h"
+#include "lockstep/launch/rendezvous.h"
 
 namespace lockstep {
 namespace {

@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/poll_entries.h"
-#include "lockstep/base/proc_file.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/processes.h"
 
 namespace lockstep {
 namespace {

@@ -17,8 +17,8 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"

@@ -3,8 +3,8 @@
 // written again.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/base/clean_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/agent_frames.h"
 #include "tests/fuzz/target.h"
 

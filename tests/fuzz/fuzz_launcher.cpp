@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/run.h"
 #include "tests/fuzz/target.h"
 #include "tools/run/options.h"

@@ -10,7 +10,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/core/message_header.h"
-#include "lockstep/job/packet.h"
 #include "lockstep/job/switchboard.h"
 #include "tests/fuzz/target.h"
 

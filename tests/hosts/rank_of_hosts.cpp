@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
 #include "lockstep/job/environment.h"
 #include "tests/hosts/world_checks.h"
 

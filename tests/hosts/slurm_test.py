@@ -14,7 +14,7 @@ from run_tests import run_tests
 from slurm import Slurm
 
 
-# Variables that lockstep/job/environment.cpp and slurm.cpp read.
+# Variables that lockstep/job/environment.cpp and variables.cpp read.
 READ = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",
         "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
         "SLURM_JOB_ID", "SLURM_STEP_ID")

@@ -17,11 +17,10 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/job/agent_line.h"
+#include "lockstep/job/host_link.h"
 #include "lockstep/job/job_page.h"
-#include "lockstep/job/store/tcp_store_server.h"
+#include "lockstep/job/store/tcp_store.h"
 #include "lockstep/job/switchboard.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"

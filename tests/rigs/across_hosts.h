@@ -12,7 +12,7 @@
 
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/job/store/file_store.h"
+#include "lockstep/job/store/store.h"
 #include "tests/ranks.h"
 
 namespace lockstep::test {

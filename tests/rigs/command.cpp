@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/proc_file.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 
 namespace lockstep::test {

@@ -13,7 +13,7 @@
 
 #include "lockstep/comm/core/dtype.h"
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/job/store/file_store.h"
+#include "lockstep/job/store/store.h"
 #include "tests/ranks.h"
 
 namespace lockstep::test {

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/handshake.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace {
 

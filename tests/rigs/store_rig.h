@@ -9,7 +9,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/handshake.h"
-#include "lockstep/job/store/job_member.h"
+#include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep::test {
 

@@ -12,12 +12,11 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/proc_file.h"
-#include "lockstep/base/ranges.h"
-#include "lockstep/base/shared_mapping.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 #include "lockstep/job/environment.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/job/store/tcp_store.h"
 #include "lockstep/launch/binding.h"
 
 namespace lockstep::doctor {

@@ -8,9 +8,11 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/binding.h"
+#include "tools/run/help.h"
+#include "tools/run/values.h"
 
 namespace lockstep::tools {
 namespace {

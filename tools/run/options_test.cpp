@@ -10,8 +10,8 @@
 #include <functional>
 #include <sstream>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/launch/binding.h"
 
 namespace lockstep::tools::options_test {

@@ -29,7 +29,7 @@
 #include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/core/registered_memory.h"
 #include "lockstep/comm/core/signature.h"
-#include "lockstep/job/operation.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
 

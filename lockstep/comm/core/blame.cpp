@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "lockstep/base/bare_text.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include <exception>
 
 #include "lockstep/comm/core/buffer.h"
-#include "lockstep/job/operation.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/clean_text.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/core/dtype.h"
 #include "lockstep/comm/core/reduce_op.h"
-#include "lockstep/job/operation.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
 

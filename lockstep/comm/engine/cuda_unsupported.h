@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/core/dtype.h"
 #include "lockstep/comm/core/reduce_op.h"
-#include "lockstep/job/operation.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
 

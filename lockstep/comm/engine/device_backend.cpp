@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/engine/cuda_unsupported.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

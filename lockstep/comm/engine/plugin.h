@@ -18,7 +18,7 @@
 #include "lockstep/comm/core/dtype.h"
 #include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/job/operation.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep::plugin {
 

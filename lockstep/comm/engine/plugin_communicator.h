@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/engine/device_communicator.h"
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/job/operation.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
 

@@ -14,7 +14,7 @@
 #include <type_traits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/keep_signal_handlers.h"
+#include "lockstep/base/signals.h"
 
 namespace lockstep {
 namespace {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/bare_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/job/store/in_process_store.h"
+#include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::agree_on_start_test {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "lockstep/comm/hosts/rank_card.h"
-#include "lockstep/job/store/in_process_store.h"
+#include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::choose_backend_test {

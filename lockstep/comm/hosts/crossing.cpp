@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/base/bare_text.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/core/given_up.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/engine/make_communicator.h"
 #include "lockstep/comm/hosts/served_store.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/engine/plugin.h"
-#include "lockstep/job/store/in_process_store.h"
+#include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::engine_communicator_test {

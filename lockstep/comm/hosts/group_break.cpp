@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/host_name.h"
-#include "lockstep/base/ranges.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {

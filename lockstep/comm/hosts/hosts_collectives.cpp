@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/hosts/crossing.h"
 #include "lockstep/comm/hosts/slices.h"
 #include "lockstep/comm/reduce/average.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
 
 namespace lockstep {

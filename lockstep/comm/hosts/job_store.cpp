@@ -7,18 +7,16 @@
 #include <algorithm>
 #include <exception>
 
-#include "lockstep/base/bare_text.h"
-#include "lockstep/base/clean_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/hosts/served_store.h"
-#include "lockstep/job/agent_line.h"
+#include "lockstep/job/host_link.h"
 #include "lockstep/job/network.h"
-#include "lockstep/job/store/foreign_store.h"
 #include "lockstep/job/store/handshake.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/foreign_store.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lockstep/comm/core/init_options.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
 

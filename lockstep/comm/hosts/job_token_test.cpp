@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/store/job_token.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -9,6 +7,7 @@
 #include <fstream>
 
 #include "lockstep/job/store/handshake.h"
+#include "lockstep/job/store/tcp_store.h"
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

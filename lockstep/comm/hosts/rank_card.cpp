@@ -8,10 +8,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/clean_text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_name.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "lockstep/job/store/tcp_store.h"
-#include "lockstep/job/store/tcp_store_server.h"
 
 namespace lockstep {
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "lockstep/base/bare_text.h"
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 namespace {

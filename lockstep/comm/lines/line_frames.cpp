@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/base/clean_text.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/core/signature.h"
 
 namespace lockstep {

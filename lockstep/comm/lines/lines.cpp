@@ -7,7 +7,7 @@
 #include <map>
 
 #include "lockstep/comm/lines/lines_loop.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {

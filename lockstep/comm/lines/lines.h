@@ -22,8 +22,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/pipe.h"
-#include "lockstep/job/store/job_member.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
 

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lockstep/base/bare_text.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/poll_until.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/lines/lines_loop.h"
 
 namespace lockstep {

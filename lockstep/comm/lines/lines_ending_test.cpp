@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "lockstep/comm/lines/line_frames.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 #include "tests/fault_of.h"
 #include "tests/rigs/lines_rig.h"
 #include "tests/rigs/store_rig.h"

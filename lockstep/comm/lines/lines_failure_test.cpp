@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "lockstep/comm/lines/stream.h"
-#include "lockstep/job/store/file_store.h"
+#include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/lines_rig.h"

@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lockstep/base/bare_text.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/poll_until.h"
-#include "lockstep/job/store/join_store.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/admission.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {

@@ -15,8 +15,8 @@
 #include "lockstep/comm/lines/group_table.h"
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/lines/peer_table.h"
-#include "lockstep/job/store/door.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/admission.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 

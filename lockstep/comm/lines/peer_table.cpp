@@ -5,8 +5,7 @@
 
 #include <algorithm>
 
-#include "lockstep/base/timeouts.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/base/time.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {

@@ -8,12 +8,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "lockstep/base/bare_text.h"
-#include "lockstep/base/clean_text.h"
-#include "lockstep/base/fixed_text.h"
-#include "lockstep/base/futex.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/core/given_up.h"
 
 namespace lockstep {

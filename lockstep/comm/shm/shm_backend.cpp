@@ -4,8 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/fixed_text.h"
-#include "lockstep/base/shared_mapping.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep {

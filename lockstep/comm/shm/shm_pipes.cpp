@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 namespace {

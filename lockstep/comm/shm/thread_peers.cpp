@@ -10,7 +10,7 @@
 #include <new>
 #include <numeric>
 
-#include "lockstep/base/timeouts.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep {
 namespace {

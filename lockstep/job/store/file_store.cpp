@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/store/file_store.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -16,10 +14,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/ignore_signals.h"
 #include "lockstep/base/log.h"
-#include "lockstep/job/store/file_store_record.h"
-#include "lockstep/job/store/store_table.h"
+#include "lockstep/base/signals.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/store.h"
+#include "lockstep/job/store/store_protocol.h"
+#include "lockstep/job/store/store_service.h"
 
 namespace lockstep {
 namespace {
@@ -189,7 +189,7 @@ class FileStore::Log {
     } catch (const Error& error) {
       const off_t where = end_;
       forget();
-      if (error.fault() == Fault::corrupt) throw_corrupt(where, bare_message(error));
+      if (error.fault() == Fault::corrupt) throw_corrupt(where, bare_text(error));
       throw;
     }
     if (repair && ::ftruncate(file_.get(), end_) != 0)
@@ -263,8 +263,8 @@ class FileStore::Log {
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
       ::unlink(temporary.c_str());
-      log(LogLevel::warning, bare_message(error));  // The change is done; the next change tries
-                                                    // again.
+      log(LogLevel::warning, bare_text(error));  // The change is done; the next change tries
+                                                 // again.
     }
   }
 

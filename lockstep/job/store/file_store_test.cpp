@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/store/file_store.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -12,7 +10,8 @@
 #include <thread>
 
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/job/store/file_store_record.h"
+#include "lockstep/job/store/store.h"
+#include "lockstep/job/store/store_protocol.h"
 #include "tests/fault_of.h"
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"

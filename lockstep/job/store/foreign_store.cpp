@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/job/store/in_process_store.h"
+#include "lockstep/job/store/store.h"
 
 namespace lockstep::foreign_store_test {
 namespace {

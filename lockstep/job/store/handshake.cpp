@@ -11,11 +11,12 @@
 
 #include <array>
 #include <climits>
+#include <cstddef>
 #include <memory>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
-#include "lockstep/job/store/store_table.h"
+#include "lockstep/job/store/store_service.h"
 
 namespace lockstep {
 namespace {
@@ -262,6 +263,18 @@ void ClientHandshake::confirm(std::string_view frame) const {
       break;
   }
   throw Error(Fault::corrupt, "a verdict of no known kind");
+}
+
+std::string sha256_hex(std::string_view bytes) {
+  std::array<unsigned char, 32> digest{};
+  std::size_t length = 0;
+  check(EVP_Q_digest(nullptr, "SHA256", nullptr, bytes.data(), bytes.size(), digest.data(),
+                     &length) == 1 &&
+            length == digest.size(),
+        "OpenSSL offers no SHA-256");
+  std::string digits;
+  for (const unsigned char byte : digest) digits += fmt::format("{:02x}", byte);
+  return digits;
 }
 
 }  // namespace lockstep

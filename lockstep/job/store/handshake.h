@@ -18,8 +18,7 @@
 #include <string_view>
 
 #include "lockstep/base/api.h"
-#include "lockstep/job/store/job_member.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
 
@@ -38,6 +37,10 @@ enum class Channel : std::uint32_t {
 
 // Returns random bytes from OpenSSL.
 LOCKSTEP_API std::string make_nonce();
+
+// Returns the SHA-256 of `bytes`, 64 hexadecimal digits: a short text that distinguishes long or
+// secret texts.
+LOCKSTEP_API std::string sha256_hex(std::string_view bytes);
 
 // Errors: misuse for a job id or numbers that a frame cannot hold.
 LOCKSTEP_API void require_member(const JobMember& member);

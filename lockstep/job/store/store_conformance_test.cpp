@@ -12,11 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/job/store/file_store.h"
-#include "lockstep/job/store/in_process_store.h"
-#include "lockstep/job/store/prefix_store.h"
+#include "lockstep/job/store/store.h"
 #include "lockstep/job/store/tcp_store.h"
-#include "lockstep/job/store/tcp_store_server.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

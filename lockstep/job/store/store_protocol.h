@@ -1,4 +1,5 @@
-// The frames between a TcpStore and its server, after the handshake. Frozen: docs/protocol.md.
+// The frames between a TcpStore and its server after the handshake, and the changes in a
+// FileStore's file. Frozen: docs/protocol.md.
 //
 // No I/O and no state here. Decoding returns views into its input and allocates nothing, so a
 // length that a peer claims costs no memory.
@@ -68,5 +69,25 @@ std::optional<std::string_view> first_frame(std::string_view bytes);
 
 StoreRequest decode_request(std::string_view body);
 StoreReply decode_reply(std::string_view body);
+
+// One change in a FileStore's file.
+struct FileStoreRecord {
+  enum class Kind : std::uint32_t { set = 1, erase = 2 };
+
+  Kind kind = Kind::set;
+  std::string_view key = {};
+  std::string_view value = {};  // Empty for erase.
+};
+
+constexpr std::string_view file_store_magic{"LOCKSTEP STORE\x01\n", 16};
+constexpr std::size_t record_header_bytes = 40;
+
+std::string encode(const FileStoreRecord& record);
+
+// Returns the number of bytes of key and value after these record_header_bytes. The header has its
+// own check, so a damaged length is found before any allocation.
+std::size_t body_bytes(std::string_view header);
+
+FileStoreRecord decode_record(std::string_view header, std::string_view body);
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
-// Handles the requests of a store server: owns the table and the list of waits. No I/O.
+// The map behind every store of this library, and the service that answers a store server's clients
+// from it. No I/O.
 //
-// Thread safety: the server's one thread owns it.
+// Thread safety: the owner guards both; a server's one thread owns its service.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,12 +10,46 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 
+#include "lockstep/base/error.h"
+#include "lockstep/job/store/store.h"
 #include "lockstep/job/store/store_protocol.h"
-#include "lockstep/job/store/store_table.h"
 
 namespace lockstep {
 
+// The map: defines the operations of stores and their limits. Errors: misuse and system as in
+// store.h; the table is then unchanged.
+class StoreTable {
+ public:
+  using Values = std::map<std::string, std::string, std::less<>>;
+
+  void set(std::string_view key, std::string_view value);
+  const std::string* find(std::string_view key) const;  // Null when there is nothing.
+  std::int64_t add(std::string_view key, std::int64_t amount);
+  std::string compare_set(std::string_view key, std::string_view expected,
+                          std::string_view desired);
+  bool erase(std::string_view key);
+
+  const Values& values() const { return values_; }
+  std::size_t bytes() const { return bytes_; }  // Total of keys and values.
+
+ private:
+  Values values_;
+  std::size_t bytes_ = 0;
+};
+
+// Errors: misuse when it is too long.
+void require_store_key(std::string_view key);
+void require_store_value(std::string_view key, std::string_view value);
+
+// Returns a key for messages: at most 64 characters, all safe for a terminal.
+std::string in_quotes(std::string_view key);
+
+// Throws the error of every store's wait() at its deadline.
+[[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);
+
+// Handles the requests of a store server: owns the table and the list of waits.
 class StoreService {
  public:
   using Client = std::uint64_t;

@@ -14,14 +14,13 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/base/clean_text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/poll_until.h"
-#include "lockstep/job/store/join_store.h"
-#include "lockstep/job/store/socket_address.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/admission.h"
 #include "lockstep/job/store/store_protocol.h"
-#include "lockstep/job/store/store_table.h"
+#include "lockstep/job/store/store_service.h"
+#include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {
 namespace {

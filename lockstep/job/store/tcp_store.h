@@ -1,10 +1,14 @@
-// A client of a TcpStoreServer, with one connection that all threads share.
+// A store over TCP, for ranks on several hosts: its client, its server, and the identity and secret
+// by which a process proves that it belongs to the job.
 //
-// Blocking: the constructor until the server has accepted this rank, at most `connect_timeout`.
-// Other calls, except wait(), at most `timeout`.
+// Thread safety: as in store.h; a JobToken is a value. read_job_token() and secret_of_environment()
+// change the environment, so call them before starting threads.
+// Blocking: TcpStore's constructor until the server has accepted this rank, at most
+// `connect_timeout`. Its other calls, except wait(), at most `timeout`.
 // Errors: as in store.h. When the server is gone, every current and later call throws peer_lost at
 // once, with the server's address. There is no silent reconnection, because the map may be another
 // one then.
+// Lifetime: clients' calls fail with peer_lost when the server is destroyed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,12 +17,69 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
-#include "lockstep/job/store/job_member.h"
-#include "lockstep/job/store/job_token.h"
+#include "lockstep/base/api.h"
 #include "lockstep/job/store/store.h"
 
 namespace lockstep {
+
+// The identity of a process that joins a job's network. Both ends of a connection must agree on it.
+struct JobMember {
+  std::string job_id;  // 1 to 123 bytes, unique among jobs.
+  int rank = 0;
+  int world_size = 1;
+  int attempt = 0;  // How often the job was restarted: ranks of an earlier attempt are refused.
+};
+
+// Text that no core dump of this process shows. It lies in pages of its own, which the kernel
+// leaves out of dumps. It is not swapped out if this user may lock memory. Copies share the pages;
+// the last copy overwrites them at its end.
+class LOCKSTEP_API Secret {
+ public:
+  // Errors: system when no memory can be left out of dumps.
+  explicit Secret(std::string_view text);
+  Secret(const Secret&) = default;  // No move, which would leave a Secret without text.
+  Secret& operator=(const Secret&) = default;
+
+  std::string_view text() const;
+
+ private:
+  class Pages;
+
+  std::shared_ptr<const Pages> pages_;
+};
+
+// Returns 64 characters that distinguish secrets. A secret of 128 random bits cannot be found from
+// them.
+LOCKSTEP_API std::string fingerprint(const Secret& secret);
+
+// The secret that all processes of one job share and no others have.
+class LOCKSTEP_API JobToken {
+ public:
+  // `text` is Base64, either alphabet, of at least 128 bits: 22 characters. Errors: misuse for
+  // less; the message does not contain the text.
+  explicit JobToken(std::string_view text);
+
+  // Core dumps leave this memory out, but not copies of it.
+  std::string_view text() const { return secret_.text(); }
+
+ private:
+  Secret secret_;
+};
+
+// Returns 256 random bits.
+LOCKSTEP_API JobToken make_job_token();
+
+// Reads the file that LOCKSTEP_JOB_TOKEN_FILE names, else LOCKSTEP_JOB_TOKEN; empty when neither is
+// set. Wipes and unsets LOCKSTEP_JOB_TOKEN, so that children and /proc do not show it: a second
+// call finds nothing. Errors: misuse for both at once, and for a token that is too short. Also for
+// a file that is a symbolic link, belongs to another user, or is readable by others.
+LOCKSTEP_API std::optional<JobToken> read_job_token();
+
+// Returns the text of LOCKSTEP_JOB_TOKEN for all groups of this process; empty when it was not set.
+// Any text is allowed. The first call reads, wipes and unsets the variable.
+LOCKSTEP_API const std::optional<Secret>& secret_of_environment();
 
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";  // Numeric address, or a name for the resolver.
@@ -33,6 +94,7 @@ struct TcpStoreOptions {
   std::chrono::milliseconds timeout = default_timeout;
 };
 
+// A client of a TcpStoreServer, with one connection that all threads share.
 class LOCKSTEP_API TcpStore final : public Store {
  public:
   // Errors: timeout when no server came. Misuse when the server refused, with both ends' values
@@ -54,6 +116,52 @@ class LOCKSTEP_API TcpStore final : public Store {
   class Connection;
 
   const std::unique_ptr<Connection> connection_;
+};
+
+struct TcpStoreServerOptions {
+  // A numeric address of this host. "0.0.0.0" and "::" open the store to every network that reaches
+  // this host.
+  std::string address = "127.0.0.1";
+  int port = 0;  // 0: any free port. A fixed port may be in use.
+
+  JobMember job;  // The job whose ranks may connect; `rank` does not count.
+  std::optional<JobToken> token = {};
+
+  // Whether to refuse a rank that is already connected. Off when a rank may hold several stores.
+  bool refuse_duplicates = false;
+
+  // Time from a connection to the end of its handshake. A short timeout refuses ranks of a host
+  // under load.
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(5);
+  // Time from the first to the last byte of a request. Also the time in which a client must read
+  // some byte of its replies. A short timeout refuses large values on slow networks.
+  std::chrono::milliseconds frame_timeout = std::chrono::seconds(30);
+};
+
+// Serves the map that TcpStores of one job share, in a thread of its own.
+//
+//   TcpStoreServer server({.job = {.job_id = "job-7", .world_size = 8}, .token = token});
+//   // tell the ranks server.port()
+//
+// A client must prove the job's token before anything else, on loopback too: any user of the host
+// may connect there. Without a token the server checks only that ranks give the same job id, which
+// is no protection. docs/protocol.md has the bytes, the limits, and what is not protected.
+class LOCKSTEP_API TcpStoreServer {
+ public:
+  // Errors: misuse for an address that is not numeric, and for a port in use, whose holder is
+  // named. Misuse for an address beyond loopback without a token, unless the environment has
+  // LOCKSTEP_TRUST_NETWORK=1. System when the operating system refuses.
+  explicit TcpStoreServer(const TcpStoreServerOptions& options);
+  ~TcpStoreServer();
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  TcpStoreServer& operator=(const TcpStoreServer&) = delete;
+
+  int port() const;
+
+ private:
+  class Loop;
+
+  const std::unique_ptr<Loop> loop_;
 };
 
 }  // namespace lockstep

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/store/tcp_store_server.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -18,15 +16,14 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/poll_until.h"
-#include "lockstep/base/sparse_log.h"
-#include "lockstep/base/this_process.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/thread.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/handshake.h"
-#include "lockstep/job/store/socket_address.h"
 #include "lockstep/job/store/store_service.h"
 #include "lockstep/job/store/tcp_socket.h"
+#include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
 namespace {

@@ -32,7 +32,6 @@
 #include "lockstep/base/log.h"
 #include "lockstep/job/store/store_protocol.h"
 #include "lockstep/job/store/tcp_socket.h"
-#include "lockstep/job/store/tcp_store_server.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/store_rig.h"

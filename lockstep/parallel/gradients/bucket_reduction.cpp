@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/base/block_signals.h"
+#include "lockstep/base/signals.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/exception_text.h"
+#include "lockstep/base/text.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/strides.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "lockstep/base/keep_signal_handlers.h"
+#include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::plugin {

@@ -1,0 +1,70 @@
+// Processes: this one, its host, and others as /proc and /sys show them.
+//
+// A process may end while its files are read. A read() on a file of a reaped process fails with
+// ESRCH, which a stream's iterators throw as an exception. Here it is no error: the result is
+// empty. Thread safety: any thread may call any function. Blocking: no.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Returns the whole file; empty when it cannot be opened or read. Its process is gone then, or
+// belongs to another user.
+LOCKSTEP_API std::optional<std::string> read_proc_file(const std::filesystem::path& file);
+
+// Returns the rest of an open file.
+LOCKSTEP_API std::optional<std::string> read_proc_file(int fd);
+
+// Returns the names in a folder, in no order. A folder that vanishes or fails meanwhile gives the
+// names read so far.
+LOCKSTEP_API std::vector<std::string> names_in(const std::filesystem::path& folder);
+
+// Returns the processes that `proc` lists.
+LOCKSTEP_API std::vector<pid_t> process_ids(const std::filesystem::path& proc = "/proc");
+
+// Some fields of /proc/PID/stat; proc(5) explains them.
+struct ProcessStat {
+  char state = '?';  // Such as 'S', 'T' for a stopped process, 'Z' for an ended one.
+  pid_t parent = 0;
+  std::optional<std::int64_t> started = {};  // Start time in ticks since the host booted. A reused
+                                             // pid has another start time.
+  std::optional<int> wait_status = {};       // Exit status in the form of wait(2); 0 before the
+                                             // process ends.
+};
+
+LOCKSTEP_API std::optional<ProcessStat> process_stat(pid_t pid,
+                                                     const std::filesystem::path& proc = "/proc");
+
+// Returns nothing if `text` is not from that file.
+LOCKSTEP_API std::optional<ProcessStat> parse_process_stat(std::string_view text);
+
+// Returns the program and its arguments, separated by spaces; empty when it cannot be read.
+LOCKSTEP_API std::string command_of(pid_t pid);
+
+// Returns getpid() at the cost of a load, to tell a process from its fork()ed copies. A system call
+// would take half as long as the rest of a collective. Correct in every child with its own memory,
+// made by fork(), _Fork() or clone(). A child of vfork() shares its parent's memory and gets its
+// parent's pid.
+LOCKSTEP_API pid_t this_process();
+
+// Returns this host's name, for messages.
+inline std::string host_name() {
+  char name[65] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace lockstep

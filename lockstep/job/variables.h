@@ -1,0 +1,63 @@
+// Reads the environment variables of launchers. Those of SLURM need more than reading.
+//
+// Thread safety: that of the lookup; getenv() must not run beside setenv().
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace lockstep {
+
+// Looks variables up. An empty one counts as unset.
+class Variables {
+ public:
+  explicit Variables(std::function<const char*(const char*)> lookup) : lookup_(std::move(lookup)) {}
+
+  bool has(const char* key) const { return text(key).has_value(); }
+  std::optional<std::string> text(const char* key) const;
+
+  // Errors: misuse, naming the variable, when it is set but is not a whole number within the type's
+  // range.
+  std::optional<int> number(const char* key) const;
+  std::optional<std::uint64_t> id(const char* key) const;
+
+ private:
+  template <class Number>
+  std::optional<Number> parsed(const char* key) const;
+
+  std::function<const char*(const char*)> lookup_;
+};
+
+// The ports that slurm_port() chooses from. They are below those that Linux assigns by itself
+// (32768 and up). They avoid SLURM's own services (6817 to 6819) and its usual MpiParams (12000 and
+// up).
+constexpr int first_slurm_port = 20'000;
+constexpr int slurm_ports = 7'993;
+
+// Returns a port for a step of a job. Consecutive jobs get different ports, and so do the first 61
+// steps of a job.
+int slurm_port(std::uint64_t job, std::uint64_t step);
+
+// Returns the first name of a list such as "node[01-03,07],gpu1".
+// Errors: misuse for an unclosed bracket or an empty list.
+std::string first_of_node_list(std::string_view list);
+
+// Returns the number of tasks on node `node` from a list such as "2(x3),1".
+// Errors: misuse for another format, or when the list is too short.
+int tasks_on_node(std::string_view tasks_per_node, int node);
+
+// Returns the number of tasks of this process's step on this node; empty when SLURM does not say.
+std::optional<int> slurm_local_world_size(const Variables& variables);
+
+// Returns HOST:PORT where rank 0 of the step may listen: its first node, and the first port that
+// SLURM has reserved (MpiParams=ports=...), else slurm_port(). Empty when SLURM does not name the
+// nodes.
+std::string slurm_master(const Variables& variables);
+
+}  // namespace lockstep
