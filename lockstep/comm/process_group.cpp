@@ -10,7 +10,7 @@
 #include <set>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/engine/cuda_unsupported.h"
+#include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
 

@@ -15,8 +15,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/job/operation.h"
 

@@ -13,7 +13,6 @@
 #include "lockstep/base/timeouts.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/hosts/served_store.h"
 #include "lockstep/job/agent_line.h"
 #include "lockstep/job/network.h"
 #include "lockstep/job/store/foreign_store.h"

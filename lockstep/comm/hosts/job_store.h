@@ -9,6 +9,8 @@
 
 #include "lockstep/comm/core/init_options.h"
 #include "lockstep/job/store/job_token.h"
+#include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/store/tcp_store_server.h"
 
 namespace lockstep {
 
@@ -42,5 +44,19 @@ MpiWorld identify_by_mpi(const void* communicator);
 // the network without a token; timeout; unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline);
+
+// A store server that one rank opens for others, with this rank's own client.
+struct ServedStore {
+  // Listens at the address and port in `options`; port 0 takes any free one.
+  explicit ServedStore(TcpStoreOptions options)
+      : server({.address = options.host,
+                .port = options.port,
+                .job = options.member,
+                .token = options.token}),
+        store((options.port = server.port(), options)) {}
+
+  TcpStoreServer server;
+  TcpStore store;
+};
 
 }  // namespace lockstep

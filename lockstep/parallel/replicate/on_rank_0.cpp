@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
+#include "lockstep/comm/values.h"
 
 namespace lockstep {
 namespace {

@@ -4,9 +4,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "lockstep/comm/engine/mpi/pieces.h"
+#include "lockstep/comm/engine/mpi/library.h"
 #include "lockstep/comm/engine/mpi/types.h"
-#include "lockstep/comm/engine/mpi/world.h"
 #include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::mpi {

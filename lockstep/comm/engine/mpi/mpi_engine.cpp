@@ -11,9 +11,7 @@
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/engine/mpi/communicator.h"
 #include "lockstep/comm/engine/mpi/library.h"
-#include "lockstep/comm/engine/mpi/pieces.h"
 #include "lockstep/comm/engine/mpi/types.h"
-#include "lockstep/comm/engine/mpi/world.h"
 #include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::mpi {

@@ -6,8 +6,7 @@
 #include <string>
 
 #include "lockstep/comm/engine/nccl/communicator.h"
-#include "lockstep/comm/engine/nccl/cuda.h"
-#include "lockstep/comm/engine/nccl/element_types.h"
+#include "lockstep/comm/engine/nccl/devices.h"
 
 namespace lockstep::plugin {
 namespace {
