@@ -85,6 +85,12 @@ Reduction known_reduction(const lockstep_buffer& buffer, std::uint8_t reduce_op)
   throw Failed{Fault::unsupported, "NCCL has no such reduction of elements of this type"};
 }
 
+// NCCL reads it once, before its first communicator.
+void choose_interface(const char* name) {
+  if (name != nullptr && *name != '\0')
+    set_by_default("NCCL_SOCKET_IFNAME", '=' + std::string(name));
+}
+
 }  // namespace
 
 std::optional<Reduction> reduction_of(std::uint8_t dtype, std::uint8_t reduce_op) {
@@ -100,6 +106,7 @@ Communicator::Communicator(const lockstep_engine_config& config)
       device_(config.device_index),
       timeout_(std::min<std::chrono::milliseconds>(std::chrono::milliseconds(config.timeout_ms),
                                                    longest_wait)) {
+  choose_interface(config.interface_name);
   require_device();
   if (device_ < 0) throw Failed{Fault::misuse, "NCCL works on CUDA devices only"};
   const DeviceGuard guard(device_);
