@@ -32,7 +32,7 @@
 
 namespace lockstep {
 
-// --- Values ---------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 // The part of "contains no pointer" that a compiler can check.
 template <class T>
@@ -64,7 +64,7 @@ std::vector<T> all_gather_value(const T& value, const ProcessGroup& group,
   return values;
 }
 
-// --- Byte strings ---------------------------------------------------------------------------------
+// --- Byte strings --------------------------------------------------------------------------------
 
 inline constexpr std::size_t byte_strings_limit = std::size_t{1} << 30;
 

@@ -78,13 +78,13 @@ constexpr int reduce_op_count = 8;
 
 LOCKSTEP_API std::string_view name(ReduceOp op);
 
-// --- Buffers --------------------------------------------------------------------------------------
+// --- Buffers -------------------------------------------------------------------------------------
 
 enum class DeviceKind : std::uint8_t { cpu = 0, cuda = 1 };
 
-// The data of a collective: contiguous elements. Does not own `data`, which must stay valid until the collective is complete. Elements are float32
-// by default; buffer_of() takes the type from a container.
-// Part of the engine ABI: the layout is frozen.
+// The data of a collective: contiguous elements. Does not own `data`, which must stay valid until
+// the collective is complete. Elements are float32 by default; buffer_of() takes the type from a
+// container. Part of the engine ABI: the layout is frozen.
 struct Buffer {
   void* data = nullptr;
   std::size_t count = 0;  // Elements, not bytes.
@@ -136,7 +136,7 @@ class RegisteredMemory {
   std::size_t bytes_ = 0;
 };
 
-// --- Messages -------------------------------------------------------------------------------------
+// --- Messages ------------------------------------------------------------------------------------
 
 constexpr int any_source = -1;
 constexpr std::int64_t any_tag = -1;

@@ -41,7 +41,7 @@ LOCKSTEP_API const Engine& open_engine(std::string_view name);
 // Returns why open_engine() would throw; empty when it would not.
 LOCKSTEP_API std::string why_no_engine(std::string_view name);
 
-// --- The search, each time anew -------------------------------------------------------------------
+// --- The search, each time anew ------------------------------------------------------------------
 
 struct EngineFolder {
   std::filesystem::path path;

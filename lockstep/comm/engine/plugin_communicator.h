@@ -65,7 +65,8 @@ struct CommunicatorOptions {
   std::chrono::milliseconds call_timeout = default_timeout;  // Timeout of each later call.
 };
 
-// Makes an engine's communicator. Collective over the members. Blocking: until the engine has made it. Errors: the engine's.
+// Makes an engine's communicator. Collective over the members. Blocking: until the engine has made
+// it. Errors: the engine's.
 std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions& options);
 
 }  // namespace lockstep

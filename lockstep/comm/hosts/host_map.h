@@ -48,7 +48,7 @@ class HostMap {
   int slices_ = 1;
 };
 
-// --- Slices ---------------------------------------------------------------------------------------
+// --- Slices --------------------------------------------------------------------------------------
 
 // Returns the number of elements in the parts before `part`.
 std::size_t begin_of(const Counts& parts, int part);

@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// --- On one host ----------------------------------------------------------------------------------
+// --- On one host ---------------------------------------------------------------------------------
 
 // Compares what the ranks of one host were told, before some wait for others that never come: how
 // many ranks there are, and which backend to use.
@@ -33,7 +33,7 @@ void await_agreement(HostSession& session, Deadline deadline);
 // Whether ranks of one host that are told `backend` need nothing but its shared memory.
 bool is_shared_memory(std::string_view backend);
 
-// --- In the store ---------------------------------------------------------------------------------
+// --- In the store --------------------------------------------------------------------------------
 
 // Identifies one start of a job, on a store that outlives the ranks of a start, as torchrun's does.
 // The store still has values of earlier starts. A launcher's count of restarts does not identify a
@@ -69,7 +69,8 @@ struct RollCall {
   std::vector<RankCard> cards;  // By rank.
 };
 
-// Collective: returns all ranks' cards. Blocking: until all ranks have come. Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's.
+// Collective: returns all ranks' cards. Blocking: until all ranks have come. Errors: timeout, on
+// all ranks and with all missing ranks; corrupt; the store's.
 RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
                        int world_size, Deadline deadline);
 

@@ -1,9 +1,8 @@
-// The reductions as plain loops that the compiler vectorises. kernels_*.cpp and
-// reduce.cpp define LOCKSTEP_KERNELS, the namespace, include this once, and are built with the flags
-// of one instruction set.
-// Never call an inline function of another header here: the linker keeps one copy of it for the
-// whole library, which might contain AVX-512. (Intrinsics are always inlined, and builtins are no
-// functions.)
+// The reductions as plain loops that the compiler vectorises. kernels_*.cpp and reduce.cpp define
+// LOCKSTEP_KERNELS, the namespace, include this once, and are built with the flags of one
+// instruction set. Never call an inline function of another header here: the linker keeps one copy
+// of it for the whole library, which might contain AVX-512. (Intrinsics are always inlined, and
+// builtins are no functions.)
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

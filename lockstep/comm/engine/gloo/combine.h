@@ -14,7 +14,7 @@ namespace lockstep::plugin {
 // out[i] = left[i] op right[i], for `count` elements; `out` may be one of the two.
 using Combine = void (*)(void* out, const void* left, const void* right, std::size_t count);
 
-// --- Two elements ---------------------------------------------------------------------------------
+// --- Two elements --------------------------------------------------------------------------------
 
 // Integers wrap: they are combined as unsigned ones. Short ones must not be promoted to int.
 template <class T>
@@ -76,7 +76,7 @@ struct Xor {
   }
 };
 
-// --- Loops, which the compiler vectorises ---------------------------------------------------------
+// --- Loops, which the compiler vectorises --------------------------------------------------------
 
 template <class T, class Op>
 void combine(void* out, const void* left, const void* right, std::size_t count) {

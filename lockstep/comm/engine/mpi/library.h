@@ -48,10 +48,11 @@ class Unfinished {
   void finish();
 };
 
-// The MPI communicator of all ranks of the job, from which others are made. It is a duplicate of the program's communicator, or of MPI_COMM_WORLD, so that Lockstep's traffic
-// and the program's are separate. It and its children report errors instead of ending the process.
-// `original_world` is an MPI_Comm*, or null for MPI_COMM_WORLD. MPI must be started. The first call
-// for a communicator is collective over it; one thread at a time. The result lives as long as the
+// The MPI communicator of all ranks of the job, from which others are made. It is a duplicate of
+// the program's communicator, or of MPI_COMM_WORLD, so that Lockstep's traffic and the program's
+// are separate. It and its children report errors instead of ending the process. `original_world`
+// is an MPI_Comm*, or null for MPI_COMM_WORLD. MPI must be started. The first call for a
+// communicator is collective over it; one thread at a time. The result lives as long as the
 // process.
 const MPI_Comm* duplicate_world(const void* original_world);
 

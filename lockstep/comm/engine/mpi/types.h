@@ -17,7 +17,7 @@
 
 namespace lockstep::mpi {
 
-// --- Types and reductions, where both mean the same -----------------------------------------------
+// --- Types and reductions, where both mean the same ----------------------------------------------
 
 // Returns MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not have.
 MPI_Datatype type_of(DType dtype);
@@ -27,7 +27,7 @@ MPI_Datatype type_of(DType dtype);
 // which may lose a NaN; sums of 8- and 16-bit integers, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
-// --- Pieces ---------------------------------------------------------------------------------------
+// --- Pieces --------------------------------------------------------------------------------------
 
 // Well below INT_MAX, because libraries multiply counts by sizes. Large enough that only the
 // network limits the speed.
