@@ -8,7 +8,7 @@
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::steps_test {
+namespace lockstep::group_hooks_test {
 namespace {
 
 // The one rank of a group, and its state as peers see it.
@@ -62,4 +62,4 @@ TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::steps_test
+}  // namespace lockstep::group_hooks_test

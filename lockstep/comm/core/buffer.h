@@ -110,11 +110,9 @@ Buffer buffer_of(Values& values) {
 // parts are equal. The parts are contiguous in their buffer.
 using Counts = std::vector<std::size_t>;
 
-// Memory that all ranks of a host have mapped: collectives on it copy nothing.
-//
-// Made by ProcessGroup::allocate(), or as one block for all ranks by allocate_shared(). Zero at
-// first.
-//// Thread safety: as a shared_ptr's.
+// Memory that all ranks of a host have mapped: collectives on it copy nothing. Made
+// by ProcessGroup::allocate(), or as one block for all ranks by allocate_shared(). Zero at first.
+// Thread safety: as a shared_ptr's.
 // Lifetime: a copyable handle. The memory stays mapped until its last handle is gone, even after
 // the group was destroyed.
 class RegisteredMemory {

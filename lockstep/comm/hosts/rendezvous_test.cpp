@@ -10,7 +10,7 @@
 #include "lockstep/job/store/in_process_store.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::agree_on_start_test {
+namespace lockstep::rendezvous_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -71,4 +71,4 @@ TEST(AgreeOnStart, WithoutRank0IsATimeout) {
 }
 
 }  // namespace
-}  // namespace lockstep::agree_on_start_test
+}  // namespace lockstep::rendezvous_test
