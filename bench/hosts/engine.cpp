@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bench/collectives/case.h"
-#include "lockstep/comm/engine/make_communicator.h"
+#include "lockstep/comm/engine/plugin_communicator.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/job/network.h"

@@ -6,8 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/before_end.h"
-#include "lockstep/comm/bytes.h"
+#include "lockstep/comm/group_hooks.h"
+#include "lockstep/comm/values.h"
 
 namespace lockstep {
 namespace {

@@ -30,7 +30,7 @@ class CheckpointRanks {
   const ProcessGroup& group() const { return *group_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // As before_end.h, if there are several ranks; otherwise does nothing.
+  // As before_end(), if there are several ranks; otherwise does nothing.
   void before_end(const std::shared_ptr<const std::function<void()>>& act) const;
 
   // Aborts the group, if there is one.

@@ -18,7 +18,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
-#include "lockstep/comm/steps.h"
+#include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/record.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

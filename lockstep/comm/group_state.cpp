@@ -11,9 +11,9 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/before_end.h"
-#include "lockstep/comm/core/blame.h"
-#include "lockstep/comm/core/disagreement.h"
+#include "lockstep/checkpoint/checkpoint_ranks.h"
+#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/reduce/compose.h"
 
 namespace lockstep {
@@ -491,24 +491,6 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
 
 // --- The end ------------------------------------------------------------------------------------
 
-void ProcessGroup::State::add_last_act(std::weak_ptr<const std::function<void()>> act) {
-  require_own_process();
-  const std::lock_guard lock(order_);
-  last_acts_.push_back(std::move(act));
-}
-
-// Without the lock, as they may be waiting for calls of this group.
-void ProcessGroup::State::run_last_acts() {
-  std::unique_lock lock(order_);
-  const auto acts = last_acts_;
-  const auto children = children_;
-  lock.unlock();
-  for (const auto& weak : acts)
-    if (const auto act = weak.lock()) (*act)();
-  for (const auto& weak : children)
-    if (const auto child = weak.lock()) child->run_last_acts();
-}
-
 void ProcessGroup::State::leave() {
   require_own_process();
   run_last_acts();
@@ -565,11 +547,6 @@ std::exception_ptr ProcessGroup::State::end_with(Fault fault, std::string_view r
   messages->end(error);
   break_with(error, fmt::format("group {}", name_), {});
   return error;
-}
-
-void before_end(const ProcessGroup& group,
-                const std::shared_ptr<const std::function<void()>>& act) {
-  GroupAccess::state_of(group).add_last_act(act);
 }
 
 }  // namespace lockstep

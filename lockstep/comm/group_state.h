@@ -16,10 +16,8 @@
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/flight_recorder.h"
-#include "lockstep/comm/point_to_point.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/progress_thread.h"
-#include "lockstep/comm/turn.h"
+#include "lockstep/comm/progress.h"
 #include "lockstep/job/activity.h"
 
 namespace lockstep {
@@ -89,10 +87,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   bool preempted(const CallOptions& options);
 
   void set_step(std::uint64_t step);
-  void count_step();  // What a program that never calls set_step() is at: steps.h
+  void count_step();  // For a program that never calls set_step().
 
   void leave();
-  void add_last_act(std::weak_ptr<const std::function<void()>> act);  // before_end.h
+  void add_last_act(std::weak_ptr<const std::function<void()>> act);  // before_end()
   void abort(std::string_view reason);
   std::string flight_record() const;
 

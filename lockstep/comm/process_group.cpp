@@ -10,7 +10,7 @@
 #include <set>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/engine/cuda_unsupported.h"
+#include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/reduce/reduce.h"
 
@@ -159,80 +159,52 @@ Collective reduce_of(const Buffer& data, int root, ReduceOp op, const ProcessGro
   return collective;
 }
 
+// An operation in which one buffer, `part`, is this rank's part of the other, `whole`. gather and
+// scatter have a whole buffer on the root only.
+Collective in_parts(Operation operation, const Buffer& input, const Buffer& output,
+                    const Counts& counts, const ProcessGroup& group, bool has_whole = true) {
+  const std::string_view what = name(operation);
+  const bool collects = operation == Operation::all_gather || operation == Operation::gather;
+  const Buffer& part = collects ? input : output;
+  const Buffer& whole = collects ? output : input;
+  require_valid(part, what);
+  const Extent extent = extent_of(counts, part.count, group, what);
+  require_count(part.count, extent.mine, what, collects ? "input" : "output");
+  Collective collective{.signature = signature_of(operation, part.dtype, part.count, counts),
+                        .input = input,
+                        .output = output,
+                        .counts = counts};
+  if (!has_whole) {
+    (collects ? collective.output : collective.input) = {.dtype = part.dtype};
+    return collective;
+  }
+  require_valid(whole, what);
+  require_same_type(input, output, what);
+  require_count(whole.count, extent.all, what, collects ? "output" : "input");
+  if (!is_own_part(part, whole, extent)) require_apart(input, output, what, not_in_place);
+  return collective;
+}
+
 Collective all_gather_of(const Buffer& input, const Buffer& output, const Counts& counts,
                          const ProcessGroup& group) {
-  require_valid(input, "all_gather");
-  require_valid(output, "all_gather");
-  require_same_type(input, output, "all_gather");
-  const Extent extent = extent_of(counts, input.count, group, "all_gather");
-  require_count(input.count, extent.mine, "all_gather", "input");
-  require_count(output.count, extent.all, "all_gather", "output");
-  if (!is_own_part(input, output, extent)) require_apart(input, output, "all_gather", not_in_place);
-  return {.signature = signature_of(Operation::all_gather, input.dtype, input.count, counts),
-          .input = input,
-          .output = output,
-          .counts = counts};
+  return in_parts(Operation::all_gather, input, output, counts, group);
 }
 
 Collective reduce_scatter_of(const Buffer& input, const Buffer& output, ReduceOp op,
                              const Counts& counts, const ProcessGroup& group) {
-  require_valid(input, "reduce_scatter");
-  require_valid(output, "reduce_scatter");
-  require_same_type(input, output, "reduce_scatter");
+  Collective collective = in_parts(Operation::reduce_scatter, input, output, counts, group);
   require_reducible(input.dtype, op, "reduce_scatter");
-  const Extent extent = extent_of(counts, output.count, group, "reduce_scatter");
-  require_count(input.count, extent.all, "reduce_scatter", "input");
-  require_count(output.count, extent.mine, "reduce_scatter", "output");
-  if (!is_own_part(output, input, extent))
-    require_apart(input, output, "reduce_scatter", not_in_place);
-  Collective collective{
-      .signature = signature_of(Operation::reduce_scatter, input.dtype, output.count, counts),
-      .input = input,
-      .output = output,
-      .counts = counts};
   collective.signature.op = op;
   return collective;
 }
 
-Collective gather_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
-                     const ProcessGroup& group) {
-  require_valid(input, "gather");
-  require_rank(root, group.size(), "gather");
-  const Extent extent = extent_of(counts, input.count, group, "gather");
-  require_count(input.count, extent.mine, "gather", "input");
-  Collective collective{
-      .signature = signature_of(Operation::gather, input.dtype, input.count, counts),
-      .input = input,
-      .output = {.dtype = input.dtype},
-      .counts = counts};
+// gather or scatter.
+Collective rooted(Operation operation, const Buffer& input, const Buffer& output, int root,
+                  const Counts& counts, const ProcessGroup& group) {
+  require_rank(root, group.size(), name(operation));
+  const bool is_root = group.rank() == root;
+  Collective collective = in_parts(operation, input, output, counts, group, is_root);
   collective.signature.root = root;
-  if (group.rank() != root) return collective;
-  require_valid(output, "gather");
-  require_same_type(input, output, "gather");
-  require_count(output.count, extent.all, "gather", "output");
-  if (!is_own_part(input, output, extent)) require_apart(input, output, "gather", not_in_place);
-  collective.output = output;
-  return collective;
-}
-
-Collective scatter_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
-                      const ProcessGroup& group) {
-  require_valid(output, "scatter");
-  require_rank(root, group.size(), "scatter");
-  const Extent extent = extent_of(counts, output.count, group, "scatter");
-  require_count(output.count, extent.mine, "scatter", "output");
-  Collective collective{
-      .signature = signature_of(Operation::scatter, output.dtype, output.count, counts),
-      .input = {.dtype = output.dtype},
-      .output = output,
-      .counts = counts};
-  collective.signature.root = root;
-  if (group.rank() != root) return collective;
-  require_valid(input, "scatter");
-  require_same_type(input, output, "scatter");
-  require_count(input.count, extent.all, "scatter", "input");
-  if (!is_own_part(output, input, extent)) require_apart(input, output, "scatter", not_in_place);
-  collective.input = input;
   return collective;
 }
 
@@ -374,24 +346,26 @@ Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& outpu
 
 void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root, const Counts& counts,
                           const CallOptions& options) const {
-  state().run(gather_of(input, output, root, counts, *this), options);
+  state().run(rooted(Operation::gather, input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::gather_async(const Buffer& input, const Buffer& output, int root,
                                 const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(gather_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(rooted(Operation::gather, input, output, root, *kept, *this), kept,
+                        options);
 }
 
 void ProcessGroup::scatter(const Buffer& input, const Buffer& output, int root,
                            const Counts& counts, const CallOptions& options) const {
-  state().run(scatter_of(input, output, root, counts, *this), options);
+  state().run(rooted(Operation::scatter, input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::scatter_async(const Buffer& input, const Buffer& output, int root,
                                  const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(scatter_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(rooted(Operation::scatter, input, output, root, *kept, *this), kept,
+                        options);
 }
 
 void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,

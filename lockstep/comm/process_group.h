@@ -39,11 +39,7 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/core/buffer.h"
-#include "lockstep/comm/core/counts.h"
 #include "lockstep/comm/core/init_options.h"
-#include "lockstep/comm/core/message.h"
-#include "lockstep/comm/core/reduce_op.h"
-#include "lockstep/comm/core/registered_memory.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

@@ -1,12 +1,20 @@
-// Single values between ranks: numbers, enumerations, and plain structs of these.
+// Single values and byte strings between ranks.
 //
 //   const auto losses = all_gather_value(loss, group);  // losses[r] is rank r's.
 //   const auto seed = broadcast_value(std::random_device{}(), group);
+//   const std::string settings = broadcast_bytes(group.rank() == 0 ? read(path) : "", group);
+//   const auto hosts = all_gather_bytes(host_name(), group);  // hosts[r] is rank r's.
 //
-// Values are sent as they lie in memory, so they must contain no pointer. Send other types as byte
-// strings (lockstep/comm/bytes.h), for example json::parse(broadcast_bytes(settings.dump(),
-// group)).
-// Blocking, Errors: as ProcessGroup's; mismatch when the ranks' values have different sizes.
+// Values are numbers, enumerations, and plain structs of these. They are sent as they lie in
+// memory, so they must contain no pointer. Send other types as byte strings, for example
+// json::parse(broadcast_bytes(settings.dump(), group)).
+// Byte strings have any length: names, settings, file lists, JSON. Each call is two collectives;
+// the first one sends the lengths. Timeouts hold for each. Limit: 1 GiB for all strings of a call
+// together, checked before allocation. Send large data with Buffers or tensors.
+// Blocking: as ProcessGroup's.
+// Errors: as ProcessGroup's. Mismatch when the ranks' values have different sizes. Misuse beyond
+// the limit of byte strings: a sender finds it before anything is sent; if only the sum is too
+// large, all ranks find it. Corrupt for an impossible length.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,13 +22,17 @@
 #include <array>
 #include <bit>
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
+
+// --- Values --------------------------------------------------------------------------------------
 
 // The part of "contains no pointer" that a compiler can check.
 template <class T>
@@ -51,5 +63,29 @@ std::vector<T> all_gather_value(const T& value, const ProcessGroup& group,
   for (const Bytes& bytes : all) values.push_back(std::bit_cast<T>(bytes));
   return values;
 }
+
+// --- Byte strings --------------------------------------------------------------------------------
+
+inline constexpr std::size_t byte_strings_limit = std::size_t{1} << 30;
+
+// Returns rank `root`'s bytes; ignores `bytes` of other ranks.
+LOCKSTEP_API std::string broadcast_bytes(std::string_view bytes, const ProcessGroup& group,
+                                         int root = 0, const CallOptions& options = {});
+
+// Returns all ranks' bytes, in rank order.
+LOCKSTEP_API std::vector<std::string> all_gather_bytes(std::string_view bytes,
+                                                       const ProcessGroup& group,
+                                                       const CallOptions& options = {});
+
+// Returns all ranks' bytes on rank `root`, in rank order; nothing on the others.
+LOCKSTEP_API std::vector<std::string> gather_bytes(std::string_view bytes,
+                                                   const ProcessGroup& group, int root = 0,
+                                                   const CallOptions& options = {});
+
+// Returns part rank() of rank `root`'s `parts`, which has one entry for each rank; ignores `parts`
+// of other ranks.
+LOCKSTEP_API std::string scatter_bytes(const std::vector<std::string>& parts,
+                                       const ProcessGroup& group, int root = 0,
+                                       const CallOptions& options = {});
 
 }  // namespace lockstep

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/work_state.h"
+#include "lockstep/comm/progress.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/core/message.h"
+#include "lockstep/comm/core/buffer.h"
 
 namespace lockstep {
 

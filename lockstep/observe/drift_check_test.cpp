@@ -14,7 +14,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/observe/memory_extents.h"
 #include "lockstep/optim/optimizer_state.h"

@@ -16,7 +16,6 @@
 #include <xxhash.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/hyperparameters.h"
 

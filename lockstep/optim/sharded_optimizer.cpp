@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_state.h"

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/core/registered_memory.h"
+#include "lockstep/comm/core/buffer.h"
 
 namespace lockstep {
 

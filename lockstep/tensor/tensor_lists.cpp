@@ -5,7 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/tensor_layout.h"

@@ -3,7 +3,7 @@
 //
 //   auto weights = broadcast_tensors(group.rank() == 0 ? load(path) : Tensors{}, group);
 //
-// The shapes travel first, as bytes (lockstep/comm/bytes.h), then the elements. Received tensors
+// The shapes travel first, as bytes (lockstep/comm/values.h), then the elements. Received tensors
 // are contiguous, in CPU memory and require no gradient. All tensors received by one call may be
 // views of one block. Undefined tensors stay undefined. CUDA tensors are sent as copies in CPU
 // memory, because the receiver does not know a device for them.

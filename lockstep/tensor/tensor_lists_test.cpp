@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
 #include "lockstep/comm/in_process.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/tensor/tensor_layout.h"
 #include "tests/fault_of.h"
 

@@ -17,8 +17,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/buffer.h"
 #include "tests/engines/engine_checks.h"
 
 namespace {

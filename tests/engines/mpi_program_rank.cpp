@@ -15,7 +15,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/core/buffer.h"
-#include "lockstep/comm/core/reduce_op.h"
 #include "lockstep/comm/engine/mpi/library.h"  // <mpi.h>
 #include "lockstep/job/detail/operation.h"
 #include "tests/engines/engine_checks.h"

@@ -7,8 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/buffer.h"
 
 namespace lockstep::test {
 

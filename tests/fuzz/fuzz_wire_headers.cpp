@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/message_header.h"
+#include "lockstep/comm/core/mailbox.h"
 #include "lockstep/job/switchboard.h"
 #include "tests/fuzz/target.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/core/dtype.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/job/store/store.h"
 #include "tests/ranks.h"

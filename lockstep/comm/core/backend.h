@@ -14,8 +14,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,9 +28,6 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/core/given_up.h"
-#include "lockstep/comm/core/message.h"
-#include "lockstep/comm/core/reduce_op.h"
-#include "lockstep/comm/core/registered_memory.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/job/detail/operation.h"
 
@@ -56,6 +56,17 @@ struct Collective {
 
   // Entered only to learn what all ranks say: there are no buffers, and no run() follows.
   bool only_says = false;
+};
+
+// One end of a message, as a rank posted it. Ends match by rank and tag, in the order of posting.
+struct Message {
+  Operation operation = Operation::send;  // Or recv.
+  Buffer buffer = {};
+  int peer = 0;          // Receiver, or sender. A receive may have any_source; the match replaces
+                         // it.
+  std::int64_t tag = 0;  // Not negative. A receive may have any_tag.
+  std::exception_ptr error = {};
+  std::atomic<bool> complete{false};  // Once set, no member changes any more.
 };
 
 inline bool is_on_device(const Collective& collective) {

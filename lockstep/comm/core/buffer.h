@@ -1,22 +1,90 @@
-// The data of a collective: contiguous elements in CPU or CUDA memory.
+// The plain types of a group's calls: element types, reductions, buffers in CPU or CUDA memory, and
+// where a message came from.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <ranges>
+#include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
-#include "lockstep/comm/core/dtype.h"
+#include "lockstep/base/api.h"
 
 namespace lockstep {
 
+// --- Elements, and how they are combined ---------------------------------------------------------
+
+// The element types of collectives. Sums and products of integers wrap, as in LibTorch.
+// Part of the engine ABI: values are frozen, new ones are added at the end.
+enum class DType : std::uint8_t {
+  float32 = 0,
+  float64 = 1,
+  int64 = 2,
+  bfloat16 = 3,  // Summed in float32 and rounded once, to nearest even.
+  uint8 = 4,
+  float16 = 5,  // Summed like bfloat16.
+  int8 = 6,
+  int16 = 7,
+  int32 = 8,
+  uint16 = 9,
+  uint32 = 10,
+  uint64 = 11,
+  boolean = 12,  // One byte; every value but 0 is true. A sum is "or", a product is "and".
+};
+
+constexpr int dtype_count = 13;
+
+// The DType of a C++ type; does not compile for a type without one.
+template <class T>
+constexpr DType dtype_of = [] {
+  if constexpr (std::is_same_v<T, bool>)
+    return DType::boolean;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::float32;
+  else if constexpr (std::is_same_v<T, double>)
+    return DType::float64;
+  else {
+    static_assert(std::is_integral_v<T> && sizeof(T) <= 8, "there is no DType of this type");
+    constexpr DType of_signed[] = {DType::int8, DType::int16, DType::int32, DType::int64};
+    constexpr DType of_unsigned[] = {DType::uint8, DType::uint16, DType::uint32, DType::uint64};
+    constexpr int log2 = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return std::is_signed_v<T> ? of_signed[log2] : of_unsigned[log2];
+  }
+}();
+
+LOCKSTEP_API std::string_view name(DType dtype);
+
+// Bytes of one element.
+LOCKSTEP_API std::size_t size_of(DType dtype);
+
+// How reductions combine elements. Stored in call signatures: values are frozen.
+enum class ReduceOp : std::uint8_t {
+  sum = 0,
+  average = 1,  // Sum times 1 / world_size. Floating-point types only.
+  product = 2,
+  min = 3,  // NaN on any rank gives NaN, as in torch.minimum().
+  max = 4,
+  band = 5,  // Bitwise and. All three bitwise operations take only integers and bool.
+  bor = 6,
+  bxor = 7,
+};
+
+constexpr int reduce_op_count = 8;
+
+LOCKSTEP_API std::string_view name(ReduceOp op);
+
+// --- Buffers -------------------------------------------------------------------------------------
+
 enum class DeviceKind : std::uint8_t { cpu = 0, cuda = 1 };
 
-// Does not own `data`, which must stay valid until the collective is complete. Elements are float32
-// by default; buffer_of() takes the type from a container.
-// Part of the engine ABI: the layout is frozen.
+// The data of a collective: contiguous elements. Does not own `data`, which must stay valid until
+// the collective is complete. Elements are float32 by default; buffer_of() takes the type from a
+// container. Part of the engine ABI: the layout is frozen.
 struct Buffer {
   void* data = nullptr;
   std::size_t count = 0;  // Elements, not bytes.
@@ -37,5 +105,44 @@ Buffer buffer_of(Values& values) {
           .count = std::ranges::size(values),
           .dtype = dtype_of<Value>};
 }
+
+// Number of elements of each rank's part, in rank order; the same list on all ranks. Empty when all
+// parts are equal. The parts are contiguous in their buffer.
+using Counts = std::vector<std::size_t>;
+
+// Memory that all ranks of a host have mapped: collectives on it copy nothing. Made
+// by ProcessGroup::allocate(), or as one block for all ranks by allocate_shared(). Zero at first.
+// Thread safety: as a shared_ptr's.
+// Lifetime: a copyable handle. The memory stays mapped until its last handle is gone, even after
+// the group was destroyed.
+class RegisteredMemory {
+ public:
+  RegisteredMemory() = default;
+
+  // `owner` keeps the `bytes` bytes at `data` mapped.
+  RegisteredMemory(std::shared_ptr<const void> owner, void* data, std::size_t bytes)
+      : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
+
+  // This rank's own part, 64-byte aligned; peers write into it during collectives only. From
+  // allocate_shared(), the one block.
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<const void> owner_;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// --- Messages ------------------------------------------------------------------------------------
+
+constexpr int any_source = -1;
+constexpr std::int64_t any_tag = -1;
+
+// Sender and tag of a received message.
+struct Source {
+  int rank = any_source;
+  std::int64_t tag = any_tag;
+};
 
 }  // namespace lockstep

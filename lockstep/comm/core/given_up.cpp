@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
+
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -13,6 +17,22 @@ std::string whom_it_blames(const GivenUp& why) {
   const std::string more = why.more > 0 ? fmt::format(" and {} more", why.more) : "";
   return fmt::format(" ({}: {}{})", why.fault == Fault::timeout ? "waits for" : "differ",
                      as_ranges(why.ranks), more);
+}
+
+std::string text_without(const std::string& context, const Error& error) {
+  std::string text = bare_text(error);
+  if (text.starts_with(context + ": ")) text.erase(0, context.size() + 2);
+  return text;
+}
+
+const GivenUp* reason_of_another(const Error& error) {
+  const auto* given_up = dynamic_cast<const GroupGivenUp*>(&error);
+  return given_up == nullptr ? nullptr : &given_up->why();
+}
+
+// The ranks after which others cannot agree on where they are hear the same; the rest, of an abort.
+Fault fault_for_others(const Error& error) {
+  return blames_the_living(error) ? error.fault() : Fault::aborted;
 }
 
 }  // namespace
@@ -37,6 +57,44 @@ void throw_again(const Error& error, std::string_view text) {
   if (const auto* given_up = dynamic_cast<const GroupGivenUp*>(&error))
     throw GroupGivenUp(given_up->why(), text, where);
   throw Error(error.fault(), text, error.ranks(), where);
+}
+
+bool blames_the_living(const Error& error) {
+  return error.fault() == Fault::timeout || error.fault() == Fault::mismatch;
+}
+
+GivenUp given_up_for(const Error& error, int rank, const std::string& context) {
+  GivenUp why;
+  if (const GivenUp* theirs = reason_of_another(error)) {
+    why = *theirs;
+  } else {
+    why = {.rank = rank, .call = context, .reason = text_without(context, error)};
+    if (blames_the_living(error))
+      why.ranks = ranks_within(error.ranks(), std::numeric_limits<int>::max());
+    const std::size_t named = std::min(why.ranks.size(), most_blamed);
+    why.more = static_cast<int>(why.ranks.size() - named);
+    why.ranks.resize(named);
+  }
+  why.fault = fault_for_others(error);
+  return why;
+}
+
+Failure blame_in(const Error& error, int rank, const std::string& context,
+                 std::chrono::milliseconds timeout) {
+  Failure failure{.detected_by = rank, .fault = error.fault(), .ranks = error.ranks()};
+  failure.call = context.substr(0, context.rfind(" on rank "));
+  failure.what = text_without(context, error);
+  if (failure.ranks.empty()) return failure;
+  failure.rank = failure.ranks.front();
+  const bool is_late = failure.fault == Fault::timeout;
+  if (const GivenUp* theirs = reason_of_another(error)) {
+    failure.detected_by = theirs->rank;
+    failure.what = is_late ? fmt::format("in time; {}", describe(*theirs)) : theirs->reason;
+  } else if (is_late) {
+    failure.what = fmt::format("within {:g} s; rank {} waited",
+                               std::chrono::duration<double>(timeout).count(), rank);
+  }
+  return failure;
 }
 
 }  // namespace lockstep

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/text.h"
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
@@ -42,5 +42,20 @@ std::string describe(const Signature& signature, std::string_view label = {});
 
 // Returns the FNV-1a hash, never 0.
 std::uint64_t hash_of(const void* data, std::size_t bytes);
+
+// Who called what when ranks called different things.
+struct Disagreement {
+  // Ranks outside the majority's call; all ranks when no call has more than half of them.
+  std::vector<int> differing;
+
+  // Such as "rank 0 called all_reduce(sum) of 8 float32, rank 3 called barrier; ranks 1-2 called
+  // what rank 0 did".
+  std::string text;
+};
+
+// `calls`, by rank, are not all equal. `labels` are the texts of their labels, or empty when
+// unknown.
+Disagreement disagreement_of(const std::vector<Signature>& calls,
+                             const std::vector<std::string>& labels = {});
 
 }  // namespace lockstep

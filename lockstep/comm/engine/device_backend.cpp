@@ -6,7 +6,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/core/given_up.h"
-#include "lockstep/comm/engine/cuda_unsupported.h"
 
 namespace lockstep {
 namespace {

@@ -20,12 +20,29 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/device_communicator.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
+
+// The complete list of what collectives cannot do on CUDA memory. Returns the reason; empty for
+// supported calls. `op` matters to reductions only. Ignores combinations without a meaning on any
+// device, such as an average of integers.
+constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
+  if (operation == Operation::send || operation == Operation::recv)
+    return "messages move CPU memory only";
+  if (!reduces(operation)) return {};
+  if (op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor)
+    return "CUDA memory cannot be combined bit by bit";
+  if (dtype == DType::int16 || dtype == DType::uint16)
+    return "integers of 16 bits cannot be combined in CUDA memory";
+  return {};
+}
 
 class DeviceBackend final : public Backend {
  public:

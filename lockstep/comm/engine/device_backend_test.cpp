@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/engine/cuda_unsupported.h"
 #include "lockstep/comm/reduce/reduce.h"
 #include "tests/fault_of.h"
 #include "tests/stand_in_engine.h"

@@ -20,7 +20,6 @@
 
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/buffer.h"
-#include "lockstep/comm/core/reduce_op.h"
 
 namespace lockstep {
 

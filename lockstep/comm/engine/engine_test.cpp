@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/engine/plugin_file.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

@@ -1,4 +1,4 @@
-// Helpers for plugins: errors across the C ABI, and sizes of the core's types.
+// For plugins: errors across the C ABI, sizes of the core's types, and an engine made of a class.
 //
 // Everything is inline: a plugin links neither the core nor LibTorch.
 
@@ -15,8 +15,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/job/detail/operation.h"
 
@@ -97,5 +96,116 @@ inline void set_by_default(const char* name, const std::string& value) {
 constexpr std::size_t sent_at_once = std::size_t{8} << 10;
 constexpr std::size_t of_any_size =
     std::numeric_limits<std::size_t>::max();  // For members that know different sizes.
+
+// --- An engine of one class
+// -----------------------------------------------------------------------
+
+// The functions of an engine whose communicators are objects of one class, which has a constructor
+// from lockstep_engine_config, and the collectives of lockstep_engine. Where it has run(bytes,
+// act), that calls act(), which is the collective. `bytes` is the total that it moves, the same on
+// all members.
+template <class Communicator>
+class EngineCalls {
+ public:
+  static int create(const lockstep_engine_config* config, void** communicator,
+                    lockstep_engine_error* error) {
+    return guarded(error, [&] { *communicator = new Communicator(*config); });
+  }
+
+  static void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
+
+  static void cancel(void* communicator) { static_cast<Communicator*>(communicator)->cancel(); }
+
+  static int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t reduce_op,
+                        lockstep_engine_error* error) {
+    return run(communicator, bytes_of(*data), error,
+               [&](Communicator& self) { self.all_reduce(*data, reduce_op); });
+  }
+
+  static int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root,
+                       lockstep_engine_error* error) {
+    return run(communicator, bytes_of(*data), error,
+               [&](Communicator& self) { self.broadcast(*data, root); });
+  }
+
+  static int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
+                    std::uint8_t reduce_op, lockstep_engine_error* error) {
+    return run(communicator, bytes_of(*data), error,
+               [&](Communicator& self) { self.reduce(*data, root, reduce_op); });
+  }
+
+  static int all_gather(void* communicator, const lockstep_buffer* input,
+                        const lockstep_buffer* output, const std::size_t* counts,
+                        lockstep_engine_error* error) {
+    return run(communicator, bytes_of(*output), error,
+               [&](Communicator& self) { self.all_gather(*input, *output, counts); });
+  }
+
+  static int reduce_scatter(void* communicator, const lockstep_buffer* input,
+                            const lockstep_buffer* output, const std::size_t* counts,
+                            std::uint8_t reduce_op, lockstep_engine_error* error) {
+    return run(communicator, bytes_of(*input), error, [&](Communicator& self) {
+      self.reduce_scatter(*input, *output, counts, reduce_op);
+    });
+  }
+
+  static int all_to_all(void* communicator, const lockstep_buffer* input,
+                        const lockstep_buffer* output, const std::size_t* send_counts,
+                        const std::size_t* receive_counts, lockstep_engine_error* error) {
+    return run(communicator, of_any_size, error, [&](Communicator& self) {
+      self.all_to_all(*input, *output, send_counts, receive_counts);
+    });
+  }
+
+ private:
+  template <class Act>
+  static int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Act act) {
+    auto& self = *static_cast<Communicator*>(communicator);
+    return guarded(error, [&] {
+      if constexpr (requires { self.run(bytes, [] {}); })
+        self.run(bytes, [&] { act(self); });
+      else
+        act(self);
+    });
+  }
+};
+
+// The parts of an engine that are not its communicators' class's.
+struct EngineParts {
+  const char* name = nullptr;
+  DeviceKind device = DeviceKind::cpu;
+  std::uint32_t flags = 0;
+  decltype(lockstep_engine::probe) probe = nullptr;
+  decltype(lockstep_engine::identify) identify = nullptr;
+  decltype(lockstep_engine::tell_all) tell_all = nullptr;
+  decltype(lockstep_engine::supports) supports = nullptr;
+  decltype(lockstep_engine::destroy) destroy = nullptr;  // Null: deletes the communicator.
+};
+
+// The engine has a cancel() if Communicator has one.
+template <class Communicator>
+constexpr lockstep_engine engine_of(const EngineParts& parts) {
+  using Calls = EngineCalls<Communicator>;
+  lockstep_engine engine = {};
+  engine.struct_bytes = sizeof engine;
+  engine.abi = LOCKSTEP_ENGINE_ABI;
+  engine.name = parts.name;
+  engine.devices = 1U << static_cast<unsigned>(parts.device);
+  engine.flags = parts.flags;
+  engine.probe = parts.probe;
+  engine.identify = parts.identify;
+  engine.tell_all = parts.tell_all;
+  engine.supports = parts.supports;
+  engine.create = Calls::create;
+  engine.destroy = parts.destroy != nullptr ? parts.destroy : Calls::destroy;
+  if constexpr (requires(Communicator& self) { self.cancel(); }) engine.cancel = Calls::cancel;
+  engine.all_reduce = Calls::all_reduce;
+  engine.broadcast = Calls::broadcast;
+  engine.reduce = Calls::reduce;
+  engine.all_gather = Calls::all_gather;
+  engine.reduce_scatter = Calls::reduce_scatter;
+  engine.all_to_all = Calls::all_to_all;
+  return engine;
+}
 
 }  // namespace lockstep::plugin

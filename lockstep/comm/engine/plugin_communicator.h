@@ -1,11 +1,20 @@
-// A communicator of an engine plugin as a DeviceCommunicator.
+// A communicator of an engine plugin, as a DeviceCommunicator, and its making.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/engine/device_communicator.h"
+#include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/job/detail/operation.h"
+#include "lockstep/job/network.h"
+#include "lockstep/job/store/store.h"
 
 namespace lockstep {
 
@@ -38,5 +47,26 @@ class PluginCommunicator final : public DeviceCommunicator {
   const lockstep_engine& engine_;
   void* communicator_ = nullptr;
 };
+
+// Some ranks of a job, which exchange their addresses through the job's store.
+struct CommunicatorOptions {
+  const Engine* engine = nullptr;
+  int rank = 0;                       // Rank in the communicator.
+  std::vector<int> world_ranks = {};  // Rank in the job of each member.
+  int world_size = 1;
+  std::string name = {};      // Unique among the job's communicators.
+  Backend::Place local = {};  // Rank and size among the members on this host.
+  NetworkInterface interface = {};
+  int device_index = -1;  // CUDA device; -1 without CUDA buffers.
+  std::shared_ptr<Store> store = {};
+  const void* world = nullptr;  // lockstep_engine_config::world.
+  std::string keys = {};        // Prefix of its keys in the store, unique to this start of the job.
+  std::chrono::milliseconds timeout = default_timeout;
+  std::chrono::milliseconds call_timeout = default_timeout;  // Timeout of each later call.
+};
+
+// Makes an engine's communicator. Collective over the members. Blocking: until the engine has made
+// it. Errors: the engine's.
+std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions& options);
 
 }  // namespace lockstep

@@ -62,7 +62,7 @@ int batch_threads() {
   return count;
 }
 
-// See gloo/loop_thread.h.
+// LoopThread in gloo/mesh.h.
 const Ranks preempts("gloo's thread preempts while its caller waits", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   EXPECT_EQ(batch_threads(), 1);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/hosts/rank_card.h"
+#include "lockstep/comm/hosts/rendezvous.h"
 
 namespace lockstep {
 

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "lockstep/comm/hosts/rank_card.h"
+#include "lockstep/comm/hosts/rendezvous.h"
 #include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 

@@ -1,4 +1,4 @@
-// One collective of an engine, called by HostsBackend.
+// One collective of an engine, called by HostsBackend, and the communicators that it runs on.
 //
 // An engine that cannot cancel needs memory that outlives its caller, so user memory is copied for
 // it.

@@ -9,8 +9,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/engine/make_communicator.h"
-#include "lockstep/comm/hosts/served_store.h"
+#include "lockstep/comm/engine/plugin_communicator.h"
+#include "lockstep/comm/hosts/job_store.h"
 
 namespace lockstep {
 namespace {

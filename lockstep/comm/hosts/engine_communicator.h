@@ -1,20 +1,23 @@
-// An engine's communicator, and the thread that calls it.
+// An engine's communicator, the thread that calls it, and the memory that its calls keep.
 //
 // Engines block, and some never return when a peer is gone. So each communicator has its own
 // thread, and the caller waits for it with a deadline. A call that is given up is cancelled if the
 // engine can. If it cannot, its thread and the memory of the call are never freed.
 //
-// Thread safety: one thread at a time.
+// Thread safety: each class, one thread at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/engine/make_communicator.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/engine/plugin_communicator.h"
 
 namespace lockstep {
 
@@ -57,6 +60,35 @@ class EngineCommunicator {
   class Caller;
 
   const std::shared_ptr<Caller> caller_;
+};
+
+// Keeps memory alive that an engine may still use after its caller has given up.
+class KeptMemory {
+ public:
+  // Registers `memory` for owner_of() and returns it.
+  RegisteredMemory add(RegisteredMemory memory);
+
+  // Returns memory of the group for a buffer like `shape`; `which` numbers those in use at a time.
+  // It stays until a larger one is needed, or until the last call with it ends.
+  Buffer scratch(std::size_t which, const Buffer& shape);
+
+  // Returns a handle that keeps all of `buffer` valid; null for unknown memory and for an empty
+  // buffer.
+  std::shared_ptr<const void> owner_of(const Buffer& buffer) const;
+
+ private:
+  struct Known {
+    std::weak_ptr<RegisteredMemory> memory;
+    const std::byte* data;
+    std::size_t bytes;
+  };
+  struct Scratch {
+    std::shared_ptr<std::byte[]> data;
+    std::size_t bytes = 0;
+  };
+
+  std::vector<Known> known_;
+  std::vector<Scratch> scratch_;
 };
 
 }  // namespace lockstep

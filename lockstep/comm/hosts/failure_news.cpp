@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/hosts/failure_news.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/hosts/hosts_backend.h"
 
 namespace lockstep {
 
@@ -40,6 +47,75 @@ void FailureNews::watch() {
       return;  // The first failure of a job is the one that counts.
     }
   }
+}
+
+namespace {
+
+constexpr std::size_t most_described = 4;  // Ranks, so that the text stays short.
+
+const RemoteRank* remote(const HostsContext* hosts, int rank) {
+  return hosts == nullptr ? nullptr : &hosts->ranks[static_cast<std::size_t>(rank)];
+}
+
+std::string last_seen(const JobPage& page, const HostsContext* hosts, int rank) {
+  if (page.pid(rank) == 0) {
+    const RemoteRank* who = remote(hosts, rank);
+    if (who == nullptr) return fmt::format("rank {}, which has not joined", rank);
+    return fmt::format("rank {} (pid {} on {})", rank, who->pid, who->host);
+  }
+  const std::string who = fmt::format("rank {} (pid {} on {})", rank, page.pid(rank), host_name());
+  if (page.phase(rank) != JobPage::Phase::alive) return who + ", which has left its group";
+  const char state = page.process_state(rank);
+  return fmt::format("{}, {}{}", who, describe(page.activity(rank)),
+                     state == 'T' || state == 't' ? ", STOPPED" : "");
+}
+
+// The failure's own members say what is known of the first rank to blame.
+void identify(Failure& failure, const JobPage& page, const HostsContext* hosts) {
+  if (page.pid(failure.rank) != 0) {
+    const Activity& last = page.activity(failure.rank);
+    failure.host = host_name();
+    failure.pid = page.pid(failure.rank);
+    failure.sequence = last.sequence();
+    if (failure.sequence == 0) return;
+    failure.operation = name(last.operation());
+    failure.group = group_of(last);
+  } else if (const RemoteRank* who = remote(hosts, failure.rank)) {
+    failure.host = who->host;
+    failure.pid = who->pid;
+  }
+}
+
+void say_where_they_are(Failure& failure, const JobPage& page, const HostsContext* hosts) {
+  std::string seen;
+  const std::size_t described = std::min(failure.ranks.size(), most_described);
+  for (std::size_t i = 0; i < described; ++i)
+    seen += fmt::format("{}{}", i == 0 ? "" : "; ", last_seen(page, hosts, failure.ranks[i]));
+  if (described < failure.ranks.size())
+    seen += fmt::format("; and {} more", failure.ranks.size() - described);
+  failure.what += "; last seen: " + seen;
+}
+
+}  // namespace
+
+void tell_of_break(HostSession& session, const HostsContext* hosts, Failure failure) {
+  failure.ranks = ranks_within(std::move(failure.ranks), session.size());
+  failure.rank = failure.ranks.empty() ? -1 : failure.ranks.front();
+  if (!failure.ranks.empty()) {
+    identify(failure, session.page(), hosts);
+    if (failure.fault == Fault::timeout && failure.detected_by == session.rank())
+      say_where_they_are(failure, session.page(), hosts);
+  }
+  session.note_break(std::move(failure));
+}
+
+Failure news_of_leaving(HostSession& session) {
+  const JobPage& page = session.page();
+  const int rank = session.rank();
+  const Failure end = page.examine(rank);
+  const auto first = page.failure();
+  const Failure news = first ? *first : page.cause_of(rank, end);
+  return news.rank < 0 ? end : news;  // Nobody knows whose break it was.
 }
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Tells the ranks of other hosts when a rank of this one is lost, also while nobody here waits for
-// it.
+// Tells a job's other ranks of failures: of lost ranks of this host, and of living ranks that broke
+// a group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,12 +9,17 @@
 #include <mutex>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/thread.h"
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/job/host_session.h"
 
 namespace lockstep {
 
+struct HostsContext;
+
+// Tells the ranks of other hosts when a rank of this one is lost, also while nobody here waits for
+// it.
 class FailureNews {
  public:
   // `lines` must outlive it. `is_here` says of each rank of the job whether it runs on this host.
@@ -35,5 +40,14 @@ class FailureNews {
   bool ending_ = false;
   Thread thread_;
 };
+
+// Tells of a group that living ranks have broken, by not coming or by calling something else. Adds
+// to `failure` who the ranks to blame are and where they were last seen, then notes it in the
+// job page and logs it. `hosts` is null where shared memory serves all ranks.
+void tell_of_break(HostSession& session, const HostsContext* hosts, Failure failure);
+
+// A rank that gives up its group tells those of other hosts this: the job's failure, what broke the
+// group of this rank, or how it left.
+Failure news_of_leaving(HostSession& session);
 
 }  // namespace lockstep

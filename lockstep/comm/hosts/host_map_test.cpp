@@ -6,9 +6,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "lockstep/comm/hosts/kept_memory.h"
-#include "lockstep/comm/hosts/slices.h"
-#include "lockstep/comm/reduce/average.h"
+#include "lockstep/comm/hosts/engine_communicator.h"
+#include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep::host_map_test {
 namespace {

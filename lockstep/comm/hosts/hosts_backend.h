@@ -19,13 +19,12 @@
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/core/counts.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/core/mailbox.h"
 #include "lockstep/comm/hosts/engine_communicator.h"
 #include "lockstep/comm/hosts/failure_news.h"
 #include "lockstep/comm/hosts/host_map.h"
 #include "lockstep/comm/hosts/hosts_pipes.h"
-#include "lockstep/comm/hosts/kept_memory.h"
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"

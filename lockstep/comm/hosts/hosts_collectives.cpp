@@ -8,8 +8,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/hosts/crossing.h"
-#include "lockstep/comm/hosts/slices.h"
-#include "lockstep/comm/reduce/average.h"
+#include "lockstep/comm/hosts/host_map.h"
+#include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/parts.h"
 
 namespace lockstep {

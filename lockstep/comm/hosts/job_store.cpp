@@ -12,11 +12,10 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/hosts/served_store.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/network.h"
-#include "lockstep/job/store/handshake.h"
 #include "lockstep/job/store/foreign_store.h"
+#include "lockstep/job/store/handshake.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep {

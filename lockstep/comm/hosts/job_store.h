@@ -43,4 +43,18 @@ MpiWorld identify_by_mpi(const void* communicator);
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline);
 
+// A store server that one rank opens for others, with this rank's own client.
+struct ServedStore {
+  // Listens at the address and port in `options`; port 0 takes any free one.
+  explicit ServedStore(TcpStoreOptions options)
+      : server({.address = options.host,
+                .port = options.port,
+                .job = options.member,
+                .token = options.token}),
+        store((options.port = server.port(), options)) {}
+
+  TcpStoreServer server;
+  TcpStore store;
+};
+
 }  // namespace lockstep

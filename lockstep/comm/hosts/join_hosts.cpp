@@ -12,10 +12,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
-#include "lockstep/comm/hosts/agree_on_start.h"
 #include "lockstep/comm/hosts/choose_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
-#include "lockstep/comm/hosts/rank_card.h"
+#include "lockstep/comm/hosts/rendezvous.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/network.h"

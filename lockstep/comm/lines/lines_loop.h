@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/thread.h"
-#include "lockstep/comm/lines/group_table.h"
+#include "lockstep/comm/lines/group_lines.h"
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/lines/peer_table.h"
 #include "lockstep/job/store/admission.h"

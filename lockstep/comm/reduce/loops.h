@@ -1,9 +1,8 @@
-// The reductions as plain loops that the compiler vectorises. Each kernels_*.cpp defines
-// LOCKSTEP_KERNELS, the namespace, includes this once, and is built with the flags of one
-// instruction set.
-// Never call an inline function of another header here: the linker keeps one copy of it for the
-// whole library, which might contain AVX-512. (Intrinsics are always inlined, and builtins are no
-// functions.)
+// The reductions as plain loops that the compiler vectorises. kernels_*.cpp and reduce.cpp define
+// LOCKSTEP_KERNELS, the namespace, include this once, and are built with the flags of one
+// instruction set. Never call an inline function of another header here: the linker keeps one copy
+// of it for the whole library, which might contain AVX-512. (Intrinsics are always inlined, and
+// builtins are no functions.)
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +10,7 @@
 #include <type_traits>
 
 #include "lockstep/comm/reduce/elements.h"
-#include "lockstep/comm/reduce/kernels.h"
+#include "lockstep/comm/reduce/reduce.h"
 
 // Arrays are identical or disjoint, so no element depends on another one.
 #if defined(__clang__)

@@ -12,9 +12,9 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include "lockstep/comm/core/buffer.h"
 
 namespace lockstep {
 
@@ -28,4 +28,28 @@ using ReduceFunction = void (*)(const std::byte* const* sources, int source_coun
 // supported.
 ReduceFunction reduce_function(DType dtype, ReduceOp op);
 
+// Turns sums into averages: multiplies each of `sums` by 1 / ranks. Floating-point types only;
+// float16 and bfloat16 are rounded once more.
+void divide_sums(const Buffer& sums, int ranks);
+
 }  // namespace lockstep
+
+// The reductions compiled for each instruction set; reduce_function() chooses among them.
+namespace lockstep::kernels {
+
+using Choose = ReduceFunction (*)(DType dtype, ReduceOp op);
+
+namespace plain {
+ReduceFunction reduce_function(DType dtype, ReduceOp op);
+}
+namespace avx2 {
+ReduceFunction reduce_function(DType dtype, ReduceOp op);
+}
+namespace avx512 {
+ReduceFunction reduce_function(DType dtype, ReduceOp op);
+}
+
+// Returns those that this processor can run, slowest first.
+std::span<const Choose> runnable();
+
+}  // namespace lockstep::kernels

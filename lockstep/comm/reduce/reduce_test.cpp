@@ -12,8 +12,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/comm/reduce/kernels.h"
-
 namespace lockstep::reduce_test {
 namespace {
 

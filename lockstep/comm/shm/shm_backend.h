@@ -23,7 +23,6 @@
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/passage.h"
 #include "lockstep/comm/shm/peers.h"
-#include "lockstep/comm/shm/regions.h"
 #include "lockstep/comm/shm/shm_pipes.h"
 
 namespace lockstep {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,9 +15,30 @@
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/peers.h"
-#include "lockstep/comm/shm/shm_pipe.h"
 
 namespace lockstep {
+
+// A pipe in shared memory of two ranks: a ring of bytes.
+// Thread safety: one thread writes and one reads.
+class ShmPipe final : public Pipe {
+ public:
+  static std::size_t bytes();  // Size of its memory.
+
+  explicit ShmPipe(SharedMemory memory);
+
+  std::size_t write(const std::byte* data, std::size_t bytes) override;
+  std::size_t read(std::byte* data, std::size_t bytes) override;
+  std::size_t readable() const override;
+  void count_sent() override;
+  void count_received() override;
+  std::size_t pending() const override;
+
+ private:
+  struct Ring;
+  Ring& ring() const;
+
+  SharedMemory memory_;
+};
 
 class ShmPipes final : public Pipes {
  public:

@@ -29,7 +29,7 @@ enum class Operation : std::uint8_t {
   allocate_shared = 16,
 };
 
-// Whether the operation combines elements, so that its ReduceOp (reduce_op.h) has a meaning.
+// Whether the operation combines elements, so that its ReduceOp (comm/core/buffer.h) has a meaning.
 constexpr bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
          operation == Operation::reduce_scatter;

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/steps.h"
+#include "lockstep/comm/group_hooks.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/steps.h"
+#include "lockstep/comm/group_hooks.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/gradients/backward_pass.h"
 #include "lockstep/parallel/gradients/reducer.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/bytes.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/tensor/coalesced.h"
 
 namespace lockstep {

@@ -24,35 +24,11 @@
 namespace lockstep::plugin {
 namespace {
 
-struct Communicator {
-  std::shared_ptr<Mesh> mesh;
-  std::atomic<bool> is_cancelled = false;
-};
-
 // Gloo has one type for both faults; only the text tells them apart.
 Fault fault_of(const gloo::IoException& error) {
   const std::string_view text = error.what();
   const auto says = [&](std::string_view word) { return text.find(word) != text.npos; };
   return says("Timed out") || says("timeout") ? Fault::timeout : Fault::peer_lost;
-}
-
-// Runs one collective. A failure makes the communicator unusable: all its connections end. Gloo's
-// thread then leaves the caller's memory alone, and the other members learn of it.
-template <class Act>
-int run(void* communicator, lockstep_engine_error* error, Act act) noexcept {
-  auto& self = *static_cast<Communicator*>(communicator);
-  const int result = guarded(error, [&] {
-    try {
-      act(self.mesh);
-    } catch (const gloo::IoException& failed) {
-      throw Failed{self.is_cancelled ? Fault::aborted : fault_of(failed), failed.what()};
-    }
-  });
-  if (result != 0) {
-    lockstep_engine_error ignored;
-    guarded(&ignored, [&] { self.mesh->give_up("an earlier call failed"); });
-  }
-  return result;
 }
 
 // setInput() and setOutput() for elements of which Gloo needs only the size.
@@ -85,91 +61,93 @@ Combine combine_or_refuse(const lockstep_buffer& data, std::uint8_t reduce_op) {
   return combine;
 }
 
-int probe(char* text, std::size_t capacity, lockstep_engine_error*) {
-  const std::string version = std::to_string(GLOO_VERSION_MAJOR) + "." +
-                              std::to_string(GLOO_VERSION_MINOR) + "." +
-                              std::to_string(GLOO_VERSION_PATCH);
-  copy_text(text, capacity, version);
-  return 0;
-}
-
-int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-  switch (static_cast<Operation>(operation)) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-      return combine_for(dtype, reduce_op) != nullptr;
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::all_to_all:
-      return bytes_of_element(dtype) != 0;
-    default:
-      return 0;
+std::shared_ptr<Mesh> make_mesh(const lockstep_engine_config& config) {
+  try {
+    return std::make_shared<Mesh>(config);
+  } catch (const gloo::IoException& failed) {
+    throw Failed{fault_of(failed), failed.what()};
   }
 }
 
-int create(const lockstep_engine_config* config, void** communicator,
-           lockstep_engine_error* error) {
-  return guarded(error, [&] {
-    auto made = std::make_unique<Communicator>();
+class Communicator {
+ public:
+  explicit Communicator(const lockstep_engine_config& config) : mesh_(make_mesh(config)) {}
+
+  void cancel() {
+    is_cancelled_ = true;
+    end_connections("cancelled");
+  }
+
+  // Runs one collective. A failure makes the communicator unusable: all its connections end. Gloo's
+  // thread then leaves the caller's memory alone, and the other members learn of it.
+  template <class Act>
+  void run(std::size_t, Act act) {
     try {
-      made->mesh = std::make_shared<Mesh>(*config);
+      act();
     } catch (const gloo::IoException& failed) {
-      throw Failed{fault_of(failed), failed.what()};
+      const Failed told{is_cancelled_ ? Fault::aborted : fault_of(failed), failed.what()};
+      end_connections("an earlier call failed");
+      throw told;
+    } catch (...) {
+      end_connections("an earlier call failed");
+      throw;
     }
-    *communicator = made.release();
-  });
+  }
+
+  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
+  void broadcast(const lockstep_buffer& data, std::int32_t root);
+  void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
+  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* counts);
+  void reduce_scatter(const lockstep_buffer&, const lockstep_buffer&, const std::size_t*,
+                      std::uint8_t) {
+    throw Failed{Fault::unsupported, "Gloo has no reduce_scatter with counts"};
+  }
+  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* send_counts, const std::size_t* receive_counts);
+
+ private:
+  void end_connections(const char* why) {
+    lockstep_engine_error ignored;
+    guarded(&ignored, [&] { mesh_->give_up(why); });
+  }
+
+  const std::shared_ptr<Mesh> mesh_;
+  std::atomic<bool> is_cancelled_ = false;
+};
+
+void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
+  const Combine combine = combine_or_refuse(data, reduce_op);
+  if (data.count == 0) return;
+  gloo::AllreduceOptions options(mesh_);
+  options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+  set_elements(options, *mesh_, data, data.data);
+  options.setReduceFunction(combine);
+  options.setTag(mesh_->next_tag());
+  gloo::allreduce(options);
 }
 
-void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
-
-void cancel(void* communicator) {
-  auto& self = *static_cast<Communicator*>(communicator);
-  self.is_cancelled = true;
-  lockstep_engine_error ignored;
-  guarded(&ignored, [&] { self.mesh->give_up("cancelled"); });
+void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {
+  if (data.count == 0) return;
+  gloo::BroadcastOptions options(mesh_);
+  options.setOutput<char>(mesh_->buffer(data.data, bytes_of(data)));
+  options.setRoot(root);
+  options.setTag(mesh_->next_tag());
+  gloo::broadcast(options);
 }
 
-int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t reduce_op,
-               lockstep_engine_error* error) {
-  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
-    const Combine combine = combine_or_refuse(*data, reduce_op);
-    if (data->count == 0) return;
-    gloo::AllreduceOptions options(mesh);
-    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-    set_elements(options, *mesh, *data, data->data);
-    options.setReduceFunction(combine);
-    options.setTag(mesh->next_tag());
-    gloo::allreduce(options);
-  });
-}
-
-int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root,
-              lockstep_engine_error* error) {
-  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
-    if (data->count == 0) return;
-    gloo::BroadcastOptions options(mesh);
-    options.setOutput<char>(mesh->buffer(data->data, bytes_of(*data)));
-    options.setRoot(root);
-    options.setTag(mesh->next_tag());
-    gloo::broadcast(options);
-  });
-}
-
-int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
-           std::uint8_t reduce_op, lockstep_engine_error* error) {
-  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
-    const Combine combine = combine_or_refuse(*data, reduce_op);
-    if (data->count == 0) return;
-    // Gloo writes partial results into the output of every member.
-    std::unique_ptr<std::byte[]> scratch;
-    if (mesh->rank != root) scratch = std::make_unique_for_overwrite<std::byte[]>(bytes_of(*data));
-    gloo::ReduceOptions options(mesh);
-    set_elements(options, *mesh, *data, scratch ? scratch.get() : data->data);
-    options.setRoot(root);
-    options.setReduceFunction(combine);
-    options.setTag(mesh->next_tag());
-    gloo::reduce(options);
-  });
+void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op) {
+  const Combine combine = combine_or_refuse(data, reduce_op);
+  if (data.count == 0) return;
+  // Gloo writes partial results into the output of every member.
+  std::unique_ptr<std::byte[]> scratch;
+  if (mesh_->rank != root) scratch = std::make_unique_for_overwrite<std::byte[]>(bytes_of(data));
+  gloo::ReduceOptions options(mesh_);
+  set_elements(options, *mesh_, data, scratch ? scratch.get() : data.data);
+  options.setRoot(root);
+  options.setReduceFunction(combine);
+  options.setTag(mesh_->next_tag());
+  gloo::reduce(options);
 }
 
 // The parts of a buffer, in bytes, by member.
@@ -222,58 +200,56 @@ void exchange(Mesh& mesh, const Parts& send, const Parts& receive) {
   }
 }
 
-int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
-               const std::size_t* counts, lockstep_engine_error* error) {
-  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
-    if (output->count == 0) return;
-    const Parts parts(*output, counts, mesh->size);
-    std::byte* const own = parts.of(mesh->rank);
-    const std::size_t own_bytes = parts.bytes[static_cast<std::size_t>(mesh->rank)];
-    const bool is_in_place = input->count == 0 || input->data == own;
-    std::byte* const mine = is_in_place ? own : static_cast<std::byte*>(input->data);
-    // For two members Gloo's ring, which sends first too, would need the same messages.
-    if (mesh->size == 2) return exchange(*mesh, {mine, own_bytes, mesh->size}, parts);
-    gloo::AllgathervOptions options(mesh);
-    if (!is_in_place) options.setInput(mine, own_bytes);
-    options.setOutput<std::byte>(mesh->buffer(parts.data, parts.total), parts.bytes);
-    options.setTag(mesh->next_tag());
-    gloo::allgatherv(options);
-  });
+void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* counts) {
+  if (output.count == 0) return;
+  const Parts parts(output, counts, mesh_->size);
+  std::byte* const own = parts.of(mesh_->rank);
+  const std::size_t own_bytes = parts.bytes[static_cast<std::size_t>(mesh_->rank)];
+  const bool is_in_place = input.count == 0 || input.data == own;
+  std::byte* const mine = is_in_place ? own : static_cast<std::byte*>(input.data);
+  // For two members Gloo's ring, which sends first too, would need the same messages.
+  if (mesh_->size == 2) return exchange(*mesh_, {mine, own_bytes, mesh_->size}, parts);
+  gloo::AllgathervOptions options(mesh_);
+  if (!is_in_place) options.setInput(mine, own_bytes);
+  options.setOutput<std::byte>(mesh_->buffer(parts.data, parts.total), parts.bytes);
+  options.setTag(mesh_->next_tag());
+  gloo::allgatherv(options);
 }
 
-int reduce_scatter(void*, const lockstep_buffer*, const lockstep_buffer*, const std::size_t*,
-                   std::uint8_t, lockstep_engine_error* error) {
-  return fail(error, Fault::unsupported, "Gloo has no reduce_scatter with counts");
+void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* send_counts, const std::size_t* receive_counts) {
+  exchange(*mesh_, {input, send_counts, mesh_->size}, {output, receive_counts, mesh_->size});
 }
 
-int all_to_all(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
-               const std::size_t* send_counts, const std::size_t* receive_counts,
-               lockstep_engine_error* error) {
-  return run(communicator, error, [&](const std::shared_ptr<Mesh>& mesh) {
-    exchange(*mesh, {*input, send_counts, mesh->size}, {*output, receive_counts, mesh->size});
-  });
+int probe(char* text, std::size_t capacity, lockstep_engine_error*) {
+  const std::string version = std::to_string(GLOO_VERSION_MAJOR) + "." +
+                              std::to_string(GLOO_VERSION_MINOR) + "." +
+                              std::to_string(GLOO_VERSION_PATCH);
+  copy_text(text, capacity, version);
+  return 0;
 }
 
-constexpr lockstep_engine engine = {
-    .struct_bytes = sizeof(lockstep_engine),
-    .abi = LOCKSTEP_ENGINE_ABI,
+int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
+  switch (static_cast<Operation>(operation)) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return combine_for(dtype, reduce_op) != nullptr;
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::all_to_all:
+      return bytes_of_element(dtype) != 0;
+    default:
+      return 0;
+  }
+}
+
+constexpr lockstep_engine engine = engine_of<Communicator>({
     .name = "gloo",
-    .devices = 1,  // CPU.
     .flags = LOCKSTEP_ENGINE_SWAPS,
     .probe = probe,
-    .identify = nullptr,
-    .tell_all = nullptr,
     .supports = supports,
-    .create = create,
-    .destroy = destroy,
-    .cancel = cancel,
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
-};
+});
 
 }  // namespace
 }  // namespace lockstep::plugin

@@ -1,23 +1,58 @@
-// Gloo's connections between all members of a communicator, through one address of this host.
+// Gloo's connections between all members of a communicator, and the thread that serves them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/comm/engine/gloo/loop_thread.h"
 
 namespace lockstep::plugin {
 
+// The thread with which Gloo reads and writes the connections of a device.
+//
+// A sender wakes this thread, which then spins until the sender releases the connection. On a rank
+// with one CPU it would spin for its whole time slice: 4 ms per message of 64 KB. So it has the
+// policy SCHED_BATCH, and does not preempt the thread that wakes it.
+//
+// But then it does not preempt a computing thread either, and waits for the end of that slice:
+// about 4 ms each time. A caller that only waits holds no connection, so it lets this thread
+// preempt.
+class LoopThread {
+ public:
+  LoopThread() = default;
+
+  // Finds the one thread that `start` starts. The thread keeps its policy if it is not found, or if
+  // the calling thread's policy is not SCHED_OTHER.
+  static LoopThread started_by(const std::function<void()>& start);
+
+  // Lets the thread preempt while this object lives; one at a time.
+  class Preempting {
+   public:
+    explicit Preempting(const LoopThread& thread);
+    ~Preempting();
+    Preempting(const Preempting&) = delete;
+    Preempting& operator=(const Preempting&) = delete;
+
+   private:
+    const pid_t id_;
+  };
+
+ private:
+  pid_t id_ = 0;  // A thread with SCHED_BATCH; 0 without one.
+};
+
+// The connections, through one address of this host.
 // Thread safety: one thread at a time, except give_up().
 class Mesh final : public gloo::rendezvous::Context {
  public:

@@ -4,9 +4,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "lockstep/comm/engine/mpi/pieces.h"
+#include "lockstep/comm/engine/mpi/library.h"
 #include "lockstep/comm/engine/mpi/types.h"
-#include "lockstep/comm/engine/mpi/world.h"
 #include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::mpi {
@@ -92,16 +91,6 @@ void reduce_elements(std::byte* data, std::size_t bytes, std::size_t element, Re
 }
 
 }  // namespace
-
-void Messages::wait() {
-  std::vector<MPI_Status> statuses(requests_.size());
-  const int result =
-      MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses.data());
-  if (result == MPI_ERR_IN_STATUS)
-    for (const MPI_Status& status : statuses)
-      if (status.MPI_ERROR != MPI_ERR_PENDING) check(status.MPI_ERROR, "MPI_Waitall");
-  check(result, "MPI_Waitall");
-}
 
 Communicator::Communicator(const lockstep_engine_config& config) : comm_(make(config)) {
   rank_ = rank_in(comm_);

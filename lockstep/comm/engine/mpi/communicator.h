@@ -4,7 +4,7 @@
 // takes several calls, which all ranks cut alike.
 //
 // MPI waits without a deadline and cannot be interrupted. So config.timeout_ms has no meaning here,
-// and the engine has no cancel().
+// and there is no cancel().
 //
 // Thread safety: one thread at a time; distinct communicators are independent.
 // Errors: plugin::Failed; the communicator is unusable afterwards.
@@ -17,6 +17,7 @@
 
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/engine/mpi/library.h"
+#include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::mpi {
 
@@ -33,12 +34,18 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Records that a call has failed.
-  void give_up() { is_whole_ = false; }
-
-  // Called after a call that moves more than plugin::sent_at_once: waits until all its data have
-  // arrived.
-  void settle();
+  // Runs `act`, a collective that moves `bytes` in total. After one of more than
+  // plugin::sent_at_once, waits until all its data have arrived. Notes a failure.
+  template <class Act>
+  void run(std::size_t bytes, Act act) {
+    try {
+      act();
+      if (bytes > plugin::sent_at_once) settle();
+    } catch (...) {
+      is_whole_ = false;
+      throw;
+    }
+  }
 
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, int root);
@@ -51,6 +58,8 @@ class Communicator {
                   const std::size_t* send_counts, const std::size_t* receive_counts);
 
  private:
+  void settle();
+
   Unfinished unfinished_;  // First member: it also counts communicators whose constructor throws.
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;

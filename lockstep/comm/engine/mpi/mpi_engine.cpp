@@ -11,16 +11,13 @@
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/engine/mpi/communicator.h"
 #include "lockstep/comm/engine/mpi/library.h"
-#include "lockstep/comm/engine/mpi/pieces.h"
 #include "lockstep/comm/engine/mpi/types.h"
-#include "lockstep/comm/engine/mpi/world.h"
 #include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::mpi {
 namespace {
 
 using Error = lockstep_engine_error;
-using Data = lockstep_buffer;
 
 int probe(char* text, std::size_t capacity, Error* error) {
   return plugin::guarded(error, [&] { plugin::copy_text(text, capacity, version()); });
@@ -65,79 +62,13 @@ int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op)
   }
 }
 
-int create(const lockstep_engine_config* config, void** communicator, Error* error) {
-  return plugin::guarded(error, [&] { *communicator = new Communicator(*config); });
-}
-
-void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
-
-// Runs act(communicator); a failure gives up the communicator. `bytes` is the total that it moves,
-// equal on all ranks.
-template <class Act>
-int on(void* communicator, std::size_t bytes, Error* error, Act act) {
-  auto& self = *static_cast<Communicator*>(communicator);
-  const int result = plugin::guarded(error, [&] {
-    act(self);
-    if (bytes > plugin::sent_at_once) self.settle();
-  });
-  if (result != 0) self.give_up();
-  return result;
-}
-
-int all_reduce(void* communicator, const Data* data, std::uint8_t reduce_op, Error* error) {
-  return on(communicator, plugin::bytes_of(*data), error,
-            [&](Communicator& c) { c.all_reduce(*data, reduce_op); });
-}
-
-int broadcast(void* communicator, const Data* data, std::int32_t root, Error* error) {
-  return on(communicator, plugin::bytes_of(*data), error,
-            [&](Communicator& c) { c.broadcast(*data, root); });
-}
-
-int reduce(void* communicator, const Data* data, std::int32_t root, std::uint8_t reduce_op,
-           Error* error) {
-  return on(communicator, plugin::bytes_of(*data), error,
-            [&](Communicator& c) { c.reduce(*data, root, reduce_op); });
-}
-
-int all_gather(void* communicator, const Data* input, const Data* output, const std::size_t* counts,
-               Error* error) {
-  return on(communicator, plugin::bytes_of(*output), error,
-            [&](Communicator& c) { c.all_gather(*input, *output, counts); });
-}
-
-int reduce_scatter(void* communicator, const Data* input, const Data* output,
-                   const std::size_t* counts, std::uint8_t reduce_op, Error* error) {
-  return on(communicator, plugin::bytes_of(*input), error,
-            [&](Communicator& c) { c.reduce_scatter(*input, *output, counts, reduce_op); });
-}
-
-int all_to_all(void* communicator, const Data* input, const Data* output,
-               const std::size_t* send_counts, const std::size_t* receive_counts, Error* error) {
-  return on(communicator, plugin::of_any_size, error,
-            [&](Communicator& c) { c.all_to_all(*input, *output, send_counts, receive_counts); });
-}
-
-constexpr lockstep_engine engine{
-    .struct_bytes = sizeof(lockstep_engine),
-    .abi = LOCKSTEP_ENGINE_ABI,
+constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "mpi",
-    .devices = 1u << static_cast<unsigned>(DeviceKind::cpu),
-    .flags = 0,
     .probe = probe,
     .identify = identify,
     .tell_all = tell_all,
     .supports = supports,
-    .create = create,
-    .destroy = destroy,
-    .cancel = nullptr,  // MPI has no cancellation.
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
-};
+});
 
 }  // namespace
 }  // namespace lockstep::mpi

@@ -107,4 +107,14 @@ MPI_Op op_of(DType dtype, ReduceOp op) {
   return MPI_OP_NULL;
 }
 
+void Messages::wait() {
+  std::vector<MPI_Status> statuses(requests_.size());
+  const int result =
+      MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses.data());
+  if (result == MPI_ERR_IN_STATUS)
+    for (const MPI_Status& status : statuses)
+      if (status.MPI_ERROR != MPI_ERR_PENDING) check(status.MPI_ERROR, "MPI_Waitall");
+  check(result, "MPI_Waitall");
+}
+
 }  // namespace lockstep::mpi

@@ -1,13 +1,23 @@
-// MPI's types and operations for DType and ReduceOp, where both mean the same.
+// A buffer in MPI's terms: types, reductions, and pieces that fit one call.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/core/reduce_op.h"
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/mpi/library.h"
 
+// Bytes. Tests set a small value.
+#ifndef LOCKSTEP_MPI_LARGEST_CALL
+#define LOCKSTEP_MPI_LARGEST_CALL (std::size_t{1} << 30)
+#endif
+
 namespace lockstep::mpi {
+
+// --- Types and reductions, where both mean the same ----------------------------------------------
 
 // Returns MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not have.
 MPI_Datatype type_of(DType dtype);
@@ -16,5 +26,54 @@ MPI_Datatype type_of(DType dtype);
 // from Lockstep's: averages; types that MPI does not have; min and max of floating-point numbers,
 // which may lose a NaN; sums of 8- and 16-bit integers, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
+
+// --- Pieces --------------------------------------------------------------------------------------
+
+// Well below INT_MAX, because libraries multiply counts by sizes. Large enough that only the
+// network limits the speed.
+constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
+
+// Calls act(begin, elements) for each piece of `bytes` bytes, whose elements have `element` bytes.
+template <class Act>
+void in_pieces(std::byte* data, std::size_t bytes, std::size_t element, Act act) {
+  const std::size_t most = largest_call / element * element;
+  for (std::size_t begin = 0; begin < bytes; begin += most)
+    act(data + begin, static_cast<int>(std::min(most, bytes - begin) / element));
+}
+
+// The parts of a buffer, by rank, contiguous.
+struct Parts {
+  std::vector<std::size_t> begins;  // Bytes, like sizes.
+  std::vector<std::size_t> sizes;
+  std::size_t total = 0;
+
+  Parts(const std::size_t* counts, int ranks, std::size_t element) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      begins.push_back(total);
+      sizes.push_back(counts[rank] * element);
+      total += sizes.back();
+    }
+  }
+
+  bool are_equal() const { return std::equal(sizes.begin() + 1, sizes.end(), sizes.begin()); }
+};
+
+// Converts to MPI's counts, in units of `unit` bytes; for a total of at most largest_call.
+inline std::vector<int> as_ints(const std::vector<std::size_t>& bytes, std::size_t unit = 1) {
+  std::vector<int> all;
+  all.reserve(bytes.size());
+  for (const std::size_t each : bytes) all.push_back(static_cast<int>(each / unit));
+  return all;
+}
+
+// Messages that run at the same time.
+class Messages {
+ public:
+  void add(MPI_Request request) { requests_.push_back(request); }
+  void wait();
+
+ private:
+  std::vector<MPI_Request> requests_;
+};
 
 }  // namespace lockstep::mpi

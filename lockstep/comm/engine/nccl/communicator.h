@@ -20,11 +20,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "lockstep/comm/engine/engine_abi.h"
 
 namespace lockstep::plugin {
+
+// A reduction in NCCL's terms.
+struct Reduction {
+  ncclDataType_t type;
+  ncclRedOp_t op;
+};
+
+// Returns nothing for bitwise operations and 16-bit integers, which NCCL lacks. A bool is a byte:
+// "or" is the maximum, "and" the minimum.
+std::optional<Reduction> reduction_of(std::uint8_t dtype, std::uint8_t reduce_op);
 
 class Communicator {
  public:

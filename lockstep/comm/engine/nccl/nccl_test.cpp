@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/dtype.h"
-#include "lockstep/comm/engine/cuda_unsupported.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/reduce/reduce.h"
 

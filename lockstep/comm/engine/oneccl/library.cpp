@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/oneccl/library.h"
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -45,6 +46,13 @@ void make_first_communicator() {
   static_cast<void>(first);
 }
 
+sigset_t sigpipe() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  return set;
+}
+
 }  // namespace
 
 void start_library(const lockstep_engine_config& config) {
@@ -79,17 +87,6 @@ Progress& progress() {
   return *progress;
 }
 
-namespace {
-
-sigset_t sigpipe() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGPIPE);
-  return set;
-}
-
-}  // namespace
-
 WithoutSigpipe::WithoutSigpipe() {
   const sigset_t set = sigpipe();
   pthread_sigmask(SIG_BLOCK, &set, &before_);
@@ -104,3 +101,27 @@ WithoutSigpipe::~WithoutSigpipe() {
 }
 
 }  // namespace lockstep::plugin
+
+// Replaces what oneCCL's archive takes from Intel's compiler runtime and tracer, which are absent.
+// The tracer's functions are these pointers; null means "none".
+
+extern "C" {
+
+void* _intel_fast_memcpy(void* to, const void* from, std::size_t bytes) {
+  return std::memcpy(to, from, bytes);
+}
+
+void* _intel_fast_memset(void* to, int value, std::size_t bytes) {
+  return std::memset(to, value, bytes);
+}
+
+void* __itt_domain_create_ptr__3_0 = nullptr;
+void* __itt_event_create_ptr__3_0 = nullptr;
+void* __itt_event_end_ptr__3_0 = nullptr;
+void* __itt_event_start_ptr__3_0 = nullptr;
+void* __itt_metadata_add_ptr__3_0 = nullptr;
+void* __itt_string_handle_create_ptr__3_0 = nullptr;
+void* __itt_task_begin_ptr__3_0 = nullptr;
+void* __itt_task_end_ptr__3_0 = nullptr;
+void* __itt_thread_set_name_ptr__3_0 = nullptr;
+}

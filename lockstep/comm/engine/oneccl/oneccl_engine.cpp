@@ -19,14 +19,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-struct Communicator {
-  std::chrono::milliseconds timeout;
-  ccl::shared_ptr_class<ccl::kvs> kvs;
-  std::optional<ccl::communicator> ccl;
-  std::atomic<bool> is_cancelled = false;
-  std::int32_t arrivals = 0;  // Dummy data of await_all().
-};
-
 // --- Types and operations with the core's results -----------------------------------------------
 
 // Leaves out bool, and float16 and bfloat16, whose sums the core rounds once.
@@ -88,7 +80,7 @@ void require_combines(const lockstep_buffer& data, std::uint8_t reduce_op) {
   }
 }
 
-// --- Calls --------------------------------------------------------------------------------------
+// --- Waiting ------------------------------------------------------------------------------------
 
 // Spins for the time of a short call, then yields the core.
 class Patience {
@@ -112,84 +104,6 @@ bool has_come(ccl::event& event) {
   } catch (...) {
     progress().give_up();
     throw;
-  }
-}
-
-// Polls until `event` is complete. Throws Failed when the call was given up.
-void complete(const Communicator& self, ccl::event& event) {
-  const auto deadline = steady_clock::now() + self.timeout;
-  for (Patience patience;; patience.pause()) {
-    const auto lock = progress().enter();
-    if (has_come(event)) return;
-    if (self.is_cancelled) {
-      progress().give_up();
-      throw Failed{Fault::aborted, "cancelled"};
-    }
-    if (steady_clock::now() > deadline) {
-      progress().give_up();
-      throw Failed{Fault::timeout, "not complete after " + std::to_string(self.timeout.count()) +
-                                       " ms; a member is slow or gone"};
-    }
-  }
-}
-
-// Begins an operation that returns an event, and completes it.
-template <class Begin>
-void complete_all_of(const Communicator& self, Begin begin) {
-  // oneCCL's destructor waits for an event that is not complete, so such an event is never freed.
-  auto event = std::make_unique<std::optional<ccl::event>>();
-  try {
-    {
-      const auto lock = progress().enter();
-      event->emplace(begin(*self.ccl));
-    }
-    complete(self, **event);
-  } catch (...) {
-    static_cast<void>(event.release());
-    throw;
-  }
-}
-
-// A barrier. oneCCL's own blocks within the call that begins it, and so blocks other threads'
-// calls.
-void await_all(Communicator& self) {
-  complete_all_of(self, [&](const ccl::communicator& ccl) {
-    return ccl::allreduce(&self.arrivals, &self.arrivals, 1, ccl::datatype::int32,
-                          ccl::reduction::max, ccl);
-  });
-}
-
-// Runs one collective; `begin(communicator)` returns its event. `bytes` is the total that it moves,
-// equal on all members.
-template <class Begin>
-int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Begin begin) noexcept {
-  auto& self = *static_cast<Communicator*>(communicator);
-  return guarded(error, [&] {
-    complete_all_of(self, begin);
-    if (bytes > sent_at_once) await_all(self);
-  });
-}
-
-int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
-  return guarded(error, [&] {
-    const ccl::library_version version = ccl::get_library_version();
-    copy_text(text, capacity,
-              std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
-                  std::to_string(version.update));
-  });
-}
-
-int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-  switch (static_cast<Operation>(operation)) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-      return combines(dtype, reduce_op);
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::all_to_all:
-      return bytes_of_element(dtype) != 0;
-    default:
-      return 0;
   }
 }
 
@@ -247,52 +161,119 @@ ccl::shared_ptr_class<ccl::kvs> make_kvs(const lockstep_engine_config& config) {
   return ccl::create_kvs(address);
 }
 
-int create(const lockstep_engine_config* config, void** communicator,
-           lockstep_engine_error* error) {
-  return guarded(error, [&] {
-    const std::chrono::milliseconds timeout(config->timeout_ms);
-    const WithoutSigpipe quiet;
-    const auto turn = take_turn(timeout);
-    meet(*config);
-    start_library(*config);
-    auto made = std::make_unique<Communicator>();
-    made->timeout = std::chrono::milliseconds(config->call_timeout_ms);
-    made->kvs = make_kvs(*config);
-    made->ccl.emplace(ccl::create_communicator(config->size, config->rank, made->kvs));
-    *communicator = made.release();
+// --- The communicator ---------------------------------------------------------------------------
+
+class Communicator {
+ public:
+  // Collective. Blocking, for `timeout_ms` at most.
+  explicit Communicator(const lockstep_engine_config& config);
+
+  void cancel() { is_cancelled_ = true; }
+
+  template <class Act>
+  void run(std::size_t bytes, Act act) {
+    act();
+    if (bytes > sent_at_once) await_all();
+  }
+
+  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
+  void broadcast(const lockstep_buffer& data, std::int32_t root);
+  void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
+  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* counts);
+  void reduce_scatter(const lockstep_buffer&, const lockstep_buffer&, const std::size_t*,
+                      std::uint8_t) {
+    throw Failed{Fault::unsupported, "oneCCL has no reduce_scatter with counts"};
+  }
+  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* send_counts, const std::size_t* receive_counts);
+
+ private:
+  template <class Begin>
+  void complete(Begin begin);
+  void poll(ccl::event& event) const;
+  void await_all();
+
+  const std::chrono::milliseconds timeout_;
+  ccl::shared_ptr_class<ccl::kvs> kvs_;
+  std::optional<ccl::communicator> ccl_;
+  std::atomic<bool> is_cancelled_ = false;
+  std::int32_t arrivals_ = 0;  // Dummy data of await_all().
+};
+
+Communicator::Communicator(const lockstep_engine_config& config)
+    : timeout_(config.call_timeout_ms) {
+  const WithoutSigpipe quiet;
+  const auto turn = take_turn(std::chrono::milliseconds(config.timeout_ms));
+  meet(config);
+  start_library(config);
+  kvs_ = make_kvs(config);
+  ccl_.emplace(ccl::create_communicator(config.size, config.rank, kvs_));
+}
+
+// Polls until `event` is complete. Throws Failed when the call was given up.
+void Communicator::poll(ccl::event& event) const {
+  const auto deadline = steady_clock::now() + timeout_;
+  for (Patience patience;; patience.pause()) {
+    const auto lock = progress().enter();
+    if (has_come(event)) return;
+    if (is_cancelled_) {
+      progress().give_up();
+      throw Failed{Fault::aborted, "cancelled"};
+    }
+    if (steady_clock::now() > deadline) {
+      progress().give_up();
+      throw Failed{Fault::timeout, "not complete after " + std::to_string(timeout_.count()) +
+                                       " ms; a member is slow or gone"};
+    }
+  }
+}
+
+// Begins an operation that returns an event, begin(communicator), and completes it.
+template <class Begin>
+void Communicator::complete(Begin begin) {
+  // oneCCL's destructor waits for an event that is not complete, so such an event is never freed.
+  auto event = std::make_unique<std::optional<ccl::event>>();
+  try {
+    {
+      const auto lock = progress().enter();
+      event->emplace(begin(*ccl_));
+    }
+    poll(**event);
+  } catch (...) {
+    static_cast<void>(event.release());
+    throw;
+  }
+}
+
+// A barrier. oneCCL's own blocks within the call that begins it, and so blocks other threads'
+// calls.
+void Communicator::await_all() {
+  complete([&](const ccl::communicator& ccl) {
+    return ccl::allreduce(&arrivals_, &arrivals_, 1, ccl::datatype::int32, ccl::reduction::max,
+                          ccl);
   });
 }
 
-// Keeps the communicator. To end one, oneCCL asks the service at which its ranks met, and ends the
-// process if that is gone. It is gone when rank 0 was a little faster.
-void destroy(void*) {}
-
-void cancel(void* communicator) { static_cast<Communicator*>(communicator)->is_cancelled = true; }
-
-// --- Collectives --------------------------------------------------------------------------------
-
-int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t reduce_op,
-               lockstep_engine_error* error) {
-  return run(communicator, bytes_of(*data), error, [&](const ccl::communicator& ccl) {
-    require_combines(*data, reduce_op);
-    return ccl::allreduce(data->data, data->data, data->count, *number_of(data->dtype),
-                          *reduction_of(data->dtype, reduce_op), ccl);
+void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
+  complete([&](const ccl::communicator& ccl) {
+    require_combines(data, reduce_op);
+    return ccl::allreduce(data.data, data.data, data.count, *number_of(data.dtype),
+                          *reduction_of(data.dtype, reduce_op), ccl);
   });
 }
 
-int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root,
-              lockstep_engine_error* error) {
-  return run(communicator, bytes_of(*data), error, [&](const ccl::communicator& ccl) {
-    return ccl::broadcast(data->data, bytes_of(*data), ccl::datatype::uint8, root, ccl);
+void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {
+  complete([&](const ccl::communicator& ccl) {
+    return ccl::broadcast(data.data, bytes_of(data), ccl::datatype::uint8, root, ccl);
   });
 }
 
-int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
-           std::uint8_t reduce_op, lockstep_engine_error* error) {
-  return run(communicator, bytes_of(*data), error, [&](const ccl::communicator& ccl) {
-    require_combines(*data, reduce_op);
-    return ccl::reduce(data->data, data->data, data->count, *number_of(data->dtype),
-                       *reduction_of(data->dtype, reduce_op), root, ccl);
+void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op) {
+  complete([&](const ccl::communicator& ccl) {
+    require_combines(data, reduce_op);
+    return ccl::reduce(data.data, data.data, data.count, *number_of(data.dtype),
+                       *reduction_of(data.dtype, reduce_op), root, ccl);
   });
 }
 
@@ -302,54 +283,64 @@ std::vector<std::size_t> in_bytes(const std::size_t* counts, int size, std::uint
   return bytes;
 }
 
-int all_gather(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
-               const std::size_t* counts, lockstep_engine_error* error) {
-  return run(communicator, bytes_of(*output), error, [&](const ccl::communicator& ccl) {
-    const auto bytes = in_bytes(counts, ccl.size(), output->dtype);
-    auto* parts = static_cast<char*>(output->data);
+void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* counts) {
+  complete([&](const ccl::communicator& ccl) {
+    const auto bytes = in_bytes(counts, ccl.size(), output.dtype);
+    auto* parts = static_cast<char*>(output.data);
     // When nothing is sent, the input may be anywhere; oneCCL refuses places within the output.
-    const void* own = input->count != 0
-                          ? input->data
+    const void* own = input.count != 0
+                          ? input.data
                           : std::accumulate(bytes.begin(), bytes.begin() + ccl.rank(), parts);
-    return ccl::allgatherv(own, bytes_of(*input), parts, bytes, ccl::datatype::uint8, ccl);
+    return ccl::allgatherv(own, bytes_of(input), parts, bytes, ccl::datatype::uint8, ccl);
   });
 }
 
-int reduce_scatter(void*, const lockstep_buffer*, const lockstep_buffer*, const std::size_t*,
-                   std::uint8_t, lockstep_engine_error* error) {
-  return fail(error, Fault::unsupported, "oneCCL has no reduce_scatter with counts");
-}
-
-int all_to_all(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
-               const std::size_t* send_counts, const std::size_t* receive_counts,
-               lockstep_engine_error* error) {
-  return run(communicator, of_any_size, error, [&](const ccl::communicator& ccl) {
-    return ccl::alltoallv(input->data, in_bytes(send_counts, ccl.size(), input->dtype),
-                          output->data, in_bytes(receive_counts, ccl.size(), output->dtype),
-                          ccl::datatype::uint8, ccl);
+void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                              const std::size_t* send_counts, const std::size_t* receive_counts) {
+  complete([&](const ccl::communicator& ccl) {
+    return ccl::alltoallv(input.data, in_bytes(send_counts, ccl.size(), input.dtype), output.data,
+                          in_bytes(receive_counts, ccl.size(), output.dtype), ccl::datatype::uint8,
+                          ccl);
   });
 }
 
-constexpr lockstep_engine engine = {
-    .struct_bytes = sizeof(lockstep_engine),
-    .abi = LOCKSTEP_ENGINE_ABI,
+// --- The engine ---------------------------------------------------------------------------------
+
+int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
+  return guarded(error, [&] {
+    const ccl::library_version version = ccl::get_library_version();
+    copy_text(text, capacity,
+              std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
+                  std::to_string(version.update));
+  });
+}
+
+int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
+  switch (static_cast<Operation>(operation)) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return combines(dtype, reduce_op);
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::all_to_all:
+      return bytes_of_element(dtype) != 0;
+    default:
+      return 0;
+  }
+}
+
+// Keeps the communicator. To end one, oneCCL asks the service at which its ranks met, and ends the
+// process if that is gone. It is gone when rank 0 was a little faster.
+void destroy(void*) {}
+
+constexpr lockstep_engine engine = engine_of<Communicator>({
     .name = "oneccl",
-    .devices = 1,  // CPU.
     .flags = LOCKSTEP_ENGINE_ORDERED | LOCKSTEP_ENGINE_MAY_STAY,
     .probe = probe,
-    .identify = nullptr,
-    .tell_all = nullptr,
     .supports = supports,
-    .create = create,
     .destroy = destroy,
-    .cancel = cancel,
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
-};
+});
 
 }  // namespace
 }  // namespace lockstep::plugin

@@ -1,0 +1,45 @@
+// The CUDA devices of this process, and the rendezvous in which members of a communicator compare
+// theirs.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <string>
+
+#include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/comm/engine/plugin.h"
+
+namespace lockstep::plugin {
+
+// Throws Failed(system) with `what` for any status but success.
+void check_cuda(cudaError_t status, const char* what);
+
+// Throws Failed(unsupported) when there is no device here, and says what is missing: a driver, a
+// newer driver, or a device. NCCL itself only notices when it communicates.
+void require_device();
+
+// Returns the bus id of a device here, such as "0000:1b:00.0".
+std::string pci_bus_id(int device);
+
+// Makes `device` this thread's device while it lives, then restores the former one.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = -1;  // -1 when nothing must be restored.
+};
+
+// Rendezvous of a communicator's members: rank 0 makes NCCL's id, and all read it from the job's
+// store.
+// Blocking: until rank 0 has heard from all. Errors: the store's; misuse, on all ranks, when two of
+// them use one device. NCCL would hang then, or only print a warning on stderr.
+ncclUniqueId meet(const lockstep_engine_config& config);
+
+}  // namespace lockstep::plugin

@@ -1,0 +1,51 @@
+// Implements the engine ABI with NCCL, for CUDA buffers.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <nccl.h>
+
+#include <string>
+
+#include "lockstep/comm/engine/nccl/communicator.h"
+#include "lockstep/comm/engine/nccl/devices.h"
+
+namespace lockstep::plugin {
+namespace {
+
+int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
+  return guarded(error, [&] {
+    require_device();
+    int version = 0;
+    if (const ncclResult_t told = ncclGetVersion(&version); told != ncclSuccess)
+      throw Failed{Fault::unsupported, std::string("ncclGetVersion: ") + ncclGetErrorString(told)};
+    copy_text(text, capacity,
+              "NCCL " + std::to_string(version / 10000) + '.' +
+                  std::to_string(version % 10000 / 100) + '.' + std::to_string(version % 100));
+  });
+}
+
+int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
+  switch (static_cast<Operation>(operation)) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return reduction_of(dtype, reduce_op).has_value();
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::all_to_all:
+      return bytes_of_element(dtype) != 0;
+    default:
+      return 0;
+  }
+}
+
+constexpr lockstep_engine engine = engine_of<Communicator>({
+    .name = "nccl",
+    .device = DeviceKind::cuda,
+    .probe = probe,
+    .supports = supports,
+});
+
+}  // namespace
+}  // namespace lockstep::plugin
+
+const lockstep_engine* lockstep_engine_v1(void) { return &lockstep::plugin::engine; }

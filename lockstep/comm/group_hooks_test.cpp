@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/group_hooks.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/comm/group_state.h"
+#include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/shm/thread_peers.h"
+#include "tests/fault_of.h"
+
+namespace lockstep::group_hooks_test {
+namespace {
+
+// The one rank of a group, and its state as peers see it.
+struct Alone {
+  std::shared_ptr<ThreadPeers> peers =
+      std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0);
+  ProcessGroup group = make(peers);
+
+  std::uint64_t step() const { return peers->activity(0).step; }
+
+  static ProcessGroup make(const std::shared_ptr<ThreadPeers>& peers) {
+    ProcessGroup::State::Parts parts;
+    parts.name = "world";
+    parts.activity = {peers, &peers->activity(0)};
+    parts.backend = std::make_unique<ShmBackend>(peers, "world", std::chrono::minutes(1));
+    return GroupAccess::make(std::move(parts));
+  }
+};
+
+TEST(Steps, WhatTheProgramSaysShows) {
+  const Alone rank;
+  EXPECT_EQ(rank.step(), 0U);
+  rank.group.set_step(1200);
+  EXPECT_EQ(rank.step(), 1200U);
+  rank.group.split(0).set_step(1201);
+  EXPECT_EQ(rank.step(), 1201U);
+}
+
+TEST(Steps, AreCountedForAProgramThatSaysNothing) {
+  const Alone rank;
+  count_step(rank.group);
+  count_step(rank.group.split(0));
+  EXPECT_EQ(rank.step(), 2U);
+}
+
+TEST(Steps, AreNotCountedOnceTheProgramHasSaidSomethingOnAnyGroup) {
+  const Alone rank;
+  const ProcessGroup part = rank.group.split(0);
+  count_step(rank.group);
+  part.set_step(40);
+  count_step(rank.group);
+  count_step(part);
+  EXPECT_EQ(rank.step(), 40U);
+}
+
+TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
+  Alone rank;
+  destroy_process_group(rank.group);
+  EXPECT_EQ(test::fault_of([&] { rank.group.set_step(1); }), Fault::misuse);
+  EXPECT_EQ(test::fault_of([&] { count_step(rank.group); }), Fault::misuse);
+}
+
+}  // namespace
+}  // namespace lockstep::group_hooks_test

@@ -1,0 +1,48 @@
+// Failures that name ranks which the job does not have, as another process may say.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/failure_news.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+
+namespace lockstep::failure_news_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int no_rank = 2'000'000'000;
+
+// This process as the only rank of a job.
+std::shared_ptr<HostSession> session_of_one() {
+  return std::make_shared<HostSession>(
+      HostMeeting{.identity = "a job of one", .opens = true, .is_alone = true}, in(10s));
+}
+
+TEST(GroupBreak, IsToldOfRanksThatTheJobHas) {
+  const auto session = session_of_one();
+  tell_of_break(
+      *session, nullptr,
+      {.rank = no_rank, .detected_by = 0, .fault = Fault::timeout, .ranks = {0, no_rank}});
+  const auto noted = session->page().latest_break(Fault::timeout);
+  ASSERT_TRUE(noted);
+  EXPECT_EQ(noted->ranks, std::vector<int>{0});
+  EXPECT_EQ(noted->rank, 0);
+  EXPECT_EQ(noted->pid, ::getpid());
+  session->finish();
+}
+
+TEST(FailureNews, OfARankThatTheJobDoesNotHaveIsNotTold) {
+  const auto session = session_of_one();
+  Lines lines({.member = {.job_id = "job", .rank = 0, .world_size = 1}});
+  session->page().report({.rank = no_rank, .detected_by = 0});
+  const FailureNews news(session, lines, {true});
+  std::this_thread::sleep_for(200ms);  // It looks every 20 ms.
+  session->finish();
+}
+
+}  // namespace
+}  // namespace lockstep::failure_news_test

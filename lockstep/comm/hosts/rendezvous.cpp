@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/rendezvous.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/store/tcp_store.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds retry_pause{2};
+constexpr std::chrono::milliseconds time_to_come{2000};
+
+std::vector<int> absent(HostSession& session) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < session.size(); ++rank)
+    if (!session.page().told(rank, session.meeting())) ranks.push_back(rank);
+  return ranks;
+}
+
+std::string_view shown(const std::string& backend) {
+  return backend.empty() ? std::string_view("auto") : backend;
+}
+
+// Backends of one host that come to the same thing do not differ.
+bool same_backend(const std::string& one, const std::string& other) {
+  return one == other || (is_shared_memory(one) && is_shared_memory(other));
+}
+
+// In words, and the ranks that were told something else than the rest.
+struct Difference {
+  std::string text = {};
+  std::vector<int> ranks = {};
+};
+
+Difference difference(HostSession& session) {
+  Difference found;
+  const JobPage& page = session.page();
+  std::string sizes, backends;
+  std::string first;
+  int asked_first = -1;
+  for (int rank = 0; rank < page.slots(); ++rank) {
+    const auto told = page.told(rank, session.meeting());
+    if (!told) continue;
+    if (asked_first < 0) {
+      asked_first = rank;
+      first = told->backend;
+    }
+    const bool other_size = told->world_size != page.world_size();
+    const bool other_backend = !same_backend(told->backend, first);
+    if (other_size) sizes += fmt::format("rank {} was told of {} ranks, ", rank, told->world_size);
+    if (other_backend) backends += fmt::format(", rank {} for '{}'", rank, shown(told->backend));
+    if (other_size || other_backend) found.ranks.push_back(rank);
+  }
+  if (!sizes.empty())
+    found.text =
+        fmt::format("{}the launcher has started {} (WORLD_SIZE)", sizes, page.world_size());
+  else if (!backends.empty())
+    found.text =
+        fmt::format("rank {} asks for backend '{}'{}", asked_first, shown(first), backends);
+  return found;
+}
+
+using Json = nlohmann::json;
+
+// The growing pause between two reads of the store, which serves all ranks.
+class Pause {
+ public:
+  void operator()() {
+    std::this_thread::sleep_for(next_);
+    next_ = std::min(2 * next_, longest);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds longest{200};
+  std::chrono::milliseconds next_{5};
+};
+
+// Other ranks wait a little longer than rank 0, which then tells them who is missing.
+constexpr std::chrono::seconds time_for_news{2};
+
+// Returns a text that never occurred before.
+std::string something_new() { return std::string(make_job_token().text()); }
+
+// Agrees on a start. Rank 0 proposes one to the values that it finds, some of which may be of an
+// earlier start. A rank that finds its own value in the proposal accepts. When all ranks have
+// accepted, rank 0 begins the start. When a rank has changed its value since, rank 0 proposes a new
+// one.
+class StartRendezvous {
+ public:
+  StartRendezvous(Store& store, std::string prefix, int rank, int world_size)
+      : store_(store),
+        prefix_(std::move(prefix)),
+        rank_(static_cast<std::size_t>(rank)),
+        size_(static_cast<std::size_t>(world_size)),
+        mine_(something_new()) {}
+
+  std::string lead(Deadline deadline) {
+    for (;;) {
+      const std::vector<std::string> here = everybody(deadline);
+      std::string start = something_new();
+      propose(start, here);
+      if (all_accept(start, here, deadline)) {
+        store_.set(begun(start), "1");
+        return start;
+      }
+    }
+  }
+
+  std::string follow(Deadline deadline) {
+    store_.set(place(rank_), mine_);
+    std::string accepted;
+    for (Pause pause;; pause()) {
+      std::string start = proposed_to_me();
+      if (!start.empty() && start != accepted) store_.set(acceptance(start, rank_), "1");
+      accepted = start;
+      if (!start.empty() && store_.find(begun(start))) return start;
+      if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
+        throw Error(Fault::timeout,
+                    fmt::format("rank 0 did not come within {:.1f} s, or has ended", waited()));
+    }
+  }
+
+ private:
+  std::string place(std::size_t rank) const { return fmt::format("{}here/{}", prefix_, rank); }
+  std::string begun(const std::string& start) const { return prefix_ + "begun/" + start; }
+  std::string acceptance(const std::string& start, std::size_t rank) const {
+    return fmt::format("{}accepted/{}/{}", prefix_, start, rank);
+  }
+
+  double waited() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+
+  // Returns the latest value of every rank.
+  std::vector<std::string> everybody(Deadline deadline) {
+    std::vector<std::string> here{mine_};
+    std::vector<std::size_t> missing;
+    for (std::size_t rank = 1; rank < size_; ++rank) {
+      try {
+        here.push_back(store_.wait(place(rank), deadline));
+      } catch (const Error& error) {
+        if (error.fault() != Fault::timeout) throw;
+        here.emplace_back();
+        missing.push_back(rank);
+      }
+    }
+    if (!missing.empty()) give_up(here, missing);
+    return here;
+  }
+
+  void propose(const std::string& start, const std::vector<std::string>& here) {
+    store_.set(prefix_ + "proposed", Json{{"start", start}, {"here", here}}.dump());
+  }
+
+  [[noreturn]] void give_up(const std::vector<std::string>& here,
+                            const std::vector<std::size_t>& missing) {
+    const std::string why = fmt::format("of {} ranks, these did not come within {:.1f} s: {}",
+                                        size_, waited(), fmt::join(missing, ", "));
+    store_.set(prefix_ + "proposed", Json{{"why_not", why}, {"here", here}}.dump());
+    throw Error(Fault::timeout, why);
+  }
+
+  bool all_accept(const std::string& start, const std::vector<std::string>& here,
+                  Deadline deadline) {
+    for (Pause pause;; pause()) {
+      std::vector<std::size_t> missing;
+      for (std::size_t rank = 1; rank < size_; ++rank) {
+        if (store_.find(place(rank)) != here[rank]) return false;
+        if (!store_.find(acceptance(start, rank))) missing.push_back(rank);
+      }
+      if (missing.empty()) return true;
+      if (Clock::now() >= deadline) give_up(here, missing);
+    }
+  }
+
+  // Returns rank 0's proposed start if it contains this rank's value; else nothing.
+  std::string proposed_to_me() {
+    const std::optional<std::string> text = store_.find(prefix_ + "proposed");
+    if (!text) return {};
+    try {
+      const Json proposed = Json::parse(*text);
+      const Json& here = proposed.at("here");
+      if (here.size() != size_ || here.at(rank_) != mine_) return {};
+      if (proposed.contains("why_not"))
+        throw Error(Fault::timeout, proposed["why_not"].get<std::string>());
+      return proposed.at("start");
+    } catch (const Json::exception& error) {
+      throw Error(Fault::corrupt, fmt::format("what rank 0 said in the store under '{}': {}",
+                                              prefix_, error.what()));
+    }
+  }
+
+  Store& store_;
+  const std::string prefix_;
+  const std::size_t rank_;
+  const std::size_t size_;
+  const std::string mine_;  // This rank's own value.
+  const Clock::time_point began_ = Clock::now();
+};
+
+using Json = nlohmann::json;
+
+// Other ranks wait a little longer than rank 0, which then tells them who is missing.
+constexpr std::chrono::seconds time_for_cards{2};
+
+constexpr std::size_t longest_text = 4096;  // Bytes.
+
+Json to_json(const RankCard& card) {
+  return {{"rank", card.rank},       {"pid", card.pid},
+          {"host", card.host},       {"place", card.place},
+          {"address", card.address}, {"backend", card.backend},
+          {"engines", card.engines}, {"contradiction", card.contradiction}};
+}
+
+// Makes text safe to quote in messages.
+std::string clean(const std::string& text) { return clean_text(text, longest_text); }
+
+RankCard card_of(const Json& json) {
+  RankCard card;
+  json.at("rank").get_to(card.rank);
+  json.at("pid").get_to(card.pid);
+  card.host = clean(json.at("host"));
+  json.at("place").get_to(card.place);
+  json.at("address").get_to(card.address);
+  card.backend = clean(json.at("backend"));
+  for (const auto& [engine, why_not] : json.at("engines").items())
+    card.engines.emplace(clean(engine), clean(why_not));
+  card.contradiction = clean(json.value("contradiction", ""));
+  return card;
+}
+
+std::string key_of(const std::string& prefix, int rank) {
+  return fmt::format("{}rank/{}", prefix, rank);
+}
+
+// Stores this rank's card. Errors: misuse when another process has stored one as this rank.
+void put_down(Store& store, const std::string& prefix, const RankCard& mine) {
+  const std::string card = to_json(mine).dump();
+  const std::string there = store.compare_set(key_of(prefix, mine.rank), "", card);
+  if (there == card) return;
+  const RankCard other = card_of(Json::parse(there));
+  throw Error(Fault::misuse,
+              fmt::format("rank {} is taken already, by process {} on {}: two ranks have the same "
+                          "RANK, or the store is of an earlier start of the job",
+                          mine.rank, other.pid, other.host));
+}
+
+// Collects all ranks' cards, on rank 0.
+std::string gather_cards(Store& store, const std::string& prefix, int world_size,
+                         Deadline deadline) {
+  Json cards = Json::array();
+  std::string missing;
+  for (int rank = 0; rank < world_size; ++rank) {
+    try {
+      cards.push_back(Json::parse(store.wait(key_of(prefix, rank), deadline)));
+    } catch (const Error& error) {
+      if (error.fault() != Fault::timeout) throw;
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+    }
+  }
+  if (!missing.empty()) return Json{{"missing", missing}}.dump();
+  return Json{{"secret", std::string(make_job_token().text())}, {"cards", std::move(cards)}}.dump();
+}
+
+}  // namespace
+
+bool is_shared_memory(std::string_view backend) {
+  return backend.empty() || backend == "auto" || backend == "shm";
+}
+
+void require_agreement(HostSession& session) {
+  if (difference(session).ranks.empty()) return;
+  for (const Deadline late = in(time_to_come); !absent(session).empty() && Clock::now() < late;)
+    std::this_thread::sleep_for(retry_pause);
+  Difference found = difference(session);
+  throw Error(Fault::mismatch,
+              fmt::format("init_process_group on rank {}: {}", session.rank(), found.text),
+              std::move(found.ranks));
+}
+
+void await_agreement(HostSession& session, Deadline deadline) {
+  const auto begin = Clock::now();
+  for (;; std::this_thread::sleep_for(retry_pause)) {
+    require_agreement(session);
+    std::vector<int> missing = absent(session);
+    if (missing.empty()) return;
+    const auto context = fmt::format("init_process_group on rank {}", session.rank());
+    session.throw_if_peer_lost(context);
+    if (Clock::now() >= deadline)
+      throw Error(Fault::timeout,
+                  fmt::format("{}: {} did not come within {:.1f} s", context,
+                              name_of_ranks(missing), seconds_since(begin)),
+                  std::move(missing));
+  }
+}
+
+std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
+                           Deadline deadline) try {
+  StartRendezvous meeting(store, prefix, rank, world_size);
+  return rank == 0 ? meeting.lead(deadline) : meeting.follow(deadline);
+} catch (const Error& error) {
+  throw Error(error.fault(),
+              fmt::format("init_process_group on rank {}: {}", rank, bare_text(error)));
+}
+
+std::string this_place() {
+  char net[64] = {};
+  if (::readlink("/proc/self/ns/net", net, sizeof net - 1) < 0) net[0] = '\0';
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  in >> boot;
+  const char* told = std::getenv("LOCKSTEP_HOST_ID");
+  return fmt::format("{} {} {} {}", boot, net, ::getuid(), told == nullptr ? "" : told);
+}
+
+RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
+                       int world_size, Deadline deadline) {
+  const std::string all = prefix + "all";
+  try {
+    put_down(store, prefix, mine);
+    if (mine.rank == 0) store.set(all, gather_cards(store, prefix, world_size, deadline));
+    const bool waits = mine.rank != 0 && deadline != no_deadline;
+    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_cards : deadline));
+    if (said.contains("missing"))
+      throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
+                                              clean(said["missing"])));
+    RollCall roll{.secret = said.at("secret"), .cards = {}};
+    for (const Json& card : said.at("cards")) roll.cards.push_back(card_of(card));
+    if (roll.cards.size() != static_cast<std::size_t>(world_size))
+      throw Error(Fault::corrupt, fmt::format("the store has {} cards for {} ranks",
+                                              roll.cards.size(), world_size));
+    return roll;
+  } catch (const Json::exception& error) {
+    throw Error(Fault::corrupt,
+                fmt::format("what ranks said in the store under '{}': {}", prefix, error.what()));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+// The rendezvous of a job's ranks: whether the ranks of a host were told the same, which start of
+// the job this is, and the cards by which all ranks describe themselves.
+//
+// Agreement of one host's ranks goes through its job page, the rest through the job's store. Keys
+// in the store begin with `prefix`.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/time.h"
+#include "lockstep/job/host_session.h"
+#include "lockstep/job/store/store.h"
+
+namespace lockstep {
+
+// --- On one host ---------------------------------------------------------------------------------
+
+// Compares what the ranks of one host were told, before some wait for others that never come: how
+// many ranks there are, and which backend to use.
+// Errors: mismatch, naming the ranks and what each was told, when those that have come differ.
+// Blocking: never but before that Error, for 2 s at most, until all have come and can see it too.
+void require_agreement(HostSession& session);
+
+// As require_agreement(). Blocking: until all ranks have come. Errors: also timeout, naming those
+// that did not; peer_lost.
+void await_agreement(HostSession& session, Deadline deadline);
+
+// Whether ranks of one host that are told `backend` need nothing but its shared memory.
+bool is_shared_memory(std::string_view backend);
+
+// --- In the store --------------------------------------------------------------------------------
+
+// Identifies one start of a job, on a store that outlives the ranks of a start, as torchrun's does.
+// The store still has values of earlier starts. A launcher's count of restarts does not identify a
+// start: each of torchrun's agents has its own count, which does not include a change of hosts.
+// Collective: returns a name that all ranks of this start get, and no others ever had. Ranks of an
+// earlier start must have ended; their values do no harm.
+// Blocking: until all have come. Errors: timeout, on all ranks and with all missing ranks; corrupt;
+// the store's.
+std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
+                           Deadline deadline);
+
+// The card by which a rank describes itself to all others when a job begins.
+struct RankCard {
+  int rank = 0;
+  int pid = 0;
+  std::string host;     // For messages only.
+  std::string place;    // Ranks with equal places can share memory: this_place().
+  std::string address;  // Address of its Lines.
+  std::string backend;  // InitOptions::backend of this rank.
+  // Reason why each engine that the backend may use cannot run here; empty if it can.
+  std::map<std::string, std::string> engines;
+  std::string contradiction = {};  // A setting of this rank that contradicts its launcher; else
+                                   // empty.
+};
+
+// Returns a text that is equal on ranks that can share memory: the kernel's boot id, the network
+// namespace, whose abstract sockets they use, and the user. It includes LOCKSTEP_HOST_ID if set:
+// ranks with different values count as ranks of different hosts.
+std::string this_place();
+
+struct RollCall {
+  std::string secret;           // Made by rank 0; others cannot guess it.
+  std::vector<RankCard> cards;  // By rank.
+};
+
+// Collective: returns all ranks' cards. Blocking: until all ranks have come. Errors: timeout, on
+// all ranks and with all missing ranks; corrupt; the store's.
+RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
+                       int world_size, Deadline deadline);
+
+}  // namespace lockstep
