@@ -17,7 +17,7 @@
 #include "lockstep/comm/shm/ownership.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/placed_box.h"
-#include "lockstep/tensor/plain_values.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

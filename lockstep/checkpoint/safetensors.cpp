@@ -16,7 +16,7 @@
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_writer.h"
-#include "lockstep/tensor/tied_tensors.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 namespace {

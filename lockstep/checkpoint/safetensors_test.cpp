@@ -20,7 +20,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/named_tensors.h"
 #include "tests/ranks.h"
 
 namespace lockstep::safetensors_test {

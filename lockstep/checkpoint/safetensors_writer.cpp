@@ -8,7 +8,7 @@
 #include "lockstep/checkpoint/atomic_file.h"
 #include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_header.h"
-#include "lockstep/tensor/plain_values.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

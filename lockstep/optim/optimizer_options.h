@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/state_value.h"
+#include "lockstep/tensor/state_types.h"
 
 namespace lockstep {
 

@@ -19,7 +19,7 @@
 #include "lockstep/optim/shard.h"
 #include "lockstep/optim/shard_state.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/tensor/misfits.h"
+#include "lockstep/tensor/differences.h"
 
 namespace lockstep {
 namespace {

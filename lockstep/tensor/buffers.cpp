@@ -3,17 +3,42 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/device.h"
 
 namespace lockstep {
 namespace {
+
+// Marks `buffer`, which holds the elements of `tensor`, as memory of the tensor's device, ordered
+// in this thread's current stream. LibTorch does not reuse the memory before the work that is in
+// that stream by then is done.
+void set_device(Buffer& buffer, const at::Tensor& tensor) {
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  const c10::Stream stream = cuda.getStream(tensor.device());
+  cuda.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+  buffer.device = DeviceKind::cuda;
+  buffer.device_index = tensor.device().index();
+  buffer.stream = stream.native_handle();
+}
+
+Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
+  Buffer buffer{
+      .data = tensor.data_ptr(), .count = tensor.nbytes() / size_of(dtype), .dtype = dtype};
+  if (tensor.is_cuda()) set_device(buffer, tensor);
+  return buffer;
+}
+
+// Objects that an asynchronous call keeps alive until it is complete.
+struct Kept {
+  std::vector<at::Tensor> tensors;
+  std::shared_ptr<const void> callers;
+};
+
+}  // namespace
 
 std::optional<DType> known_dtype(at::ScalarType type) {
   switch (type) {
@@ -46,27 +71,6 @@ std::optional<DType> known_dtype(at::ScalarType type) {
     default:
       return std::nullopt;
   }
-}
-
-Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
-  Buffer buffer{
-      .data = tensor.data_ptr(), .count = tensor.nbytes() / size_of(dtype), .dtype = dtype};
-  if (tensor.is_cuda()) set_device(buffer, tensor);
-  return buffer;
-}
-
-// Objects that an asynchronous call keeps alive until it is complete.
-struct Kept {
-  std::vector<at::Tensor> tensors;
-  std::shared_ptr<const void> callers;
-};
-
-}  // namespace
-
-DType reducible_dtype(at::ScalarType dtype) {
-  if (const auto known = known_dtype(dtype)) return *known;
-  throw Error(Fault::unsupported,
-              std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
 }
 
 void require_dense(const at::Tensor& tensor, std::string_view what) {

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <numeric>
 #include <string>
@@ -129,6 +130,22 @@ std::vector<std::int64_t> exchange_splits(std::vector<std::int64_t> send_splits,
 }
 
 }  // namespace
+
+// --- Devices and types ---------------------------------------------------------------------------
+
+c10::Device local_device(const ProcessGroup& group) {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
+    throw Error(Fault::unsupported, "local_device: this LibTorch is built without CUDA");
+  const int devices = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+  if (devices == 0) throw Error(Fault::unsupported, "local_device: there is no CUDA device here");
+  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(group.local_rank() % devices)};
+}
+
+DType reducible_dtype(at::ScalarType dtype) {
+  if (const auto known = known_dtype(dtype)) return *known;
+  throw Error(Fault::unsupported,
+              std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
+}
 
 // --- Same shape in, same shape out ---------------------------------------------------------------
 

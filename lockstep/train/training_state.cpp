@@ -6,7 +6,7 @@
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
 #include "lockstep/parallel/replicate/data_parallel_state.h"
-#include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/torch_state.h"
 #include "lockstep/train/variable_state.h"
 
 namespace lockstep {

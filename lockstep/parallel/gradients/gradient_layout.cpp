@@ -4,7 +4,7 @@
 #include <ATen/ops/empty_strided.h>
 
 #include "lockstep/parallel/gradients/real_view.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -9,8 +9,8 @@
 #include "lockstep/parallel/gradients/gradient_layout.h"
 #include "lockstep/parallel/gradients/large_gradient.h"
 #include "lockstep/parallel/gradients/scaled_copy.h"
-#include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
 

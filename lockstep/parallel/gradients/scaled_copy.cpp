@@ -9,7 +9,7 @@
 #include <cstddef>
 
 #include "lockstep/parallel/gradients/real_view.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/gradients/real_view.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

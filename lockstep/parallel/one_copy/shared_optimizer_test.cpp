@@ -28,7 +28,7 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
-#include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

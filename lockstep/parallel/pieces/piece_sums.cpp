@@ -10,7 +10,7 @@
 #include "lockstep/parallel/gradients/scaled_copy.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -20,7 +20,7 @@
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
-#include "lockstep/tensor/shared_blocks.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/replicate/data_parallel_state.h"
 
-#include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/torch_state.h"
 
 namespace lockstep {
 namespace {

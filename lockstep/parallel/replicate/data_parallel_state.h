@@ -1,5 +1,5 @@
 // The state of a DistributedDataParallel's module, as module_state()'s
-// (lockstep/tensor/module_state.h). Works for shared parameters too, which rank 0 loads for all
+// (lockstep/tensor/torch_state.h). Works for shared parameters too, which rank 0 loads for all
 // ranks.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,7 @@
-// Boxes: parts of a tensor that are ranges in each of its dimensions, and the local tensor that a
-// rank makes of the boxes it holds.
+// The types of training state that need no LibTorch: plain values, and boxes of tensors.
+//
+// A box is a part of a tensor: a range in each of its dimensions. A rank makes its local tensor of
+// the boxes that it holds.
 //
 // A weight of shape [8, 6] that two ranks cut along dim 1; rank 1 holds the last three columns:
 //   const lockstep::Boxes columns{.list = {{.offsets = {0, 3}, .sizes = {8, 3}}}};
@@ -13,12 +15,21 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "lockstep/base/api.h"
 
 namespace lockstep {
+
+// A number, a truth value, a text or a list of numbers, for example a step or a learning rate.
+// Texts are UTF-8. Doubles keep their bits, including infinities; every NaN becomes the default
+// NaN.
+using StateValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>>;
+
+using StateValues = std::map<std::string, StateValue>;
 
 // Elements [offsets[d], offsets[d] + sizes[d]) in each dimension d of a tensor. A size may be 0.
 struct Box {

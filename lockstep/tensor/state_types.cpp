@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/box.h"
+#include "lockstep/tensor/state_types.h"
 
 #include <functional>
 #include <numeric>

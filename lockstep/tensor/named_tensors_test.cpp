@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/named_tensors.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -9,9 +9,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep::digest_test {
+namespace lockstep::named_tensors_test {
 namespace {
 
 TEST(Digest, EqualsTheOneThatPythonComputes) {
@@ -57,4 +56,4 @@ TEST(Digest, OfAModuleCoversParametersAndBuffers) {
 TEST(Digest, RefusesATensorWithoutValues) { EXPECT_THROW(sha256({at::Tensor()}), Error); }
 
 }  // namespace
-}  // namespace lockstep::digest_test
+}  // namespace lockstep::named_tensors_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/shared_blocks.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 #include <functional>
 #include <iterator>

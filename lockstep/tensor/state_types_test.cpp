@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/box.h"
+#include "lockstep/tensor/state_types.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -13,7 +13,7 @@
 
 #include "lockstep/tensor/placed_box.h"
 
-namespace lockstep::box_test {
+namespace lockstep::state_types_test {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
@@ -97,4 +97,4 @@ TEST(Boxes, ThatDoNotFitTheTensorAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::box_test
+}  // namespace lockstep::state_types_test
