@@ -73,7 +73,7 @@ at::ScalarType scalar_type_of(SafetensorsType type) {
 }
 
 SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor) {
-  require(tensor.defined(), "safetensors: tensor " + shown(name) + " is undefined");
+  require(tensor.defined(), [&] { return "safetensors: tensor " + shown(name) + " is undefined"; });
   const auto type = find_type(tensor.scalar_type());
   if (!type || tensor.layout() != at::kStrided)
     throw Error(Fault::unsupported, "safetensors: tensor " + shown(name) + " is " +

@@ -293,10 +293,12 @@ void lay_out(SafetensorsHeader& header) {
   std::unordered_set<std::string_view> names{metadata_key};
   std::uint64_t end = 0;
   for (SafetensorsEntry& entry : entries) {
-    require(names.insert(entry.name).second,
-            "safetensors: no tensor may be named " + shown(entry.name) + ", or a second one");
+    require(names.insert(entry.name).second, [&] {
+      return "safetensors: no tensor may be named " + shown(entry.name) + ", or a second one";
+    });
     const auto size = bytes_of(entry);
-    require(size.has_value(), "safetensors: " + describe(entry) + " is larger than any file");
+    require(size.has_value(),
+            [&] { return "safetensors: " + describe(entry) + " is larger than any file"; });
     entry.begin = end;
     end += *size;
     entry.end = end;
@@ -314,8 +316,9 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   for (const SafetensorsEntry& entry : header.entries) append_member(json, as_json(entry));
   json += '}';
   json.append((header_alignment - json.size() % header_alignment) % header_alignment, ' ');
-  require(json.size() <= safetensors_header_limit,
-          "safetensors: the header would take " + std::to_string(json.size()) + " bytes");
+  require(json.size() <= safetensors_header_limit, [&] {
+    return "safetensors: the header would take " + std::to_string(json.size()) + " bytes";
+  });
 
   std::string length;
   for (int shift = 0; shift < 64; shift += 8) length += static_cast<char>(json.size() >> shift);

@@ -270,7 +270,7 @@ std::string describe(const NamedStateDicts& states) {
   Json tensors = Json::array();
   for (const auto& [part, state] : states) {
     require(values.values.emplace(part, state.values).second,
-            "the state has two parts called " + shown(part));
+            [&, &part = part] { return "the state has two parts called " + shown(part); });
     for (const auto& [name, tensor] : state.tensors)
       tensors.push_back(describe(part, name, tensor));
   }

@@ -25,9 +25,10 @@ at::Tensor to_images(std::vector<std::uint8_t> pixels, std::int64_t channels, st
                      std::int64_t width) {
   const std::int64_t pixels_each = channels * height * width;
   const auto count = static_cast<std::int64_t>(pixels.size());
-  require(pixels_each > 0 && count % pixels_each == 0,
-          "ImageDataset: " + std::to_string(count) + " pixels are no whole number of images of " +
-              std::to_string(pixels_each));
+  require(pixels_each > 0 && count % pixels_each == 0, [&] {
+    return "ImageDataset: " + std::to_string(count) + " pixels are no whole number of images of " +
+           std::to_string(pixels_each);
+  });
   return tensor_owning(std::move(pixels), {count / pixels_each, channels, height, width});
 }
 
@@ -44,9 +45,10 @@ ImageDataset::ImageDataset(at::Tensor images, at::Tensor targets) {
           "ImageDataset: images must be uint8 [N, channels, height, width] on the CPU");
   require(targets.scalar_type() == at::kLong && targets.dim() == 1 && targets.is_cpu(),
           "ImageDataset: targets must be int64 [N] on the CPU");
-  require(images.size(0) == targets.size(0), "ImageDataset: there are " +
-                                                 std::to_string(images.size(0)) + " images, but " +
-                                                 std::to_string(targets.size(0)) + " targets");
+  require(images.size(0) == targets.size(0), [&] {
+    return "ImageDataset: there are " + std::to_string(images.size(0)) + " images, but " +
+           std::to_string(targets.size(0)) + " targets";
+  });
   images_ = images.contiguous();
   targets_ = targets.contiguous();
 }

@@ -74,7 +74,7 @@ std::optional<DType> known_dtype(at::ScalarType type) {
 }
 
 void require_dense(const at::Tensor& tensor, std::string_view what) {
-  require(tensor.defined(), std::string(what) + ": the tensor is undefined");
+  require(tensor.defined(), [&] { return std::string(what) + ": the tensor is undefined"; });
   if (!(tensor.is_cpu() || tensor.is_cuda()) || tensor.layout() != at::kStrided ||
       tensor.is_quantized())
     throw Error(Fault::unsupported, std::string(what) + ": only dense CPU and CUDA tensors are " +
@@ -83,16 +83,18 @@ void require_dense(const at::Tensor& tensor, std::string_view what) {
 
 void require_writable(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
-  require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-          std::string(what) +
-              ": the tensor would be written, but several of its elements lie at one place, as "
-              "expand() makes them: clone() it");
+  require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, [&] {
+    return std::string(what) +
+           ": the tensor would be written, but several of its elements lie at one place, as "
+           "expand() makes them: clone() it";
+  });
 }
 
 void require_contiguous(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
-  require(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(),
-          std::string(what) + ": the tensor must be contiguous, and not a lazy conjugate");
+  require(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(), [&] {
+    return std::string(what) + ": the tensor must be contiguous, and not a lazy conjugate";
+  });
 }
 
 at::Tensor values_of(const at::Tensor& tensor) {

@@ -255,8 +255,10 @@ Tensors scatter_tensors(const std::vector<Tensors>& lists, const ProcessGroup& g
   const auto ranks = static_cast<std::size_t>(group.size());
   std::vector<ListLayout> layouts;
   if (sends) {
-    require(lists.size() == ranks, "scatter_tensors: " + std::to_string(lists.size()) +
-                                       " lists for " + std::to_string(ranks) + " ranks");
+    require(lists.size() == ranks, [&] {
+      return "scatter_tensors: " + std::to_string(lists.size()) + " lists for " +
+             std::to_string(ranks) + " ranks";
+    });
     for (const Tensors& list : lists) layouts.push_back(layout_of(list));
     broadcast_bytes(encode(layouts), group, root, options);
   } else {

@@ -143,7 +143,8 @@ StateDict RandomGenerators::state_dict() {
 StateRequest RandomGenerators::wanted(const StateDict& saved) {
   const std::string name = name_of(saved.tensors.contains(name_of(rank_)) ? rank_ : 0);
   const auto found = saved.tensors.find(name);
-  require(found != saved.tensors.end(), "RandomGenerators: the saved state has no '" + name + "'");
+  require(found != saved.tensors.end(),
+          [&] { return "RandomGenerators: the saved state has no '" + name + "'"; });
   const at::Tensor ours = current_state();
   const at::Tensor& theirs = found->second.data;
   require_accepted(theirs.scalar_type() == ours.scalar_type() && theirs.sizes() == ours.sizes(),
