@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/observe/replica_state.h"
-#include "lockstep/optim/hyperparameters.h"
+#include "lockstep/optim/optimizer_options.h"
 
 namespace lockstep {
 

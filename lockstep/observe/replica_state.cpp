@@ -18,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/optim/hyperparameters.h"
+#include "lockstep/optim/optimizer_options.h"
 
 namespace lockstep {
 namespace {

@@ -16,8 +16,6 @@
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/optim/optimizer_state.h"
-#include "lockstep/optim/shard.h"
-#include "lockstep/optim/shard_state.h"
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/tensor/differences.h"
 
