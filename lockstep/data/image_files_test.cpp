@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/idx.h"
+#include "lockstep/data/image_files.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "tests/ranks.h"
 
-namespace lockstep::idx_test {
+namespace lockstep::image_files_test {
 namespace {
 
 // Two images of three rows and five columns, with values counting up from 0.
@@ -205,4 +205,4 @@ TEST_F(Idx, RefusesMoreValuesThanThereIsMemoryForBeforeItTakesAny) {
 }
 
 }  // namespace
-}  // namespace lockstep::idx_test
+}  // namespace lockstep::image_files_test
