@@ -9,7 +9,6 @@
 
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
-#include "lockstep/checkpoint/name_table.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/comm.h"
 #include "lockstep/data/distributed_sampler.h"

@@ -12,8 +12,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/box_cover.h"
-#include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/safetensors_file.h"
 
 namespace lockstep {
 namespace {
