@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/bytes.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/observe/memory_extents.h"
+#include "lockstep/observe/process_memory.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/data_parallel_base.h"
