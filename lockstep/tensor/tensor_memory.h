@@ -34,8 +34,8 @@ inline std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
 }
 
 // Whether the memory of `tensor` has the form that files and digests need: on the CPU, contiguous,
-// row by row, with no pending operation. LibTorch conjugates and negates lazily: the
-// memory of such a tensor holds other values than the tensor.
+// row by row, with no pending operation. LibTorch conjugates and negates lazily: the memory of such
+// a tensor holds other values than the tensor.
 inline bool has_plain_values(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
