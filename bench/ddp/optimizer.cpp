@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/ddp/optimizer.h"
 
-#include <lockstep/optim/adam.h>
+#include <lockstep/optim/optimizers.h>
 #include <lockstep/parallel/one_copy/shared_optimizer.h>
 #include <lockstep/parallel/shard/zero_redundancy_optimizer.h>
 

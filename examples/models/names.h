@@ -5,7 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <lockstep/checkpoint/name_table.h>
+#include <lockstep/checkpoint/safetensors.h>
 
 // Names of GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) in Hugging Face's form: the hub's
 // model.safetensors, or the state_dict() of GPT2Model or GPT2LMHeadModel. Its Conv1D layers have

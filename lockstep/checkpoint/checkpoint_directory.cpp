@@ -18,7 +18,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/checkpoint/latest_link.h"
 #include "lockstep/checkpoint/output_file.h"
 
 namespace lockstep {
@@ -26,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view prefix = "step-";
+constexpr std::string_view step_prefix = "step-";
 constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
-constexpr std::size_t digits = 10;  // Pads numbers, so that names sort like steps.
+constexpr std::size_t step_digits = 10;  // Pads numbers, so that names sort like steps.
 
 // Whether this library left it behind: a staged checkpoint, or a link that was to become `latest`.
 bool is_unfinished(const fs::path& path) {
@@ -81,20 +80,34 @@ std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
   }
 }
 
+// Describes a file that has the link's name and is not a link; null if the name is free or a
+// link's.
+const char* in_the_way(const fs::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || S_ISLNK(status.st_mode)) return nullptr;
+  return S_ISDIR(status.st_mode) ? "a folder" : "a file";
+}
+
+std::string left_alone(const char* other) {
+  return std::string("it is ") + other +
+         ", as copying with links followed leaves one, and is left alone";
+}
+
 }  // namespace
 
 std::optional<std::int64_t> step_in(std::string_view name) {
-  if (!name.starts_with(prefix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
+  if (!name.starts_with(step_prefix)) return std::nullopt;
+  name.remove_prefix(step_prefix.size());
   std::int64_t step = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
   const bool whole = error == std::errc() && end == name.data() + name.size();
-  return whole && step >= 0 && name.size() >= digits ? std::optional(step) : std::nullopt;
+  return whole && step >= 0 && name.size() >= step_digits ? std::optional(step) : std::nullopt;
 }
 
 std::string checkpoint_name(std::int64_t step) {
   const std::string number = std::to_string(step);
-  return std::string(prefix) + std::string(digits - std::min(digits, number.size()), '0') + number;
+  return std::string(step_prefix) +
+         std::string(step_digits - std::min(step_digits, number.size()), '0') + number;
 }
 
 std::vector<StepDirectory> find_checkpoints(const fs::path& root) {
@@ -112,6 +125,52 @@ fs::path beside(const fs::path& path) {
   name += aside;
   name += random.data();
   return name;
+}
+
+LatestLink::LatestLink(const fs::path& root) : path_(root / latest_name) {
+  if (!target().empty()) return;  // An existing link shows that links are possible.
+  if (const char* other = in_the_way(path_)) {
+    forgo(left_alone(other));
+    return;
+  }
+  try {
+    if (const auto link = make_aside(path_.filename())) ::unlink(link->c_str());
+  } catch (const Error&) {  // For example a full disk; the first save will report it.
+  }
+}
+
+fs::path LatestLink::target() const {
+  std::error_code none;
+  return fs::read_symlink(path_, none);
+}
+
+void LatestLink::set(const fs::path& target) {
+  if (const char* other = in_the_way(path_)) return forgo(left_alone(other));
+  if (target.empty()) {
+    ::unlink(path_.c_str());
+    return;
+  }
+  const auto link = make_aside(target);
+  if (!link || ::rename(link->c_str(), path_.c_str()) == 0) return;
+  const int error = errno;
+  ::unlink(link->c_str());
+  throw_errno(path_.string(), error);
+}
+
+// Creates the link under another name. Returns nothing if the file system has no links.
+std::optional<fs::path> LatestLink::make_aside(const fs::path& target) {
+  const fs::path link = beside(path_);
+  if (::symlink(target.c_str(), link.c_str()) == 0) return link;
+  if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) throw_errno(link.string());
+  forgo("this file system has no symbolic links (" + std::generic_category().message(errno) + ")");
+  return std::nullopt;
+}
+
+void LatestLink::forgo(const std::string& reason) {
+  if (!is_forgone_)
+    log(LogLevel::warning, path_.string() + " will not lead to the newest checkpoint: " + reason +
+                               "; the newest is the one with the highest step");
+  is_forgone_ = true;
 }
 
 StagedCheckpoint::StagedCheckpoint(fs::path root, std::int64_t step)

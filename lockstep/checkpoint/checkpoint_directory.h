@@ -3,12 +3,14 @@
 //   step-0000000100/            one checkpoint, complete; nothing in it is written any more
 //   step-0000000200.tmp-1f3a/   being written or removed, or was when its job was killed
 //   step-0000000150.damaged-2c/ training that saves here could not be resumed from it
-//   latest                      a link to the one that was saved last: latest_link.h
+//   latest                      a link to the one that was saved last
 //   .lock                       a file that the job which saves here has locked: write_lock.h
 //
 // A step's folder gets its name by a rename, after all of its contents were forced to the disk.
 //
-// Torch-free. Errors: system, naming the file.
+// Torch-free.
+// Thread safety: none.
+// Errors: system, naming the file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,8 +23,6 @@
 #include <vector>
 
 namespace lockstep {
-
-class LatestLink;
 
 inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view latest_name = "latest";
@@ -44,6 +44,30 @@ struct StepDirectory {
 
 // Returns the folders with a step's name, the newest first. Empty if `root` does not exist.
 std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
+
+// The link `latest` in a folder of checkpoints, which leads to the one that was saved last. It is
+// meant for users and their scripts: the library never follows it, and saves checkpoints also where
+// the link cannot exist. A file system may lack symbolic links. Something else may have the link's
+// name, for example after copying a folder with links followed. That is logged once.
+class LatestLink {
+ public:
+  // Checks before the first save whether `root` can hold such a link.
+  explicit LatestLink(const std::filesystem::path& root);
+
+  // Empty if there is no link.
+  std::filesystem::path target() const;
+
+  // Points the link to the name `target` in its folder, by a rename; removes it if `target` is
+  // empty. Does nothing if the link cannot exist.
+  void set(const std::filesystem::path& target);
+
+ private:
+  std::optional<std::filesystem::path> make_aside(const std::filesystem::path& target);
+  void forgo(const std::string& reason);
+
+  const std::filesystem::path path_;
+  bool is_forgone_ = false;  // The link cannot exist, and that was logged.
+};
 
 // A checkpoint that is being written. The destructor removes it unless commit() has succeeded.
 class StagedCheckpoint {

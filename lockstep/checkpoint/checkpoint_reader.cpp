@@ -14,7 +14,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
-#include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/stored_tensor.h"

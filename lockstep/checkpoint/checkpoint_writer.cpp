@@ -4,20 +4,23 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
-#include "lockstep/checkpoint/element_types.h"
+#include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/comm/shm/ownership.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/placed_box.h"
-#include "lockstep/tensor/plain_values.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +56,24 @@ void put(const at::Tensor& data, const Share& share, const at::Tensor& whole) {
 }
 
 }  // namespace
+
+std::byte* SnapshotMemory::reserve(std::size_t size) {
+  if (size <= size_) return data_;
+  release();
+  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED)
+    throw_errno("a copy of the state, of " + std::to_string(size) + " bytes, to be saved");
+  ::madvise(data, size, MADV_HUGEPAGE);  // Optional: small pages work too.
+  data_ = static_cast<std::byte*>(data);
+  size_ = size;
+  return data_;
+}
+
+void SnapshotMemory::release() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+  data_ = nullptr;
+  size_ = 0;
+}
 
 CheckpointWriter::CheckpointWriter(SavePlan plan, const NamedStateDicts& states,
                                    const CheckpointRanks& ranks)

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -14,11 +13,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/strict_json.h"
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::string_view format_name = "lockstep checkpoint";
 constexpr std::uint64_t format_version = 1;
@@ -107,21 +105,14 @@ std::optional<std::string> complaint(const Manifest& manifest) {
 
 // --- Writing ------------------------------------------------------------------------------------
 
-// Returns JSON. Errors: misuse.
-std::string encoded(const std::string& text) {
-  try {
-    return Json(text).dump();
-  } catch (const Json::exception&) {
-    throw Error(Fault::misuse, "manifest: " + shown(text) + " is not UTF-8");
-  }
-}
-
+// Each returns JSON. Errors: misuse.
+std::string encoded(const std::string& text) { return json_text("manifest", text); }
 std::string encoded(bool value) { return value ? "true" : "false"; }
 std::string encoded(std::int64_t value) { return std::to_string(value); }
 
 // Finite numbers get a point or an exponent, and enough digits to restore them exactly.
 std::string encoded(double value) {
-  if (std::isfinite(value)) return Json(value).dump();
+  if (std::isfinite(value)) return nlohmann::json(value).dump();
   const char* name = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
   return "{\"" + std::string(special_key) + "\": \"" + name + "\"}";
 }
@@ -168,15 +159,11 @@ std::string encoded(const std::pair<const std::string, StateValues>& part) {
 // --- Reading ------------------------------------------------------------------------------------
 
 // Accepts only the one form that a manifest may have, and refuses the first deviation.
-class ManifestReader final : public nlohmann::json_sax<Json> {
+class ManifestReader final : public StrictJson {
  public:
-  explicit ManifestReader(std::string_view file) : file_name_(file) {}
+  explicit ManifestReader(std::string_view file) : StrictJson(file) {}
 
   Manifest take() { return std::move(manifest_); }
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Fault::corrupt, context() + what);
-  }
 
   bool start_object(std::size_t) override {
     if (place_ == Place::outside) return go(Place::top);
@@ -269,34 +256,26 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
     } else if (place_ == Place::top && key_ == "world_size") {
       manifest_.world_size = small<int>(value);
     } else {
-      fail("the number " + std::to_string(value) + " is out of place");
+      refuse_number(std::to_string(value));
     }
     return true;
   }
 
   bool number_integer(std::int64_t value) override {
-    if (place_ != Place::part) fail("the number " + std::to_string(value) + " is out of place");
+    if (place_ != Place::part) refuse_number(std::to_string(value));
     return put(value);
   }
 
   bool number_float(double value, const std::string& text) override {
     // An integer arrives here only if it does not fit 64 bits.
     if (text.find_first_of(".eE") == text.npos) fail("the number " + shown(text) + " is too large");
-    if (place_ != Place::part && place_ != Place::list)
-      fail("the number " + shown(text) + " is out of place");
+    if (place_ != Place::part && place_ != Place::list) refuse_number(shown(text));
     return put_double(value);
   }
 
   bool boolean(bool value) override {
     if (place_ != Place::part) fail("a truth value is out of place");
     return put(value);
-  }
-
-  bool null() override { fail("null is out of place"); }
-  bool binary(Json::binary_t&) override { fail("binary data is out of place"); }
-  bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
-    throw Error(Fault::corrupt, std::string(file_name_) + ": byte " + std::to_string(position) +
-                                    ": it is not JSON in UTF-8 from here on");
   }
 
  private:
@@ -308,27 +287,25 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  std::string context() const {
-    std::string text(file_name_);
-    text += ": ";
+  std::string context() const override {
     const std::string file = "file " + std::to_string(manifest_.files.size() + 1) + ": ";
     switch (place_) {
       case Place::outside:
-        return text;
+        return {};
       case Place::top:
       case Place::files:
       case Place::values:
-        return text + shown(key_) + ": ";
+        return shown(key_) + ": ";
       case Place::file:
-        return text + file + shown(key_) + ": ";
+        return file + shown(key_) + ": ";
       case Place::tensors:
-        return text + file + "tensor " + shown(key_) + ": ";
+        return file + "tensor " + shown(key_) + ": ";
       case Place::part:
       case Place::list:
       case Place::special:
-        return text + "part " + shown(part_) + ": value " + shown(name_) + ": ";
+        return "part " + shown(part_) + ": value " + shown(name_) + ": ";
     }
-    return text;
+    return {};
   }
 
   // Whether the object being read has the key already.
@@ -366,17 +343,10 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
 
   void check_version(std::uint64_t version) const {
     if (version > format_version)
-      throw Error(Fault::unsupported, context() + "it is " + std::to_string(version) +
-                                          ", and this program knows only " +
-                                          std::to_string(format_version));
+      fail("it is " + std::to_string(version) + ", and this program knows only " +
+               std::to_string(format_version),
+           Fault::unsupported);
     if (version != format_version) fail("there is none of " + std::to_string(version));
-  }
-
-  template <class Integer = std::int64_t>
-  Integer small(std::uint64_t value) const {
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))
-      fail("the number " + std::to_string(value) + " is too large");
-    return static_cast<Integer>(value);
   }
 
   std::uint32_t crc(std::string_view text) const {
@@ -406,7 +376,6 @@ class ManifestReader final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  const std::string_view file_name_;  // Name of the manifest.
   Place place_ = Place::outside;
   std::string key_;     // The latest key.
   Fields fields_;       // Keys of the manifest so far.
@@ -436,8 +405,7 @@ void check_crc(std::string_view file, std::string_view text) {
   const std::uint32_t found = crc_of(text.substr(0, text.size() - end_size));
   if (found != *written)
     fail("it was changed: its CRC-32C is " + hex(found) + ", and was " + hex(*written));
-  // The parser would take a zero byte for the end.
-  if (text.find('\0') != text.npos || text.front() != '{') fail("it is not JSON in UTF-8");
+  if (text.front() != '{') fail("it is not JSON in UTF-8");
 }
 
 }  // namespace
@@ -472,7 +440,7 @@ std::string format_manifest(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view file, std::string_view text) {
   check_crc(file, text);
   ManifestReader reader(file);
-  Json::sax_parse(text, &reader);
+  reader.read(text);
   Manifest manifest = reader.take();
   if (const auto found = complaint(manifest))
     throw Error(Fault::corrupt, std::string(file) + ": " + *found);

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/tensor/state_value.h"
+#include "lockstep/tensor/state_types.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-// A file that is written from its beginning to its end, then forced to the disk.
+// Files that are written from their beginning to their end, then forced to the disk.
 //
 // Errors: system, naming the file, for example "No space left on device". For a file beyond
 // RLIMIT_FSIZE the message has the limit; the signal does not end the process.
@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -42,6 +43,32 @@ class OutputFile {
   FileDescriptor fd_;
   std::uint64_t size_ = 0;     // Bytes written.
   std::uint64_t started_ = 0;  // Bytes whose write-back to the disk has started.
+};
+
+// A file that gets its name only when it is complete. Until then, an existing file of that name
+// stays unchanged.
+// Errors: in addition, system if the name is that of a device, a FIFO or a folder. Nothing is left
+// of a file that was not committed. Only a killed process leaves NAME.tmp-PID-N.
+class AtomicFile {
+ public:
+  // Reserves `size` bytes if the file system can, so that a full disk is reported at once.
+  AtomicFile(const std::filesystem::path& target, std::uint64_t size);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes) { file_->write(bytes); }
+
+  // Returns when the file would survive a power failure. No other call may follow.
+  void commit();
+
+ private:
+  void open_aside();
+  void remove_aside();
+
+  const std::filesystem::path target_;
+  std::filesystem::path aside_;  // Empty if there is no such file to remove.
+  std::optional<OutputFile> file_;
 };
 
 // Forces a directory to the disk. Otherwise a new name in it would not survive a power failure.

@@ -8,18 +8,42 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <regex>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_file.h"
-#include "lockstep/checkpoint/safetensors_writer.h"
-#include "lockstep/tensor/tied_tensors.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 namespace {
+
+// libstdc++'s regular expressions use stack for every byte of a name, and names come from files.
+constexpr std::size_t longest_name = 1000;
+
+std::regex compiled(const std::string& pattern) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error& error) {
+    throw Error(Fault::misuse, "NameTable: " + shown(pattern) +
+                                   " is no regular expression: " + std::string(error.what()));
+  }
+}
+
+// Returns a regular expression that matches only `text`.
+std::string literally(const std::string& text) {
+  constexpr std::string_view special = "^$\\.*+?()[]{}|";
+  std::string pattern;
+  for (const char c : text) {
+    if (special.find(c) != special.npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
 
 constexpr std::size_t most_complaints = 5;  // Maximum in one message.
 
@@ -154,6 +178,35 @@ void require_fit(const std::filesystem::path& file, const std::vector<std::strin
 }
 
 }  // namespace
+
+struct NameTable::Rule {
+  std::regex pattern;
+  NameRule rule;
+};
+
+NameTable::NameTable(std::initializer_list<NameRule> rules)
+    : NameTable(std::vector<NameRule>(rules)) {}
+
+NameTable::NameTable(const std::vector<NameRule>& rules) {
+  std::vector<Rule> ready;
+  for (const NameRule& rule : rules) ready.push_back({compiled(rule.pattern), rule});
+  rules_ = std::make_shared<const std::vector<Rule>>(std::move(ready));
+}
+
+std::optional<NameTable::Target> NameTable::find(const std::string& name) const {
+  std::smatch match;
+  if (rules_ != nullptr && name.size() <= longest_name)
+    for (const Rule& each : *rules_) {
+      if (!std::regex_match(name, match, each.pattern)) continue;
+      if (each.rule.ignore) return std::nullopt;
+      return Target{match.format(each.rule.replacement), each.rule.transpose};
+    }
+  return Target{name, false};
+}
+
+NameTable without_prefix(const std::string& prefix) {
+  return NameTable{NameRule{.pattern = literally(prefix) + "(.+)", .replacement = "$1"}};
+}
 
 void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata) {

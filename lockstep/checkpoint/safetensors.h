@@ -1,4 +1,5 @@
-// Tensors in files that every reader of safetensors understands.
+// Tensors in files that every reader of safetensors understands, and weights from files of other
+// programs, whose names a NameTable maps to those of a module.
 //
 // Saving writes a temporary file and renames it, so the name always has a complete file, the old or
 // the new one. The bytes equal those of the reference writer. Tensors may have any device and
@@ -11,11 +12,14 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/checkpoint/name_table.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
@@ -34,6 +38,53 @@ LOCKSTEP_API void save_safetensors(const std::filesystem::path& file, const Name
 // Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated;
 // unsupported for types other than those of save_safetensors().
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file);
+
+// One rule of a NameTable.
+struct NameRule {
+  // A regular expression (of std::regex, ECMAScript) for the whole name. Names of more than 1000
+  // bytes never match.
+  std::string pattern;
+
+  // "$1" and so on stand for the matches of the pattern's groups, "$&" for the whole name.
+  std::string replacement = "$&";
+
+  bool transpose = false;  // The file has the matrix transposed.
+  bool ignore = false;     // The module does not have this tensor.
+};
+
+// Rules that map the tensor names of another program's file to those of a module.
+//
+//   const lockstep::NameTable names{
+//       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},
+//       {.pattern = R"(.+\.masked_bias)", .ignore = true}};
+//   lockstep::load_weights(*model, "model.safetensors", names);
+//
+// The first rule that matches a name applies; a name that no rule matches is unchanged.
+//
+// Thread safety: a value type; const members may be called from any thread at once.
+// Errors: misuse for a pattern that is not a regular expression.
+class LOCKSTEP_API NameTable {
+ public:
+  NameTable() = default;  // Keeps all names.
+  NameTable(std::initializer_list<NameRule> rules);
+  explicit NameTable(const std::vector<NameRule>& rules);
+
+  struct Target {
+    std::string name;
+    bool transposed = false;
+  };
+
+  // Empty for an ignored name.
+  std::optional<Target> find(const std::string& name) const;
+
+ private:
+  struct Rule;
+  std::shared_ptr<const std::vector<Rule>> rules_;
+};
+
+// For a file with `prefix` before the module's names, for example "module." from Python's
+// DistributedDataParallel, or "_orig_mod." from torch.compile. Other names are unchanged.
+LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
 
 // Saves named_tensors(module), with metadata that marks the names as PyTorch's.
 LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::filesystem::path& file);

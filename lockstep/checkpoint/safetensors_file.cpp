@@ -8,13 +8,52 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
+#include "lockstep/checkpoint/output_file.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
+
+std::optional<SafetensorsType> find_type(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return SafetensorsType::BOOL;
+    case at::kByte:
+      return SafetensorsType::U8;
+    case at::kChar:
+      return SafetensorsType::I8;
+    case at::kShort:
+      return SafetensorsType::I16;
+    case at::kHalf:
+      return SafetensorsType::F16;
+    case at::kBFloat16:
+      return SafetensorsType::BF16;
+    case at::kInt:
+      return SafetensorsType::I32;
+    case at::kFloat:
+      return SafetensorsType::F32;
+    case at::kComplexFloat:
+      return SafetensorsType::C64;
+    case at::kDouble:
+      return SafetensorsType::F64;
+    case at::kLong:
+      return SafetensorsType::I64;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string cure_for(const at::Tensor& tensor) {
+  if (tensor.scalar_type() != at::kComplexDouble) return {};
+  return "; it has one for complex64, and for torch::view_as_real() of this one";
+}
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
@@ -41,7 +80,57 @@ void require_truth_values(const std::string& file, const SafetensorsEntry& entry
                                   std::to_string(std::to_integer<int>(*wrong)));
 }
 
+SafetensorsHeader header_for(const NamedTensors& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  SafetensorsHeader header{.entries = {}, .metadata = metadata};
+  for (const auto& [name, tensor] : tensors) header.entries.push_back(entry_for(name, tensor));
+  lay_out(header);
+  return header;
+}
+
 }  // namespace
+
+at::ScalarType scalar_type_of(SafetensorsType type) {
+  switch (type) {
+    case SafetensorsType::BOOL:
+      return at::kBool;
+    case SafetensorsType::U8:
+      return at::kByte;
+    case SafetensorsType::I8:
+      return at::kChar;
+    case SafetensorsType::I16:
+      return at::kShort;
+    case SafetensorsType::F16:
+      return at::kHalf;
+    case SafetensorsType::BF16:
+      return at::kBFloat16;
+    case SafetensorsType::I32:
+      return at::kInt;
+    case SafetensorsType::F32:
+      return at::kFloat;
+    case SafetensorsType::C64:
+      return at::kComplexFloat;
+    case SafetensorsType::F64:
+      return at::kDouble;
+    case SafetensorsType::I64:
+      return at::kLong;
+  }
+  throw Error(Fault::bug, "safetensors: no such type");
+}
+
+SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor) {
+  require(tensor.defined(), [&] { return "safetensors: tensor " + shown(name) + " is undefined"; });
+  const auto type = find_type(tensor.scalar_type());
+  if (!type || tensor.layout() != at::kStrided)
+    throw Error(Fault::unsupported, "safetensors: tensor " + shown(name) + " is " +
+                                        tensor.toString() + ", which the format has no place for" +
+                                        cure_for(tensor));
+  SafetensorsEntry entry;
+  entry.name = name;
+  entry.type = *type;
+  entry.shape = tensor.sizes().vec();
+  return entry;
+}
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : SafetensorsFile(path.string(), open_to_read(path), std::nullopt) {}
@@ -109,6 +198,48 @@ void SafetensorsFile::read_at(std::uint64_t offset, std::span<std::byte> out) co
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
   }
+}
+
+struct SafetensorsWriter::State {
+  State(const std::filesystem::path& path, SafetensorsHeader laid_out, const std::string& head)
+      : header(std::move(laid_out)),
+        file(path, head.size() + (header.entries.empty() ? 0 : header.entries.back().end)) {
+    for (const SafetensorsEntry& entry : header.entries) order.push_back(entry.name);
+    file.write(std::as_bytes(std::span(head)));
+  }
+
+  const SafetensorsHeader header;
+  std::vector<std::string> order;
+  std::size_t written = 0;  // Number of tensors.
+  AtomicFile file;
+};
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : state_([&] {
+        SafetensorsHeader header = header_for(tensors, metadata);
+        const std::string head = format_safetensors_header(header);
+        return std::make_unique<State>(file, std::move(header), head);
+      }()) {}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+const std::vector<std::string>& SafetensorsWriter::order() const { return state_->order; }
+
+void SafetensorsWriter::write(const at::Tensor& tensor) {
+  const auto& entries = state_->header.entries;
+  require(state_->written < entries.size(), "safetensors: all tensors are written");
+  const SafetensorsEntry& entry = entries[state_->written];
+  require(tensor.scalar_type() == scalar_type_of(entry.type) && tensor.sizes() == entry.shape,
+          [&] { return "safetensors: tensor " + shown(entry.name) + " is not as announced"; });
+  const at::Tensor values = plain_values(tensor);
+  state_->file.write({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
+  ++state_->written;
+}
+
+void SafetensorsWriter::commit() {
+  require(state_->written == state_->order.size(), "safetensors: tensors are missing");
+  state_->file.commit();
 }
 
 }  // namespace lockstep

@@ -1,26 +1,40 @@
-// A file of safetensors opened for reading; its data can be read in parts of any size.
-//
-// Torch-free. Thread safety: read() may be called from any thread at once.
-// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; system if
-// the file cannot be read; unsupported for element types that safetensors_header.h lacks.
+// Files of safetensors, and the element types of their tensors: a reader of parts of tensors, and a
+// writer of one tensor after the other.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 
+// For the element types that both LibTorch and safetensors have.
+LOCKSTEP_API at::ScalarType scalar_type_of(SafetensorsType type);
+
+// Returns the header entry for `tensor`, without begin and end.
+// Errors: misuse, with the name, for an undefined tensor; unsupported for a tensor that is not
+// dense or whose type the format lacks.
+SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor);
+
+// A file opened for reading; its data can be read in parts of any size.
+// Thread safety: read() may be called from any thread at once.
+// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; system if
+// the file cannot be read; unsupported for element types that safetensors_header.h lacks.
 class LOCKSTEP_API SafetensorsFile {
  public:
   // Expected contents of the file, from the manifest of its checkpoint.
@@ -52,6 +66,37 @@ class LOCKSTEP_API SafetensorsFile {
   std::uint64_t size_ = 0;
   std::uint64_t data_offset_ = 0;
   SafetensorsHeader header_;
+};
+
+// Writes a file one tensor at a time, so that not all tensors need be in memory at once.
+//
+//   lockstep::SafetensorsWriter out(file, tensors);  // Types and shapes of these alone.
+//   for (const std::string& name : out.order()) out.write(read(name));
+//   out.commit();
+//
+// Until commit(), an existing file of that name stays unchanged.
+// Errors: as save_safetensors(); misuse for a tensor that is not the next one.
+class LOCKSTEP_API SafetensorsWriter {
+ public:
+  // `tensors` may be on any device, including meta, because their elements are not read.
+  SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  // Names in the order in which the file has their tensors.
+  const std::vector<std::string>& order() const;
+
+  // Writes the next tensor in that order. It must have the announced type and shape.
+  void write(const at::Tensor& tensor);
+
+  // Call when all tensors are written. No other call may follow.
+  void commit();
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
 };
 
 }  // namespace lockstep

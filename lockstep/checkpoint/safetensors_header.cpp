@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/strict_json.h"
 
 namespace lockstep {
 namespace {
@@ -81,9 +80,9 @@ std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
 // Accepts only the one form that a header may have, and refuses the first deviation:
 //   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
 //    "__metadata__": {"KEY": "VALUE", ...}}
-class HeaderReader final : public nlohmann::json_sax<Json> {
+class HeaderReader final : public StrictJson {
  public:
-  explicit HeaderReader(std::string_view file) : file_(file) {}
+  explicit HeaderReader(std::string_view file) : StrictJson(file, " of the header") {}
 
   SafetensorsHeader take() { return std::move(header_); }
 
@@ -112,9 +111,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     if (place_ == Place::metadata) return header_.metadata.emplace(key_, std::move(text)).second;
     if (place_ != Place::entry || key_ != "dtype") fail("a string is out of place");
     const auto type = find_type(text);
-    if (!type)
-      throw Error(Fault::unsupported,
-                  context() + "elements of type " + shown(text) + " cannot be read");
+    if (!type) fail("elements of type " + shown(text) + " cannot be read", Fault::unsupported);
     entry_.type = *type;
     return true;
   }
@@ -126,15 +123,14 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool number_unsigned(std::uint64_t value) override {
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      fail("the number " + std::to_string(value) + " is too large");
+    const auto number = small(value);
     if (place_ == Place::shape) {
-      entry_.shape.push_back(static_cast<std::int64_t>(value));
+      entry_.shape.push_back(number);
     } else if (place_ == Place::offsets && offsets_ < 2) {
       (offsets_ == 0 ? entry_.begin : entry_.end) = value;
       ++offsets_;
     } else {
-      fail("the number " + std::to_string(value) + " is out of place");
+      refuse_number(std::to_string(value));
     }
     return true;
   }
@@ -155,18 +151,11 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     return go(Place::top);
   }
 
-  bool null() override { fail("null is out of place"); }
-  bool boolean(bool) override { fail("a truth value is out of place"); }
   bool number_integer(std::int64_t value) override {
     fail("the number " + std::to_string(value) + " is negative");
   }
   bool number_float(double, const std::string& text) override {
     fail("the number " + shown(text) + " is not a whole one that fits 64 bits");
-  }
-  bool binary(Json::binary_t&) override { fail("binary data is out of place"); }
-  bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
-    throw Error(Fault::corrupt, std::string(file_) + ": byte " + std::to_string(position) +
-                                    " of the header: it is not JSON in UTF-8 from here on");
   }
 
  private:
@@ -177,19 +166,12 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  std::string context() const {
-    std::string text(file_);
-    text += ": ";
-    if (place_ == Place::metadata) return text + std::string(metadata_key) + ": ";
-    if (place_ == Place::top) return text + shown(key_) + ": ";
-    return place_ == Place::file ? text : text + "tensor " + shown(entry_.name) + ": ";
+  std::string context() const override {
+    if (place_ == Place::metadata) return std::string(metadata_key) + ": ";
+    if (place_ == Place::top) return shown(key_) + ": ";
+    return place_ == Place::file ? "" : "tensor " + shown(entry_.name) + ": ";
   }
 
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Fault::corrupt, context() + what);
-  }
-
-  const std::string_view file_;
   Place place_ = Place::file;
   std::string key_;                  // The latest key.
   std::vector<std::string> fields_;  // Keys of the current entry so far.
@@ -224,14 +206,8 @@ void check_coverage(std::string_view file, const std::vector<SafetensorsEntry>& 
                                     " bytes of data, found " + std::to_string(data_size));
 }
 
-// Returns a JSON string. Errors: misuse.
-std::string as_json(const std::string& text) {
-  try {
-    return Json(text).dump();
-  } catch (const Json::exception&) {
-    throw Error(Fault::misuse, "safetensors: " + shown(text) + " is not UTF-8");
-  }
-}
+// Each returns JSON. Errors: misuse.
+std::string as_json(const std::string& text) { return json_text("safetensors", text); }
 
 std::string as_json(const SafetensorsEntry& entry) {
   const std::array<std::uint64_t, 2> offsets{entry.begin, entry.end};
@@ -271,12 +247,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_vi
   if (json.empty() || json.front() != '{')
     throw Error(Fault::corrupt, std::string(file) + ": byte 8: expected '{', found " +
                                     (json.empty() ? "no header" : shown(json.substr(0, 1))));
-  // The parser would take a zero byte for the end and ignore the rest.
-  if (const std::size_t zero = json.find('\0'); zero != json.npos)
-    throw Error(Fault::corrupt, std::string(file) + ": byte " + std::to_string(zero + 1) +
-                                    " of the header: it is not JSON in UTF-8 from here on");
   HeaderReader reader(file);
-  Json::sax_parse(json, &reader);
+  reader.read(json);
   SafetensorsHeader header = reader.take();
   std::ranges::stable_sort(header.entries, {}, [](const SafetensorsEntry& entry) {
     return std::pair(entry.begin, entry.end);
@@ -293,10 +265,12 @@ void lay_out(SafetensorsHeader& header) {
   std::unordered_set<std::string_view> names{metadata_key};
   std::uint64_t end = 0;
   for (SafetensorsEntry& entry : entries) {
-    require(names.insert(entry.name).second,
-            "safetensors: no tensor may be named " + shown(entry.name) + ", or a second one");
+    require(names.insert(entry.name).second, [&] {
+      return "safetensors: no tensor may be named " + shown(entry.name) + ", or a second one";
+    });
     const auto size = bytes_of(entry);
-    require(size.has_value(), "safetensors: " + describe(entry) + " is larger than any file");
+    require(size.has_value(),
+            [&] { return "safetensors: " + describe(entry) + " is larger than any file"; });
     entry.begin = end;
     end += *size;
     entry.end = end;
@@ -314,8 +288,9 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   for (const SafetensorsEntry& entry : header.entries) append_member(json, as_json(entry));
   json += '}';
   json.append((header_alignment - json.size() % header_alignment) % header_alignment, ' ');
-  require(json.size() <= safetensors_header_limit,
-          "safetensors: the header would take " + std::to_string(json.size()) + " bytes");
+  require(json.size() <= safetensors_header_limit, [&] {
+    return "safetensors: the header would take " + std::to_string(json.size()) + " bytes";
+  });
 
   std::string length;
   for (int shift = 0; shift < 64; shift += 8) length += static_cast<char>(json.size() >> shift);

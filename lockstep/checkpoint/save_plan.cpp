@@ -12,8 +12,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/box_cover.h"
-#include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/safetensors_file.h"
 
 namespace lockstep {
 namespace {
@@ -270,7 +270,7 @@ std::string describe(const NamedStateDicts& states) {
   Json tensors = Json::array();
   for (const auto& [part, state] : states) {
     require(values.values.emplace(part, state.values).second,
-            "the state has two parts called " + shown(part));
+            [&, &part = part] { return "the state has two parts called " + shown(part); });
     for (const auto& [name, tensor] : state.tensors)
       tensors.push_back(describe(part, name, tensor));
   }

@@ -11,9 +11,9 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
-#include "lockstep/checkpoint/checkpoint_ranks.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/signature.h"
+#include "lockstep/comm/group_hooks.h"
 #include "lockstep/comm/reduce/compose.h"
 
 namespace lockstep {

@@ -202,11 +202,14 @@ class DistributedSampler::Part : public Stateful {
 
 DistributedSampler::DistributedSampler(std::size_t size, int num_replicas, int rank,
                                        DistributedSamplerOptions options) {
-  require(num_replicas > 0, "DistributedSampler: num_replicas is " + std::to_string(num_replicas) +
-                                ", it must be positive");
-  require(rank >= 0 && rank < num_replicas, "DistributedSampler: rank is " + std::to_string(rank) +
-                                                ", it must be in 0.." +
-                                                std::to_string(num_replicas - 1));
+  require(num_replicas > 0, [&] {
+    return "DistributedSampler: num_replicas is " + std::to_string(num_replicas) +
+           ", it must be positive";
+  });
+  require(rank >= 0 && rank < num_replicas, [&] {
+    return "DistributedSampler: rank is " + std::to_string(rank) + ", it must be in 0.." +
+           std::to_string(num_replicas - 1);
+  });
   require(options.pad || !options.drop_last,
           "DistributedSampler: drop_last leaves samples out, pad = false forbids it; choose one");
   state_ = std::make_shared<State>(size, static_cast<std::size_t>(num_replicas),
@@ -220,8 +223,9 @@ DistributedSampler::DistributedSampler(std::size_t size, const ProcessGroup& gro
 std::size_t DistributedSampler::size() const { return state_->samples(0); }
 
 void DistributedSampler::set_epoch(std::int64_t epoch, std::optional<std::size_t> offset) {
-  require(epoch >= 0,
-          "DistributedSampler: epoch is " + std::to_string(epoch) + ", it must not be negative");
+  require(epoch >= 0, [&] {
+    return "DistributedSampler: epoch is " + std::to_string(epoch) + ", it must not be negative";
+  });
   if (!offset && state_->loaded && epoch == state_->coming->epoch) return;
   state_->load(epoch, offset.value_or(0));
   state_->loaded = false;

@@ -1,4 +1,5 @@
-// Two steps of a batch norm over several ranks for which ATen has no function, or only a slow one.
+// The moments of values, and two steps of a batch norm over several ranks for which ATen has no
+// function, or only a slow one.
 //
 // Tensors are [N, C, ...] and packed: contiguous, or contiguous in a channels-last format.
 // Thread safety: every function may be called from any thread, and uses that thread's share of
@@ -11,9 +12,26 @@
 
 #include <vector>
 
-#include "lockstep/nn/moments.h"
-
 namespace lockstep {
+
+// Mean and variance of a set of values, in a form that can be joined with that of another set.
+struct Moments {
+  double count = 0;
+  double mean = 0;
+  double m2 = 0;  // Sum of squared distances from the mean.
+
+  // Joins the moments of another set: equation 2.1 of Chan, Golub and LeVeque, "Updating formulae
+  // and a pairwise algorithm for computing sample variances" (1979), in the form for any two
+  // counts.
+  void join(const Moments& other) {
+    if (other.count == 0) return;
+    const double both = count + other.count;
+    const double delta = other.mean - mean;
+    mean += delta * (other.count / both);
+    m2 += other.m2 + delta * delta * (count * other.count / both);
+    count = both;
+  }
+};
 
 // Returns the tensor itself if it is packed, otherwise a packed copy. Autograd records the copy.
 at::Tensor packed(const at::Tensor& tensor);

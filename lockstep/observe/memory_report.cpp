@@ -13,7 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/observe/memory_extents.h"
+#include "lockstep/observe/process_memory.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "lockstep/comm/in_process.h"
-#include "lockstep/optim/adam.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"

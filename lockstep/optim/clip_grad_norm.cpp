@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/shared_blocks.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

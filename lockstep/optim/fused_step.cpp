@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::fused {
 namespace {

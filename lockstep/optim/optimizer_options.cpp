@@ -5,9 +5,13 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <typeinfo>
@@ -155,6 +159,25 @@ bool set_all(OptimizerOptions& options, InputArchive& present, const StateValues
   return is_implemented([&] { options.serialize(read); });
 }
 
+// The shortest text that distinguishes `number` from every other number.
+std::string text_of(double number) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+}
+
+std::string text_of(const c10::IValue& value) {
+  if (value.isDouble()) return text_of(value.toDouble());
+  if (value.isTuple()) {
+    std::string text;
+    for (const c10::IValue& element : value.toTupleRef().elements())
+      text += (text.empty() ? "(" : ", ") + text_of(element);
+    return text + ")";
+  }
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
 }  // namespace
 
 ArchivedValues archived_values(const OptimizerOptions& options) {
@@ -200,6 +223,19 @@ void set_state_values(OptimizerOptions& options, const StateValues& values) {
     throw Error(Fault::unsupported, c10::demangle(typeid(options).name()) +
                                         " can be read but not set: it overrides no serialize() of "
                                         "an InputArchive, or no set_lr()");
+}
+
+Facts hyperparameters_of(const torch::optim::Optimizer& optimizer) {
+  const auto& groups = optimizer.param_groups();
+  Facts facts{{"optimizer", c10::demangle(typeid(optimizer).name())},
+              {"number of param groups", std::to_string(groups.size())}};
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::string prefix = "param group " + std::to_string(i) + ": ";
+    facts.emplace_back(prefix + "number of parameters", std::to_string(groups[i].params().size()));
+    for (const auto& [name, value] : archived_values(groups[i].options()))
+      facts.emplace_back(prefix + name, text_of(value));
+  }
+  return facts;
 }
 
 }  // namespace lockstep

@@ -16,7 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/state_value.h"
+#include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/state_types.h"
 
 namespace lockstep {
 
@@ -38,5 +39,11 @@ std::vector<std::string> misfits_of(const torch::optim::OptimizerOptions& option
 // Sets the options to `values`. An option that is None and has no value stays None.
 // Errors: misuse for the first of misfits_of(); unsupported for options that can only be read.
 void set_state_values(torch::optim::OptimizerOptions& options, const StateValues& values);
+
+// The hyperparameters of an optimizer, by name, as texts that ranks can compare: the optimizer's
+// class, the number of its param groups, the number of parameters in each, and all serialised
+// options: "param group 0: lr" is "0.001". Numbers are equal if their texts are.
+// Errors: as archived_values(). Takes as long as that function.
+Facts hyperparameters_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep

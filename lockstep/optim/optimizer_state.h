@@ -1,41 +1,23 @@
-// The state that LibTorch's optimizers keep for a parameter, in a form common to all types.
+// The state that LibTorch's optimizers keep for a parameter, in a form common to all types, and its
+// conversion to and from the state of a parameter's shards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
+#include <torch/optim/optimizer.h>
 
-#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/api.h"
+#include "lockstep/optim/sharded_optimizer.h"
 
 namespace lockstep {
-
-class Adam;
-class AdamW;
-class SGD;
-
-template <class T, class... Types>
-concept OneOf = (std::same_as<T, Types> || ...);
-
-// Whether an optimizer steps each element of a parameter separately, so that it also works on
-// fragments of a parameter. Specialise it for your own type, also if that derives from one of
-// these:
-//   template <> inline constexpr bool lockstep::is_elementwise<Lion> = true;
-template <class Optimizer>
-inline constexpr bool is_elementwise =
-    OneOf<Optimizer, torch::optim::SGD, torch::optim::Adam, torch::optim::AdamW,
-          torch::optim::Adagrad, torch::optim::RMSprop, Adam, AdamW, SGD>;
 
 // The members of one state under their names in archives, to read and to set. Tensors have the
 // parameter's shape; those that the optimizer's options do not need are undefined.
@@ -48,11 +30,35 @@ struct OptimizerStateParts {
 // Lifetime: the result points into `state`.
 // Errors: unsupported, with its name, for a state that is not of SGD, Adam, AdamW, Adagrad or
 // RMSprop.
-LOCKSTEP_API OptimizerStateParts parts_of(torch::optim::OptimizerParamState& state);
+OptimizerStateParts parts_of(torch::optim::OptimizerParamState& state);
 
 // Makes an empty state of the type that `optimizer` uses.
 // Errors: unsupported, with its name, for an optimizer that is none of these five.
-LOCKSTEP_API std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
+std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
     const torch::optim::Optimizer& optimizer);
+
+// The shard's elements of `tensor`, which has the layout of `parameter`, as a one-dimensional view.
+// Errors: unsupported for a parameter that has gaps in memory.
+at::Tensor fragment_of(const at::Tensor& tensor, const Shard& shard, const at::Tensor& parameter);
+
+// Number of tensors that encode() needs for a shard's state.
+std::size_t encoded_size(torch::optim::OptimizerParamState& prototype);
+
+// Returns `count` tensors: the state's integers in one tensor, then its tensors. All are undefined
+// if `state` is null.
+std::vector<at::Tensor> encode(torch::optim::OptimizerParamState* state, std::size_t count);
+
+// Writes `encoded`, the encoded state of `shard`, into the state of the whole `parameter`.
+// Errors: unsupported for a fragment of a parameter that has gaps in memory.
+void assemble(std::span<const at::Tensor> encoded, const Shard& shard, const at::Tensor& parameter,
+              torch::optim::OptimizerParamState& whole);
+
+// Makes the state of `shard` from that of the whole `parameter`. If `stepped` is the parameter
+// itself, the state is returned unchanged, whatever its type. Otherwise `stepped` is a flat view of
+// the shard's memory.
+// Errors: as assemble(); misuse if a tensor has another shape than the parameter.
+std::unique_ptr<torch::optim::OptimizerParamState> cut(
+    std::unique_ptr<torch::optim::OptimizerParamState> whole, const Shard& shard,
+    const at::Tensor& parameter, const at::Tensor& stepped);
 
 }  // namespace lockstep

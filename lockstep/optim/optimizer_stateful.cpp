@@ -16,10 +16,8 @@
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/optim/optimizer_state.h"
-#include "lockstep/optim/shard.h"
-#include "lockstep/optim/shard_state.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/tensor/misfits.h"
+#include "lockstep/tensor/differences.h"
 
 namespace lockstep {
 namespace {

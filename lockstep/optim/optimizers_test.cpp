@@ -1,6 +1,8 @@
-// Tests that apply equally to Adam, AdamW and SGD.
+// Tests of Adam, AdamW and SGD.
 
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/optim/optimizers.h"
+
 #include <gtest/gtest.h>
 #include <torch/serialize.h>
 #include <torch/types.h>
@@ -10,9 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/adam.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/sgd.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::optimizers_test {
@@ -251,6 +250,48 @@ TYPED_TEST(FusedOptimizer, RefusesTheStateOfAnotherModel) {
   typename TypeParam::Ours loaded(large, this->options());
   torch::load(loaded, archive);
   EXPECT_EQ(test::fault_of([&] { loaded.step(); }), Fault::misuse);
+}
+
+using SgdOptions = torch::optim::SGDOptions;
+
+void step_with_gradient_of_ones(SGD& sgd, const at::Tensor& weight) {
+  weight.mutable_grad() = torch::ones_like(weight);
+  sgd.step();
+}
+
+const at::Tensor& momentum_of(SGD& sgd, const at::Tensor& weight) {
+  return static_cast<torch::optim::SGDParamState&>(*sgd.state().at(weight.unsafeGetTensorImpl()))
+      .momentum_buffer();
+}
+
+TEST(Sgd, TheFirstStepTakesTheGradientAsItsMomentumWhateverTheDampening) {
+  const at::Tensor weight = torch::zeros({3});
+  SGD sgd({weight}, SgdOptions(1).momentum(0.5).dampening(0.75));
+  step_with_gradient_of_ones(sgd, weight);
+  EXPECT_TRUE(torch::equal(momentum_of(sgd, weight), torch::full({3}, 1.0)));
+  step_with_gradient_of_ones(sgd, weight);
+  EXPECT_TRUE(torch::equal(momentum_of(sgd, weight), torch::full({3}, 0.75)));
+  EXPECT_TRUE(torch::equal(weight, torch::full({3}, -1.75)));
+}
+
+TEST(Sgd, WithoutMomentumThereIsNoStateAndItMayBeTurnedOnLater) {
+  const at::Tensor weight = torch::zeros({3});
+  SGD sgd({weight}, SgdOptions(1));
+  step_with_gradient_of_ones(sgd, weight);
+  EXPECT_TRUE(sgd.state().empty());
+  static_cast<SgdOptions&>(sgd.param_groups().front().options()).momentum(0.5);
+  step_with_gradient_of_ones(sgd, weight);
+  EXPECT_TRUE(torch::equal(momentum_of(sgd, weight), torch::ones({3})));
+  step_with_gradient_of_ones(sgd, weight);
+  EXPECT_TRUE(torch::equal(weight, torch::full({3}, -3.5)));
+}
+
+TEST(Sgd, RefusesHalfPrecisionWhichItsKernelWouldLeaveUnstepped) {
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    const at::Tensor weight = torch::zeros({100}, dtype);
+    SGD sgd({weight}, SgdOptions(1));
+    EXPECT_EQ(test::fault_of([&] { step_with_gradient_of_ones(sgd, weight); }), Fault::unsupported);
+  }
 }
 
 }  // namespace

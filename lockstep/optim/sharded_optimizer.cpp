@@ -19,7 +19,6 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_state.h"
-#include "lockstep/optim/shard_state.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/tensor_lists.h"
 

@@ -26,14 +26,23 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/optim/shard.h"
 
 namespace lockstep {
+
+// A part of a parameter: elements [begin, end) of a parameter in memory order, and the rank that
+// steps them.
+struct Shard {
+  std::size_t parameter = 0;  // Index over all param groups.
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  int owner = 0;
+};
 
 class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
  public:

@@ -3,17 +3,42 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/device.h"
 
 namespace lockstep {
 namespace {
+
+// Marks `buffer`, which holds the elements of `tensor`, as memory of the tensor's device, ordered
+// in this thread's current stream. LibTorch does not reuse the memory before the work that is in
+// that stream by then is done.
+void set_device(Buffer& buffer, const at::Tensor& tensor) {
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  const c10::Stream stream = cuda.getStream(tensor.device());
+  cuda.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+  buffer.device = DeviceKind::cuda;
+  buffer.device_index = tensor.device().index();
+  buffer.stream = stream.native_handle();
+}
+
+Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
+  Buffer buffer{
+      .data = tensor.data_ptr(), .count = tensor.nbytes() / size_of(dtype), .dtype = dtype};
+  if (tensor.is_cuda()) set_device(buffer, tensor);
+  return buffer;
+}
+
+// Objects that an asynchronous call keeps alive until it is complete.
+struct Kept {
+  std::vector<at::Tensor> tensors;
+  std::shared_ptr<const void> callers;
+};
+
+}  // namespace
 
 std::optional<DType> known_dtype(at::ScalarType type) {
   switch (type) {
@@ -48,29 +73,8 @@ std::optional<DType> known_dtype(at::ScalarType type) {
   }
 }
 
-Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
-  Buffer buffer{
-      .data = tensor.data_ptr(), .count = tensor.nbytes() / size_of(dtype), .dtype = dtype};
-  if (tensor.is_cuda()) set_device(buffer, tensor);
-  return buffer;
-}
-
-// Objects that an asynchronous call keeps alive until it is complete.
-struct Kept {
-  std::vector<at::Tensor> tensors;
-  std::shared_ptr<const void> callers;
-};
-
-}  // namespace
-
-DType reducible_dtype(at::ScalarType dtype) {
-  if (const auto known = known_dtype(dtype)) return *known;
-  throw Error(Fault::unsupported,
-              std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
-}
-
 void require_dense(const at::Tensor& tensor, std::string_view what) {
-  require(tensor.defined(), std::string(what) + ": the tensor is undefined");
+  require(tensor.defined(), [&] { return std::string(what) + ": the tensor is undefined"; });
   if (!(tensor.is_cpu() || tensor.is_cuda()) || tensor.layout() != at::kStrided ||
       tensor.is_quantized())
     throw Error(Fault::unsupported, std::string(what) + ": only dense CPU and CUDA tensors are " +
@@ -79,16 +83,18 @@ void require_dense(const at::Tensor& tensor, std::string_view what) {
 
 void require_writable(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
-  require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-          std::string(what) +
-              ": the tensor would be written, but several of its elements lie at one place, as "
-              "expand() makes them: clone() it");
+  require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, [&] {
+    return std::string(what) +
+           ": the tensor would be written, but several of its elements lie at one place, as "
+           "expand() makes them: clone() it";
+  });
 }
 
 void require_contiguous(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
-  require(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(),
-          std::string(what) + ": the tensor must be contiguous, and not a lazy conjugate");
+  require(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(), [&] {
+    return std::string(what) + ": the tensor must be contiguous, and not a lazy conjugate";
+  });
 }
 
 at::Tensor values_of(const at::Tensor& tensor) {

@@ -1,4 +1,5 @@
-// Conversions from tensors to comm's Buffers, and from shapes to labels that all ranks compare.
+// Conversions from tensors to comm's Buffers, the checks before them, and from shapes to labels
+// that all ranks compare.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -6,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,9 @@
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
+
+// Empty for a type that comm does not reduce.
+std::optional<DType> known_dtype(at::ScalarType type);
 
 // Errors: misuse for an undefined tensor; unsupported for a tensor that is not strided, lies in
 // neither CPU nor CUDA memory, or is quantised, since its scale is not among its elements.

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <numeric>
 #include <string>
@@ -35,38 +36,44 @@ std::vector<std::int64_t> with_rows(const at::Tensor& tensor, std::int64_t rows)
 
 void require_rows(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
-  require(tensor.dim() > 0, std::string(what) + ": a tensor without dimensions has no rows");
+  require(tensor.dim() > 0,
+          [&] { return std::string(what) + ": a tensor without dimensions has no rows"; });
 }
 
 void require_shape(const at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type,
                    std::string_view what) {
-  require(tensor.sizes() == sizes && tensor.scalar_type() == type,
-          std::string(what) + ": expected a tensor" + shape_text(type, sizes) + ", got" +
-              shape_text(tensor.scalar_type(), tensor.sizes()));
+  require(tensor.sizes() == sizes && tensor.scalar_type() == type, [&] {
+    return std::string(what) + ": expected a tensor" + shape_text(type, sizes) + ", got" +
+           shape_text(tensor.scalar_type(), tensor.sizes());
+  });
 }
 
 void require_splits(at::IntArrayRef splits, const ProcessGroup& group, std::string_view what) {
-  require(static_cast<int>(splits.size()) == group.size(),
-          std::string(what) + ": " + std::to_string(splits.size()) + " splits for " +
-              std::to_string(group.size()) + " ranks");
+  require(static_cast<int>(splits.size()) == group.size(), [&] {
+    return std::string(what) + ": " + std::to_string(splits.size()) + " splits for " +
+           std::to_string(group.size()) + " ranks";
+  });
   for (const std::int64_t split : splits)
-    require(split >= 0,
-            std::string(what) + ": the split " + std::to_string(split) + " is negative");
+    require(split >= 0, [&] {
+      return std::string(what) + ": the split " + std::to_string(split) + " is negative";
+    });
 }
 
 void require_total(at::IntArrayRef splits, const at::Tensor& tensor, std::string_view what) {
-  require(total(splits) == tensor.size(0),
-          std::string(what) + ": the splits make " + std::to_string(total(splits)) +
-              " rows, the tensor has " + std::to_string(tensor.size(0)));
+  require(total(splits) == tensor.size(0), [&] {
+    return std::string(what) + ": the splits make " + std::to_string(total(splits)) +
+           " rows, the tensor has " + std::to_string(tensor.size(0));
+  });
 }
 
 // --- Parts along dim 0 ---------------------------------------------------------------------------
 
 std::vector<std::int64_t> equal_splits(const at::Tensor& tensor, const ProcessGroup& group,
                                        std::string_view what) {
-  require(tensor.size(0) % group.size() == 0,
-          std::string(what) + ": " + std::to_string(tensor.size(0)) + " rows are not " +
-              std::to_string(group.size()) + " equal parts");
+  require(tensor.size(0) % group.size() == 0, [&] {
+    return std::string(what) + ": " + std::to_string(tensor.size(0)) + " rows are not " +
+           std::to_string(group.size()) + " equal parts";
+  });
   return std::vector<std::int64_t>(static_cast<std::size_t>(group.size()),
                                    tensor.size(0) / group.size());
 }
@@ -129,6 +136,22 @@ std::vector<std::int64_t> exchange_splits(std::vector<std::int64_t> send_splits,
 }
 
 }  // namespace
+
+// --- Devices and types ---------------------------------------------------------------------------
+
+c10::Device local_device(const ProcessGroup& group) {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
+    throw Error(Fault::unsupported, "local_device: this LibTorch is built without CUDA");
+  const int devices = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+  if (devices == 0) throw Error(Fault::unsupported, "local_device: there is no CUDA device here");
+  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(group.local_rank() % devices)};
+}
+
+DType reducible_dtype(at::ScalarType dtype) {
+  if (const auto known = known_dtype(dtype)) return *known;
+  throw Error(Fault::unsupported,
+              std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
+}
 
 // --- Same shape in, same shape out ---------------------------------------------------------------
 

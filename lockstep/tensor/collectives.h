@@ -25,12 +25,20 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
+
+// The CUDA device of this rank: number local_rank() modulo the number of devices. NCCL refuses two
+// ranks on one device.
+//   model->to(local_device(world));
+// Built without CUDA: the code asks LibTorch at run time, so any build of LibTorch will do.
+// Errors: unsupported if LibTorch has no CUDA or the host has no device.
+LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
 // Replaces each element by the combination of all ranks' elements.
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const ProcessGroup& group,

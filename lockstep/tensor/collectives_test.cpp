@@ -20,7 +20,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/tensor/coalesced.h"
+#include "lockstep/tensor/tensor_lists.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/device.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -3,14 +3,18 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 #include <string_view>
 #include <utility>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::size_t most_lines = 8;
 constexpr std::size_t most_names = 5;
+constexpr std::size_t most_misfits = 5;
 
 // Ranks that have the same value.
 struct Part {
@@ -104,6 +108,13 @@ std::vector<std::string> shortened(std::vector<std::string> lines) {
   return lines;
 }
 
+// Example: "Float [3, 2]".
+std::string text_of(at::ScalarType type, at::IntArrayRef sizes) {
+  std::ostringstream text;
+  text << type << ' ' << sizes;
+  return text.str();
+}
+
 }  // namespace
 
 std::string encode(const Facts& facts) {
@@ -154,6 +165,31 @@ std::vector<std::string> differing_tensors(const std::vector<Facts>& facts) {
     lines.push_back(ranks + " in " + std::to_string(names.size()) +
                     (names.size() == 1 ? " tensor: " : " tensors: ") + list_of(names));
   return shortened(std::move(lines));
+}
+
+const StateTensor* Misfits::find(const StateDict& saved, const std::string& name,
+                                 at::ScalarType type, at::IntArrayRef sizes) {
+  const auto found = saved.tensors.find(name);
+  if (found == saved.tensors.end()) {
+    add(name + " was not saved");
+    return nullptr;
+  }
+  const StateTensor& tensor = found->second;
+  if (tensor.data.scalar_type() == type && at::IntArrayRef(tensor.shape) == sizes) return &tensor;
+  add(name + " is " + text_of(type, sizes) + " here and was saved as " +
+      text_of(tensor.data.scalar_type(), tensor.shape));
+  return nullptr;
+}
+
+void Misfits::require_none(std::string_view what) const {
+  require(texts_.empty(), [&] {
+    std::string text(what);
+    for (std::size_t i = 0; i < std::min(texts_.size(), most_misfits); ++i)
+      text += (i == 0 ? ": " : "; ") + texts_[i];
+    if (texts_.size() > most_misfits)
+      text += "; and " + std::to_string(texts_.size() - most_misfits) + " more";
+    return text;
+  });
 }
 
 }  // namespace lockstep

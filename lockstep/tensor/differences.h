@@ -1,12 +1,16 @@
-// Sentences that name the ranks whose values differ from the others'.
+// Sentences that name what differs: between ranks, and between a saved state and its target.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "lockstep/tensor/state.h"
 
 namespace lockstep {
 
@@ -27,5 +31,23 @@ std::vector<std::string> differing_values(const std::vector<Facts>& facts);
 //   rank 1 differs from ranks 0, 2 in 7 tensors: a.weight, a.bias, b.weight and 4 more
 // The largest set of ranks comes last.
 std::vector<std::string> differing_tensors(const std::vector<Facts>& facts);
+
+// Collects every mismatch between a saved state and its target, to report all at once before
+// anything is changed.
+class Misfits {
+ public:
+  void add(std::string text) { texts_.push_back(std::move(text)); }
+
+  // Finds the whole tensor `name`, of this type and these sizes, in `saved`. Returns null and adds
+  // the reason if `saved` lacks it or has another type or shape.
+  const StateTensor* find(const StateDict& saved, const std::string& name, at::ScalarType type,
+                          at::IntArrayRef sizes);
+
+  // Errors: misuse if there are misfits. The message has `what` and at most five of them.
+  void require_none(std::string_view what) const;
+
+ private:
+  std::vector<std::string> texts_;
+};
 
 }  // namespace lockstep

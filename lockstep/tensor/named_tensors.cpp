@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/tensor/named_tensors.h"
 
+#include <c10/core/ScalarType.h>
+#include <openssl/evp.h>
 #include <torch/nn/module.h>
 
+#include <array>
+#include <cstdint>
 #include <iterator>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -14,6 +25,44 @@ NamedTensors defined_ones(const Items& items) {
   for (const auto& item : items)
     if (item.value().defined()) all.emplace_back(item.key(), item.value());
   return all;
+}
+
+class Sha256 {
+ public:
+  Sha256() : context_(::EVP_MD_CTX_new(), &::EVP_MD_CTX_free) {
+    check(context_ && ::EVP_DigestInit_ex(context_.get(), ::EVP_sha256(), nullptr) == 1,
+          "OpenSSL offers no SHA-256");
+  }
+
+  void add(const void* data, std::size_t size) {
+    check(::EVP_DigestUpdate(context_.get(), data, size) == 1, "EVP_DigestUpdate failed");
+  }
+
+  std::string hex() {
+    std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+    unsigned int size = 0;
+    check(::EVP_DigestFinal_ex(context_.get(), digest.data(), &size) == 1,
+          "EVP_DigestFinal_ex failed");
+    constexpr char digits[] = "0123456789abcdef";
+    std::string text;
+    for (unsigned int i = 0; i < size; ++i) {
+      text += digits[digest[i] >> 4];
+      text += digits[digest[i] & 15];
+    }
+    return text;
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&::EVP_MD_CTX_free)> context_;
+};
+
+// Example: "float32 [2, 3]\n".
+std::string heading(const at::Tensor& tensor) {
+  std::string text(c10::getDtypeNames(tensor.scalar_type()).first);
+  text += " [";
+  for (std::int64_t axis = 0; axis < tensor.dim(); ++axis)
+    text += (axis == 0 ? "" : ", ") + std::to_string(tensor.size(axis));
+  return text + "]\n";
 }
 
 }  // namespace
@@ -31,6 +80,40 @@ NamedTensors named_tensors(const torch::nn::Module& module) {
   NamedTensors buffers = named_buffers(module);
   all.insert(all.end(), std::move_iterator(buffers.begin()), std::move_iterator(buffers.end()));
   return all;
+}
+
+std::map<std::string, std::string> first_names(const NamedTensors& tensors) {
+  using Place =
+      std::tuple<const void*, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  std::map<Place, std::string> known;
+  std::map<std::string, std::string> first;
+  for (const auto& [name, tensor] : tensors) {
+    first.emplace(name, name);
+    if (tensor.numel() == 0 || tensor.is_meta()) continue;  // These have no memory to share.
+    const Place place{tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(),
+                      tensor.strides().vec()};
+    first[name] = known.try_emplace(place, name).first->second;
+  }
+  return first;
+}
+
+std::string sha256(at::TensorList tensors) {
+  Sha256 digest;
+  for (const at::Tensor& tensor : tensors) {
+    require(tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized(),
+            "sha256: a tensor is undefined or not dense");
+    const std::string line = heading(tensor);
+    digest.add(line.data(), line.size());
+    const at::Tensor values = plain_values(tensor);
+    digest.add(values.const_data_ptr(), values.nbytes());
+  }
+  return digest.hex();
+}
+
+std::string sha256(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : named_tensors(module)) tensors.push_back(tensor);
+  return sha256(tensors);
 }
 
 }  // namespace lockstep

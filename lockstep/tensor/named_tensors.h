@@ -1,10 +1,11 @@
-// Tensors with names, in a defined order.
+// The tensors of a module under their names, the names of tied weights, and digests of tensors.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ class Module;
 
 namespace lockstep {
 
+// In a defined order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // The module's parameters or buffers, in its own order and sharing its memory. A bias that a layer
@@ -26,5 +28,22 @@ LOCKSTEP_API NamedTensors named_buffers(const torch::nn::Module& module);
 
 // The parameters, then the buffers.
 LOCKSTEP_API NamedTensors named_tensors(const torch::nn::Module& module);
+
+// Tied weights are one tensor with several names in a module. Maps each name to the first name of
+// the same tensor, usually itself. Two tensors are the same if all of their elements lie at the
+// same addresses.
+std::map<std::string, std::string> first_names(const NamedTensors& tensors);
+
+// The SHA-256 over all tensors in order, as 64 hexadecimal digits. It tells whether tensors are
+// equal bit for bit: between ranks, between runs, and between C++ and Python. Each tensor
+// contributes a line such as "float32 [2, 3]\n", then its elements, row by row, in the bytes they
+// have in memory. In Python:
+//   for t in tensors: h.update(f"{str(t.dtype)[6:]} {list(t.shape)}\n".encode() + bytes_of(t))
+// The format is frozen, because digests are compared between versions.
+// Errors: misuse for a tensor that is undefined or not dense.
+LOCKSTEP_API std::string sha256(at::TensorList tensors);
+
+// The digest of named_tensors(module), without the names.
+LOCKSTEP_API std::string sha256(const torch::nn::Module& module);
 
 }  // namespace lockstep

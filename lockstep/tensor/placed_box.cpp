@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tensor/box.h"
+#include "lockstep/tensor/state_types.h"
 
 namespace lockstep {
 

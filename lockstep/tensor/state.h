@@ -5,9 +5,9 @@
 // A state has no topology: names and shapes are those of the whole, whatever ranks it is spread
 // over. What each rank has of its own, a random generator say, has the rank in its name.
 //
-// A rank holds a whole tensor; or boxes of it (box.h), which make its local tensor; or a range of
-// the elements of either. The parts of all ranks together hold each element. Boxes, or ranges, of
-// two ranks may overlap only where one lies within the other, as copies do.
+// A rank holds a whole tensor; or boxes of it (state_types.h), which make its local tensor; or a
+// range of the elements of either. The parts of all ranks together hold each element. Boxes, or
+// ranges, of two ranks may overlap only where one lies within the other, as copies do.
 //
 // Ranges of elements are kept beside boxes. ZeRO cuts parameters in the order of their memory,
 // which need not be row by row (channels_last): such a range is one run of memory and one message,
@@ -27,8 +27,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/tensor/box.h"
-#include "lockstep/tensor/state_value.h"
+#include "lockstep/tensor/state_types.h"
 
 namespace lockstep {
 

@@ -1,14 +1,12 @@
-// Collectives on lists of tensors whose number, shapes and types the receivers do not know, such as
-// state dictionaries or batches of unequal samples.
+// Collectives on lists of tensors.
 //
+//   all_reduce_coalesced(gradients, world, ReduceOp::average);
+//
+//   // State dictionaries, or batches of unequal samples:
 //   auto weights = broadcast_tensors(group.rank() == 0 ? load(path) : Tensors{}, group);
 //
-// The shapes travel first, as bytes (lockstep/comm/values.h), then the elements. Received tensors
-// are contiguous, in CPU memory and require no gradient. All tensors received by one call may be
-// views of one block. Undefined tensors stay undefined. CUDA tensors are sent as copies in CPU
-// memory, because the receiver does not know a device for them.
-// Types, Autograd, Blocking, Errors: as in collectives.h; also corrupt for a description that no
-// rank can have sent, before memory is allocated for it.
+// Types, Autograd, Blocking, Errors: as in collectives.h. Nothing is sent before every tensor of
+// the list has been checked.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,6 +18,37 @@
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
+
+// --- Lists whose shapes all ranks know: one call for each element type ---------------------------
+
+// Results equal those of one call for each tensor, bit for bit. Tensors of one type and device are
+// copied together into buffers of at most 32 MiB on that device. A contiguous tensor is used in
+// place if it fills such a buffer alone, or if it is the only one of its type.
+// All ranks must pass the same shapes, types and kinds of device, in the same order. Tensors to be
+// reduced may not share memory; this is refused as misuse if neither of the two has gaps. An empty
+// list, or a list of empty tensors, communicates nothing.
+
+// Replaces each element by the combination of all ranks' elements.
+LOCKSTEP_API void all_reduce_coalesced(at::TensorList tensors, const ProcessGroup& group,
+                                       ReduceOp op = ReduceOp::sum,
+                                       const CallOptions& options = {});
+
+// As all_reduce_coalesced(), but only the tensors of rank `root` are written.
+LOCKSTEP_API void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int root = 0,
+                                   ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+
+// Replaces the tensors by those of rank `root`.
+LOCKSTEP_API void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group,
+                                      int root = 0, const CallOptions& options = {});
+
+// --- Lists whose number, shapes and types the receivers do not know ------------------------------
+
+// The shapes travel first, as bytes (lockstep/comm/values.h), then the elements. Received tensors
+// are contiguous, in CPU memory and require no gradient. All tensors received by one call may be
+// views of one block. Undefined tensors stay undefined. CUDA tensors are sent as copies in CPU
+// memory, because the receiver does not know a device for them.
+// Errors: in addition, corrupt for a description that no rank can have sent, before memory is
+// allocated for it.
 
 using Tensors = std::vector<at::Tensor>;
 

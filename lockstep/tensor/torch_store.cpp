@@ -104,8 +104,10 @@ bool torchrun_listens() {
 
 std::string required_variable(const char* name) {
   const char* text = ::getenv(name);
-  require(text != nullptr && *text != '\0', std::string("connect_torch_store: ") + name +
-                                                " is not set: it says where PyTorch's store is");
+  require(text != nullptr && *text != '\0', [&] {
+    return std::string("connect_torch_store: ") + name +
+           " is not set: it says where PyTorch's store is";
+  });
   return text;
 }
 
@@ -151,7 +153,7 @@ std::shared_ptr<Store> connect_torch_store() {
   const std::string port = required_variable("MASTER_PORT");
   const int number = std::atoi(port.c_str());
   require(number > 0 && number <= std::numeric_limits<std::uint16_t>::max(),
-          "connect_torch_store: MASTER_PORT='" + port + "' is not a port");
+          [&] { return "connect_torch_store: MASTER_PORT='" + port + "' is not a port"; });
   const bool listens = read_environment().rank == 0 && !torchrun_listens();
   return adapt(tcp_store(host, number, listens, default_timeout));
 }

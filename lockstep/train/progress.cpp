@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/progress_line.h"
 
 namespace lockstep {
 namespace {
@@ -32,13 +33,14 @@ Progress::Progress(std::int64_t total_steps, ProgressOptions options)
       on_terminal_(options.enabled && (relayed_columns() > 0 || ::isatty(fd_) == 1)),
       started_(Clock::now()),
       drawn_(started_),
+      state_(std::make_unique<ProgressState>()),
       ended_(!options.enabled) {
   require(total_steps >= 0, "Progress: total_steps must not be negative");
   require(options.done >= 0 && options.done <= total_steps,
           "Progress: done must be in 0..total_steps");
-  state_.label = std::move(options.label);
-  state_.total_steps = total_steps;
-  state_.steps = state_.earlier_steps = options.done;
+  state_->label = std::move(options.label);
+  state_->total_steps = total_steps;
+  state_->steps = state_->earlier_steps = options.done;
 }
 
 Progress::~Progress() {
@@ -51,20 +53,20 @@ Progress::~Progress() {
 
 void Progress::step(std::int64_t samples, std::optional<double> loss) {
   if (ended_) return;
-  ++state_.steps;
-  state_.samples += samples;
-  if (loss) state_.loss = loss;
+  ++state_->steps;
+  state_->samples += samples;
+  if (loss) state_->loss = loss;
 
   const auto now = Clock::now();
-  const bool last = state_.steps >= state_.total_steps;
+  const bool last = state_->steps >= state_->total_steps;
   const Clock::duration interval =
       on_terminal_ ? Clock::duration(terminal_interval) : Clock::duration(log_interval);
   if (last || now - drawn_ >= interval) draw(now, last);
 }
 
 void Progress::draw(Clock::time_point now, bool last) {
-  state_.elapsed = now - started_;
-  std::string text = on_terminal_ ? progress_bar(state_, columns()) : progress_line(state_);
+  state_->elapsed = now - started_;
+  std::string text = on_terminal_ ? progress_bar(*state_, columns()) : progress_line(*state_);
   if (on_terminal_) {
     const std::size_t before = std::exchange(width_, text.size());
     text.resize(std::max(before, width_), ' ');  // Overwrites the previous text.

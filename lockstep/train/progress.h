@@ -20,14 +20,17 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "lockstep/base/api.h"
-#include "lockstep/train/progress_line.h"
 
 namespace lockstep {
+
+struct ProgressState;
 
 struct ProgressOptions {
   bool enabled = true;     // Enable it on one rank; on the others step() costs nothing.
@@ -56,7 +59,7 @@ class LOCKSTEP_API Progress {
   const bool on_terminal_;
   const Clock::time_point started_;
   Clock::time_point drawn_;
-  ProgressState state_;
+  const std::unique_ptr<ProgressState> state_;
   bool ended_;
   std::size_t width_ = 0;  // Width of the text on the terminal's line.
 };

@@ -8,8 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/base/api.h"
-
 namespace lockstep {
 
 struct ProgressState {
@@ -23,11 +21,11 @@ struct ProgressState {
 };
 
 // Example: "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left".
-LOCKSTEP_API std::string progress_line(const ProgressState& state);
+std::string progress_line(const ProgressState& state);
 
 // Example: "epoch 1/5  42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left".
 // The text is shorter than `columns`, so that a terminal does not wrap it. In a narrow terminal the
 // bar is dropped first, then the end is cut.
-LOCKSTEP_API std::string progress_bar(const ProgressState& state, int columns);
+std::string progress_bar(const ProgressState& state, int columns);
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/progress_line.h"
 
 namespace lockstep::progress_test {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/adam.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "lockstep/parallel/gradients/finite_check.h"
-#include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_lists.h"
 #include "tests/cuda/trained.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
-#include "lockstep/tensor/device.h"
+#include "lockstep/tensor/collectives.h"
 #include "tests/cuda/stand_in_cuda.h"
 #include "tests/stand_in_engine.h"
 

@@ -14,7 +14,6 @@
 
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/tensor/digest.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace {

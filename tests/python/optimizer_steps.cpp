@@ -8,10 +8,8 @@
 #include <ATen/ops/stack.h>
 #include <lockstep/base/error.h>
 #include <lockstep/checkpoint/safetensors.h>
-#include <lockstep/optim/adam.h>
-#include <lockstep/optim/adamw.h>
 #include <lockstep/optim/clip_grad_norm.h>
-#include <lockstep/optim/sgd.h>
+#include <lockstep/optim/optimizers.h>
 
 #include <iostream>
 #include <map>

@@ -10,7 +10,6 @@
 #include "examples/models/names.h"
 #include "examples/models/resnet.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/tensor/digest.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace {

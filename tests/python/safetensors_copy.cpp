@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/named_tensors.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 64;

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/tensor/state_value.h"
+#include "lockstep/tensor/state_types.h"
 #include "tools/standard_output.h"
 
 namespace lockstep::checkpoint {

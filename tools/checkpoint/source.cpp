@@ -9,7 +9,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
-#include "lockstep/checkpoint/element_types.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 
 namespace lockstep::checkpoint {

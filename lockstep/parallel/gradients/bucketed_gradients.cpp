@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
-#include "lockstep/tensor/coalesced.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/optim/shard.h"
+#include "lockstep/optim/sharded_optimizer.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/optim/hyperparameters.h"
+#include "lockstep/optim/optimizer_options.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/gradient_slices.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"

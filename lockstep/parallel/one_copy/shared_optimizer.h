@@ -21,7 +21,7 @@
 //
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's; unsupported for an optimizer that is not elementwise
-// (is_elementwise, optimizer_state.h); misuse without share_parameters, and if other code has
+// (is_elementwise, optimizers.h); misuse without share_parameters, and if other code has
 // written to a shared parameter or given it other memory; mismatch if options differ between ranks
 // at construction. A rank lost in step() leaves the weights torn: see
 // DistributedDataParallel::has_torn_parameters().
@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 

@@ -23,12 +23,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/optim/adam.h"
-#include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad_norm.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
-#include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

@@ -26,7 +26,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
-#include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

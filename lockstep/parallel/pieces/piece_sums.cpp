@@ -11,7 +11,7 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

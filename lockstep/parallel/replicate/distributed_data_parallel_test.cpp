@@ -17,7 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/digest.h"
+#include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 

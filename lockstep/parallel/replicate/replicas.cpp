@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/tensor/coalesced.h"
+#include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,7 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/shared_blocks.h"
-#include "lockstep/tensor/strides.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {

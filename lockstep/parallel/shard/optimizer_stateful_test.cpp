@@ -16,9 +16,7 @@
 #include <vector>
 
 #include "lockstep/comm/in_process.h"
-#include "lockstep/optim/adam.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/coalesced.h"
+#include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
 namespace {

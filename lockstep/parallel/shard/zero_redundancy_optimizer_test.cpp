@@ -15,9 +15,7 @@
 #include <vector>
 
 #include "lockstep/comm/in_process.h"
-#include "lockstep/optim/adam.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizers.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::zero_redundancy_optimizer_test {

@@ -1,0 +1,93 @@
+// JSON that has one form only: the base of the readers of manifest.json and of safetensors headers,
+// and the texts that they read.
+//
+// A reader takes nlohmann's events and refuses the first that is not of its form. Values would not
+// do: nlohmann keeps one of two equal keys without a word, and builds all of what it reads.
+//
+// Torch-free, so that it can be fuzzed.
+// Errors: corrupt, naming the file and the place in it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+
+namespace lockstep {
+
+// Events that a derived reader does not override are out of place everywhere.
+class StrictJson : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  using Json = nlohmann::json;
+
+  // `file` is for messages and outlives this. `text_name` follows the positions in it, for example
+  // " of the header".
+  explicit StrictJson(std::string_view file, std::string_view text_name = "")
+      : file_(file), text_name_(text_name) {}
+
+  void read(std::string_view text) {
+    // The parser would take a zero byte for the end and ignore the rest.
+    if (const std::size_t zero = text.find('\0'); zero != text.npos) refuse_syntax(zero + 1);
+    Json::sax_parse(text, this);
+  }
+
+  bool start_object(std::size_t) override { fail("an object is out of place"); }
+  bool start_array(std::size_t) override { fail("an array is out of place"); }
+  bool string(std::string&) override { fail("a string is out of place"); }
+  bool number_unsigned(std::uint64_t value) override { refuse_number(std::to_string(value)); }
+  bool number_integer(std::int64_t value) override { refuse_number(std::to_string(value)); }
+  bool number_float(double, const std::string& text) override { refuse_number(shown(text)); }
+  bool boolean(bool) override { fail("a truth value is out of place"); }
+  bool null() override { fail("null is out of place"); }
+  bool binary(Json::binary_t&) override { fail("binary data is out of place"); }
+
+  bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
+    refuse_syntax(position);
+  }
+
+ protected:
+  // Describes the place, after the name of the file, for messages.
+  virtual std::string context() const = 0;
+
+  [[noreturn]] void fail(const std::string& what, Fault fault = Fault::corrupt) const {
+    throw Error(fault, std::string(file_) + ": " + context() + what);
+  }
+
+  [[noreturn]] void refuse_number(const std::string& number) const {
+    fail("the number " + number + " is out of place");
+  }
+
+  template <class Integer = std::int64_t>
+  Integer small(std::uint64_t value) const {
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))
+      fail("the number " + std::to_string(value) + " is too large");
+    return static_cast<Integer>(value);
+  }
+
+ private:
+  [[noreturn]] void refuse_syntax(std::size_t position) const {
+    throw Error(Fault::corrupt, std::string(file_) + ": byte " + std::to_string(position) +
+                                    std::string(text_name_) +
+                                    ": it is not JSON in UTF-8 from here on");
+  }
+
+  const std::string_view file_;
+  const std::string_view text_name_;
+};
+
+// Returns a JSON string. `format` begins the message. Errors: misuse for text that is not UTF-8.
+inline std::string json_text(std::string_view format, const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(Fault::misuse, std::string(format) + ": " + shown(text) + " is not UTF-8");
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/image_datasets.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/image_files.h"
+
+namespace lockstep {
+namespace {
+
+using Path = std::filesystem::path;
+
+std::vector<Path> places(const Path& directory) {
+  std::vector<Path> all{directory};
+  if (directory.has_parent_path() || directory.empty()) return all;
+  const char* root = std::getenv("LOCKSTEP_DATA");
+  if (root != nullptr && *root != '\0') all.push_back(Path(root) / directory);
+  all.push_back(Path("/usr/share/datasets") / directory);
+  return all;
+}
+
+// The files of a dataset. If `packed` is set, each file may also be present as NAME.gz.
+struct DatasetFiles {
+  std::vector<std::string> names;
+  bool packed = false;
+};
+
+// A file that exists but cannot be examined counts as present; opening it then reports the reason.
+bool is_there(const Path& file) {
+  std::error_code failure;
+  return std::filesystem::exists(file, failure) || failure;
+}
+
+std::optional<Path> find_file(const Path& file, bool packed) {
+  if (is_there(file)) return file;
+  Path with_suffix = file;
+  with_suffix += ".gz";
+  if (packed && is_there(with_suffix)) return with_suffix;
+  return std::nullopt;
+}
+
+// Returns the path of each file, all in one directory. This is `directory` itself or, for a bare
+// name such as "fashion-mnist", the directory of that name below $LOCKSTEP_DATA or
+// /usr/share/datasets. Errors: system, listing every searched place, if none of them has all files.
+// `remedy` ends the message.
+std::vector<Path> find_dataset(const Path& directory, const DatasetFiles& files,
+                               const std::string& remedy = "") {
+  std::string looked_at;
+  for (const Path& place : places(directory)) {
+    std::vector<Path> found;
+    for (const std::string& name : files.names) {
+      const auto file = find_file(place / name, files.packed);
+      if (!file) {
+        looked_at += "\n  " + (place / name).string() + (files.packed ? "[.gz]" : "");
+        break;
+      }
+      found.push_back(*file);
+    }
+    if (found.size() == files.names.size()) return found;
+  }
+  throw Error(Fault::system, "no dataset '" + directory.string() + "': there is no" + looked_at +
+                                 (remedy.empty() ? "" : "\n" + remedy));
+}
+
+at::Tensor tensor_owning(std::vector<std::uint8_t> values, at::IntArrayRef shape) {
+  const auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(values));
+  return at::from_blob(
+      owner->data(), shape, [owner](void*) {}, at::kByte);
+}
+
+at::Tensor to_images(std::vector<std::uint8_t> pixels, std::int64_t channels, std::int64_t height,
+                     std::int64_t width) {
+  const std::int64_t pixels_each = channels * height * width;
+  const auto count = static_cast<std::int64_t>(pixels.size());
+  require(pixels_each > 0 && count % pixels_each == 0, [&] {
+    return "ImageDataset: " + std::to_string(count) + " pixels are no whole number of images of " +
+           std::to_string(pixels_each);
+  });
+  return tensor_owning(std::move(pixels), {count / pixels_each, channels, height, width});
+}
+
+at::Tensor to_targets(const std::vector<std::uint8_t>& labels) {
+  at::Tensor targets = at::empty({static_cast<std::int64_t>(labels.size())}, at::kLong);
+  std::copy(labels.begin(), labels.end(), targets.mutable_data_ptr<std::int64_t>());
+  return targets;
+}
+
+constexpr std::size_t image_dimensions = 3;  // Images, rows, columns.
+constexpr std::size_t label_dimensions = 1;
+
+IdxArray read(const std::filesystem::path& file, std::size_t dimensions) {
+  IdxArray array = read_idx(file);
+  if (array.shape.size() != dimensions)
+    throw Error(Fault::corrupt, file.string() + ": byte 3: expected " + std::to_string(dimensions) +
+                                    " dimensions, found " + std::to_string(array.shape.size()));
+  return array;
+}
+
+void require_known(const std::filesystem::path& file, const std::vector<std::uint8_t>& labels,
+                   int classes) {
+  require(classes > 0, "IdxDataset: the number of classes must be positive");
+  const auto unknown =
+      std::ranges::find_if(labels, [&](std::uint8_t label) { return label >= classes; });
+  if (unknown == labels.end()) return;
+  throw Error(Fault::corrupt, file.string() + ": the label of sample " +
+                                  std::to_string(unknown - labels.begin()) + " is " +
+                                  std::to_string(*unknown) + ", and the program has " +
+                                  std::to_string(classes) + " classes, from 0 on");
+}
+
+ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
+                          std::optional<int> classes) {
+  const std::string set = train ? "train" : "t10k";
+  const auto files = find_dataset(
+      directory,
+      {.names = {set + "-images-idx3-ubyte", set + "-labels-idx1-ubyte"}, .packed = true},
+      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist brings it." : "");
+
+  IdxArray images = read(files[0], image_dimensions);
+  const IdxArray labels = read(files[1], label_dimensions);
+  if (images.shape[0] != labels.shape[0])
+    throw Error(Fault::corrupt, files[0].string() + " holds " + std::to_string(images.shape[0]) +
+                                    " images, but " + files[1].string() + " holds " +
+                                    std::to_string(labels.shape[0]) + " labels");
+  if (images.shape[1] == 0 || images.shape[2] == 0)
+    throw Error(Fault::corrupt, files[0].string() +
+                                    ": byte 8: expected images with pixels, found " +
+                                    std::to_string(images.shape[1]) + " rows of " +
+                                    std::to_string(images.shape[2]));
+  if (classes) require_known(files[1], labels.values, *classes);
+  return ImageDataset(std::move(images.values), 1, images.shape[1], images.shape[2], labels.values);
+}
+
+DatasetFiles cifar10_files(bool train) {
+  if (!train) return {.names = {"test_batch.bin"}};
+  DatasetFiles files;
+  for (int batch = 1; batch <= 5; ++batch)
+    files.names.push_back("data_batch_" + std::to_string(batch) + ".bin");
+  return files;
+}
+
+ImageDataset to_dataset(CifarImages images) {
+  return {std::move(images.pixels), cifar_channels, cifar_side, cifar_side, images.labels};
+}
+
+std::string source_of(const std::string& archive) {
+  return "It comes as https://www.cs.toronto.edu/~kriz/" + archive;
+}
+
+}  // namespace
+
+ImageDataset::ImageDataset(at::Tensor images, at::Tensor targets) {
+  require(images.scalar_type() == at::kByte && images.dim() == 4 && images.is_cpu(),
+          "ImageDataset: images must be uint8 [N, channels, height, width] on the CPU");
+  require(targets.scalar_type() == at::kLong && targets.dim() == 1 && targets.is_cpu(),
+          "ImageDataset: targets must be int64 [N] on the CPU");
+  require(images.size(0) == targets.size(0), [&] {
+    return "ImageDataset: there are " + std::to_string(images.size(0)) + " images, but " +
+           std::to_string(targets.size(0)) + " targets";
+  });
+  images_ = images.contiguous();
+  targets_ = targets.contiguous();
+}
+
+ImageDataset::ImageDataset(std::vector<std::uint8_t> pixels, std::int64_t channels,
+                           std::int64_t height, std::int64_t width,
+                           const std::vector<std::uint8_t>& labels)
+    : ImageDataset(to_images(std::move(pixels), channels, height, width), to_targets(labels)) {}
+
+torch::data::Example<> ImageDataset::get(std::size_t index) {
+  const auto i = static_cast<std::int64_t>(index);
+  if (i < 0 || i >= images_.size(0))
+    throw Error(Fault::misuse, "ImageDataset: there is no sample " + std::to_string(index));
+
+  // Uses two tensors and one loop. Selecting, converting and dividing with tensor operations would
+  // cost several times as much, for every sample of every epoch.
+  at::Tensor image = at::empty(images_.sizes().slice(1), at::kFloat);
+  const std::int64_t count = image.numel();
+  const std::uint8_t* from = images_.const_data_ptr<std::uint8_t>() + i * count;
+  float* to = image.mutable_data_ptr<float>();
+  for (std::int64_t k = 0; k < count; ++k) to[k] = static_cast<float>(from[k]) / 255.0F;
+  return {std::move(image),
+          at::scalar_tensor(targets_.const_data_ptr<std::int64_t>()[i], at::kLong)};
+}
+
+std::optional<std::size_t> ImageDataset::size() const {
+  return static_cast<std::size_t>(images_.size(0));
+}
+
+IdxDataset::IdxDataset(const std::filesystem::path& directory, bool train,
+                       std::optional<int> classes)
+    : ImageDataset(read_dataset(directory, train, classes)) {}
+
+Cifar10Dataset::Cifar10Dataset(const std::filesystem::path& directory, bool train)
+    : ImageDataset(to_dataset(read_cifar10(
+          find_dataset(directory, cifar10_files(train), source_of("cifar-10-binary.tar.gz"))))) {}
+
+Cifar100Dataset::Cifar100Dataset(const std::filesystem::path& directory, bool train)
+    : ImageDataset(to_dataset(
+          read_cifar100(find_dataset(directory, {.names = {train ? "train.bin" : "test.bin"}},
+                                     source_of("cifar-100-binary.tar.gz"))))) {}
+
+}  // namespace lockstep

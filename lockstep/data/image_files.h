@@ -1,0 +1,45 @@
+// Readers of image files: IDX, plain or packed by gzip, and CIFAR.
+//
+// Errors: corrupt, naming file, byte, expected and found, before memory of a claimed size is
+// allocated; system, also for more data than fits into memory.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// An IDX file, the format of MNIST and similar datasets.
+struct IdxArray {
+  std::vector<std::uint32_t> shape;  // 1 to 8 dimensions, the outermost first.
+  std::vector<std::uint8_t> values;  // The last dimension is contiguous.
+};
+
+// Reads a plain or packed file. Detects gzip by the contents, not by the name: browsers unpack a
+// .gz and keep its name.
+// Errors: in addition, unsupported for elements that are not unsigned bytes.
+LOCKSTEP_API IdxArray read_idx(const std::filesystem::path& file);
+
+inline constexpr int cifar_channels = 3;  // Red, green, blue, each 32 rows of 32 values.
+inline constexpr int cifar_side = 32;
+
+// Limit that marks a file as foreign: the largest published one has 50,000 images.
+inline constexpr std::uint64_t most_cifar_images = 1'000'000;
+
+// The binary versions of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html).
+struct CifarImages {
+  std::vector<std::uint8_t> pixels;         // 3 * 32 * 32 for each image.
+  std::vector<std::uint8_t> labels;         // 0..9, or 0..99 in CIFAR-100.
+  std::vector<std::uint8_t> coarse_labels;  // 0..19; empty for CIFAR-10.
+};
+
+// Reads all files in order.
+LOCKSTEP_API CifarImages read_cifar10(const std::vector<std::filesystem::path>& files);
+LOCKSTEP_API CifarImages read_cifar100(const std::vector<std::filesystem::path>& files);
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/tensor_memory.h"
+
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+// Blocks that tensors of this process still use. A mutex guards them, because ranks may be threads.
+class Blocks {
+ public:
+  // The returned handle unregisters the block when its last copy is destroyed.
+  RegisteredMemory add(RegisteredMemory memory) {
+    void* const begin = memory.data();
+    const std::size_t bytes = memory.bytes();
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(begin, bytes);
+    const std::shared_ptr<const void> owner(
+        begin, [this, kept = std::move(memory)](const void* block) { remove(block); });
+    return {owner, begin, bytes};
+  }
+
+  bool contains(const void* address) const {
+    const std::lock_guard lock(mutex_);
+    const auto next = blocks_.upper_bound(address);
+    if (next == blocks_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(next);
+    return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + bytes;
+  }
+
+ private:
+  void remove(const void* block) {
+    const std::lock_guard lock(mutex_);
+    blocks_.erase(blocks_.find(block));
+  }
+
+  mutable std::mutex mutex_;
+  // Ranks that are threads may add one address twice.
+  std::multimap<const void*, std::size_t, std::less<>> blocks_;
+};
+
+// Never destroyed, as tensors may outlive everything else.
+Blocks& blocks() {
+  static auto* const blocks = new Blocks;
+  return *blocks;
+}
+
+}  // namespace
+
+RegisteredMemory shared_block(RegisteredMemory memory) { return blocks().add(std::move(memory)); }
+
+bool lies_in_shared_block(const at::Tensor& tensor) {
+  return tensor.numel() > 0 && blocks().contains(tensor.const_data_ptr());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+// How tensors lie in memory: strides, plain values, and blocks that all ranks of the host share.
+//
+// Thread safety: every function may be called from any thread.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/comm/core/buffer.h"
+
+namespace lockstep {
+
+// Whether `tensor` has these strides. Dimensions of size 1 are ignored, because their strides do
+// not matter.
+inline bool has_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.size(dim) != 1 && tensor.stride(dim) != strides[static_cast<std::size_t>(dim)])
+      return false;
+  return true;
+}
+
+// The strides of `tensor` if its elements fill its memory, as with channels_last. Otherwise the
+// strides of a contiguous tensor of its shape.
+inline std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), 1);
+  for (std::size_t dim = strides.size(); dim > 1; --dim)
+    strides[dim - 2] = strides[dim - 1] * tensor.size(static_cast<std::int64_t>(dim) - 1);
+  return strides;
+}
+
+// Whether the memory of `tensor` has the form that files and digests need: on the CPU, contiguous,
+// row by row, with no pending operation. LibTorch conjugates and negates lazily: the memory of such
+// a tensor holds other values than the tensor.
+inline bool has_plain_values(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+// Returns `tensor` itself if has_plain_values(), otherwise a copy in this form.
+inline at::Tensor plain_values(const at::Tensor& tensor) {
+  return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+}
+
+// A registry of memory that all ranks of the host share. Code that writes to tensors as its own can
+// refuse tensors that lie there.
+
+// Registers `memory` and returns a new handle to it. The block stays registered until the last
+// handle is released.
+RegisteredMemory shared_block(RegisteredMemory memory);
+
+// Whether the tensor's elements lie in a registered block.
+bool lies_in_shared_block(const at::Tensor& tensor);
+
+}  // namespace lockstep

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/torch_state.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/tensor_memory.h"
+
+namespace lockstep {
+namespace {
+
+// A tensor with two names in the module can take only one of two saved values.
+void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
+  for (const auto& [name, first] : first_names(named_tensors(module))) {
+    const auto& digest = saved.tensors.at(name).digest;
+    const auto& other = saved.tensors.at(first).digest;
+    if (digest && other && *digest != *other)
+      throw Error(Fault::mismatch, first + " and " + name +
+                                       " are one tensor in the module, and were saved with unequal "
+                                       "elements, as two tensors or by replicas that had drifted "
+                                       "apart");
+  }
+}
+
+class ModuleState final : public Stateful {
+ public:
+  explicit ModuleState(torch::nn::Module& module) : module_(module) {}
+
+  StateDict state_dict() override { return state_of(module_); }
+
+  StateRequest wanted(const StateDict& saved) override {
+    for (const auto& [name, parameter] : named_parameters(module_))
+      require(!lies_in_shared_block(parameter), [&, &name = name] {
+        return "parameter " + name +
+               " is shared by all ranks, which would all write to it: add the "
+               "DistributedDataParallel to the state instead of its module";
+      });
+    require_fits(module_, saved);
+    return wanted_in_place(module_, saved);
+  }
+
+  void load_state_dict(StateDict state) override { copy_into(module_, state); }
+
+ private:
+  torch::nn::Module& module_;
+};
+
+std::string name_of(int rank) { return "rank." + std::to_string(rank); }
+
+at::Tensor current_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void require_accepted(bool ok, const std::string& name) {
+  require(ok, [&] {
+    return "RandomGenerators: '" + name + "' is not the state of a generator of this LibTorch";
+  });
+}
+
+void restore(const at::Tensor& state, const std::string& name) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  try {
+    generator.set_state(state);
+  } catch (const c10::Error&) {
+    require_accepted(false, name);
+  }
+}
+
+// Frozen, because it determines the numbers that a resumed training draws. LibTorch's Mersenne
+// twister uses only the low 32 bits.
+std::uint64_t seed_of(const at::Tensor& state_of_rank_0, int rank) {
+  return XXH3_64bits_withSeed(state_of_rank_0.const_data_ptr(), state_of_rank_0.nbytes(),
+                              static_cast<XXH64_hash_t>(rank));
+}
+
+}  // namespace
+
+std::unique_ptr<Stateful> module_state(torch::nn::Module& module) {
+  return std::make_unique<ModuleState>(module);
+}
+
+StateDict state_of(const torch::nn::Module& module) {
+  StateDict state;
+  for (const auto& [name, parameter] : named_parameters(module))
+    state.tensors.emplace(name, whole(parameter));
+  for (const auto& [name, buffer] : named_buffers(module))
+    state.tensors.emplace(name, whole(buffer)).first->second.of_rank_0 = true;
+  return state;
+}
+
+void require_fits(const torch::nn::Module& module, const StateDict& saved) {
+  Misfits misfits;
+  std::unordered_set<std::string> known;
+  for (const auto& [name, tensor] : named_tensors(module)) {
+    misfits.find(saved, name, tensor.scalar_type(), tensor.sizes());
+    known.insert(name);
+  }
+  for (const auto& [name, tensor] : saved.tensors)
+    if (!known.contains(name)) misfits.add(name + " was saved and is not in the module");
+  misfits.require_none("the saved state is not that of this module");
+  require_equal_where_tied(module, saved);
+}
+
+StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved) {
+  StateRequest request = everything(saved);
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (has_plain_values(tensor)) request.at(name).into = tensor.detach();
+  return request;
+}
+
+void copy_into(const torch::nn::Module& module, const StateDict& state) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : named_tensors(module)) {
+    const at::Tensor& loaded = state.tensors.at(name).data;
+    if (loaded.is_alias_of(tensor))
+      tensor.unsafeGetTensorImpl()->bump_version();
+    else
+      at::Tensor(tensor).copy_(loaded);
+  }
+}
+
+RandomGenerators::RandomGenerators(const ProcessGroup& group) : rank_(group.rank()) {}
+
+StateDict RandomGenerators::state_dict() {
+  return {.tensors = {{name_of(rank_), whole(current_state())}}, .values = {}};
+}
+
+StateRequest RandomGenerators::wanted(const StateDict& saved) {
+  const std::string name = name_of(saved.tensors.contains(name_of(rank_)) ? rank_ : 0);
+  const auto found = saved.tensors.find(name);
+  require(found != saved.tensors.end(),
+          [&] { return "RandomGenerators: the saved state has no '" + name + "'"; });
+  const at::Tensor ours = current_state();
+  const at::Tensor& theirs = found->second.data;
+  require_accepted(theirs.scalar_type() == ours.scalar_type() && theirs.sizes() == ours.sizes(),
+                   name);
+  return {{name, {0, theirs.numel()}}};
+}
+
+void RandomGenerators::load_state_dict(StateDict state) {
+  if (const auto own = state.tensors.find(name_of(rank_)); own != state.tensors.end())
+    return restore(own->second.data, own->first);
+  const auto first = state.tensors.find(name_of(0));
+  require(first != state.tensors.end(), "RandomGenerators: no state of rank 0 was loaded");
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed_of(first->second.data.contiguous(), rank_));
+}
+
+}  // namespace lockstep

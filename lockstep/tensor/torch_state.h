@@ -1,0 +1,64 @@
+// The state of LibTorch's own objects, as Stateful: modules and random generators.
+//
+// Errors: for modules, misuse, naming the tensors, if a tensor is missing in the module or in the
+// saved state, or has another type or shape; mismatch, naming both, if a tensor with two names was
+// saved with unequal elements.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "lockstep/base/api.h"
+#include "lockstep/tensor/state.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+class ProcessGroup;
+
+// The state of a module: its parameters and buffers under their names in the module. Buffers are
+// saved from rank 0, because those of a BatchNorm differ between ranks. A tensor with two names in
+// the module is saved under both.
+// Lifetime: `module` outlives the result.
+// Errors: in addition, wanted() throws misuse for parameters that all ranks of a host share,
+// because every rank would write to them.
+LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
+
+// The parts of module_state(), for classes that hold a module in another way.
+StateDict state_of(const torch::nn::Module& module);
+void require_fits(const torch::nn::Module& module, const StateDict& saved);
+
+// A request that reads `saved` directly into the module's tensors. Tensors that are not contiguous
+// in CPU memory are read into new ones.
+StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
+
+// Copies the loaded tensors into the module. For tensors that were read in place it only increases
+// autograd's version counter.
+void copy_into(const torch::nn::Module& module, const StateDict& state);
+
+// The state of each rank's default LibTorch random generator, from which dropout and randn() draw.
+// Each rank's generator is saved under its rank: "rank.0", "rank.1" and so on. On load, each rank
+// gets its own generator again and continues with the same numbers. A rank without a saved
+// generator is seeded with XXH3_64bits_withSeed(rank 0's state, seed = its rank). This rule is
+// frozen.
+class LOCKSTEP_API RandomGenerators : public Stateful {
+ public:
+  explicit RandomGenerators(const ProcessGroup& group);
+  RandomGenerators() = default;  // For a process that trains alone.
+
+  StateDict state_dict() override;
+
+  // Asks for this rank's generator, or rank 0's if there is none. Errors: misuse if both are
+  // missing, or the state is not one of this LibTorch's generators.
+  StateRequest wanted(const StateDict& saved) override;
+  void load_state_dict(StateDict state) override;
+
+ private:
+  int rank_ = 0;
+};
+
+}  // namespace lockstep
