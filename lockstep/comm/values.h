@@ -53,14 +53,14 @@ T broadcast_value(const T& value, const ProcessGroup& group, int root = 0,
 template <PlainValue T>
 std::vector<T> all_gather_value(const T& value, const ProcessGroup& group,
                                 const CallOptions& options = {}) {
-  using Bytes = std::array<std::byte, sizeof(T)>;
-  auto mine = std::bit_cast<Bytes>(value);
-  std::vector<Bytes> all(static_cast<std::size_t>(group.size()));
+  using Element = std::array<std::byte, sizeof(T)>;
+  auto mine = std::bit_cast<Element>(value);
+  std::vector<Element> all(static_cast<std::size_t>(group.size()));
   group.all_gather({.data = mine.data(), .count = mine.size(), .dtype = DType::uint8},
                    {.data = all.data(), .count = all.size() * sizeof(T), .dtype = DType::uint8}, {},
                    options);
   std::vector<T> values;
-  for (const Bytes& bytes : all) values.push_back(std::bit_cast<T>(bytes));
+  for (const Element& bytes : all) values.push_back(std::bit_cast<T>(bytes));
   return values;
 }
 

@@ -240,9 +240,9 @@ void HostSession::note_break(Failure failure) {
 // Waits a moment for the peer's last words. A rank that loses its group by an exception reports the
 // exception only after the stack is unwound.
 Failure HostSession::examine(int peer) const {
-  const Deadline patience = in(time_for_last_words);
+  const Deadline deadline = in(time_for_last_words);
   Failure seen = page_->examine(peer);
-  while (seen.left && seen.what.empty() && !page_->failure() && Clock::now() < patience) {
+  while (seen.left && seen.what.empty() && !page_->failure() && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     seen = page_->examine(peer);
   }
@@ -253,8 +253,8 @@ Failure HostSession::examine(int peer) const {
 // Another rank may have begun to record the same failure. That record may stay half written, if the
 // rank was killed meanwhile.
 std::optional<Failure> HostSession::recorded_failure() const {
-  const Deadline patience = in(std::chrono::milliseconds(100));
-  while (!page_->failure() && Clock::now() < patience) std::this_thread::yield();
+  const Deadline deadline = in(std::chrono::milliseconds(100));
+  while (!page_->failure() && Clock::now() < deadline) std::this_thread::yield();
   return page_->failure();
 }
 

@@ -142,9 +142,9 @@ std::terminate_handler handler_before = nullptr;
 // Called at the throw, with the whole stack still there. The former handler ends the process, so
 // other threads that end too wait here until the report is complete.
 void on_terminate() {
-  const Deadline patience = in(std::chrono::seconds(1));
+  const Deadline deadline = in(std::chrono::seconds(1));
   if (telling == Telling::not_yet) tell(std::current_exception(), true);
-  while (telling == Telling::now && Clock::now() < patience)
+  while (telling == Telling::now && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   handler_before();
 }

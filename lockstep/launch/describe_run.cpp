@@ -35,9 +35,9 @@ std::vector<std::string> own_environment() {
 
 // Quotes a word for a shell.
 std::string quoted(const std::string& word) {
-  constexpr std::string_view plain =
+  constexpr std::string_view unquoted =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
-  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
+  if (!word.empty() && word.find_first_not_of(unquoted) == word.npos) return word;
   std::string text = "'";
   for (const char character : word)
     text += character == '\'' ? std::string("'\\''") : std::string(1, character);

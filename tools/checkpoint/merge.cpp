@@ -3,7 +3,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_file.h"
-#include "tools/checkpoint/byte_bar.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/source.h"

@@ -11,8 +11,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/binding.h"
-#include "tools/run/help.h"
-#include "tools/run/values.h"
 
 namespace lockstep::tools {
 namespace {
