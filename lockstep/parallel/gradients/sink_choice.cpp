@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,6 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/kept_gradients.h"
 #include "lockstep/parallel/gradients/owned_gradients.h"
-#include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
@@ -116,39 +116,44 @@ std::unique_ptr<GradientSink> SinkChoice::sink() const {
       BucketedGradients::Settings{.overlapped = overlapped_, .check_finite = check});
 }
 
-void SinkChoice::use_hook(Reducer& reducer, CommunicationHook hook) {
+SinkChoice::Chosen SinkChoice::with_hook(ReducerState reducer, CommunicationHook hook) const {
   require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
   require(kind_ != Kind::hooked, "register_comm_hook: there is one already");
   if (kind_ != Kind::averaged)
     throw Error(
         Fault::unsupported,
         "register_comm_hook: gradients that are shared, sharded or of pieces lie in no bucket");
-  require(!reducer.has_passed(), "register_comm_hook: a backward pass has been averaged already");
+  require(!reducer.has_passed, "register_comm_hook: a backward pass has been averaged already");
   // An exception of the hook ends its group, which must not be the caller's.
   const ProcessGroup group = overlapped_ ? group_ : group_of_its_own(group_);
-  reducer.set_sink(std::make_unique<BucketedGradients>(
-                       parameters_, group,
-                       BucketedGradients::Settings{.overlapped = overlapped_,
-                                                   .check_finite = checks_finite(options_),
-                                                   .hook = std::move(hook)}),
-                   group);
-  group_ = group;
-  kind_ = Kind::hooked;
+  return {.sink = std::make_unique<BucketedGradients>(
+              parameters_, group,
+              BucketedGradients::Settings{.overlapped = overlapped_,
+                                          .check_finite = checks_finite(options_),
+                                          .hook = std::move(hook)}),
+          .group = group,
+          .kind = Kind::hooked};
 }
 
-void SinkChoice::use_owners(Reducer& reducer, std::vector<int> owners) {
+std::optional<SinkChoice::Chosen> SinkChoice::with_owners(ReducerState reducer,
+                                                          std::vector<int> owners) const {
   require(kind_ != Kind::owned, "shard_gradients: they are sharded already");
-  require(!reducer.has_passed(), "shard_gradients: a backward pass has been averaged already");
+  require(!reducer.has_passed, "shard_gradients: a backward pass has been averaged already");
   require_shardable(reducer);
-  if (group_.size() == 1) return;  // This rank owns all.
-  reducer.set_sink(
-      std::make_unique<OwnedGradients>(parameters_, std::move(owners), group_of_its_own(group_),
-                                       checks_finite(options_)),
-      group_);
-  kind_ = Kind::owned;
+  if (group_.size() == 1) return std::nullopt;  // This rank owns all.
+  return Chosen{
+      .sink = std::make_unique<OwnedGradients>(parameters_, std::move(owners),
+                                               group_of_its_own(group_), checks_finite(options_)),
+      .group = group_,
+      .kind = Kind::owned};
 }
 
-void SinkChoice::require_shardable(const Reducer& reducer) const {
+void SinkChoice::confirm(const Chosen& chosen) {
+  group_ = chosen.group;
+  kind_ = chosen.kind;
+}
+
+void SinkChoice::require_shardable(ReducerState reducer) const {
   if (kind_ == Kind::hooked)
     throw Error(Fault::unsupported, "shard_gradients: a communication hook takes whole buckets");
   if (kind_ != Kind::averaged)
@@ -160,7 +165,7 @@ void SinkChoice::require_shardable(const Reducer& reducer) const {
   if (!first.is_cpu())
     throw Error(Fault::unsupported, "shard_gradients: only in CPU memory, and parameter " + name +
                                         " is on " + first.device().str());
-  if (reducer.has_others())
+  if (reducer.has_others)
     throw Error(Fault::unsupported,
                 "shard_gradients: another DistributedDataParallel has some of the parameters too");
 }

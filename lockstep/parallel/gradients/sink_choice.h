@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -18,9 +19,9 @@
 
 namespace lockstep {
 
-class Reducer;
-
 class SinkChoice {
+  enum class Kind : std::uint8_t;
+
  public:
   // Collective. The `parameters` that require gradients are on one device.
   // Errors: misuse when none does; unsupported for gradients that cannot be averaged.
@@ -40,9 +41,24 @@ class SinkChoice {
   bool is_overlapped() const { return overlapped_ || kind_ == Kind::owned; }
   bool shards_gradients() const { return kind_ == Kind::owned; }
 
-  // Collective: gives `reducer` another sink. Errors: as DistributedDataParallel's calls.
-  void use_hook(Reducer& reducer, CommunicationHook hook);
-  void use_owners(Reducer& reducer, std::vector<int> owners);
+  // What the choice of another sink depends on.
+  struct ReducerState {
+    bool has_passed = false;  // A pass was averaged.
+    bool has_others = false;  // Another reducer has some of the parameters.
+  };
+
+  struct Chosen {
+    std::unique_ptr<GradientSink> sink;
+    ProcessGroup group;  // Its ranks agree on the passes.
+    Kind kind;
+  };
+
+  // Collective: the sink for `hook`, and the one for the `owners` of gradients, which is empty if
+  // this rank is alone. It counts from confirm() on, which is called once the reducer has it.
+  // Errors: as DistributedDataParallel's calls.
+  Chosen with_hook(ReducerState reducer, CommunicationHook hook) const;
+  std::optional<Chosen> with_owners(ReducerState reducer, std::vector<int> owners) const;
+  void confirm(const Chosen& chosen);
 
  private:
   enum class Kind : std::uint8_t {
@@ -54,7 +70,7 @@ class SinkChoice {
   };
 
   static Kind kind_of(const DistributedDataParallelOptions& options);
-  void require_shardable(const Reducer& reducer) const;
+  void require_shardable(ReducerState reducer) const;
 
   const DistributedDataParallelOptions options_;
   const NamedTensors parameters_;

@@ -78,6 +78,16 @@ std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Mod
   return std::make_shared<SharedParameters>(named_parameters(*module), group);
 }
 
+SinkChoice::ReducerState reducer_state(const Reducer& reducer) {
+  return {.has_passed = reducer.has_passed(), .has_others = reducer.has_others()};
+}
+
+// `sinks` changes only if `reducer` has taken the sink.
+void exchange_sink(Reducer& reducer, SinkChoice& sinks, SinkChoice::Chosen chosen) {
+  reducer.set_sink(std::move(chosen.sink), chosen.group);
+  sinks.confirm(chosen);
+}
+
 class DataParallelState final : public Stateful {
  public:
   explicit DataParallelState(DataParallelBase& ddp) : ddp_(ddp) {}
@@ -138,7 +148,7 @@ double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_o
 
 void DataParallelBase::register_comm_hook(CommunicationHook hook) {
   require_pass_of_its_own("register_comm_hook()");
-  sinks_->use_hook(*reducer_, std::move(hook));
+  exchange_sink(*reducer_, *sinks_, sinks_->with_hook(reducer_state(*reducer_), std::move(hook)));
 }
 
 void DataParallelBase::edit_parameters(const std::function<void()>& change) {
@@ -164,7 +174,8 @@ void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer)
   std::vector<int> owners;
   for (const auto& [name, parameter] : reducer_->parameters())
     owners.push_back(optimizer.owner(parameter));
-  sinks_->use_owners(*reducer_, std::move(owners));
+  if (auto chosen = sinks_->with_owners(reducer_state(*reducer_), std::move(owners)))
+    exchange_sink(*reducer_, *sinks_, std::move(*chosen));
 }
 
 std::shared_ptr<const std::int64_t> DataParallelBase::passes() const {
