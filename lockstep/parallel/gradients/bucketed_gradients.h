@@ -128,7 +128,6 @@ class BucketedGradients final : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
   void release() noexcept override;
-  bool allows_others() const override { return true; }
   std::shared_ptr<GradientPool> pool() const override { return buckets_->pool(); }
   std::vector<RegisteredMemory> memory() const override { return buckets_->memory(); }
   std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }

@@ -68,9 +68,6 @@ class GradientSink {
   // Drops the pass, once all that was started is done. The sink keeps no gradient.
   virtual void release() noexcept = 0;
 
-  // Whether a parameter may be another Reducer's in some passes.
-  virtual bool allows_others() const = 0;
-
   // Memory for large gradients, which is armed during a pass. Null where there is none.
   virtual std::shared_ptr<GradientPool> pool() const = 0;
 

@@ -44,7 +44,6 @@ class OwnedGradients final : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
   void release() noexcept override;
-  bool allows_others() const override { return false; }
   std::shared_ptr<GradientPool> pool() const override { return nullptr; }
   std::vector<RegisteredMemory> memory() const override { return {}; }
   std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }

@@ -16,8 +16,9 @@
 namespace lockstep {
 
 Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
-                 const DistributedDataParallelOptions& options)
+                 const DistributedDataParallelOptions& options, const Features& features)
     : options_(options),
+      features_(features),
       parameters_(std::move(parameters)),
       groups_(std::move(groups)),
       agreement_(options),
@@ -25,30 +26,12 @@ Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Gr
       touched_(parameters_.size(), false),
       hooks_(parameters_, *this) {
   const std::string refused = hooks_.refused();
-  if (!refused.empty())
-    throw Error(Fault::unsupported,
-                "another DistributedDataParallel has these parameters too: " + refused +
-                    ". Two average their gradients together only without share_parameters, "
-                    "deterministic, GradientMean::over_samples, shard_gradients() and join(): make "
-                    "one DistributedDataParallel of a module that holds both modules");
-}
-
-bool Reducer::allows_others() const {
-  return sink().allows_others() && options_.mean == GradientMean::over_ranks && join_ == nullptr;
+  if (!refused.empty()) Features::refuse_common_parameters(refused);
 }
 
 void Reducer::set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& group) {
   intake_.set_sink(std::move(sink));
   groups_.own = group;
-}
-
-void Reducer::set_join(Join* join) {
-  if (join != nullptr && has_others())
-    throw Error(
-        Fault::unsupported,
-        "join(): another DistributedDataParallel has some of the parameters too, and a rank "
-        "that is done cannot tell which of the two averages them");
-  join_ = join;
 }
 
 void Reducer::prepare(bool synchronize) {

@@ -7,22 +7,19 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_options.h"
+#include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/gradient_slices.h"
+#include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
 
 namespace lockstep {
 namespace {
 
-std::shared_ptr<SharedParameters> require_usable(const std::shared_ptr<SharedParameters>& shared,
-                                                 bool elementwise) {
-  require(shared != nullptr,
+std::shared_ptr<SharedParameters> shared_parameters_of(const ModuleReplica& replica) {
+  require(replica.shared() != nullptr,
           "SharedOptimizer: DistributedDataParallel was made without share_parameters");
-  if (!elementwise)
-    throw Error(Fault::unsupported,
-                "SharedOptimizer gives an optimizer fragments of parameters, and this one is not "
-                "known to step each element by itself (is_elementwise)");
-  return shared;
+  return replica.shared();
 }
 
 // Options must be equal, because each rank steps a part of every parameter.
@@ -42,11 +39,11 @@ void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
 
 SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                                         Make make, bool elementwise)
-    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group_),
+                                         Make make)
+    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group()),
       are_means_(ddp.is_deterministic()),
-      passes_(ddp.passes()),
-      parameters_(require_usable(ddp.shared_, elementwise)),
+      passes_(ddp.reducer_->agreement().passes()),
+      parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(std::make_unique<const GradientSlices>(parameters_->require_shared(all_parameters()),
                                                      group())) {
   require_same_hyperparameters(*this, group());

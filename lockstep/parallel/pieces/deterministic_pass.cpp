@@ -34,12 +34,6 @@ class Alone {
   Reducer& reducer_;
 };
 
-void require_supported(bool set, const char* option) {
-  if (set)
-    throw Error(Fault::unsupported,
-                std::string("deterministic does not go together with ") + option);
-}
-
 void require_threads(std::int64_t threads, int rank, int promised) {
   require(threads == promised, [&] {
     return "deterministic: rank " + std::to_string(rank) + " computes with " +
@@ -81,10 +75,6 @@ void require_deterministic(const DistributedDataParallelOptions& options,
     return "deterministic: " + std::to_string(options.deterministic) +
            " pieces cannot be dealt out evenly to " + std::to_string(group.size()) + " ranks";
   });
-  require_supported(options.overlap == true, "overlap");
-  require_supported(options.static_graph, "static_graph; find_unused_parameters does");
-  require_supported(options.bucket_cap_mb || !options.bucket_caps_mb.empty(),
-                    "sizes of buckets: it has none");
   require(
       options.deterministic_threads == 1 || at::globalContext().deterministicAlgorithms(),
       "deterministic: with several intra-op threads some of LibTorch's kernels add in any order "
