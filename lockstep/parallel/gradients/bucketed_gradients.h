@@ -24,7 +24,7 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // The memory of the buckets, and the arithmetic on it.
 //
@@ -150,4 +150,4 @@ class BucketedGradients final : public GradientSink {
   BucketReduction reduction_;          // Last, as its thread uses the others.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

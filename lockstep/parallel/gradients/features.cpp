@@ -2,13 +2,13 @@
 #include "lockstep/parallel/gradients/features.h"
 
 #include <algorithm>
-#include <iterator>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // `wanted` cannot begin while `in_use` is.
@@ -24,38 +24,42 @@ constexpr std::string_view one_averages = "only one of the two would average the
 constexpr std::string_view not_in_backward = "its gradients are not averaged in backward()";
 constexpr std::string_view pieces_only = "train_pieces() sums gradients";
 
-using enum Feature;
+std::span<const Exclusion> exclusions() {
+  using enum Feature;
+  static constexpr Exclusion rows[] = {
+      {share_parameters, overlap,
+       "SharedOptimizer averages gradients in step(), not in backward()"},
+      {share_parameters, bucket_sizes, no_buckets},
+      {share_parameters, common_parameters, one_averages},
 
-constexpr Exclusion exclusions[] = {
-    {share_parameters, overlap, "SharedOptimizer averages gradients in step(), not in backward()"},
-    {share_parameters, bucket_sizes, no_buckets},
-    {share_parameters, common_parameters, one_averages},
+      {deterministic, overlap, "gradients are summed after backward()"},
+      {deterministic, static_graph, "use find_unused_parameters"},
+      {deterministic, bucket_sizes, no_buckets},
+      {deterministic, common_parameters, one_averages},
 
-    {deterministic, overlap, "gradients are summed after backward()"},
-    {deterministic, static_graph, "use find_unused_parameters"},
-    {deterministic, bucket_sizes, no_buckets},
-    {deterministic, common_parameters, one_averages},
+      {over_samples, common_parameters, "each counts its own samples"},
 
-    {over_samples, common_parameters, "each counts its own samples"},
+      {comm_hook, deterministic, pieces_only, Fault::misuse},
+      {comm_hook, share_parameters, no_buckets},
+      {comm_hook, shard_gradients, no_buckets},
 
-    {comm_hook, deterministic, pieces_only, Fault::misuse},
-    {comm_hook, share_parameters, no_buckets},
-    {comm_hook, shard_gradients, no_buckets},
+      {shard_gradients, comm_hook, "a hook takes whole buckets"},
+      {shard_gradients, share_parameters, not_in_backward},
+      {shard_gradients, deterministic, not_in_backward},
+      {shard_gradients, common_parameters, one_averages},
 
-    {shard_gradients, comm_hook, "a hook takes whole buckets"},
-    {shard_gradients, share_parameters, not_in_backward},
-    {shard_gradients, deterministic, not_in_backward},
-    {shard_gradients, common_parameters, one_averages},
+      {join, deterministic, pieces_only, Fault::misuse},
+      {join, share_parameters, "every rank steps its slice, so all must make equally many passes"},
+      {join, shard_gradients, "a rank without inputs would have to go on stepping its parameters"},
+      {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
 
-    {join, deterministic, pieces_only, Fault::misuse},
-    {join, share_parameters, "every rank steps its slice, so all must make equally many passes"},
-    {join, shard_gradients, "a rank without inputs would have to go on stepping its parameters"},
-    {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
-
-    {no_sync, deterministic, pieces_only, Fault::misuse},
-};
+      {no_sync, deterministic, pieces_only, Fault::misuse},
+  };
+  return rows;
+}
 
 constexpr std::string_view name_of(Feature feature) {
+  using enum Feature;
   switch (feature) {
     case overlap:
       return "overlap";
@@ -86,6 +90,7 @@ constexpr std::string_view name_of(Feature feature) {
 }  // namespace
 
 Features::Features(const DistributedDataParallelOptions& options) {
+  using enum Feature;
   set(overlap, options.overlap.value_or(false));
   set(bucket_sizes, options.bucket_cap_mb.has_value() || !options.bucket_caps_mb.empty());
   set(static_graph, options.static_graph);
@@ -99,22 +104,22 @@ Features::Features(const DistributedDataParallelOptions& options) {
 
 void Features::require_allowed(Feature feature) const {
   require(!has(feature), [&] { return std::string(name_of(feature)) + " is in use already"; });
-  for (const Exclusion& row : exclusions)
+  for (const Exclusion& row : exclusions())
     if (row.wanted == feature && has(row.in_use))
       throw Error(row.fault, std::string(name_of(feature)) + " does not go together with " +
                                  std::string(name_of(row.in_use)) + ": " + std::string(row.reason));
 }
 
 bool Features::allow_common_parameters() const {
-  return std::none_of(std::begin(exclusions), std::end(exclusions), [&](const Exclusion& row) {
-    return row.in_use == common_parameters && has(row.wanted);
+  return std::ranges::none_of(exclusions(), [&](const Exclusion& row) {
+    return row.in_use == Feature::common_parameters && has(row.wanted);
   });
 }
 
 void Features::refuse_common_parameters(const std::string& names) {
   std::string excluding;
-  for (const Exclusion& row : exclusions)
-    if (row.in_use == common_parameters)
+  for (const Exclusion& row : exclusions())
+    if (row.in_use == Feature::common_parameters)
       excluding += (excluding.empty() ? "" : ", ") + std::string(name_of(row.wanted));
   throw Error(Fault::unsupported,
               "another DistributedDataParallel has these parameters too: " + names +
@@ -122,4 +127,4 @@ void Features::refuse_common_parameters(const std::string& names) {
                   ": make one of a module that holds both modules");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

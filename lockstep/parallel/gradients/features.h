@@ -12,7 +12,7 @@
 
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 enum class Feature : std::uint8_t {
   // In use from the beginning, by the options.
@@ -52,4 +52,4 @@ class Features {
   std::bitset<static_cast<std::size_t>(Feature::common_parameters) + 1> in_use_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

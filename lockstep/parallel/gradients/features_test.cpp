@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::features_test {
+namespace lockstep::parallel::features_test {
 namespace {
 
 using test::fault_of;
@@ -60,4 +60,4 @@ TEST(Features, OfTwoModulesMustAllowCommonParameters) {
 }
 
 }  // namespace
-}  // namespace lockstep::features_test
+}  // namespace lockstep::parallel::features_test

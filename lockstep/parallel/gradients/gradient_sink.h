@@ -24,7 +24,7 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/pass_report.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // How a gradient was found when it was taken.
 enum class Taken : std::uint8_t {
@@ -78,4 +78,4 @@ class GradientSink {
   virtual std::chrono::nanoseconds reduce_time() const = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::gradient_sink_test {
+namespace lockstep::parallel::gradient_sink_test {
 namespace {
 
 using test::fault_of;
@@ -84,7 +84,7 @@ struct Rig {
   torch::Tensor a = torch::ones({3}, torch::requires_grad());
   torch::Tensor b = torch::ones({3}, torch::requires_grad());
   Calls calls;
-  Features features{{}};
+  Features features{DistributedDataParallelOptions{}};
   Reducer reducer;
 };
 
@@ -165,4 +165,4 @@ TEST(GradientSink, LooksAtWhatAPassHasLeftOutOnOneRankAsOnSeveral) {
 }
 
 }  // namespace
-}  // namespace lockstep::gradient_sink_test
+}  // namespace lockstep::parallel::gradient_sink_test

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // One rank alone, whose gradients are their own mean.
 class KeptGradients : public GradientSink {
@@ -64,4 +64,4 @@ class PieceGradients final : public KeptGradients {
   bool begin(bool early) override;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -23,7 +23,7 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class OwnedGradients final : public GradientSink {
  public:
@@ -69,4 +69,4 @@ class OwnedGradients final : public GradientSink {
   BucketReduction reduction_;  // Last, as its thread uses the others.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

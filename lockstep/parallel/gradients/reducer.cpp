@@ -13,7 +13,7 @@
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
                  const DistributedDataParallelOptions& options, const Features& features)
@@ -150,7 +150,7 @@ void Reducer::end_pass(const BackwardPass& pass) {
 
 void Reducer::shadow_pass() {
   require(!intake_.counts().is_recording(),
-          "join(): a rank without any input cannot tell what a static graph looks like");
+          "join(): with static_graph, every rank needs inputs for the first pass");
   forget_pass_cut_short();
   pass_.end();
   intake_.begin_pass(/*early=*/false, /*is_shadow=*/true);
@@ -226,4 +226,4 @@ double Reducer::factor_of(const PassReports& reports) const {
   return 1;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

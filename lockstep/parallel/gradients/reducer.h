@@ -34,7 +34,7 @@
 #include "lockstep/parallel/gradients/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class Reducer final : public GradientOwner {
  public:
@@ -116,7 +116,7 @@ class Reducer final : public GradientOwner {
   // Since the last synchronised pass.
   bool synchronize_ = true;
   double samples_ = 0;
-  std::vector<bool> touched_;  // Which gradients have come.
+  std::vector<bool> touched_;  // Gradients that have come.
 
   PassUnderWay pass_;
   std::optional<GraphTaskResult> unreported_;  // On a device, until all ranks know of the pass.
@@ -126,4 +126,4 @@ class Reducer final : public GradientOwner {
   ParameterHooks hooks_;  // Last: while the other members go, no gradient comes.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -18,7 +18,7 @@
 #include "lockstep/parallel/gradients/owned_gradients.h"
 #include "lockstep/tensor/collectives.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // Errors: unsupported for a parameter, named, whose gradient cannot be averaged here.
@@ -131,4 +131,4 @@ SinkChoice::Chosen SinkChoice::with_owners(std::vector<int> owners) const {
           .group = group_};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

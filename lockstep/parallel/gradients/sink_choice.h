@@ -1,5 +1,5 @@
-// Which GradientSink a DistributedDataParallel has: chosen by its options, and exchanged before the
-// first pass by register_comm_hook() and shard_gradients().
+// The choice of DistributedDataParallel's GradientSink: by its options, and before the first pass
+// by register_comm_hook() and shard_gradients().
 //
 // Thread safety: none.
 
@@ -15,7 +15,7 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class SinkChoice {
  public:
@@ -51,4 +51,4 @@ class SinkChoice {
   const ProcessGroup group_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -16,7 +16,8 @@
 namespace lockstep {
 namespace {
 
-std::shared_ptr<SharedParameters> shared_parameters_of(const ModuleReplica& replica) {
+std::shared_ptr<parallel::SharedParameters> shared_parameters_of(
+    const parallel::ModuleReplica& replica) {
   require(replica.shared() != nullptr,
           "SharedOptimizer: DistributedDataParallel was made without share_parameters");
   return replica.shared();
@@ -44,8 +45,8 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
       are_means_(ddp.is_deterministic()),
       passes_(ddp.reducer_->agreement().passes()),
       parameters_(shared_parameters_of(*ddp.replica_)),
-      slices_(std::make_unique<const GradientSlices>(parameters_->require_shared(all_parameters()),
-                                                     group())) {
+      slices_(std::make_unique<const parallel::GradientSlices>(
+          parameters_->require_shared(all_parameters()), group())) {
   require_same_hyperparameters(*this, group());
   std::vector<at::Tensor> fragments;
   for (const auto& [parameter, begin, end, owner] : slices_->shards())
@@ -68,17 +69,17 @@ bool SharedOptimizerBase::is_averaged() const {
 void SharedOptimizerBase::average() {
   parameters_->require_intact();
   if (is_averaged()) {
-    const Stopwatch watch(times_.wait);
+    const parallel::Stopwatch watch(times_.wait);
     // Other ranks may still read the parameters.
     group().barrier({.label = "step of shared parameters"});
     return;
   }
   forget();
   {
-    const Stopwatch watch(times_.wait);
+    const parallel::Stopwatch watch(times_.wait);
     used_ = slices_->used();
   }
-  const Stopwatch watch(times_.reduce);
+  const parallel::Stopwatch watch(times_.reduce);
   const auto parts = are_means_ ? slices_->cut(used_) : slices_->average(used_);
   for (std::size_t i = 0; i < parts.size(); ++i) stepped()[i].mutable_grad() = parts[i];
   averaged_in_ = *passes_;
@@ -94,7 +95,7 @@ void SharedOptimizerBase::after_step() {
   times_.step += std::chrono::steady_clock::now() - step_began_;
   parameters_->end_step();
   forget();
-  const Stopwatch watch(times_.wait);
+  const parallel::Stopwatch watch(times_.wait);
   group().barrier({.label = "shared parameters are stepped"});
   for (std::size_t i = 0; i < used_.size(); ++i)
     if (used_[i]) parameters_->note_written(all_parameters()[i]);
@@ -117,8 +118,7 @@ double SharedOptimizerBase::gradient_norm(double norm_type) {
     average();
     return ShardedOptimizer::gradient_norm(norm_type);
   }
-  require(!is_averaged(),
-          "clip_grad_norm_: gradients that are deterministic are clipped once a step");
+  require(!is_averaged(), "clip_grad_norm_: with deterministic, call it once per step");
   const double norm = norm_of({power_of_norm(all_parameters(), norm_type)}, norm_type);
   average();
   return norm;

@@ -40,10 +40,14 @@
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class GradientSlices;
 class SharedParameters;
+
+}  // namespace lockstep::parallel
+
+namespace lockstep {
 
 // Time that this rank has spent in step() and clip_grad_norm_() since the beginning.
 struct StepTimes {
@@ -81,8 +85,8 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
   const std::shared_ptr<const std::int64_t> passes_;  // Averaged by `ddp`.
-  const std::shared_ptr<SharedParameters> parameters_;
-  const std::unique_ptr<const GradientSlices> slices_;
+  const std::shared_ptr<parallel::SharedParameters> parameters_;
+  const std::unique_ptr<const parallel::GradientSlices> slices_;
   std::optional<std::int64_t> averaged_in_;  // Last pass in the fragments' gradients.
   std::vector<bool> used_;                   // Parameters with such gradients.
   StepTimes times_;

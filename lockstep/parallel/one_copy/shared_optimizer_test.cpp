@@ -30,7 +30,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::shared_optimizer_test {
+namespace lockstep::parallel::shared_optimizer_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -612,7 +612,7 @@ class ThrowsLate : public SGD {
   }
 };
 
-}  // namespace lockstep::shared_optimizer_test
+}  // namespace lockstep::parallel::shared_optimizer_test
 
 template <>
 inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::LosesRank1> = true;
@@ -622,7 +622,7 @@ inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::
 template <>
 inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::ThrowsLate> = true;
 
-namespace lockstep::shared_optimizer_test {
+namespace lockstep::parallel::shared_optimizer_test {
 namespace {
 
 const Ranks lost("lost", [](const Rank&) {
@@ -683,4 +683,4 @@ TEST(SharedOptimizer, AStepThatAllRanksHaveLeftUndoneLeavesTornWeights) {
 }
 
 }  // namespace
-}  // namespace lockstep::shared_optimizer_test
+}  // namespace lockstep::parallel::shared_optimizer_test

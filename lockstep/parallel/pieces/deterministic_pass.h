@@ -21,7 +21,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class PieceRandom;
 class Reducer;
@@ -85,4 +85,4 @@ class DeterministicPass {
   std::chrono::nanoseconds longest_{};  // Time of the pieces of a pass, so far.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -24,6 +24,12 @@
 namespace lockstep {
 namespace {
 
+using parallel::Feature;
+using parallel::Features;
+using parallel::Join;
+using parallel::ModuleReplica;
+using parallel::Reducer;
+
 void require_cpu(const torch::nn::Module& module, const std::string& option) {
   for (const auto& [name, parameter] : named_parameters(module))
     if (parameter.requires_grad() && !parameter.is_cpu())
@@ -35,11 +41,11 @@ void require_cpu(const torch::nn::Module& module, const std::string& option) {
 Features features_of(const std::shared_ptr<torch::nn::Module>& module, const ProcessGroup& group,
                      const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
-  require_same_options(options, group);
+  parallel::require_same_options(options, group);
   Features features(options);
   if (features.has(Feature::deterministic)) {
     require_cpu(*module, "deterministic");
-    require_deterministic(options, group);
+    parallel::require_deterministic(options, group);
   }
   return features;
 }
@@ -100,13 +106,13 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const DistributedDataParallelOptions& options)
     : features_(std::make_unique<Features>(features_of(module, group, options))),
       replica_(std::make_unique<ModuleReplica>(std::move(module), group, options)),
-      sinks_(std::make_unique<SinkChoice>(named_parameters(replica()), group, options)),
+      sinks_(std::make_unique<parallel::SinkChoice>(named_parameters(replica()), group, options)),
       reducer_(std::make_unique<Reducer>(sinks_->parameters(), sinks_->sink(),
                                          Reducer::Groups{.own = sinks_->group(), .given = group},
                                          options, *features_)),
-      pieces_(is_deterministic()
-                  ? std::make_unique<DeterministicPass>(replica(), *reducer_, group, options)
-                  : nullptr) {}
+      pieces_(is_deterministic() ? std::make_unique<parallel::DeterministicPass>(
+                                       replica(), *reducer_, group, options)
+                                 : nullptr) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
@@ -144,7 +150,7 @@ void DataParallelBase::count_samples(double samples) {
   require(features_->has(Feature::over_samples),
           "count_samples: gradients are means over ranks; set GradientMean::over_samples");
   require(samples >= 0 && std::isfinite(samples),
-          "count_samples: their number is negative or not finite");
+          "count_samples: the number of samples is negative or not finite");
   pieces_ ? pieces_->count_samples(samples) : reducer_->count_samples(samples);
 }
 
@@ -197,7 +203,7 @@ void DataParallelBase::join_others(const std::function<void()>& train, const Joi
 double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_of) {
   require(is_deterministic(), "train_pieces: set the option deterministic, the number of pieces");
   require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
-  require(synchronize_, "train_pieces: one is under way");
+  require(synchronize_, "train_pieces: another call is under way");
   const NoSync alone(synchronize_, /*active=*/true);  // Until all pieces' gradients are summed.
   return pieces_->run(step, loss_of);
 }

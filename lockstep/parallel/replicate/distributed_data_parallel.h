@@ -75,16 +75,21 @@
 #include "lockstep/parallel/pieces/piece.h"
 #include "lockstep/tensor/state.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class DeterministicPass;
 class Features;
 class ModuleReplica;
 class Reducer;
-class SharedOptimizerBase;
 class SinkChoice;
-class WholeParameterOptimizer;
 enum class Feature : std::uint8_t;
+
+}  // namespace lockstep::parallel
+
+namespace lockstep {
+
+class SharedOptimizerBase;
+class WholeParameterOptimizer;
 
 // The part of DistributedDataParallel that does not depend on the type of its module.
 class LOCKSTEP_API DataParallelBase {
@@ -216,14 +221,14 @@ class LOCKSTEP_API DataParallelBase {
   friend class SharedOptimizerBase;
 
   // Errors: if the options, or an earlier call, exclude `feature`.
-  void require_allowed(Feature feature) const;
+  void require_allowed(parallel::Feature feature) const;
   void join_others(const std::function<void()>& train, const JoinOptions& options);
 
-  const std::unique_ptr<Features> features_;
-  const std::unique_ptr<ModuleReplica> replica_;
-  const std::unique_ptr<SinkChoice> sinks_;
-  const std::unique_ptr<Reducer> reducer_;
-  const std::unique_ptr<DeterministicPass> pieces_;  // Null unless deterministic.
+  const std::unique_ptr<parallel::Features> features_;
+  const std::unique_ptr<parallel::ModuleReplica> replica_;
+  const std::unique_ptr<parallel::SinkChoice> sinks_;
+  const std::unique_ptr<parallel::Reducer> reducer_;
+  const std::unique_ptr<parallel::DeterministicPass> pieces_;  // Null unless deterministic.
   bool synchronize_ = true;
 };
 

@@ -15,7 +15,7 @@
 #include "lockstep/parallel/replicate/shared_parameters.h"
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // Before the parameters get other memory, as the other one's gradients would not fit any longer.
@@ -29,8 +29,9 @@ void require_own_memory(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters)
     require(!lies_in_shared_block(parameter), [&, &name = name] {
       return "parameter " + name +
-             " is shared by all ranks, which would step it at once: make it one of its own with "
-             "set_data(clone()), or set share_parameters";
+             " lies in memory that all ranks share: give each rank a copy with set_data(clone()), "
+             "or "
+             "set share_parameters";
     });
 }
 
@@ -95,4 +96,4 @@ void ModuleReplica::edit(const std::function<void()>& change) {
   if (error) std::rethrow_exception(error);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class Join;
 class SharedParameters;
@@ -63,4 +63,4 @@ class ModuleReplica {
   bool buffers_are_due_ = true;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel
