@@ -16,10 +16,9 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/kept_gradients.h"
 #include "lockstep/parallel/gradients/owned_gradients.h"
-#include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/tensor/collectives.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // Errors: unsupported for a parameter, named, whose gradient cannot be averaged here.
@@ -50,6 +49,10 @@ ProcessGroup group_of_its_own(const ProcessGroup& group) {
 
 bool checks_finite(const DistributedDataParallelOptions& options) {
   return options.non_finite != NonFinite::ignore;
+}
+
+bool averages_in_backward(const DistributedDataParallelOptions& options) {
+  return options.deterministic == 0 && !options.share_parameters;
 }
 
 // Exchanged between ranks.
@@ -96,73 +99,36 @@ SinkChoice::SinkChoice(NamedTensors parameters, const ProcessGroup& group,
                        const DistributedDataParallelOptions& options)
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
-      kind_(kind_of(options)),
-      overlapped_(kind_ == Kind::averaged &&
+      overlapped_(averages_in_backward(options) &&
                   agree_on_overlap(options, group, parameters_.front().second.device())),
       group_(overlapped_ ? group_of_its_own(group) : group) {}
 
-SinkChoice::Kind SinkChoice::kind_of(const DistributedDataParallelOptions& options) {
-  if (options.deterministic != 0) return Kind::pieces;
-  return options.share_parameters ? Kind::shared : Kind::averaged;
-}
-
 std::unique_ptr<GradientSink> SinkChoice::sink() const {
   const bool check = checks_finite(options_);
-  if (kind_ == Kind::pieces) return std::make_unique<PieceGradients>(parameters_, check);
-  if (kind_ == Kind::shared) return std::make_unique<PooledGradients>(parameters_, group_, check);
+  if (options_.deterministic != 0) return std::make_unique<PieceGradients>(parameters_, check);
+  if (options_.share_parameters)
+    return std::make_unique<PooledGradients>(parameters_, group_, check);
   if (group_.size() == 1) return std::make_unique<KeptGradients>(parameters_, check);
   return std::make_unique<BucketedGradients>(
       parameters_, group_,
       BucketedGradients::Settings{.overlapped = overlapped_, .check_finite = check});
 }
 
-void SinkChoice::use_hook(Reducer& reducer, CommunicationHook hook) {
-  require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
-  require(kind_ != Kind::hooked, "register_comm_hook: there is one already");
-  if (kind_ != Kind::averaged)
-    throw Error(
-        Fault::unsupported,
-        "register_comm_hook: gradients that are shared, sharded or of pieces lie in no bucket");
-  require(!reducer.has_passed(), "register_comm_hook: a backward pass has been averaged already");
+SinkChoice::Chosen SinkChoice::with_hook(CommunicationHook hook) const {
   // An exception of the hook ends its group, which must not be the caller's.
   const ProcessGroup group = overlapped_ ? group_ : group_of_its_own(group_);
-  reducer.set_sink(std::make_unique<BucketedGradients>(
-                       parameters_, group,
-                       BucketedGradients::Settings{.overlapped = overlapped_,
-                                                   .check_finite = checks_finite(options_),
-                                                   .hook = std::move(hook)}),
-                   group);
-  group_ = group;
-  kind_ = Kind::hooked;
+  return {.sink = std::make_unique<BucketedGradients>(
+              parameters_, group,
+              BucketedGradients::Settings{.overlapped = overlapped_,
+                                          .check_finite = checks_finite(options_),
+                                          .hook = std::move(hook)}),
+          .group = group};
 }
 
-void SinkChoice::use_owners(Reducer& reducer, std::vector<int> owners) {
-  require(kind_ != Kind::owned, "shard_gradients: they are sharded already");
-  require(!reducer.has_passed(), "shard_gradients: a backward pass has been averaged already");
-  require_shardable(reducer);
-  if (group_.size() == 1) return;  // This rank owns all.
-  reducer.set_sink(
-      std::make_unique<OwnedGradients>(parameters_, std::move(owners), group_of_its_own(group_),
-                                       checks_finite(options_)),
-      group_);
-  kind_ = Kind::owned;
+SinkChoice::Chosen SinkChoice::with_owners(std::vector<int> owners) const {
+  return {.sink = std::make_unique<OwnedGradients>(
+              parameters_, std::move(owners), group_of_its_own(group_), checks_finite(options_)),
+          .group = group_};
 }
 
-void SinkChoice::require_shardable(const Reducer& reducer) const {
-  if (kind_ == Kind::hooked)
-    throw Error(Fault::unsupported, "shard_gradients: a communication hook takes whole buckets");
-  if (kind_ != Kind::averaged)
-    throw Error(
-        Fault::unsupported,
-        "shard_gradients: not together with share_parameters or deterministic, whose gradients "
-        "are not averaged in backward()");
-  const auto& [name, first] = parameters_.front();
-  if (!first.is_cpu())
-    throw Error(Fault::unsupported, "shard_gradients: only in CPU memory, and parameter " + name +
-                                        " is on " + first.device().str());
-  if (reducer.has_others())
-    throw Error(Fault::unsupported,
-                "shard_gradients: another DistributedDataParallel has some of the parameters too");
-}
-
-}  // namespace lockstep
+}  // namespace lockstep::parallel

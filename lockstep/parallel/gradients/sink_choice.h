@@ -1,12 +1,11 @@
-// Which GradientSink a DistributedDataParallel has: chosen by its options, and exchanged before the
-// first pass by register_comm_hook() and shard_gradients().
+// The choice of DistributedDataParallel's GradientSink: by its options, and before the first pass
+// by register_comm_hook() and shard_gradients().
 //
 // Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -16,19 +15,25 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
-
-class Reducer;
+namespace lockstep::parallel {
 
 class SinkChoice {
  public:
+  struct Chosen {
+    std::unique_ptr<GradientSink> sink;
+    ProcessGroup group;  // Its ranks agree on the passes.
+  };
+
   // Collective. The `parameters` that require gradients are on one device.
   // Errors: misuse when none does; unsupported for gradients that cannot be averaged.
   SinkChoice(NamedTensors parameters, const ProcessGroup& group,
              const DistributedDataParallelOptions& options);
 
-  // Collective. By the options alone.
+  // Collective: by the options alone, for a communication hook, and for gradients that are averaged
+  // on one rank each. Features (features.h) says which of them can be chosen.
   std::unique_ptr<GradientSink> sink() const;
+  Chosen with_hook(CommunicationHook hook) const;
+  Chosen with_owners(std::vector<int> owners) const;
 
   // Those that require gradients. Sinks refer to them.
   const NamedTensors& parameters() const { return parameters_; }
@@ -36,31 +41,14 @@ class SinkChoice {
   // The ranks, for calls beside the caller's own where the sink needs that.
   const ProcessGroup& group() const { return group_; }
 
-  // Whether gradients are reduced during backward().
-  bool is_overlapped() const { return overlapped_ || kind_ == Kind::owned; }
-  bool shards_gradients() const { return kind_ == Kind::owned; }
-
-  // Collective: gives `reducer` another sink. Errors: as DistributedDataParallel's calls.
-  void use_hook(Reducer& reducer, CommunicationHook hook);
-  void use_owners(Reducer& reducer, std::vector<int> owners);
+  // Whether gradients are reduced during backward(), by the options alone.
+  bool is_overlapped() const { return overlapped_; }
 
  private:
-  enum class Kind : std::uint8_t {
-    averaged,  // In backward(), unless this rank is alone.
-    hooked,    // By a communication hook.
-    owned,     // On one rank each.
-    shared,    // By SharedOptimizer.
-    pieces,    // By train_pieces().
-  };
-
-  static Kind kind_of(const DistributedDataParallelOptions& options);
-  void require_shardable(const Reducer& reducer) const;
-
   const DistributedDataParallelOptions options_;
   const NamedTensors parameters_;
-  Kind kind_;
   const bool overlapped_;
-  ProcessGroup group_;
+  const ProcessGroup group_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

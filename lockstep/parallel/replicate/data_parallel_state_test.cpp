@@ -21,7 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep::data_parallel_state_test {
+namespace lockstep::parallel::data_parallel_state_test {
 namespace {
 
 using test::catalogue_of;
@@ -205,4 +205,4 @@ TEST(DataParallelState, EveryRankRefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace lockstep::data_parallel_state_test
+}  // namespace lockstep::parallel::data_parallel_state_test

@@ -21,7 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep::optimizer_stateful_test {
+namespace lockstep::parallel::optimizer_stateful_test {
 namespace {
 
 using test::catalogue_of;
@@ -391,4 +391,4 @@ TEST(OptimizerStateful, RefusesAnAdagradWithoutStateWhichItMakesNeverAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep::optimizer_stateful_test
+}  // namespace lockstep::parallel::optimizer_stateful_test

@@ -18,7 +18,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::zero_redundancy_optimizer_test {
+namespace lockstep::parallel::zero_redundancy_optimizer_test {
 namespace {
 
 using test::fault_of;
@@ -306,4 +306,4 @@ TEST(ZeroRedundancyOptimizer, StepsWithAnOptimizerOfOnesOwnButCannotConsolidateI
 }
 
 }  // namespace
-}  // namespace lockstep::zero_redundancy_optimizer_test
+}  // namespace lockstep::parallel::zero_redundancy_optimizer_test
