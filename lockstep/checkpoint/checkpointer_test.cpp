@@ -29,7 +29,7 @@
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/tensor/torch_state.h"
+#include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
 namespace lockstep::checkpointer_test {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/tensor_layout.h"
+#include "lockstep/tensor/list_layout.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>

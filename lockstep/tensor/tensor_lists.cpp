@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/buffers.h"
-#include "lockstep/tensor/tensor_layout.h"
+#include "lockstep/tensor/list_layout.h"
 
 namespace lockstep {
 namespace {

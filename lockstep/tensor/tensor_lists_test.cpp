@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/tensor/tensor_layout.h"
+#include "lockstep/tensor/list_layout.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::tensor_lists_test {

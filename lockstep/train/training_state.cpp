@@ -6,7 +6,7 @@
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
-#include "lockstep/tensor/torch_state.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/train/variable_state.h"
 
 namespace lockstep {
