@@ -32,7 +32,7 @@
 #include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep::checkpointer_test {
+namespace lockstep::checkpoint::checkpointer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -756,4 +756,4 @@ TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpointer_test
+}  // namespace lockstep::checkpoint::checkpointer_test

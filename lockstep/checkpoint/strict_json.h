@@ -19,7 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 // Events that a derived reader does not override are out of place everywhere.
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
@@ -90,4 +90,4 @@ inline std::string json_text(std::string_view format, const std::string& text) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -23,7 +23,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep::module_state_test {
+namespace lockstep::tensor::module_state_test {
 namespace {
 
 using test::catalogue_of;
@@ -228,4 +228,4 @@ TEST(RandomGenerators, RefuseWhatIsNoStateOfAGenerator) {
 }
 
 }  // namespace
-}  // namespace lockstep::module_state_test
+}  // namespace lockstep::tensor::module_state_test

@@ -13,7 +13,7 @@
 #include "lockstep/tensor/list_layout.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::tensor_lists_test {
+namespace lockstep::tensor::tensor_lists_test {
 namespace {
 
 using test::fault_of;
@@ -105,4 +105,4 @@ TEST(TensorLayout, OfWhateverBytesIsReadOrCorrupt) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_lists_test
+}  // namespace lockstep::tensor::tensor_lists_test

@@ -111,7 +111,7 @@ void TrainingState::add(const std::string& name, Stateful& state) {
 
 template <class T>
 void TrainingState::add_value(const std::string& name, T& value) {
-  keep(name, std::make_unique<VariableState<T>>(name, value));
+  keep(name, std::make_unique<train::VariableState<T>>(name, value));
 }
 
 void TrainingState::keep(const std::string& name, std::unique_ptr<Stateful> state) {
