@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
@@ -119,4 +119,4 @@ BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

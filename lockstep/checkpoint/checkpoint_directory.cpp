@@ -20,7 +20,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/output_file.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -254,4 +254,4 @@ void remove_old(const fs::path& root, int keep_last, std::int64_t keep_every) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -22,6 +22,8 @@
 namespace lockstep {
 namespace {
 
+using checkpoint::StoredTensor;
+
 namespace fs = std::filesystem;
 
 constexpr std::size_t block_size = 256 << 10;  // Of a manifest that is read.
@@ -128,10 +130,10 @@ struct CheckpointReader::State {
   explicit State(const fs::path& path)
       : directory(path), fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     if (!fd) throw_errno(path.string());
-    const fs::path manifest_path = path / manifest_name;
+    const fs::path manifest_path = path / checkpoint::manifest_name;
     manifest = parse_manifest(manifest_path.string(),
                               read_all(open_in(fd, manifest_path), manifest_path, manifest_limit));
-    const auto named = step_in(path.filename().string());
+    const auto named = checkpoint::step_in(path.filename().string());
     if (named && *named != manifest.step)
       throw Error(Fault::corrupt, manifest_path.string() + ": it is of step " +
                                       std::to_string(manifest.step) +

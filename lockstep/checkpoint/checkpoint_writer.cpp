@@ -22,7 +22,7 @@
 #include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 using Share = PlannedTensor::Share;
@@ -209,4 +209,4 @@ void CheckpointWriter::take_remaining_shares() {
       assemble(next_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -25,7 +25,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::checkpointer_boxes_test {
+namespace lockstep::checkpoint::checkpointer_boxes_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -417,4 +417,4 @@ TEST_F(CheckpointsOfBoxes, AreReadWithFewSystemCalls) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpointer_boxes_test
+}  // namespace lockstep::checkpoint::checkpointer_boxes_test

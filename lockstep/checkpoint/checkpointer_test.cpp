@@ -29,10 +29,10 @@
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/tensor/torch_state.h"
+#include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep::checkpointer_test {
+namespace lockstep::checkpoint::checkpointer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -756,4 +756,4 @@ TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpointer_test
+}  // namespace lockstep::checkpoint::checkpointer_test

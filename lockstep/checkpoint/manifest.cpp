@@ -33,7 +33,7 @@ constexpr std::size_t crc_digits = 8;
 constexpr std::size_t end_size = before_crc.size() + crc_digits + after_crc.size();
 
 std::uint32_t crc_of(std::string_view text) {
-  return crc32c(std::as_bytes(std::span<const char>(text)));
+  return checkpoint::crc32c(std::as_bytes(std::span<const char>(text)));
 }
 
 std::string hex(std::uint32_t value) {
@@ -106,7 +106,7 @@ std::optional<std::string> complaint(const Manifest& manifest) {
 // --- Writing ------------------------------------------------------------------------------------
 
 // Each returns JSON. Errors: misuse.
-std::string encoded(const std::string& text) { return json_text("manifest", text); }
+std::string encoded(const std::string& text) { return checkpoint::json_text("manifest", text); }
 std::string encoded(bool value) { return value ? "true" : "false"; }
 std::string encoded(std::int64_t value) { return std::to_string(value); }
 
@@ -159,9 +159,9 @@ std::string encoded(const std::pair<const std::string, StateValues>& part) {
 // --- Reading ------------------------------------------------------------------------------------
 
 // Accepts only the one form that a manifest may have, and refuses the first deviation.
-class ManifestReader final : public StrictJson {
+class ManifestReader final : public checkpoint::StrictJson {
  public:
-  explicit ManifestReader(std::string_view file) : StrictJson(file) {}
+  explicit ManifestReader(std::string_view file) : checkpoint::StrictJson(file) {}
 
   Manifest take() { return std::move(manifest_); }
 

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
 
-namespace lockstep::manifest_test {
+namespace lockstep::checkpoint::manifest_test {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -345,4 +345,4 @@ TEST(PartName, HasLettersDigitsUnderscoresAndHyphens) {
 }
 
 }  // namespace
-}  // namespace lockstep::manifest_test
+}  // namespace lockstep::checkpoint::manifest_test

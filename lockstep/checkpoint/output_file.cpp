@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/signals.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
@@ -153,4 +153,4 @@ void AtomicFile::remove_aside() {
   aside_.clear();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

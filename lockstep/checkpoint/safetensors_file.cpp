@@ -157,7 +157,7 @@ std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t
   while (!out.empty()) {
     const auto chunk = out.first(std::min(out.size(), read_size));
     read_at(offset, chunk);
-    crc = crc32c(chunk, crc);
+    crc = checkpoint::crc32c(chunk, crc);
     if (entry.type == SafetensorsType::BOOL) require_truth_values(name_, entry, chunk);
     offset += chunk.size();
     out = out.subspan(chunk.size());
@@ -180,7 +180,8 @@ void SafetensorsFile::read_header(const std::optional<Expected>& expected) {
   std::string json(length, '\0');
   const auto json_bytes = std::as_writable_bytes(std::span(json));
   read_at(length_size, json_bytes);
-  if (expected && crc32c(json_bytes, crc32c(length_bytes)) != expected->header_crc32c)
+  if (expected &&
+      checkpoint::crc32c(json_bytes, checkpoint::crc32c(length_bytes)) != expected->header_crc32c)
     throw Error(Fault::corrupt, name_ + ": the header is damaged: its CRC-32C is another one");
   data_offset_ = length_size + length;
   header_ = parse_safetensors_header(name_, json, size_ - data_offset_);
@@ -211,7 +212,7 @@ struct SafetensorsWriter::State {
   const SafetensorsHeader header;
   std::vector<std::string> order;
   std::size_t written = 0;  // Number of tensors.
-  AtomicFile file;
+  checkpoint::AtomicFile file;
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,

@@ -80,9 +80,9 @@ std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
 // Accepts only the one form that a header may have, and refuses the first deviation:
 //   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
 //    "__metadata__": {"KEY": "VALUE", ...}}
-class HeaderReader final : public StrictJson {
+class HeaderReader final : public checkpoint::StrictJson {
  public:
-  explicit HeaderReader(std::string_view file) : StrictJson(file, " of the header") {}
+  explicit HeaderReader(std::string_view file) : checkpoint::StrictJson(file, " of the header") {}
 
   SafetensorsHeader take() { return std::move(header_); }
 
@@ -207,7 +207,7 @@ void check_coverage(std::string_view file, const std::vector<SafetensorsEntry>& 
 }
 
 // Each returns JSON. Errors: misuse.
-std::string as_json(const std::string& text) { return json_text("safetensors", text); }
+std::string as_json(const std::string& text) { return checkpoint::json_text("safetensors", text); }
 
 std::string as_json(const SafetensorsEntry& entry) {
   const std::array<std::uint64_t, 2> offsets{entry.begin, entry.end};

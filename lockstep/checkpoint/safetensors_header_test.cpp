@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::safetensors_header_test {
+namespace lockstep::checkpoint::safetensors_header_test {
 namespace {
 
 SafetensorsHeader parse(const std::string& json, std::uint64_t data_size) {
@@ -191,4 +191,4 @@ TEST(SafetensorsHeader, IsNotWrittenWithNamesThatCannotBeReadAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep::safetensors_header_test
+}  // namespace lockstep::checkpoint::safetensors_header_test

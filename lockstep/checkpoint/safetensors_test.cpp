@@ -23,7 +23,7 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/ranks.h"
 
-namespace lockstep::safetensors_test {
+namespace lockstep::checkpoint::safetensors_test {
 namespace {
 
 std::string bytes_of(const std::filesystem::path& file) {
@@ -405,4 +405,4 @@ TEST_F(LoadedByTable, WhatDoesNotFitIsNamedAsInTheModuleAndAsInTheFile) {
 }
 
 }  // namespace
-}  // namespace lockstep::safetensors_test
+}  // namespace lockstep::checkpoint::safetensors_test

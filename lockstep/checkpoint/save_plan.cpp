@@ -15,7 +15,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
@@ -312,4 +312,4 @@ std::string file_name(const std::string& part, std::size_t index, std::size_t co
   return part + numbers.data();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -15,7 +15,7 @@
 #include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/state.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 // The state of one rank, by part, in the program's order.
 using NamedStateDicts = std::vector<std::pair<std::string, StateDict>>;
@@ -59,4 +59,4 @@ SavePlan make_plan(const std::vector<std::string>& descriptions);
 // Such as "model-00001-of-00002.safetensors", of the files of a part the `index`-th of `count`.
 std::string file_name(const std::string& part, std::size_t index, std::size_t count);
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

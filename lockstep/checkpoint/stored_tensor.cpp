@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::uint64_t scratch_size = 256 << 10;
@@ -139,4 +139,4 @@ void StoredTensor::read(const std::vector<PlacedBox>& wanted, std::span<std::byt
                                   " is damaged: its CRC-32C is another one");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

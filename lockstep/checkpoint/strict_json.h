@@ -2,7 +2,9 @@
 // and the texts that they read.
 //
 // A reader takes nlohmann's events and refuses the first that is not of its form. Values would not
-// do: nlohmann keeps one of two equal keys without a word, and builds all of what it reads.
+// do: nlohmann keeps one of two equal keys without a word, and builds all of what it reads. A
+// reader gets both keys, and refuses the second. Nesting costs one bit of memory per level, and no
+// recursion.
 //
 // Torch-free, so that it can be fuzzed.
 // Errors: corrupt, naming the file and the place in it.
@@ -19,7 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 // Events that a derived reader does not override are out of place everywhere.
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
@@ -31,10 +33,12 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   explicit StrictJson(std::string_view file, std::string_view text_name = "")
       : file_(file), text_name_(text_name) {}
 
+  // Reads all of `text`. The parser would take a zero byte for the end and ignore the rest, and
+  // would skip a byte order mark.
   void read(std::string_view text) {
-    // The parser would take a zero byte for the end and ignore the rest.
+    if (text.starts_with("\xef\xbb\xbf")) refuse_syntax(1);
     if (const std::size_t zero = text.find('\0'); zero != text.npos) refuse_syntax(zero + 1);
-    Json::sax_parse(text, this);
+    check(Json::sax_parse(text, this), "a reader of JSON has stopped without an Error");
   }
 
   bool start_object(std::size_t) override { fail("an object is out of place"); }
@@ -63,6 +67,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
     fail("the number " + number + " is out of place");
   }
 
+  // Returns `value` as an Integer, or fails if it does not fit.
   template <class Integer = std::int64_t>
   Integer small(std::uint64_t value) const {
     if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))
@@ -90,4 +95,4 @@ inline std::string json_text(std::string_view format, const std::string& text) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -14,7 +14,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::distributed_sampler_test {
+namespace lockstep::data::distributed_sampler_test {
 namespace {
 
 using test::fault_of;
@@ -434,4 +434,4 @@ TEST(DistributedSampler, RefusesWhatCannotBeMeant) {
 }
 
 }  // namespace
-}  // namespace lockstep::distributed_sampler_test
+}  // namespace lockstep::data::distributed_sampler_test

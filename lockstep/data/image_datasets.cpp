@@ -102,8 +102,8 @@ at::Tensor to_targets(const std::vector<std::uint8_t>& labels) {
 constexpr std::size_t image_dimensions = 3;  // Images, rows, columns.
 constexpr std::size_t label_dimensions = 1;
 
-IdxArray read(const std::filesystem::path& file, std::size_t dimensions) {
-  IdxArray array = read_idx(file);
+data::IdxArray read(const std::filesystem::path& file, std::size_t dimensions) {
+  data::IdxArray array = data::read_idx(file);
   if (array.shape.size() != dimensions)
     throw Error(Fault::corrupt, file.string() + ": byte 3: expected " + std::to_string(dimensions) +
                                     " dimensions, found " + std::to_string(array.shape.size()));
@@ -130,8 +130,8 @@ ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
       {.names = {set + "-images-idx3-ubyte", set + "-labels-idx1-ubyte"}, .packed = true},
       directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist brings it." : "");
 
-  IdxArray images = read(files[0], image_dimensions);
-  const IdxArray labels = read(files[1], label_dimensions);
+  data::IdxArray images = read(files[0], image_dimensions);
+  const data::IdxArray labels = read(files[1], label_dimensions);
   if (images.shape[0] != labels.shape[0])
     throw Error(Fault::corrupt, files[0].string() + " holds " + std::to_string(images.shape[0]) +
                                     " images, but " + files[1].string() + " holds " +
@@ -153,8 +153,9 @@ DatasetFiles cifar10_files(bool train) {
   return files;
 }
 
-ImageDataset to_dataset(CifarImages images) {
-  return {std::move(images.pixels), cifar_channels, cifar_side, cifar_side, images.labels};
+ImageDataset to_dataset(data::CifarImages images) {
+  return {std::move(images.pixels), data::cifar_channels, data::cifar_side, data::cifar_side,
+          images.labels};
 }
 
 std::string source_of(const std::string& archive) {
@@ -206,12 +207,12 @@ IdxDataset::IdxDataset(const std::filesystem::path& directory, bool train,
     : ImageDataset(read_dataset(directory, train, classes)) {}
 
 Cifar10Dataset::Cifar10Dataset(const std::filesystem::path& directory, bool train)
-    : ImageDataset(to_dataset(read_cifar10(
+    : ImageDataset(to_dataset(data::read_cifar10(
           find_dataset(directory, cifar10_files(train), source_of("cifar-10-binary.tar.gz"))))) {}
 
 Cifar100Dataset::Cifar100Dataset(const std::filesystem::path& directory, bool train)
     : ImageDataset(to_dataset(
-          read_cifar100(find_dataset(directory, {.names = {train ? "train.bin" : "test.bin"}},
-                                     source_of("cifar-100-binary.tar.gz"))))) {}
+          data::read_cifar100(find_dataset(directory, {.names = {train ? "train.bin" : "test.bin"}},
+                                           source_of("cifar-100-binary.tar.gz"))))) {}
 
 }  // namespace lockstep

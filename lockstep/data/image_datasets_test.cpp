@@ -17,7 +17,7 @@
 #include "lockstep/data/image_files.h"
 #include "tests/ranks.h"
 
-namespace lockstep::image_datasets_test {
+namespace lockstep::data::image_datasets_test {
 namespace {
 
 using Stack = torch::data::transforms::Stack<>;
@@ -267,4 +267,4 @@ TEST_F(Cifar, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep::image_datasets_test
+}  // namespace lockstep::data::image_datasets_test

@@ -75,9 +75,10 @@ bool is_of_agent(const Variables& variables) {
 }
 
 void require_below(int value, const char* key, int bound, const char* bound_key) {
-  require(bound > 0, fmt::format("{}={} must be at least 1", bound_key, bound));
-  require(value >= 0 && value < bound,
-          fmt::format("{}={} is not in 0..{} ({}={})", key, value, bound - 1, bound_key, bound));
+  require(bound > 0, [&] { return fmt::format("{}={} must be at least 1", bound_key, bound); });
+  require(value >= 0 && value < bound, [&] {
+    return fmt::format("{}={} is not in 0..{} ({}={})", key, value, bound - 1, bound_key, bound);
+  });
 }
 
 // Returns the launcher around variables that were set by hand. A single SLURM task does not count:
@@ -138,9 +139,10 @@ void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
   found.local_world_size = size.value_or((found.world_size + hosts - 1) / hosts);
   found.local_rank = rank.value_or(found.rank % std::max(1, found.local_world_size));
   require_below(found.local_rank, dialect.local_rank, found.local_world_size, size_key);
-  require(found.local_world_size <= found.world_size,
-          fmt::format("{}={} is more than {}={}", size_key, found.local_world_size,
-                      dialect.world_size, found.world_size));
+  require(found.local_world_size <= found.world_size, [&] {
+    return fmt::format("{}={} is more than {}={}", size_key, found.local_world_size,
+                       dialect.world_size, found.world_size);
+  });
 }
 
 // An explicit address for rank 0 counts on one host too, but is not required there. MASTER_PORT
@@ -174,7 +176,7 @@ std::string job_id(const Dialect& dialect, const Variables& variables) {
 int attempt(const Variables& variables) {
   for (const char* key : {"LOCKSTEP_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"})
     if (const auto value = variables.number(key)) {
-      require(*value >= 0, fmt::format("{}={} is negative", key, *value));
+      require(*value >= 0, [&] { return fmt::format("{}={} is negative", key, *value); });
       return *value;
     }
   return 0;

@@ -20,7 +20,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::convert_sync_batchnorm_test {
+namespace lockstep::nn::convert_sync_batchnorm_test {
 namespace {
 
 using test::fault_of;
@@ -184,4 +184,4 @@ TEST(ConvertSyncBatchnorm, ABatchNormItselfAndClassesDerivedFromOneAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::convert_sync_batchnorm_test
+}  // namespace lockstep::nn::convert_sync_batchnorm_test

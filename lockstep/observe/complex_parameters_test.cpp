@@ -22,7 +22,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::complex_parameters_test {
+namespace lockstep::observe::complex_parameters_test {
 namespace {
 
 using test::fault_of;
@@ -221,4 +221,4 @@ TEST(ComplexParameters, AreCopiedAndAddedThoughLazyConjugatesOrNegatives) {
 }
 
 }  // namespace
-}  // namespace lockstep::complex_parameters_test
+}  // namespace lockstep::observe::complex_parameters_test

@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::observe {
 namespace {
 
 constexpr std::string_view pss = "Pss:";
@@ -110,4 +110,4 @@ std::size_t bytes_of_union(std::vector<Extent> extents) {
   return bytes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::observe

@@ -15,7 +15,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::replicas_test {
+namespace lockstep::observe::replicas_test {
 namespace {
 
 using test::fault_of;
@@ -64,4 +64,4 @@ const Ranks other_layouts("replicas: other layouts", [](const Rank& rank) {
 TEST(Replicas, ThatDifferInLayoutAreNamed) { EXPECT_TRUE(all_succeeded(other_layouts.run(3))); }
 
 }  // namespace
-}  // namespace lockstep::replicas_test
+}  // namespace lockstep::observe::replicas_test

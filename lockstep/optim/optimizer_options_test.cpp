@@ -18,7 +18,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::optimizer_options_test {
+namespace lockstep::optim::optimizer_options_test {
 namespace {
 
 using test::fault_of;
@@ -220,4 +220,4 @@ TEST(Hyperparameters, OptionsThatTellNothingAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::optimizer_options_test
+}  // namespace lockstep::optim::optimizer_options_test

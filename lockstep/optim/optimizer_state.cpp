@@ -159,8 +159,8 @@ std::unique_ptr<OptimizerParamState> cut(std::unique_ptr<OptimizerParamState> wh
   auto piece = whole->clone();
   for (const auto& [name, tensor] : parts_of(*piece).tensors) {
     if (!tensor->defined()) continue;
-    fused::require_state(parameter, *tensor);
-    fused::lay_out_as(parameter, *tensor);
+    optim::require_state(parameter, *tensor);
+    optim::lay_out_as(parameter, *tensor);
     *tensor = fragment_of(*tensor, shard, parameter).clone();
   }
   return piece;

@@ -69,7 +69,7 @@ at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& ran
     return mine.numel() == here.numel() ? mine : mine.clone();
   }
   here = here.reshape(parameter.sizes());
-  fused::lay_out_as(parameter, here);
+  optim::lay_out_as(parameter, here);
   return is_fragment(part) ? fragment_of(here, part.shard, parameter).clone() : here;
 }
 

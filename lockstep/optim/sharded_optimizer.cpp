@@ -129,7 +129,7 @@ void ShardedOptimizer::set_shards(std::vector<Shard> shards,
 // --- Stepping -----------------------------------------------------------------------------------
 
 torch::Tensor ShardedOptimizer::step(LossClosure closure) {
-  torch::Tensor loss = fused::loss_of(closure);
+  torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
   whole_.reset();
   copy_options(param_groups_, local_->param_groups());

@@ -10,10 +10,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/tensor/tensor_layout.h"
+#include "lockstep/tensor/list_layout.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::tensor_lists_test {
+namespace lockstep::tensor::tensor_lists_test {
 namespace {
 
 using test::fault_of;
@@ -105,4 +105,4 @@ TEST(TensorLayout, OfWhateverBytesIsReadOrCorrupt) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_lists_test
+}  // namespace lockstep::tensor::tensor_lists_test

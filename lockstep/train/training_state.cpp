@@ -6,7 +6,7 @@
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
-#include "lockstep/tensor/torch_state.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/train/variable_state.h"
 
 namespace lockstep {
@@ -111,7 +111,7 @@ void TrainingState::add(const std::string& name, Stateful& state) {
 
 template <class T>
 void TrainingState::add_value(const std::string& name, T& value) {
-  keep(name, std::make_unique<VariableState<T>>(name, value));
+  keep(name, std::make_unique<train::VariableState<T>>(name, value));
 }
 
 void TrainingState::keep(const std::string& name, std::unique_ptr<Stateful> state) {

@@ -17,7 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/state.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 // The type in which a value of type T is saved.
 template <class T>
@@ -83,4 +83,4 @@ class VariableState : public Stateful {
   T& variable_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -18,7 +18,9 @@
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/tensor_memory.h"
 #include "lockstep/tensor/torch_state.h"
 
 namespace lockstep {

@@ -266,7 +266,7 @@ class DistributedDataParallel : public DataParallelBase {
   const std::shared_ptr<Module> module_;
 };
 
-// The state of the module, as that of module_state() (lockstep/tensor/torch_state.h), also for
+// The state of the module, as that of module_state() (lockstep/tensor/module_state.h), also for
 // shared parameters. These are loaded by edit_parameters(), which is collective.
 // Lifetime: `ddp` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
