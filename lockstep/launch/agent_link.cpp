@@ -1,11 +1,12 @@
-#include "lockstep/base/file_descriptor.h"
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/agent_link.h"
+
 #include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
 
-#include "lockstep/launch/agent_link.h"
+#include "lockstep/base/file_descriptor.h"
 
 namespace lockstep {
 namespace {

@@ -75,7 +75,8 @@ class CoordinatingEnd final : public RendezvousEnd {
   }
   void watch(std::vector<pollfd>& entries) const override;
   Deadline deadline() const override;
-  std::vector<Order> serve(const std::vector<pollfd>& entries) override;
+  void serve(const std::vector<pollfd>& entries) override;
+  std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
   bool flushed() const override;
   std::string state() const override { return coordinator_.state(0); }
 
@@ -130,7 +131,7 @@ Deadline CoordinatingEnd::deadline() const {
   return first;
 }
 
-std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
+void CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   const auto now = Clock::now();
   if (pulse_.missed(now))
     for (auto& [id, member] : members_) member.link.forgive(now);
@@ -147,7 +148,6 @@ std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   coordinator_.tick(now);
   dispatch();
   tell_states();
-  return std::exchange(orders_, {});
 }
 
 // A member closes its connection once it has read that the job has ended. If we closed first, data

@@ -47,7 +47,8 @@ class JoiningEnd final : public RendezvousEnd {
   }
   void watch(std::vector<pollfd>& entries) const override;
   Deadline deadline() const override;
-  std::vector<Order> serve(const std::vector<pollfd>& entries) override;
+  void serve(const std::vector<pollfd>& entries) override;
+  std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
   bool flushed() const override { return !link_ || !link_->pending(); }
   std::string state() const override;
 
@@ -114,7 +115,7 @@ Deadline JoiningEnd::deadline() const {
   return std::min(give_up_at_, step_at_);
 }
 
-std::vector<Order> JoiningEnd::serve(const std::vector<pollfd>& entries) {
+void JoiningEnd::serve(const std::vector<pollfd>& entries) {
   const auto now = Clock::now();
   const bool stopped = pulse_.missed(now);
   if (link_) {
@@ -130,7 +131,6 @@ std::vector<Order> JoiningEnd::serve(const std::vector<pollfd>& entries) {
                           taken_here_ ? "; " + in_use() : ""));
     }
   }
-  return std::exchange(orders_, {});
 }
 
 void JoiningEnd::advance(const std::vector<pollfd>& entries, Clock::time_point now) {

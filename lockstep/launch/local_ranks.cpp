@@ -182,6 +182,12 @@ bool LocalRanks::is_local(int number) const {
   return local_rank(number) >= 0 && local_rank(number) < options_.nproc_per_node;
 }
 
+Failure LocalRanks::better_known(const Failure& failure) const {
+  const auto& first = result_.first_failure();
+  const bool is_first = first && first->rank == failure.rank;
+  return is_first && is_local(failure.rank) ? *first : failure;
+}
+
 bool LocalRanks::was_attached(const Failure& failure) const {
   return !is_local(failure.rank) || pages_.is_attached(local_rank(failure.rank));
 }

@@ -107,18 +107,15 @@ void Rendezvous::watch(std::vector<pollfd>& entries) const { end_->watch(entries
 
 Deadline Rendezvous::deadline() const { return end_->deadline(); }
 
-std::vector<Order> Rendezvous::serve(const std::vector<pollfd>& entries) {
-  return end_->serve(entries);
-}
+void Rendezvous::serve(const std::vector<pollfd>& entries) { end_->serve(entries); }
+
+std::vector<Order> Rendezvous::take_orders() { return end_->take_orders(); }
 
 void Rendezvous::flush(std::chrono::milliseconds limit) {
   const Deadline give_up = in(limit);
   while (!end_->flushed() && Clock::now() < give_up) {
-    std::vector<pollfd> entries;
-    end_->watch(entries);
-    const int wait = milliseconds_until(std::min(give_up, end_->deadline()));
-    if (::poll(entries.data(), entries.size(), wait) < 0 && errno != EINTR) return;
-    end_->serve(entries);
+    end_->serve(next_events({end_.get()}, give_up));
+    end_->take_orders();
   }
 }
 

@@ -45,10 +45,8 @@ RunOptions job_of(int hosts, const std::string& endpoint, const std::string& id 
 
 // One turn of an agent's loop.
 std::vector<Order> turn(Rendezvous& host, Deadline limit) {
-  std::vector<pollfd> entries;
-  host.watch(entries);
-  ::poll(entries.data(), entries.size(), milliseconds_until(std::min(limit, host.deadline())));
-  return host.serve(entries);
+  host.serve(next_events({&host}, limit));
+  return host.take_orders();
 }
 
 // Agents of several hosts: their loops take turns in this one thread.

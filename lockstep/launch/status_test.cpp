@@ -54,10 +54,7 @@ JobStatus example(const std::string& id, double seconds = 1) {
 }
 
 void turn(StatusService& service) {
-  std::vector<pollfd> entries;
-  service.watch(entries);
-  ::poll(entries.data(), entries.size(), 0);
-  service.serve(entries);
+  service.serve(next_events({&service}, Clock::now()));
 }
 
 // Connects to this process's service for `id`.
