@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::network_test {
+namespace lockstep::job::network_test {
 namespace {
 
 bool has(const std::vector<NetworkInterface>& interfaces, const std::string& name,
@@ -175,4 +175,4 @@ TEST_F(NetworkOfAHost, WithoutAMasterTheDefaultRouteThenAnyThenLoopbackCounts) {
 }
 
 }  // namespace
-}  // namespace lockstep::network_test
+}  // namespace lockstep::job::network_test

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::job {
 
 std::optional<std::string> Variables::text(const char* key) const {
   const char* found = lookup_(key);
@@ -130,4 +130,4 @@ std::string slurm_master(const Variables& variables) {
   return to_text(first_of_node_list(*nodes), port);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -14,7 +14,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/launch/process.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 using namespace std::chrono_literals;
@@ -284,4 +284,4 @@ JobStatus Agent::status() const {
   return status;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -23,7 +23,7 @@
 #include "lockstep/launch/run.h"
 #include "lockstep/launch/status.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 class Agent {
  public:
@@ -90,4 +90,4 @@ class Agent {
   std::optional<int> exit_code_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -15,7 +15,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/job/store/handshake.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -354,4 +354,4 @@ AgentFrame decode_agent_frame(std::string_view body) {
   throw_corrupt("a launcher's frame is of no known kind");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

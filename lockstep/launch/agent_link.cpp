@@ -8,7 +8,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 constexpr std::size_t max_output_bytes = std::size_t{1} << 20;
@@ -68,4 +68,4 @@ void AgentLink::beat(Clock::time_point now) {
 
 Deadline AgentLink::deadline() const { return beat_at_; }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

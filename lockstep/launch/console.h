@@ -109,7 +109,7 @@ bool same_file(int a, int b);
 // as all other output: without blocking, and between whole lines.
 //
 // Thread safety: the log may be called from any thread; the members belong to the loop's thread.
-class LogQueue final : public Pollable {
+class LogQueue final : public launch::Pollable {
  public:
   // Is the log's sink during its lifetime. serve() passes the lines on to `write`. Errors: system.
   explicit LogQueue(LogSink write);

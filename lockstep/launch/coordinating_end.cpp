@@ -16,7 +16,7 @@
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/rendezvous_end.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 // Two jobs on one host may have the same id from their users.
@@ -307,4 +307,4 @@ std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
   return end;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

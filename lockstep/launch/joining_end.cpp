@@ -19,7 +19,7 @@
 #include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/rendezvous_end.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's own limit.
@@ -312,4 +312,4 @@ std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
   return std::make_unique<JoiningEnd>(options, token, endpoint, taken_here);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

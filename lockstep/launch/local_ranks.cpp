@@ -13,7 +13,7 @@
 #include "lockstep/launch/process.h"
 #include "lockstep/launch/rank_starter.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 using namespace std::chrono_literals;
@@ -213,4 +213,4 @@ std::vector<RankStatus> LocalRanks::status() const {
   return ranks;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

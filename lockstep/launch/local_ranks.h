@@ -30,7 +30,7 @@
 #include "lockstep/launch/run.h"
 #include "lockstep/launch/status.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 class LocalRanks final : public Pollable {
  public:
@@ -108,4 +108,4 @@ class LocalRanks final : public Pollable {
   Termination termination_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -25,7 +25,7 @@
 #include "lockstep/launch/rank_files.h"
 #include "lockstep/launch/run.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // Splits a rank's output into lines and, for a terminal, status lines: text that the rank means to
 // overwrite, such as a progress bar.
@@ -142,4 +142,4 @@ class Output final : public Pollable {
   std::string status_;  // As the terminal shows it now.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

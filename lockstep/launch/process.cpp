@@ -23,7 +23,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
@@ -215,4 +215,4 @@ bool is_stopped(pid_t pid) {
   return state.starts_with('T') || state.starts_with('t');
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

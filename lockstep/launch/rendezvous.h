@@ -28,7 +28,9 @@
 
 namespace lockstep {
 
+namespace launch {
 class RendezvousEnd;
+}
 
 // One start of the ranks, as seen by this host.
 struct Round {
@@ -76,7 +78,7 @@ enum class Outcome {
 // Errors: misuse for an invalid number of hosts, number of this host, or job id.
 void require_hosts(const RunOptions& options);
 
-class Rendezvous final : public Pollable {
+class Rendezvous final : public launch::Pollable {
  public:
   // Listens at the endpoint, or begins to look for the launcher that does. serve() continues the
   // search. The order is EndJob if none is found within options.hosts.join_timeout, or if this host
@@ -113,7 +115,7 @@ class Rendezvous final : public Pollable {
 
  private:
   const std::optional<JobToken> token_;
-  const std::unique_ptr<RendezvousEnd> end_;
+  const std::unique_ptr<launch::RendezvousEnd> end_;
 };
 
 // A TCP port of this host that is kept free for one job: for programs whose rank 0 listens on

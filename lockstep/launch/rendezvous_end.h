@@ -12,7 +12,7 @@
 #include "lockstep/launch/loop.h"
 #include "lockstep/launch/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // Its members have the contracts of Rendezvous's.
 class RendezvousEnd : public Pollable {
@@ -54,4 +54,4 @@ std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
                                                 const std::optional<JobToken>& token,
                                                 const Endpoint& endpoint, bool taken_here);
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

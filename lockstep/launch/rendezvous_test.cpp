@@ -22,7 +22,7 @@
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::rendezvous_test {
+namespace lockstep::launch::rendezvous_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -449,4 +449,4 @@ TEST(Rendezvous, WhatIsNoEndpointIsMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous_test
+}  // namespace lockstep::launch::rendezvous_test

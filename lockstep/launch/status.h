@@ -79,7 +79,7 @@ std::optional<JobStatus> job_status_in(const std::string& text);
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
 // Blocking: never. A client that does not read is dropped after 2 s, at the next serve(), or when
 // 16 newer ones have come. Errors: system.
-class StatusService final : public Pollable {
+class StatusService final : public launch::Pollable {
  public:
   StatusService(const std::string& job_id, std::function<JobStatus()> status);
 

@@ -21,6 +21,8 @@
 namespace lockstep {
 namespace {
 
+using job::in_quotes;
+
 constexpr std::size_t mac_bytes = 32;
 constexpr std::size_t job_id_field = max_job_id_bytes + 1;
 constexpr std::size_t holder_field = 80;

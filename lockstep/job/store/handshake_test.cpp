@@ -5,7 +5,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::handshake_test {
+namespace lockstep::job::handshake_test {
 namespace {
 
 using test::fault_of;
@@ -169,4 +169,4 @@ TEST(StoreHandshake, MembersThatNoFrameCanCarryAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::handshake_test
+}  // namespace lockstep::job::handshake_test

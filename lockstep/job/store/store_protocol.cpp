@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/store.h"
 
-namespace lockstep {
+namespace lockstep::job {
 namespace {
 
 std::string framed(std::string body) {
@@ -147,4 +147,4 @@ FileStoreRecord decode_record(std::string_view header, std::string_view body) {
   return {static_cast<FileStoreRecord::Kind>(kind), body.substr(0, key), body.substr(key)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::job {
 namespace {
 
 std::int64_t number_in(std::string_view key, std::string_view text) {
@@ -199,4 +199,4 @@ void StoreService::end_waits(std::string_view key, const Deliver& deliver) {
   waiters_.erase(first, last);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job
