@@ -191,7 +191,7 @@ void Agent::on_signal(int signal) {
   if (is_news && std::find(ends.begin(), ends.end(), signal) == ends.end()) {
     if (!ranks_ || !ranks_->pass_on(signal))
       output_.say(
-          fmt::format("{}: no rank has a handler for it, so none gets it", signal_name(signal)));
+          fmt::format("{}: not passed on, as no rank has a handler for it", signal_name(signal)));
     return;
   }
   const bool may_be_news = signal == SIGTERM && attempt_ == Attempt::running && !ranks_->ending();
@@ -255,7 +255,7 @@ void Agent::say_why(const EndJob& order) {
   else if (!order.why.empty())
     output_.say(order.why, level);
   else if (!ranks_)
-    output_.say("the job has ended without this host, which was one too many");
+    output_.say("the job has ended; it did not need this host");
   if (*exit_code_ == 0) return;
   const std::vector<int> others = ranks_ ? ranks_->result().also_failed() : std::vector<int>{};
   output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +

@@ -173,7 +173,7 @@ bool CoordinatingEnd::serve(Id id, Member& member, const std::vector<pollfd>& en
   member.link.beat(now);
   if (!member.link.silent(now)) return true;
   dismiss(member,
-          {exit_unavailable, "this host did not answer for 3 s and was given up", std::nullopt});
+          {exit_unavailable, "this host did not answer for 3 s and counts as lost", std::nullopt});
   return false;
 }
 

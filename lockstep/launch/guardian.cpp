@@ -133,7 +133,7 @@ int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inheri
 
 int run(const RunOptions& options) {
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
-  require(options.max_restarts >= 0, "a job cannot be started anew less than never");
+  require(options.max_restarts >= 0, "the number of restarts is negative");
   require_hosts(options);
   // Refuses invalid options first.
   const BindingPlan binding = plan_binding(options.nproc_per_node, options.bind);

@@ -177,7 +177,7 @@ void Search::retry(const std::string& why, Clock::time_point now) {
 EndJob Search::not_a_launcher() const { return {exit_usage, in_use(), std::nullopt}; }
 
 std::string Search::in_use() const {
-  return fmt::format("port {} of this host is in use, by {}, which is no launcher of job '{}'",
+  return fmt::format("port {} of this host is in use, by {}, which is not a launcher of job '{}'",
                      endpoint_.port, describe_port_holder(endpoint_.port), job_id_);
 }
 

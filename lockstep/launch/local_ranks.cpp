@@ -54,7 +54,7 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
     pages_.use_session_page(std::move(*fd));
   } catch (const Error& error) {  // A rank's message must not end its agent.
     output_.say(
-        fmt::format("a job page that no rank of ours has made is not used: {}", error.what()));
+        fmt::format("ignored a job page that is not from this host's ranks: {}", error.what()));
   }
 }
 

@@ -88,7 +88,8 @@ std::string random_job_id() {
 Endpoint parse_endpoint(const std::string& text) {
   const auto parts = host_and_port(text);
   require(parts.has_value(), [&] {
-    return fmt::format("'{}' is no endpoint: HOST:PORT or [IPV6]:PORT, port 1 to 65535", text);
+    return fmt::format("'{}' is not an endpoint: write HOST:PORT or [IPV6]:PORT, port 1 to 65535",
+                       text);
   });
   return {parts->first, parts->second, resolve(parts->first, parts->second)};
 }

@@ -284,7 +284,7 @@ TEST(Rendezvous, AStoresClientAtTheLaunchersPortIsToldSo) {
   });
   while (!done) turn(agents[0], in(milliseconds(2)));
   client.join();
-  EXPECT_NE(text.find("what listens there is the job's launcher, and no store"), text.npos) << text;
+  EXPECT_NE(text.find("the listener is the job's launcher, not a store"), text.npos) << text;
 }
 
 TEST(Rendezvous, TwoHostsOfOneNumberAreToldSo) {

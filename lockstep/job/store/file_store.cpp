@@ -204,7 +204,7 @@ class FileStore::Log {
   void read_magic(bool repair) {
     const std::string found = read_at(file_.get(), file_store_magic.size(), 0, path_);
     if (!file_store_magic.starts_with(found))
-      throw Error(Fault::corrupt, "this is no store file of this version");
+      throw Error(Fault::corrupt, "not a store file of this version");
     if (found.size() < file_store_magic.size() && !repair) return;
     if (repair)
       write_at(file_.get(), file_store_magic.substr(found.size()), static_cast<off_t>(found.size()),

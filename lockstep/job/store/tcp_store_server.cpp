@@ -285,7 +285,7 @@ void TcpStoreServer::Loop::receive_hello(Id id, Connection& connection) {
   if (answer.verdict == Verdict::refused)
     return doom(id, connection, "it did not prove this job's token");
   if (answer.verdict != Verdict::accepted)
-    return doom(id, connection, "it has this job's token but is no rank that is missing here");
+    return doom(id, connection, "it has this job's token but is not an expected rank");
   if (sent != static_cast<ssize_t>(answer.frame.size())) return doom(id, connection);
   connection.handshake.reset();
   connection.member = answer.member;
