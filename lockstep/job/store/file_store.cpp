@@ -24,6 +24,7 @@
 namespace lockstep {
 namespace {
 
+using job::file_store_magic;
 using job::FileStoreRecord;
 using job::record_header_bytes;
 using job::StoreTable;
@@ -260,7 +261,7 @@ class FileStore::Log {
         write_at(file.get(), bytes, end, temporary);
         end += static_cast<off_t>(bytes.size());
       };
-      append(job::file_store_magic);
+      append(file_store_magic);
       for (const auto& [key, value] : table_.values())
         append(job::encode({FileStoreRecord::Kind::set, key, value}));
       if (::rename(temporary.c_str(), path_.c_str()) != 0)
