@@ -90,7 +90,7 @@ TEST(Network, AnUnknownMasterIsRefusedByName) {
 
 TEST(Network, WhatIsNoNetworkIsRefused) {
   for (const char* wrong : {"10.0.0.0/33", "10.0.0.0/", "eth0/8", "fd00::/129", "10.0.0.0/-1"})
-    expect_in(refusal_of(wrong), {wrong, "is no network"});
+    expect_in(refusal_of(wrong), {wrong, "is not a network"});
 }
 
 TEST_F(NetworkOfAHost, HasAllItsAddressesButLinkLocalOnes) {

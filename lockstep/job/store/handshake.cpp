@@ -258,7 +258,7 @@ void ClientHandshake::confirm(std::string_view frame) const {
                                              member_.rank, in_quotes(job_id), in_quotes(holder)));
     case Verdict::other_channel:
       throw Error(Fault::misuse,
-                  fmt::format("the listener is {}, not {}",
+                  fmt::format("the listener is {}, not a {}",
                               channel_ == Channel::store ? "the job's launcher" : "of this job",
                               name_of(channel_)));
     case Verdict::refused:
