@@ -18,6 +18,7 @@
 #include "lockstep/observe/drift_check.h"
 #include "lockstep/observe/memory_report.h"
 #include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/gradients/communication_hook.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"

@@ -15,6 +15,8 @@
 namespace lockstep {
 namespace {
 
+using job::Variables;
+
 // The variables in which one family of launchers gives a process its place.
 struct Dialect {
   std::string_view launcher;
@@ -130,7 +132,7 @@ void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
   auto size = size_key == nullptr ? std::nullopt : variables.number(size_key);
   auto rank = variables.number(dialect.local_rank);
   if (size_key == nullptr) size_key = "the tasks per node in SLURM's variables";
-  if (by_slurm && !size) size = slurm_local_world_size(variables);
+  if (by_slurm && !size) size = job::slurm_local_world_size(variables);
   if (by_slurm && !rank) rank = variables.number("SLURM_LOCALID");
 
   const int hosts =
@@ -162,7 +164,7 @@ std::string master(const LaunchEnvironment& found, bool by_slurm, const Variable
                        address ? "MASTER_ADDR" : "MASTER_PORT",
                        address ? "MASTER_PORT" : "MASTER_ADDR");
   });
-  return by_slurm ? slurm_master(variables) : std::string();
+  return by_slurm ? job::slurm_master(variables) : std::string();
 }
 
 std::string job_id(const Dialect& dialect, const Variables& variables) {

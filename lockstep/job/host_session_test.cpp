@@ -8,7 +8,7 @@
 
 #include "lockstep/base/log.h"
 
-namespace lockstep::host_session_test {
+namespace lockstep::job::host_session_test {
 namespace {
 
 template <class Holds>
@@ -40,4 +40,4 @@ TEST(HostSession, TheHeartGoesOnWhileALogSinkTakesItsTime) {
 }
 
 }  // namespace
-}  // namespace lockstep::host_session_test
+}  // namespace lockstep::job::host_session_test

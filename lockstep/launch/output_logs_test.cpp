@@ -26,7 +26,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
-namespace lockstep::output_logs_test {
+namespace lockstep::launch::output_logs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -401,4 +401,4 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::output_logs_test
+}  // namespace lockstep::launch::output_logs_test
