@@ -21,7 +21,6 @@
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/tensor_memory.h"
-#include "lockstep/tensor/torch_state.h"
 
 namespace lockstep {
 namespace {
