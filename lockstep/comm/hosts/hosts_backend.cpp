@@ -32,8 +32,13 @@ std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
     return std::make_unique<ShmBackend>(group_.context()->job->among(members), group, timeout,
                                         watch);
   const auto me = std::find(ranks.begin(), ranks.end(), group_.rank()) - ranks.begin();
-  return std::make_unique<HostsBackend>(group_.context(), members, static_cast<int>(me), group,
-                                        timeout, watch);
+  try {
+    return std::make_unique<HostsBackend>(group_.context(), members, static_cast<int>(me), group,
+                                          timeout, watch);
+  } catch (const GroupGivenUp& error) {
+    watch();  // Throws if it was this group. Else the error has the new group's ranks.
+    throw Error(error.fault(), bare_text(error), error.ranks());
+  }
 }
 
 void HostsBackend::give_up(const GivenUp& why) {

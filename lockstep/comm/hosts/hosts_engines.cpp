@@ -130,6 +130,7 @@ std::unique_ptr<EngineCommunicator> HostsEngines::make(const HostsCall& call,
   // The waiting caller has its own deadline, and cancels the call.
   options.call_timeout = std::chrono::hours(24 * 365);
   const auto watch = [&] {
+    if (watch_) watch_();  // First: its group may know better who is gone.
     group_.throw_if_over(call.outer);
   };
   try {
