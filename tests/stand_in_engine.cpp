@@ -162,11 +162,9 @@ ProcessGroup group_of(const std::shared_ptr<ThreadTeam>& team, int rank, StandIn
       .name = "world", .world_ranks = std::vector<int>(team->size()), .rank = rank};
   std::iota(members.world_ranks.begin(), members.world_ranks.end(), 0);
   ProcessGroup::State::Parts parts;
-  parts.rank = rank;
-  parts.size = team->size();
-  parts.name = "world";
-  parts.timeout = 10s;
-  parts.activity = {team, &peers->activity(rank)};
+  parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = 10s};
+  parts.in_job =
+      std::make_shared<RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
   parts.backend = std::make_unique<DeviceBackend>(
       std::make_unique<ShmBackend>(peers, "world", 1min), members, engine_of(devices));
   return GroupAccess::make(std::move(parts));

@@ -18,13 +18,11 @@ ProcessGroup make_group(const std::shared_ptr<ThreadTeam>& team, int rank,
                         std::chrono::milliseconds timeout) {
   auto peers = std::make_shared<ThreadPeers>(team, rank);
   ProcessGroup::State::Parts parts;
-  parts.rank = rank;
-  parts.size = team->size();
-  parts.name = "world";
-  parts.timeout = timeout;
-  parts.activity = {team, &peers->activity(rank)};
+  parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = timeout};
+  parts.in_job =
+      std::make_shared<RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
   parts.abandon = [team, rank] { team->lose(rank); };
-  parts.backend = std::make_unique<ShmBackend>(std::move(peers), parts.name, timeout);
+  parts.backend = std::make_unique<ShmBackend>(std::move(peers), parts.identity.name, timeout);
   return GroupAccess::make(std::move(parts));
 }
 

@@ -117,30 +117,36 @@ std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::stri
                                          make_device_engine(device));
 }
 
+std::shared_ptr<RankInJob> rank_in_job(const JoinedHosts& joined) {
+  const auto& session = joined.session;
+  const std::weak_ptr<HostSession> host = session;
+  const std::weak_ptr<HostsContext> hosts = joined.context;
+  RankHooks hooks;
+  hooks.expect_preemption = [host] {
+    if (const auto strong = host.lock()) strong->page().expect_preemption(strong->rank());
+  };
+  hooks.agree_on_preemption = [host] {
+    if (const auto strong = host.lock()) strong->page().agree_on_preemption();
+  };
+  hooks.tell_of_break = [host, hosts](Failure failure) {
+    const auto across = hosts.lock();
+    if (const auto strong = host.lock()) tell_of_break(*strong, across.get(), std::move(failure));
+  };
+  const std::shared_ptr<Activity> activity{session, &session->page().activity(session->rank())};
+  return std::make_shared<RankInJob>(activity, std::move(hooks));
+}
+
 ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
                         std::chrono::milliseconds timeout) {
   const auto& session = joined.session;
   ProcessGroup::State::Parts parts;
-  parts.rank = session->rank();
-  parts.size = session->size();
-  parts.name = name;
-  parts.timeout = timeout;
-  parts.activity = {session, &session->page().activity(session->rank())};
+  parts.identity = {
+      .name = name, .rank = session->rank(), .size = session->size(), .timeout = timeout};
+  parts.in_job = rank_in_job(joined);
+  // An earlier group asked for it.
+  if (keeps_preemption_signals()) parts.in_job->expect_preemption();
   const std::weak_ptr<HostSession> host = session;
-  parts.rank_wide->expect_preemption = [host] {
-    if (const auto strong = host.lock()) strong->page().expect_preemption(strong->rank());
-  };
-  parts.rank_wide->agree_on_preemption = [host] {
-    if (const auto strong = host.lock()) strong->page().agree_on_preemption();
-  };
-  if (keeps_preemption_signals())
-    parts.rank_wide->expect_preemption();  // An earlier group asked
-                                           // for it.
   const std::weak_ptr<HostsContext> hosts = joined.context;
-  parts.rank_wide->tell_of_break = [host, hosts](Failure failure) {
-    const auto across = hosts.lock();
-    if (const auto strong = host.lock()) tell_of_break(*strong, across.get(), std::move(failure));
-  };
   parts.finish = [host, hosts] {
     if (const auto strong = hosts.lock()) strong->lines->finish();
     if (const auto strong = host.lock()) strong->finish();

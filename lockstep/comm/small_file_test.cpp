@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
-#include "lockstep/comm/flight_recorder.h"
+#include "lockstep/comm/group/flight_recorder.h"
 #include "lockstep/job/record.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"

@@ -610,6 +610,7 @@ void the_flight_recorder_knows_the_last_operations(const ProcessGroup& group) {
   EXPECT_NE(record.find("\"operation\":\"all_reduce\""), std::string::npos) << record;
   EXPECT_NE(record.find("\"reduction\":\"max\""), std::string::npos) << record;
   EXPECT_NE(record.find("\"phase\":\"completed\""), std::string::npos) << record;
+  EXPECT_NE(record.find("\"label_hash\":"), std::string::npos) << record;
 }
 
 }  // namespace

@@ -69,6 +69,12 @@ struct Message {
   std::atomic<bool> complete{false};  // Once set, no member changes any more.
 };
 
+// The beginnings of messages about a call by `rank` of `group`, such as "all_reduce #812 of group
+// world on rank 3" and "recv of 8 float32 from rank 1 with any tag in group world on rank 3".
+// given_up.h takes the part before " on rank ".
+std::string describe_call(const Collective& collective, std::string_view group, int rank);
+std::string describe_message(const Message& message, std::string_view group, int rank);
+
 inline bool is_on_device(const Collective& collective) {
   return collective.output.device != DeviceKind::cpu || collective.input.device != DeviceKind::cpu;
 }

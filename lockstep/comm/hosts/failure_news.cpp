@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/comm/hosts/hosts_group.h"
 
 namespace lockstep {
 

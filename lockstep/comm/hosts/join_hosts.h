@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/comm/core/init_options.h"
-#include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/comm/hosts/hosts_group.h"
 #include "lockstep/job/host_session.h"
 
 namespace lockstep {

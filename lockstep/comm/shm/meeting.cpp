@@ -265,8 +265,7 @@ void Meeting::throw_if_over(const std::string& context) const {
 std::string Meeting::context(const Collective& collective) const {
   if (collective.signature.operation == Operation::none)
     return fmt::format("making group {} on rank {}", group_, peers_->number(rank_));
-  return fmt::format("{} #{} of group {} on rank {}", name(collective.signature.operation),
-                     collective.sequence, group_, peers_->number(rank_));
+  return describe_call(collective, group_, peers_->number(rank_));
 }
 
 }  // namespace lockstep
