@@ -120,12 +120,12 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
 
 // The identity is shared by ranks of one start of a job; other processes cannot guess it. The
 // number of ranks is not part of it: ranks that were told different numbers must meet to learn so.
+// Core dumps show this text, so it gets fingerprints of secrets only.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
   std::string identity =
-      fmt::format("{} {} attempt={}", secret.empty() ? std::string_view(who.job_id) : secret, name,
-                  who.attempt);
-  // Core dumps show this text, so it gets a fingerprint only.
+      fmt::format("{} {} attempt={}", secret.empty() ? who.job_id : fingerprint(Secret(secret)),
+                  name, who.attempt);
   if (secret.empty() && secret_of_environment())
     identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
   require(identity.size() < sizeof Packet::text,

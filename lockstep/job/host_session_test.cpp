@@ -56,5 +56,14 @@ TEST(HostSession, ARankOfAnotherJobThatFindsItsSlotTakenAnnouncesNothing) {
   EXPECT_EQ(session.page().told(0, 1)->world_size, 1);
 }
 
+TEST(HostMeeting, IsNamedAfterASecretWithoutShowingIt) {
+  const LaunchEnvironment who;
+  const std::string identity = HostMeeting::on_socket(who, "world", "s3cret").identity;
+  EXPECT_EQ(identity.find("s3cret"), identity.npos) << identity;
+  EXPECT_EQ(HostMeeting::on_socket(who, "world", "s3cret").identity, identity);
+  EXPECT_NE(HostMeeting::on_socket(who, "world", "another").identity, identity);
+  EXPECT_NE(HostMeeting::on_socket(who, "world#2", "s3cret").identity, identity);
+}
+
 }  // namespace
 }  // namespace lockstep::host_session_test
