@@ -190,6 +190,14 @@ TEST(LockstepRun, AFormatThatThereIsNotIsRefusedInText) {
       << run.err;
 }
 
+TEST(LockstepRun, ALogLevelThatThereIsNotIsRefused) {
+  const Finished run = run_command({LOCKSTEP_RUN, "/bin/true"}, {"LOCKSTEP_LOG=loud"});
+  EXPECT_EQ(run.code, 64);
+  EXPECT_EQ(run.err,
+            "lockstep run: LOCKSTEP_LOG='loud' is no level: error, warning, info, debug or off\n");
+  EXPECT_EQ(run_command({LOCKSTEP_RUN, "/bin/true"}, {"LOCKSTEP_LOG="}).code, 0);
+}
+
 TEST(LockstepRun, AFolderForLogsWhoseWorkingDirectoryIsGoneIsRefusedWith64) {
   const ScratchDirectory scratch;
   const std::string gone = scratch.path() / "gone";
@@ -435,6 +443,9 @@ TEST(LockstepRun, OutputThatIsLostIsSaidAndIsTheExitCodeWhereNothingElseIs) {
   EXPECT_EQ(run_into("> /dev/full 2>&1", "echo out").code, 74);
   EXPECT_EQ(run_into("> /dev/full", "echo out; exit 3").code, 3);
   EXPECT_EQ(run_into("> /dev/full", "exit 0").code, 0) << "nothing was lost";
+  const Finished closed = run_into(">&-", "echo out");
+  EXPECT_EQ(closed.code, 0) << "no output is wanted";
+  EXPECT_EQ(closed.err, "");
 }
 
 // The file size limit, which ranks inherit, must not reach them as an ignored signal.
@@ -451,6 +462,20 @@ TEST(LockstepRun, ALogThatOutgrowsTheLimitOfFileSizesIsSaidOnceAndTheJobGoesOn) 
   EXPECT_TRUE(contains(run.out, loss)) << run.out;
   EXPECT_FALSE(contains(run.out.substr(run.out.find(loss) + 1), loss)) << run.out;
   EXPECT_TRUE(run.out.ends_with("\n0\n")) << run.out;
+}
+
+TEST(LockstepRun, ALogOfARedirectedStreamThatOutgrowsTheLimitOfFileSizesIsSaidAndTheRankGoesOn) {
+  const ScratchDirectory scratch;
+  const Finished run = run_command({"/bin/sh", "-c",
+                                    "(ulimit -f 64; " LOCKSTEP_RUN " -r 1 --log-dir " +
+                                        (scratch.path() / "logs").string() +
+                                        " /bin/sh -c 'seq 20000; echo went on >&2')"});
+  const std::string loss = "/stdout.log: File too large; what follows is not in it\n";
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(run.out, "");
+  EXPECT_TRUE(contains(run.err, loss)) << run.err;
+  EXPECT_FALSE(contains(run.err.substr(run.err.find(loss) + 1), loss)) << run.err;
+  EXPECT_TRUE(contains(run.err, "[0] went on\n")) << run.err;
 }
 
 // --- Life and death -----------------------------------------------------------------------------

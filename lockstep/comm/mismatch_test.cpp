@@ -3,7 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -192,6 +195,50 @@ const Ranks all_mismatches("all mismatches", [](const Rank&) {
 TEST(Mismatch, IsNamedOnEveryProcess) {
   EXPECT_TRUE(all_succeeded(all_mismatches.run(2)));
   EXPECT_TRUE(all_succeeded(all_mismatches.run(3)));
+}
+
+// --- Numbers of ranks, without a launcher that knows the right one -------------------------------
+
+std::string refusal_of(int world_size) {
+  LaunchEnvironment who = read_environment();
+  who.world_size = who.local_world_size = world_size;
+  std::string text;
+  const auto begin = Clock::now();
+  EXPECT_EQ(fault_of([&] { init_process_group({.timeout = 60s, .environment = who}); }, &text),
+            Fault::mismatch);
+  EXPECT_LT(seconds_since(begin), 20.0);
+  return text;
+}
+
+const Ranks another_size("another size", [](const Rank& rank) {
+  const std::string text = refusal_of(rank.rank == 1 ? 3 : 2);
+  EXPECT_NE(text.find("rank 1 was told of 3 ranks, rank 0 of 2 (WORLD_SIZE)"), text.npos) << text;
+});
+
+TEST(Mismatch, OfWorldSizesIsNamedOnBothRanksWithoutALauncher) {
+  EXPECT_TRUE(all_succeeded(another_size.run(2)));
+}
+
+// Ranks 0 and 1 were told of two ranks, and are two.
+const Ranks one_too_many("one too many", [](const Rank& rank) {
+  const std::filesystem::path refused = rank.scratch / "refused";
+  if (rank.rank == 2) {
+    const std::string text = refusal_of(3);
+    EXPECT_NE(text.find("rank 2 was told of 3 ranks, rank 0 of 2 (WORLD_SIZE)"), text.npos) << text;
+    std::ofstream(refused) << "yes";
+    return;
+  }
+  LaunchEnvironment who = read_environment();
+  who.world_size = who.local_world_size = 2;
+  ProcessGroup group = init_process_group({.environment = who});
+  for (const Deadline late = in(30s); !std::filesystem::exists(refused) && Clock::now() < late;)
+    std::this_thread::sleep_for(5ms);
+  group.barrier();
+  destroy_process_group(group);
+});
+
+TEST(Mismatch, OfARankThatRank0DoesNotExpectConcernsThatRankAlone) {
+  EXPECT_TRUE(all_succeeded(one_too_many.run(3)));
 }
 
 TEST(Mismatch, OfAMessageIsNamedOnBothSides) {

@@ -118,14 +118,14 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
   return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
 }
 
-// The identity is shared by ranks of one start of a job; other processes cannot guess it. Never
-// shown: it may contain a secret.
+// The identity is shared by ranks of one start of a job; other processes cannot guess it. The
+// number of ranks is not part of it: ranks that were told different numbers must meet to learn so.
+// Core dumps show this text, so it gets fingerprints of secrets only.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
-  std::string identity = fmt::format("{} {} attempt={} ranks={}",
-                                     secret.empty() ? std::string_view(who.job_id) : secret, name,
-                                     who.attempt, who.world_size);
-  // Core dumps show this text, so it gets a fingerprint only.
+  std::string identity =
+      fmt::format("{} {} attempt={}", secret.empty() ? who.job_id : fingerprint(Secret(secret)),
+                  name, who.attempt);
   if (secret.empty() && secret_of_environment())
     identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
   require(identity.size() < sizeof Packet::text, [&] {
@@ -142,7 +142,9 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
 }
 
 HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
-    : rank_(meeting.rank), meeting_(meeting.told.meeting) {
+    : rank_(meeting.rank),
+      meeting_(meeting.told.meeting),
+      has_agent_(meeting.agent_fd.has_value()) {
   if (meeting.agent_fd)
     link_ = std::make_unique<HostLink>(duplicate_agent_fd(*meeting.agent_fd));
   else if (meeting.opens)
@@ -154,10 +156,12 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
   const bool compares = meeting_ > 0 && rank_ < size();  // The sizes are compared with all ranks
                                                          // later, so all learn of it.
   if (size() != meeting.size && !compares)
-    throw Error(Fault::mismatch, fmt::format("this rank was told of {} ranks, the launcher of {}",
-                                             meeting.size, size()));
-  if (compares) page_->announce(rank_, meeting.told);
+    throw Error(Fault::mismatch,
+                fmt::format("rank {} was told of {} ranks, {} of {} (WORLD_SIZE)", rank_,
+                            meeting.size, has_agent_ ? "the launcher" : "rank 0", size()));
   sentinel_ = std::make_unique<Sentinel>(*page_, rank_, switchboard_.get(), [this] { look(); });
+  // Only now is the slot this rank's: a process of another job with the same name has none.
+  if (compares) page_->announce(rank_, meeting.told);
 }
 
 HostSession::~HostSession() {

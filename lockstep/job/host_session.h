@@ -87,8 +87,9 @@ struct LOCKSTEP_API HostMeeting {
 class LOCKSTEP_API HostSession {
  public:
   // Returns when this rank has its slot; others may come later. Errors: timeout when rank 0 does
-  // not come. Mismatch when this rank has no slot. Mismatch when the launcher gives another number
-  // of ranks, unless `told` is announced. Misuse when a process with this rank is already there.
+  // not come. Mismatch when this rank has no slot. Mismatch when the launcher, or without one rank
+  // 0, gives another number of ranks, unless `told` is announced. Misuse when a process with this
+  // rank is already there.
   HostSession(const HostMeeting& meeting, Deadline deadline);
 
   // Leaves the job page: in order after finish(), otherwise as a rank that abandons the job.
@@ -97,6 +98,7 @@ class LOCKSTEP_API HostSession {
   int rank() const { return rank_; }
   int meeting() const { return meeting_; }  // From HostMeeting::told.
   int size() const { return page_->slots(); }
+  bool has_agent() const { return has_agent_; }  // Else rank 0 has made the job page.
   HostLink& link() { return *link_; }
   JobPage& page() { return *page_; }
 
@@ -132,6 +134,7 @@ class LOCKSTEP_API HostSession {
 
   const int rank_;
   const int meeting_;
+  const bool has_agent_;
   std::shared_ptr<JobPage> page_;
   std::unique_ptr<Switchboard> switchboard_;  // In rank 0, if no agent started the job.
   std::unique_ptr<HostLink> link_;

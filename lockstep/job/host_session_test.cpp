@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lockstep/base/log.h"
+#include "tests/fault_of.h"
 
 namespace lockstep::job::host_session_test {
 namespace {
@@ -37,6 +38,31 @@ TEST(HostSession, TheHeartGoesOnWhileALogSinkTakesItsTime) {
     release.set_value();
   }
   set_log_sink({});
+}
+
+// Both jobs are named alike. The slot is not the second one's to announce anything in.
+TEST(HostSession, ARankOfAnotherJobThatFindsItsSlotTakenAnnouncesNothing) {
+  LaunchEnvironment who;
+  who.job_id = "host session test";
+  HostMeeting meeting = HostMeeting::on_socket(who, "world");
+  meeting.is_alone = false;
+  meeting.told = {.meeting = 1, .world_size = 1};
+  HostSession session(meeting, in(std::chrono::seconds(10)));
+  HostMeeting other = HostMeeting::on_socket(who, "world");
+  other.opens = false;
+  other.told = {.meeting = 1, .world_size = 3};
+  EXPECT_EQ(test::fault_of([&] { HostSession(other, in(std::chrono::seconds(10))); }),
+            Fault::misuse);
+  EXPECT_EQ(session.page().told(0, 1)->world_size, 1);
+}
+
+TEST(HostMeeting, IsNamedAfterASecretWithoutShowingIt) {
+  const LaunchEnvironment who;
+  const std::string identity = HostMeeting::on_socket(who, "world", "s3cret").identity;
+  EXPECT_EQ(identity.find("s3cret"), identity.npos) << identity;
+  EXPECT_EQ(HostMeeting::on_socket(who, "world", "s3cret").identity, identity);
+  EXPECT_NE(HostMeeting::on_socket(who, "world", "another").identity, identity);
+  EXPECT_NE(HostMeeting::on_socket(who, "world#2", "s3cret").identity, identity);
 }
 
 }  // namespace

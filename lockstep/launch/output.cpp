@@ -136,22 +136,22 @@ FileDescriptor Output::add(const LineSource& source) {
       options_.local_ranks.empty() || options_.local_ranks.contains(source.local_rank);
   const bool tee = holds(options_.tee.of(source.local_rank), source.is_error);
   const bool redirected = holds(options_.redirects.of(source.local_rank), source.is_error);
-  if (!files_) return shown ? add_feed(source, {}) : open_nothing();
-  if (shown && !tee && !redirected) return add_feed(source, {});
+  if (!files_) return shown ? add_feed(source, {}, shown) : open_nothing();
+  if (shown && !tee && !redirected) return add_feed(source, {}, shown);
 
   LogFile file = files_.create(source.local_rank, source.is_error ? "stderr.log" : "stdout.log");
-  return shown && tee ? add_feed(source, std::move(file)) : std::move(file).release();
+  return add_feed(source, std::move(file), shown && tee);
 }
 
 std::string Output::error_file(int local_rank) const {
   return files_.path_of(local_rank, "error.json");
 }
 
-FileDescriptor Output::add_feed(const LineSource& source, LogFile file) {
+FileDescriptor Output::add_feed(const LineSource& source, LogFile file, bool shown) {
   auto [pipe, of_rank] = make_pipe(/*large=*/feeds_.size() < most_large_pipes);
   ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);
   const bool with_statuses = statuses() && (source.is_error || !out_);
-  feeds_.push_back({std::move(pipe), source, LineSplitter(with_statuses), std::move(file)});
+  feeds_.push_back({std::move(pipe), source, LineSplitter(with_statuses), std::move(file), shown});
   return std::move(of_rank);
 }
 
@@ -161,7 +161,7 @@ void Output::watch(std::vector<pollfd>& entries) const {
   if (out_) out_->watch(entries);
   err_.watch(entries);
   for (const Feed& feed : feeds_)
-    if (!sink_of(feed).full()) entries.push_back({feed.pipe.get(), POLLIN, 0});
+    if (!feed.shown || !sink_of(feed).full()) entries.push_back({feed.pipe.get(), POLLIN, 0});
 }
 
 void Output::serve(const std::vector<pollfd>& entries) {
@@ -170,7 +170,7 @@ void Output::serve(const std::vector<pollfd>& entries) {
   std::erase_if(feeds_, [&](Feed& feed) {
     if (events_of(entries, feed.pipe.get()) == 0) return false;
     const bool open = read(feed) || errno == EAGAIN;
-    if (!open) feed.splitter.finish([&](const auto& segment) { receive(feed, segment); });
+    if (!open) end(feed);
     return !open;
   });
 }
@@ -188,11 +188,15 @@ bool Output::read(Feed& feed) {
   if (length <= 0) return false;
   const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(length));
   keep(feed, bytes);
-  feed.splitter.add(bytes, [&](const auto& segment) { receive(feed, segment); });
+  if (feed.shown) feed.splitter.add(bytes, [&](const auto& segment) { receive(feed, segment); });
   return true;
 }
 
-// The console shows all output, even if writing the file fails.
+void Output::end(Feed& feed) {
+  feed.splitter.finish([&](const auto& segment) { receive(feed, segment); });
+}
+
+// A rank goes on, and the console shows all output, even if writing the file fails.
 void Output::keep(Feed& feed, std::string_view bytes) {
   const int lost = feed.file.write(bytes);
   if (lost == 0) return;
@@ -204,7 +208,7 @@ void Output::finish() {
   for (Feed& feed : feeds_) {
     while (read(feed)) {
     }
-    feed.splitter.finish([&](const auto& segment) { receive(feed, segment); });
+    end(feed);
   }
   feeds_.clear();
 }

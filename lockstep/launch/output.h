@@ -71,9 +71,9 @@ class Output final : public Pollable {
   // first add() of each attempt. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // A rank's stdout and stderr. Each is a pipe that we read, or the log file itself if the stream
-  // goes nowhere else. A stream that is not shown goes to its file, or nowhere without files.
-  // Errors: system.
+  // A rank's stdout and stderr. Each is a pipe that we read, also if its stream goes to a file
+  // only: a rank would not notice a full disk. A stream without destination goes nowhere. Errors:
+  // system.
   struct Ends {
     FileDescriptor out;
     FileDescriptor err;
@@ -112,6 +112,7 @@ class Output final : public Pollable {
     LineSource source;
     LineSplitter splitter;
     LogFile file;  // Empty when it is shown only.
+    bool shown;    // Else it goes to the file only.
   };
 
   Sink& sink_of(const Feed& feed) { return out_ && !feed.source.is_error ? *out_ : err_; }
@@ -121,8 +122,9 @@ class Output final : public Pollable {
   bool statuses() const { return on_terminal_ && !format_.json(); }
   void serve(Sink& sink, const char* name, const std::vector<pollfd>& entries);
   FileDescriptor add(const LineSource& source);
-  FileDescriptor add_feed(const LineSource& source, LogFile file);
+  FileDescriptor add_feed(const LineSource& source, LogFile file, bool shown);
   bool read(Feed& feed);  // False when the rank has closed it, or there is nothing to read.
+  void end(Feed& feed);   // Its last line, which may have no newline.
   void keep(Feed& feed, std::string_view bytes);
   void receive(const Feed& feed, const LineSplitter::Segment& segment);
   void print(Sink& sink, std::string_view line);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <termios.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -157,7 +158,7 @@ TEST(OutputLogs, ASymbolicLinkInPlaceOfAFileOrFolderIsRefused) {
   EXPECT_TRUE(fs::is_empty(elsewhere));
 }
 
-TEST(OutputLogs, ARedirectedStreamIsTheFileItself) {
+TEST(OutputLogs, ARedirectedStreamGoesToItsFileAloneByteForByte) {
   const test::ScratchDirectory scratch;
   LogOptions options = to_files(scratch);
   options.redirects.of_local_rank[0] = Streams::out;
@@ -165,10 +166,6 @@ TEST(OutputLogs, ARedirectedStreamIsTheFileItself) {
   Output output(console.out.get(), console.err.get(), options);
   output.begin_attempt("job", 0);
   const Output::Ends ends = output.add(0, 0);
-  struct stat status {};
-  ASSERT_EQ(::fstat(ends.out.get(), &status), 0);
-  EXPECT_TRUE(S_ISREG(status.st_mode));
-  EXPECT_NE(::fcntl(ends.out.get(), F_GETFL) & O_APPEND, 0);
   write_all(ends.out, "a\rb");
   write_all(ends.err, "shown\n");
   console.settle(output);
@@ -177,6 +174,30 @@ TEST(OutputLogs, ARedirectedStreamIsTheFileItself) {
   const fs::path folder = only_entry(options.directory) / "attempt_0/0";
   EXPECT_EQ(content(folder / "stdout.log"), "a\rb");
   EXPECT_FALSE(fs::exists(folder / "stderr.log"));
+}
+
+TEST(OutputLogs, ARedirectedStreamIsReadWhileNobodyReadsTheConsole) {
+  const test::ScratchDirectory scratch;
+  LogOptions options = to_files(scratch);
+  options.redirects.of_local_rank[1] = Streams::out;
+  Console console;
+  Output output(console.out.get(), console.err.get(), options);
+  output.begin_attempt("job", 0);
+  const Output::Ends shown = output.add(0, 0);
+  const Output::Ends redirected = output.add(1, 1);
+  const auto serve_once = [&] {
+    std::vector<pollfd> entries;
+    output.watch(entries);
+    if (::poll(entries.data(), entries.size(), 0) > 0) output.serve(entries);
+    return std::any_of(entries.begin(), entries.end(),
+                       [](const pollfd& entry) { return entry.revents != 0; });
+  };
+  ::fcntl(shown.out.get(), F_SETFL, O_NONBLOCK);
+  const std::string line = std::string(999, 'x') + "\n";
+  while (::write(shown.out.get(), line.data(), line.size()) > 0 || serve_once()) continue;
+  write_all(redirected.out, "a\n");
+  serve_once();
+  EXPECT_EQ(content(only_entry(options.directory) / "attempt_0/1/stdout.log"), "a\n");
 }
 
 TEST(OutputLogs, ATeeKeepsEveryByteAsItCameAndShowsTheLines) {
@@ -220,10 +241,11 @@ TEST(OutputLogs, OnlyTheChosenRanksAreShownAndTheOthersGoToFiles) {
   }
 }
 
-TEST(OutputLogs, AFullDiskIsSaidOnceWithTheFilesNameAndTheConsoleMissesNothing) {
+// Expects that four writes of a rank come to the console, as far as it is shown there, and that a
+// disk that is full after the second one is reported once.
+void expect_full_disk_to_be_said_once(LogOptions options, const std::string& shown) {
   const test::ScratchDirectory scratch;
-  LogOptions options = to_files(scratch);
-  options.tee.all = Streams::out;
+  options.directory = to_files(scratch).directory;
   Console console;
   Output output(console.out.get(), console.err.get(), options);
   output.begin_attempt("job", 0);
@@ -237,10 +259,25 @@ TEST(OutputLogs, AFullDiskIsSaidOnceWithTheFilesNameAndTheConsoleMissesNothing) 
     }
   }
   const fs::path file = only_entry(options.directory) / "attempt_0/0/stdout.log";
-  EXPECT_EQ(console.out_text, "[0] 12345\n[0] 12345\n[0] 12345\n[0] 12345\n");
+  EXPECT_EQ(console.out_text, shown);
   EXPECT_EQ(console.err_text,
             "lockstep run: " + file.string() + ": File too large; what follows is not in it\n");
   EXPECT_EQ(content(file), "12345\n1234");
+}
+
+TEST(OutputLogs, AFullDiskIsSaidOnceWithTheFilesNameAndTheConsoleMissesNothing) {
+  LogOptions options;
+  options.tee.all = Streams::out;
+  expect_full_disk_to_be_said_once(options, "[0] 12345\n[0] 12345\n[0] 12345\n[0] 12345\n");
+}
+
+TEST(OutputLogs, AFullDiskIsSaidOnceForStreamsThatAreNotShownToo) {
+  LogOptions redirected;
+  redirected.redirects.all = Streams::out;
+  expect_full_disk_to_be_said_once(redirected, "");
+  LogOptions hidden;
+  hidden.local_ranks = {1};
+  expect_full_disk_to_be_said_once(hidden, "");
 }
 
 TEST(OutputLogs, EachLineIsAnObjectWhereJsonIsAskedFor) {

@@ -25,9 +25,6 @@ class LogFile {
   explicit operator bool() const { return static_cast<bool>(fd_); }
   const std::string& path() const { return path_; }
 
-  // Gives the file to a rank, which then writes it itself.
-  FileDescriptor release() && { return std::move(fd_); }
-
   // Writes all bytes and returns 0. On failure it returns the errno and closes the file.
   int write(std::string_view bytes);
 

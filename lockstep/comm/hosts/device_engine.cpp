@@ -3,22 +3,48 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/time.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/engine/plugin_communicator.h"
 #include "lockstep/comm/hosts/job_store.h"
 
 namespace lockstep {
 namespace {
 
-// Opens a store for ranks of one host: the first rank opens it on loopback. Its port and token go
-// through the switchboard, which only they can reach.
-std::shared_ptr<Store> open_store(HostSession& session, const DeviceMembers& members,
-                                  Deadline deadline) {
+// Memory with the port of rank 0's store and, after a space, its token. Core dumps show this memory
+// and every copy of the text, so both are short-lived.
+SharedMapping write_down(const std::string& key, int port, const JobToken& token) {
+  const std::string number = fmt::format("{} ", port);
+  auto memory = SharedMapping::create(key, number.size() + token.text().size() + 1);
+  char* const text = reinterpret_cast<char*>(memory.data());
+  token.text().copy(text + number.copy(text, number.size()), token.text().size());
+  return memory;
+}
+
+// The reverse. Returns the port.
+int read_up(const SharedMapping& memory, const std::string& key, std::optional<JobToken>& token) {
+  const char* text = reinterpret_cast<const char*>(memory.data());
+  const std::string_view said(text, ::strnlen(text, memory.bytes()));
+  const auto space = said.find(' ');
+  const auto number = said.substr(0, space);
+  int port = 0;
+  const auto [end, problem] = std::from_chars(number.data(), number.data() + number.size(), port);
+  if (space == said.npos || problem != std::errc() || end != number.data() + number.size())
+    throw Error(Fault::corrupt, key + ": not a port and a token");
+  token.emplace(said.substr(space + 1));
+  return port;
+}
+
+}  // namespace
+
+std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembers& members,
+                                         Deadline deadline) {
   const std::string key = "store of group " + members.name;
   const int size = static_cast<int>(members.world_ranks.size());
   TcpStoreOptions options{.member = {.job_id = "device", .rank = members.rank, .world_size = size},
@@ -27,27 +53,15 @@ std::shared_ptr<Store> open_store(HostSession& session, const DeviceMembers& mem
   if (members.rank == 0) {
     options.token = make_job_token();
     auto served = std::make_shared<ServedStore>(options);
-    const std::string text = fmt::format("{} {}", served->server.port(), options.token->text());
-    const auto memory = SharedMapping::create(key, text.size() + 1);
-    std::memcpy(memory.data(), text.data(), text.size());
+    const auto memory = write_down(key, served->server.port(), *options.token);
     if (size > 1) session.link().offer(key, size - 1, memory.descriptor());
     return {served, &served->store};
   }
-  const auto memory = SharedMapping::attach(session.link().obtain(
-      key, deadline, [&] { session.throw_if_peer_lost("making a communicator for CUDA"); }));
-  const char* text = reinterpret_cast<const char*>(memory.data());
-  const std::string said(text, ::strnlen(text, memory.bytes()));
-  const auto space = said.find(' ');
-  const auto number = said.substr(0, space);
-  const auto [end, problem] =
-      std::from_chars(number.data(), number.data() + number.size(), options.port);
-  if (space == said.npos || problem != std::errc() || end != number.data() + number.size())
-    throw Error(Fault::corrupt, key + ": not a port and a token");
-  options.token = JobToken(said.substr(space + 1));
+  FileDescriptor offered = session.link().obtain(
+      key, deadline, [&] { session.throw_if_peer_lost("making a communicator for CUDA"); });
+  options.port = read_up(SharedMapping::attach(std::move(offered)), key, options.token);
   return std::make_shared<TcpStore>(options);
 }
-
-}  // namespace
 
 std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions& options) {
   DeviceEngine engine;
@@ -64,7 +78,7 @@ std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions
                              .keys = options.keys,
                              .timeout = until(deadline),
                              .call_timeout = until(deadline)};
-    if (!made.store) made.store = open_store(*options.session, members, deadline);
+    if (!made.store) made.store = open_device_store(*options.session, members, deadline);
     return make_communicator(made);
   };
   return std::make_shared<const DeviceEngine>(std::move(engine));

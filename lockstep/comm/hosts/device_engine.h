@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "lockstep/base/time.h"
 #include "lockstep/comm/engine/device_communicator.h"
 #include "lockstep/job/host_session.h"
 #include "lockstep/job/network.h"
@@ -19,6 +20,11 @@ struct DeviceEngineOptions {
   NetworkInterface interface = {};    // Interface to ranks on other hosts.
   int world_size = 1;
 };
+
+// Opens a store for ranks of one host: the first rank opens it on loopback. Its port and token go
+// through the switchboard, which only they can reach. Errors: timeout; peer_lost; corrupt.
+std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembers& members,
+                                         Deadline deadline);
 
 std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions& options);
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "lockstep/base/memory.h"
+#include "lockstep/comm/hosts/device_engine.h"
 #include "lockstep/job/store/handshake.h"
+#include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/store/tcp_store.h"
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
@@ -16,6 +21,7 @@
 namespace lockstep::job_token_test {
 namespace {
 
+using namespace std::chrono_literals;
 using test::fault_of;
 
 class StoreToken : public testing::Test {
@@ -126,6 +132,30 @@ const test::Ranks shakes_hands("token in a handshake", [](const test::Rank& rank
 });
 
 TEST(TokenMemory, OfBothEndsOfAHandshakeIsNotDumped) { run_with_token(shakes_hands, 1); }
+
+// The store's process accepts the connection and says nothing, so that this process waits.
+TEST(TokenMemory, OfARankThatConnectsToAStoreForDevicesIsNotDumped) {
+  const FileDescriptor listener = try_to_listen(numeric_address("127.0.0.1", 0));
+  const JobToken token = make_job_token();
+  HostSession session({.job_id = "job", .opens = true, .is_alone = true}, in(10s));
+  {
+    const auto memory = SharedMapping::create("store", 100);
+    char* const text = reinterpret_cast<char*>(memory.data());
+    const std::string port = std::to_string(local_address(listener.get()).port()) + " ";
+    token.text().copy(text + port.copy(text, port.size()), token.text().size());
+    session.link().offer("store of group world", 1, memory.descriptor());
+  }
+  const std::jthread joins([&] {
+    EXPECT_EQ(fault_of([&] {
+                open_device_store(session, {"world", {0, 1}, 1}, in(3s));
+              }),
+              Fault::timeout);
+  });
+  pollfd came{listener.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&came, 1, 2000), 1);
+  for (const std::string& mapping : test::dumped_mappings_with(reversed(token.text())))
+    ADD_FAILURE() << "the token is in " << mapping;
+}
 
 // --- Where it comes from -------------------------------------------------------------------------
 

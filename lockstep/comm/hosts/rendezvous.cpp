@@ -68,8 +68,9 @@ Difference difference(HostSession& session) {
     if (other_size || other_backend) found.ranks.push_back(rank);
   }
   if (!sizes.empty())
-    found.text =
-        fmt::format("{}the launcher has started {} (WORLD_SIZE)", sizes, page.world_size());
+    found.text = fmt::format("{}{} {} (WORLD_SIZE)", sizes,
+                             session.has_agent() ? "the launcher has started" : "rank 0 of",
+                             page.world_size());
   else if (!backends.empty())
     found.text =
         fmt::format("rank {} asks for backend '{}'{}", asked_first, shown(first), backends);
