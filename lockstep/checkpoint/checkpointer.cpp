@@ -143,8 +143,9 @@ std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedState
       loaded.push_back(reader.read(states[i].first, requests[i]));
     return loaded;
   } catch (const Error& error) {
-    throw Error(error.fault(),
-                bare_text(error) + "; it was whole before, and the state is half loaded now");
+    throw Error(
+        error.fault(),
+        bare_text(error) + "; it was intact when verified, and the state is half loaded now");
   }
 }
 
@@ -338,7 +339,8 @@ class Checkpointer::Implementation {
         }
       });
     } catch (const Error& error) {
-      log(LogLevel::warning, std::string("no thread to save a checkpoint with: ") + error.what());
+      log(LogLevel::warning,
+          std::string("a checkpoint is saved without a background thread: ") + error.what());
       write(step, *shared);
     }
   }

@@ -135,8 +135,8 @@ void StoredTensor::read(const std::vector<PlacedBox>& wanted, std::span<std::byt
     at = end;
   }
   if (crc == crc32c) return;
-  throw Error(Fault::corrupt, file->name() + ": tensor " + shown(entry->name) +
-                                  " is damaged: its CRC-32C is another one");
+  throw Error(Fault::corrupt,
+              file->name() + ": tensor " + shown(entry->name) + " is damaged: its CRC-32C differs");
 }
 
 }  // namespace lockstep::checkpoint

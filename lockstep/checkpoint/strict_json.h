@@ -23,7 +23,7 @@
 
 namespace lockstep::checkpoint {
 
-// Events that a derived reader does not override are out of place everywhere.
+// An event that a derived reader does not override is refused everywhere.
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
  public:
   using Json = nlohmann::json;
@@ -41,15 +41,15 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
     check(Json::sax_parse(text, this), "a reader of JSON has stopped without an Error");
   }
 
-  bool start_object(std::size_t) override { fail("an object is out of place"); }
-  bool start_array(std::size_t) override { fail("an array is out of place"); }
-  bool string(std::string&) override { fail("a string is out of place"); }
+  bool start_object(std::size_t) override { fail("unexpected object"); }
+  bool start_array(std::size_t) override { fail("unexpected array"); }
+  bool string(std::string&) override { fail("unexpected string"); }
   bool number_unsigned(std::uint64_t value) override { refuse_number(std::to_string(value)); }
   bool number_integer(std::int64_t value) override { refuse_number(std::to_string(value)); }
   bool number_float(double, const std::string& text) override { refuse_number(shown(text)); }
-  bool boolean(bool) override { fail("a truth value is out of place"); }
-  bool null() override { fail("null is out of place"); }
-  bool binary(Json::binary_t&) override { fail("binary data is out of place"); }
+  bool boolean(bool) override { fail("unexpected truth value"); }
+  bool null() override { fail("unexpected null"); }
+  bool binary(Json::binary_t&) override { fail("unexpected binary data"); }
 
   bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
     refuse_syntax(position);
@@ -64,7 +64,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   }
 
   [[noreturn]] void refuse_number(const std::string& number) const {
-    fail("the number " + number + " is out of place");
+    fail("unexpected number " + number);
   }
 
   // Returns `value` as an Integer, or fails if it does not fit.

@@ -20,7 +20,7 @@ class Numbers final : public StrictJson {
   Numbers() : StrictJson("numbers.json", " of the text") {}
 
   bool start_object(std::size_t) override {
-    if (std::exchange(is_inside_, true)) fail("an object is out of place");
+    if (std::exchange(is_inside_, true)) fail("unexpected object");
     return true;
   }
 
@@ -90,14 +90,14 @@ TEST(StrictJson, GivesItsReaderBothOfTwoEqualKeys) {
 }
 
 TEST(StrictJson, RefusesEveryEventThatItsReaderDoesNotTake) {
-  refuses(R"({"a": {}})", R"("a": an object is out of place)");
-  refuses(R"({"a": []})", R"("a": an array is out of place)");
-  refuses(R"({"a": "x"})", R"("a": a string is out of place)");
-  refuses(R"({"a": -1})", R"("a": the number -1 is out of place)");
-  refuses(R"({"a": 1.5})", R"("a": the number "1.5" is out of place)");
-  refuses(R"({"a": true})", R"("a": a truth value is out of place)");
-  refuses(R"({"a": null})", R"("a": null is out of place)");
-  refuses("[]", "an array is out of place");
+  refuses(R"({"a": {}})", R"("a": unexpected object)");
+  refuses(R"({"a": []})", R"("a": unexpected array)");
+  refuses(R"({"a": "x"})", R"("a": unexpected string)");
+  refuses(R"({"a": -1})", R"("a": unexpected number -1)");
+  refuses(R"({"a": 1.5})", R"("a": unexpected number "1.5")");
+  refuses(R"({"a": true})", R"("a": unexpected truth value)");
+  refuses(R"({"a": null})", R"("a": unexpected null)");
+  refuses("[]", "unexpected array");
 }
 
 TEST(StrictJson, RefusesNumbersThatDoNotFit) {

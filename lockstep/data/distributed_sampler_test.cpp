@@ -176,7 +176,7 @@ TEST(DistributedSampler, CountsWhatTheProgramConsumesAndNotWhatIsDrawn) {
   EXPECT_EQ(sampler.offset(), 10U);
   std::string text;
   EXPECT_EQ(fault_of([&] { sampler.consume(2); }, &text), Fault::misuse);
-  EXPECT_NE(text.find("consume(2) after 5 samples of 6"), std::string::npos) << text;
+  EXPECT_NE(text.find("consume(2) after 5 of the 6 samples"), std::string::npos) << text;
 }
 
 TEST(DistributedSampler, KeepsTheLoadedOffsetWhenTheLoopNamesItsEpoch) {

@@ -72,8 +72,8 @@ std::vector<Path> find_dataset(const Path& directory, const DatasetFiles& files,
     }
     if (found.size() == files.names.size()) return found;
   }
-  throw Error(Fault::system, "no dataset '" + directory.string() + "': there is no" + looked_at +
-                                 (remedy.empty() ? "" : "\n" + remedy));
+  throw Error(Fault::system, "dataset '" + directory.string() + "' was not found; looked for" +
+                                 looked_at + (remedy.empty() ? "" : "\n" + remedy));
 }
 
 at::Tensor tensor_owning(std::vector<std::uint8_t> values, at::IntArrayRef shape) {
@@ -87,8 +87,8 @@ at::Tensor to_images(std::vector<std::uint8_t> pixels, std::int64_t channels, st
   const std::int64_t pixels_each = channels * height * width;
   const auto count = static_cast<std::int64_t>(pixels.size());
   require(pixels_each > 0 && count % pixels_each == 0, [&] {
-    return "ImageDataset: " + std::to_string(count) + " pixels are no whole number of images of " +
-           std::to_string(pixels_each);
+    return "ImageDataset: " + std::to_string(count) + " pixels are not a multiple of the " +
+           std::to_string(pixels_each) + " of one image";
   });
   return tensor_owning(std::move(pixels), {count / pixels_each, channels, height, width});
 }
@@ -118,8 +118,8 @@ void require_known(const std::filesystem::path& file, const std::vector<std::uin
   if (unknown == labels.end()) return;
   throw Error(Fault::corrupt, file.string() + ": the label of sample " +
                                   std::to_string(unknown - labels.begin()) + " is " +
-                                  std::to_string(*unknown) + ", and the program has " +
-                                  std::to_string(classes) + " classes, from 0 on");
+                                  std::to_string(*unknown) + ", but the program has only " +
+                                  std::to_string(classes) + " classes");
 }
 
 ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
@@ -128,7 +128,7 @@ ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
   const auto files = find_dataset(
       directory,
       {.names = {set + "-images-idx3-ubyte", set + "-labels-idx1-ubyte"}, .packed = true},
-      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist brings it." : "");
+      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist contains it." : "");
 
   data::IdxArray images = read(files[0], image_dimensions);
   const data::IdxArray labels = read(files[1], label_dimensions);
@@ -159,7 +159,7 @@ ImageDataset to_dataset(data::CifarImages images) {
 }
 
 std::string source_of(const std::string& archive) {
-  return "It comes as https://www.cs.toronto.edu/~kriz/" + archive;
+  return "Download it from https://www.cs.toronto.edu/~kriz/" + archive;
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST(IdxDataset, RefusesALabelBeyondTheClassesOfTheProgramAndNamesIt) {
     EXPECT_EQ(error.fault(), Fault::corrupt);
     const std::string message = error.what();
     EXPECT_NE(message.find((scratch.path() / "t10k-labels-idx1-ubyte").string() +
-                           ": the label of sample 9 is 9, and the program has 9 classes"),
+                           ": the label of sample 9 is 9, but the program has only 9 classes"),
               message.npos)
         << message;
   }

@@ -159,7 +159,7 @@ TEST(ConvertSyncBatchnorm, MembersAndListsThatAreCalledByTypeAreAllNamedAndNothi
     Typed net;
     std::string text;
     EXPECT_EQ(fault_of([&] { convert_sync_batchnorm(net, group); }, &text), Fault::unsupported);
-    EXPECT_NE(text.find(": norm, list.1, dict.a; declare them as lockstep::SyncBatchNorm"),
+    EXPECT_NE(text.find(": norm, list.1, dict.a. Declare them as lockstep::SyncBatchNorm"),
               text.npos)
         << text;
     EXPECT_FALSE(net.block->declared->group());

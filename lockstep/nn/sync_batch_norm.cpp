@@ -91,8 +91,8 @@ void gather_statistics(const at::Tensor& input, Call& call) {
     call.variance.mutable_data_ptr<double>()[c] = call.count > 0 ? moments[c].m2 / call.count : 0;
   }
   require(call.count != 1, [&] {
-    return call.name + ": expected more than 1 value per channel when training, got 1 of all " +
-           std::to_string(call.group.size()) + " ranks";
+    return call.name + ": expected more than 1 value per channel when training, got 1 on all " +
+           std::to_string(call.group.size()) + " ranks together";
   });
 }
 
@@ -153,7 +153,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (at::GradMode::is_enabled())
       throw Error(Fault::unsupported,
-                  "SyncBatchNorm: its gradient has no gradient: backward() with create_graph");
+                  "SyncBatchNorm: backward() with create_graph is not supported");
     const auto call =
         c10::static_intrusive_pointer_cast<Call>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();

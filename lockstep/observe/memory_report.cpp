@@ -188,12 +188,11 @@ ResidentMemory sum_of(const std::vector<ResidentMemory>& ranks, const std::vecto
 MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
   const ProcessGroup& group = ddp.group();
   if (group.local_size() != group.size())
-    throw Error(Fault::unsupported,
-                "memory_report: it is of one host, and the ranks are on several");
+    throw Error(Fault::unsupported, "memory_report: all ranks must be on one host");
   for (const auto& [name, parameter] : named_parameters(ddp.replica()))
     if (!parameter.is_cpu())
-      throw Error(Fault::unsupported, "memory_report: it is of CPU memory, and parameter " + name +
-                                          " is on " + parameter.device().str());
+      throw Error(Fault::unsupported, "memory_report: only CPU memory is measured, but parameter " +
+                                          name + " is on " + parameter.device().str());
   // Measures only when all ranks are here and no rank touches new memory.
   group.barrier({.label = "memory_report"});
   const Found mine = Finder(ddp, optimizer).found();

@@ -38,7 +38,7 @@ Mapping mapping_of(const std::string& line) {
   words >> std::hex >> mapping.begin >> dash >> mapping.end >> permissions >> mapping.offset >>
       major >> colon >> minor >> std::dec >> mapping.inode;
   if (!words || dash != '-' || colon != ':' || permissions.size() != 4)
-    throw Error(Fault::corrupt, "smaps: this line begins no mapping: " + line);
+    throw Error(Fault::corrupt, "smaps: expected a mapping, found: " + line);
   mapping.is_shared = permissions[3] == 's';
   mapping.device = major << 32 | minor;
   return mapping;

@@ -41,9 +41,10 @@ void require_fusible(const std::vector<ParamGroup>& groups, std::string_view opt
 }
 
 void require_state(const at::Tensor& parameter, const at::Tensor& tensor) {
-  require(tensor.defined() && tensor.sizes() == parameter.sizes(),
-          "an optimizer's state lacks a tensor, or one has another shape than its parameter: it is "
-          "that of other options or of another model");
+  require(
+      tensor.defined() && tensor.sizes() == parameter.sizes(),
+      "the state of a parameter lacks a tensor, or has one of another shape: the state belongs to "
+      "other options or to another model");
 }
 
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {

@@ -73,7 +73,7 @@ TEST(OptimizerOptions, WhatIsMissingUnknownOrOfAnotherTypeIsToldByName) {
   EXPECT_NE(refusal_of(missing).find("option eps was not saved"), std::string::npos);
   StateValues unknown = state_values_of(unusual());
   unknown["momentum"] = 0.5;
-  EXPECT_NE(refusal_of(unknown).find("option momentum was saved and is not one here"),
+  EXPECT_NE(refusal_of(unknown).find("option momentum was saved and does not exist here"),
             std::string::npos);
   StateValues other = state_values_of(unusual());
   other["lr"] = std::int64_t{1};

@@ -24,52 +24,52 @@ using tensor::ListLayout;
 constexpr std::size_t most_bytes = std::size_t{32} << 20;
 
 // Tensors of one type, on one device, that travel together.
-struct Piece {
+struct Chunk {
   std::vector<at::Tensor> tensors;
   std::size_t bytes = 0;
   std::int64_t elements = 0;
 };
 
-// All ranks get the same pieces, because only types, shapes and kinds of device matter and a rank
+// All ranks get the same chunks, because only types, shapes and kinds of device matter and a rank
 // uses one device of a kind.
-std::vector<Piece> pieces_of(at::TensorList tensors) {
-  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Piece>> lists;
+std::vector<Chunk> chunks_of(at::TensorList tensors) {
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Chunk>> lists;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
     const c10::Device device = tensor.device();
-    std::vector<Piece>& pieces = lists[{device.type(), device.index(), tensor.scalar_type()}];
-    if (pieces.empty() || pieces.back().bytes + tensor.nbytes() > most_bytes) pieces.emplace_back();
-    pieces.back().tensors.push_back(tensor);
-    pieces.back().bytes += tensor.nbytes();
-    pieces.back().elements += tensor.numel();
+    std::vector<Chunk>& chunks = lists[{device.type(), device.index(), tensor.scalar_type()}];
+    if (chunks.empty() || chunks.back().bytes + tensor.nbytes() > most_bytes) chunks.emplace_back();
+    chunks.back().tensors.push_back(tensor);
+    chunks.back().bytes += tensor.nbytes();
+    chunks.back().elements += tensor.numel();
   }
-  std::vector<Piece> all;
-  for (auto& [key, pieces] : lists)
-    for (Piece& piece : pieces) all.push_back(std::move(piece));
+  std::vector<Chunk> all;
+  for (auto& [key, chunks] : lists)
+    for (Chunk& chunk : chunks) all.push_back(std::move(chunk));
   return all;
 }
 
 // Calls `copy` with each tensor and its slice of `flat`.
 template <class Copy>
-void for_each(const Piece& piece, const at::Tensor& flat, Copy copy) {
+void for_each(const Chunk& chunk, const at::Tensor& flat, Copy copy) {
   std::int64_t begin = 0;
-  for (const at::Tensor& tensor : piece.tensors) {
+  for (const at::Tensor& tensor : chunk.tensors) {
     copy(tensor, flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
     begin += tensor.numel();
   }
 }
 
-// Calls `collective` on one tensor that holds all of `piece`.
+// Calls `collective` on one tensor that holds all of `chunk`.
 template <class Collective>
-void together(const Piece& piece, bool read, bool written, Collective collective) {
-  if (piece.tensors.size() == 1) return in_place(piece.tensors[0], written, collective);
+void together(const Chunk& chunk, bool read, bool written, Collective collective) {
+  if (chunk.tensors.size() == 1) return in_place(chunk.tensors[0], written, collective);
   const at::NoGradGuard no_grad;
-  const at::Tensor flat = at::empty({piece.elements}, piece.tensors[0].options());
+  const at::Tensor flat = at::empty({chunk.elements}, chunk.tensors[0].options());
   if (read)
-    for_each(piece, flat, [](const at::Tensor& tensor, at::Tensor place) { place.copy_(tensor); });
+    for_each(chunk, flat, [](const at::Tensor& tensor, at::Tensor place) { place.copy_(tensor); });
   collective(flat);
   if (written)
-    for_each(piece, flat,
+    for_each(chunk, flat,
              [](const at::Tensor& tensor, const at::Tensor& place) { tensor.copy_(place); });
 }
 
@@ -162,7 +162,8 @@ std::vector<ListLayout> exchange_layouts(const ListLayout& own, const ProcessGro
   std::vector<ListLayout> all;
   for (const std::string& text : all_gather_bytes(tensor::encode({own}), group, options)) {
     std::vector<ListLayout> one = tensor::decode(text);
-    if (one.size() != 1) throw Error(Fault::corrupt, "lists of tensors: a rank has sent several");
+    if (one.size() != 1)
+      throw Error(Fault::corrupt, "lists of tensors: a rank sent more than one list");
     all.push_back(std::move(one[0]));
   }
   return all;
@@ -178,8 +179,8 @@ void all_reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, Red
   }
   require_apart(tensors, "all_reduce_coalesced");
   const Labelled labelled(options, shapes_text(tensors));
-  for (const Piece& piece : pieces_of(tensors))
-    together(piece, true, true,
+  for (const Chunk& chunk : chunks_of(tensors))
+    together(chunk, true, true,
              [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, labelled); });
 }
 
@@ -193,8 +194,8 @@ void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int roo
   }
   require_apart(tensors, "reduce_coalesced");
   const Labelled labelled(options, shapes_text(tensors));
-  for (const Piece& piece : pieces_of(tensors))
-    together(piece, true, receives, [&](const at::Tensor& data) {
+  for (const Chunk& chunk : chunks_of(tensors))
+    together(chunk, true, receives, [&](const at::Tensor& data) {
       group.reduce(reducible(data, op), root, op, labelled);
     });
 }
@@ -206,8 +207,8 @@ void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group, int 
     sends ? require_dense(tensor, "broadcast_coalesced")
           : require_writable(tensor, "broadcast_coalesced");
   const Labelled labelled(options, shapes_text(tensors));
-  for (const Piece& piece : pieces_of(tensors))
-    together(piece, sends, !sends,
+  for (const Chunk& chunk : chunks_of(tensors))
+    together(chunk, sends, !sends,
              [&](const at::Tensor& data) { group.broadcast(movable(data), root, labelled); });
 }
 
@@ -222,7 +223,7 @@ Tensors broadcast_tensors(const Tensors& tensors, const ProcessGroup& group, int
     for (const at::Tensor& tensor : only_defined(result)) travelling.push_back(tensor.cpu());
   } else {
     const auto layouts = tensor::decode(broadcast_bytes({}, group, root, options));
-    if (layouts.size() != 1) throw Error(Fault::corrupt, "broadcast_tensors: not one list");
+    if (layouts.size() != 1) throw Error(Fault::corrupt, "broadcast_tensors: expected one list");
     result = empty_of(layouts[0]);
     travelling = only_defined(result);
   }
@@ -266,7 +267,7 @@ Tensors scatter_tensors(const std::vector<Tensors>& lists, const ProcessGroup& g
   } else {
     layouts = tensor::decode(broadcast_bytes({}, group, root, options));
     if (layouts.size() != ranks)
-      throw Error(Fault::corrupt, "scatter_tensors: not one list for each rank");
+      throw Error(Fault::corrupt, "scatter_tensors: expected one list for each rank");
   }
   const ListLayout& own = layouts[static_cast<std::size_t>(group.rank())];
   const at::Tensor input = sends ? pack(lists, layouts) : block_of(0);

@@ -83,7 +83,7 @@ TEST(TensorLists, WithADescriptionThatNoRankCanHaveSentAreCorrupt) {
   });
 }
 
-TEST(TensorLayout, OfWhateverBytesIsReadOrCorrupt) {
+TEST(ListLayout, OfWhateverBytesIsReadOrCorrupt) {
   const std::string text = encode({layout_of(list_of(2)), layout_of({}), layout_of(list_of(1))});
   EXPECT_EQ(encode(decode(text)), text);
   for (std::size_t size = 0; size < text.size(); ++size)

@@ -240,7 +240,7 @@ TEST(ZeroRedundancyOptimizer, RefusesOtherParametersOnOtherRanks) {
     EXPECT_EQ(fault_of([&] { ZeroRedundancyOptimizer<Adam>(weights, world, AdamOptions(1e-3)); },
                        &message),
               Fault::mismatch);
-    EXPECT_NE(message.find("on rank 2 than on rank 0, from parameter 1 on"), std::string::npos)
+    EXPECT_NE(message.find("between rank 0 and rank 2, from parameter 1 on"), std::string::npos)
         << message;
   });
 }
