@@ -69,7 +69,7 @@ LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);
 
 // A JobStatus as one JSON object, on its way from an agent to a client. Both are on the same host,
 // but maybe of different versions: missing fields have their defaults.
-std::string to_json(const JobStatus& job);
+std::string to_json_object(const JobStatus& job);
 
 // Empty when `text` is not a job's status.
 std::optional<JobStatus> job_status_in(const std::string& text);

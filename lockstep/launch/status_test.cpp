@@ -208,7 +208,7 @@ TEST(Status, OfAnImpostorUnderThisUsersNameIsNotBelieved) {
 TEST(Status, IsJsonWhateverTheBytesOfAProgramsArguments) {
   JobStatus job = example("j");
   job.program = "./train \xff\"";
-  const auto all = nlohmann::json::parse(to_json(std::vector{job}));
+  const auto all = nlohmann::json::parse(to_json({job}));
   EXPECT_EQ(all[0]["program"], "./train \uFFFD\"");
   EXPECT_EQ(all[0]["ranks"][0]["waits_for"], (std::vector{0, 3}));
   EXPECT_EQ(nlohmann::json::parse(to_json(std::vector<JobStatus>{})).size(), 0U);
