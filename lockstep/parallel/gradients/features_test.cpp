@@ -47,7 +47,7 @@ TEST(Features, BeginOnceAndWithoutThoseThatExcludeThem) {
 }
 
 TEST(Features, OfTwoModulesMustAllowCommonParameters) {
-  Features features{Options{.overlap = true, .bucket_cap_mb = 1}};
+  Features features{Options{.bucket_cap_mb = 1, .overlap = true}};
   EXPECT_TRUE(features.allow_common_parameters());
   features.set(Feature::shard_gradients, true);
   EXPECT_FALSE(features.allow_common_parameters());
