@@ -615,12 +615,14 @@ class ThrowsLate : public SGD {
 }  // namespace lockstep::parallel::shared_optimizer_test
 
 template <>
-inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::LosesRank1> = true;
+inline constexpr bool
+    lockstep::is_elementwise<lockstep::parallel::shared_optimizer_test::LosesRank1> = true;
 template <>
-inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::ThrowsOnRank1> =
-    true;
+inline constexpr bool
+    lockstep::is_elementwise<lockstep::parallel::shared_optimizer_test::ThrowsOnRank1> = true;
 template <>
-inline constexpr bool lockstep::is_elementwise<lockstep::shared_optimizer_test::ThrowsLate> = true;
+inline constexpr bool
+    lockstep::is_elementwise<lockstep::parallel::shared_optimizer_test::ThrowsLate> = true;
 
 namespace lockstep::parallel::shared_optimizer_test {
 namespace {
