@@ -17,7 +17,7 @@
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/reduce/reduce.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // --- Arguments -----------------------------------------------------------------------------------
@@ -319,4 +319,4 @@ std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& g
 
 std::uint64_t layout_of_ranks(const std::vector<int>& ranks) { return layout_of(ranks); }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

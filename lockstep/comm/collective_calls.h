@@ -17,7 +17,7 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // --- Collectives: the arguments are ProcessGroup's -----------------------------------------------
 
@@ -53,4 +53,4 @@ std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& g
 // Returns Signature::layout for the `ranks` of a new group.
 std::uint64_t layout_of_ranks(const std::vector<int>& ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

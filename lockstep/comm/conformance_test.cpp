@@ -16,7 +16,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::conformance_test {
+namespace lockstep::comm::conformance_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -185,4 +185,4 @@ INSTANTIATE_TEST_SUITE_P(Conformance, Backends,
                          });
 
 }  // namespace
-}  // namespace lockstep::conformance_test
+}  // namespace lockstep::comm::conformance_test

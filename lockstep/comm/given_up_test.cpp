@@ -17,7 +17,7 @@
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::given_up_test {
+namespace lockstep::comm::given_up_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -84,4 +84,4 @@ TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::given_up_test
+}  // namespace lockstep::comm::given_up_test

@@ -8,7 +8,7 @@
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::group_hooks_test {
+namespace lockstep::comm::group_hooks_test {
 namespace {
 
 // The one rank of a group, and its state as peers see it.
@@ -63,4 +63,4 @@ TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::group_hooks_test
+}  // namespace lockstep::comm::group_hooks_test

@@ -6,7 +6,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/job/activity.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 GroupMessages::GroupMessages(const GroupIdentity& group, const GroupLife& life,
                              GroupFailure& failure, std::shared_ptr<Backend> backend)
@@ -93,4 +93,4 @@ void GroupMessages::close(const std::exception_ptr& error) {
   messages.swap(messages_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

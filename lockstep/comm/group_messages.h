@@ -21,7 +21,7 @@
 #include "lockstep/comm/progress.h"
 #include "lockstep/comm/work.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class GroupMessages {
  public:
@@ -63,4 +63,4 @@ class GroupMessages {
   FlightRecorder record_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

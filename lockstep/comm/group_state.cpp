@@ -18,22 +18,23 @@ namespace lockstep {
 namespace {
 
 std::uint64_t hash_of_label(std::string_view label) {
-  return label.empty() ? 0 : hash_of(label.data(), label.size());
+  return label.empty() ? 0 : comm::hash_of(label.data(), label.size());
 }
 
-std::chrono::milliseconds timeout_of(const CallOptions& options, const GroupIdentity& group) {
+std::chrono::milliseconds timeout_of(const CallOptions& options, const comm::GroupIdentity& group) {
   const auto timeout = options.timeout.value_or(group.timeout);
   require(timeout.count() >= 0, "a timeout is negative");
   return timeout;
 }
 
-void apply(const CallOptions& options, const GroupIdentity& group, Collective& collective) {
+void apply(const CallOptions& options, const comm::GroupIdentity& group,
+           comm::Collective& collective) {
   collective.signature.label = hash_of_label(options.label);
-  collective.label = cut_text(options.label, most_carried_label_bytes);
+  collective.label = cut_text(options.label, comm::most_carried_label_bytes);
   collective.timeout = timeout_of(options, group);
 }
 
-GroupIdentity with_backend(GroupIdentity identity, const Backend& backend) {
+comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backend& backend) {
   identity.backend = backend.name();
   identity.local = backend.local();
   return identity;
@@ -60,11 +61,11 @@ ProcessGroup::State::State(Parts parts)
       life_(identity_, parts.backend, std::move(parts.in_job)),
       failure_(identity_,
                {.tell_of_break = [this](const Failure& failure) { life_.tell_of_break(failure); },
-                .give_up = [this](const GivenUp& why) { life_.give_up(why); },
+                .give_up = [this](const comm::GivenUp& why) { life_.give_up(why); },
                 .save_record =
                     [this](const std::string& error) {
-                      const FlightRecordHeader header = identity_.record_header(error);
-                      save_flight_record(header, record_with(header));
+                      const comm::FlightRecordHeader header = identity_.record_header(error);
+                      comm::save_flight_record(header, record_with(header));
                     }}),
       collectives_(identity_, life_, failure_),
       messages_(identity_, life_, failure_, std::move(parts.backend)) {}
@@ -80,13 +81,13 @@ ProcessGroup::State::~State() {
       Error(Fault::aborted, fmt::format("group {} was left", identity_.name))));
 }
 
-std::shared_ptr<RankInJob> ProcessGroup::State::in_job() const {
+std::shared_ptr<comm::RankInJob> ProcessGroup::State::in_job() const {
   identity_.require_own_process();
   return life_.in_job();
 }
 
-std::string ProcessGroup::State::record_with(const FlightRecordHeader& header) const {
-  return lockstep::flight_record(header, collectives_.record(), messages_.record());
+std::string ProcessGroup::State::record_with(const comm::FlightRecordHeader& header) const {
+  return comm::flight_record(header, collectives_.record(), messages_.record());
 }
 
 std::string ProcessGroup::State::flight_record() const {
@@ -96,7 +97,7 @@ std::string ProcessGroup::State::flight_record() const {
 // --- Collectives --------------------------------------------------------------------------------
 
 // The right to enter `collective`, whose timeout becomes what the calls before it have left of it.
-std::unique_lock<Turn> ProcessGroup::State::take_turn(Collective& collective) {
+std::unique_lock<comm::Turn> ProcessGroup::State::take_turn(comm::Collective& collective) {
   identity_.require_own_process();
   std::unique_lock turn(order_, std::try_to_lock);
   if (!turn || !progress_.is_idle()) {
@@ -117,20 +118,20 @@ std::unique_lock<Turn> ProcessGroup::State::take_turn(Collective& collective) {
   return turn;
 }
 
-void ProcessGroup::State::run(Collective&& collective, const CallOptions& options) {
+void ProcessGroup::State::run(comm::Collective&& collective, const CallOptions& options) {
   apply(options, identity_, collective);
   const auto turn = take_turn(collective);
-  require_possible(collective, life_.backend());
+  comm::require_possible(collective, life_.backend());
   collectives_.execute(collective);
 }
 
-Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Counts> counts,
+Work ProcessGroup::State::submit(comm::Collective collective, std::shared_ptr<const Counts> counts,
                                  const CallOptions& options) {
   identity_.require_own_process();
   apply(options, identity_, collective);
   const std::lock_guard lock(order_);
   life_.require_usable();
-  require_possible(collective, life_.backend());
+  comm::require_possible(collective, life_.backend());
   return progress_.submit([this, collective, owned = std::move(counts),
                            label = std::string(collective.label),
                            kept = options.keep_alive]() mutable {
@@ -141,12 +142,13 @@ Work ProcessGroup::State::submit(Collective collective, std::shared_ptr<const Co
 
 RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t bytes,
                                                const CallOptions& options) {
-  Collective collective{.signature = {.count = bytes, .operation = operation}};
+  comm::Collective collective{.signature = {.count = bytes, .operation = operation}};
   apply(options, identity_, collective);
   const auto turn = take_turn(collective);
-  Backend::Allocation allocation;
-  collectives_.perform(
-      collective, [&](Collective& entered) { allocation = life_.backend().allocate(entered); });
+  comm::Backend::Allocation allocation;
+  collectives_.perform(collective, [&](comm::Collective& entered) {
+    allocation = life_.backend().allocate(entered);
+  });
   if (!allocation.refusal.empty())
     throw Error(Fault::system,
                 fmt::format("{}: {}", identity_.describe(collective), allocation.refusal));
@@ -155,12 +157,12 @@ RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t 
 
 // --- Messages -----------------------------------------------------------------------------------
 
-Source ProcessGroup::State::message(const std::shared_ptr<Message>& message,
+Source ProcessGroup::State::message(const std::shared_ptr<comm::Message>& message,
                                     const CallOptions& options) {
   return messages_.run(message, timeout_of(options, identity_));
 }
 
-Work ProcessGroup::State::message_async(const std::shared_ptr<Message>& message,
+Work ProcessGroup::State::message_async(const std::shared_ptr<comm::Message>& message,
                                         const CallOptions& options) {
   return messages_.start(message, timeout_of(options, identity_), options.keep_alive,
                          weak_from_this());
@@ -171,12 +173,12 @@ Work ProcessGroup::State::message_async(const std::shared_ptr<Message>& message,
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<int> color, int key,
                                                                 std::uint64_t layout,
                                                                 const CallOptions& options) {
-  Collective collective{.signature = {.layout = layout, .operation = Operation::split}};
+  comm::Collective collective{.signature = {.layout = layout, .operation = Operation::split}};
   apply(options, identity_, collective);
   const auto turn = take_turn(collective);
   collective.signature.count = ++splits_;
   std::shared_ptr<State> child;
-  collectives_.perform(collective, [&](Collective& entered) {
+  collectives_.perform(collective, [&](comm::Collective& entered) {
     const std::int64_t mine[] = {color.has_value(), color.value_or(0), key};
     std::vector<std::int64_t> all;
     collectives_.all_gather_words(entered, mine, all);
@@ -197,13 +199,13 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
 }
 
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
-    const std::vector<int>& members, std::string name, const Collective& collective) {
+    const std::vector<int>& members, std::string name, const comm::Collective& collective) {
   std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
   const auto own = std::find(members.begin(), members.end(), identity_.rank);
   Parts parts;
   try {
     parts.backend = life_.backend().among(members, name, collective.timeout);
-  } catch (const GroupGivenUp&) {  // This group was, and those are its own ranks.
+  } catch (const comm::GroupGivenUp&) {  // This group was, and those are its own ranks.
     throw;
   } catch (const Error& error) {
     if (error.ranks().empty()) throw;
@@ -226,10 +228,10 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
 void ProcessGroup::State::leave() {
   identity_.require_own_process();
   run_last_acts();
-  Collective collective{.signature = {.operation = Operation::destroy},
-                        .timeout = identity_.timeout};
+  comm::Collective collective{.signature = {.operation = Operation::destroy},
+                              .timeout = identity_.timeout};
   const auto turn = take_turn(collective);
-  collectives_.perform(collective, [&](Collective& entered) {
+  collectives_.perform(collective, [&](comm::Collective& entered) {
     // Now that all are here, nobody sends or receives any more.
     entered.signature.count = messages_.pending();
     life_.backend().enter(entered);
@@ -237,7 +239,7 @@ void ProcessGroup::State::leave() {
       if (life_.backend().entered(peer).count != 0)
         throw Error(Fault::mismatch,
                     fmt::format("{}: rank {} called {}", identity_.describe(entered), peer,
-                                lockstep::describe(life_.backend().entered(peer))),
+                                comm::describe(life_.backend().entered(peer))),
                     {peer});
   });
   finish_();

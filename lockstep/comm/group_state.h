@@ -32,9 +32,9 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
  public:
   // What a group is made of.
   struct Parts {
-    GroupIdentity identity;  // All but the backend's name and place.
-    std::shared_ptr<Backend> backend;
-    std::shared_ptr<RankInJob> in_job;
+    comm::GroupIdentity identity;  // All but the backend's name and place.
+    std::shared_ptr<comm::Backend> backend;
+    std::shared_ptr<comm::RankInJob> in_job;
     std::function<void()> finish = [] {};   // The group ends in order.
     std::function<void()> abandon = [] {};  // It does not.
   };
@@ -46,23 +46,23 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  const GroupIdentity& identity() const { return identity_; }
+  const comm::GroupIdentity& identity() const { return identity_; }
 
   // Errors: misuse in a fork()ed child, and for a destroyed group.
-  std::shared_ptr<RankInJob> in_job() const;
+  std::shared_ptr<comm::RankInJob> in_job() const;
 
   // On this thread, after all that came before, whose time is this call's too. Counts and options
   // are those of the caller.
-  void run(Collective&& collective, const CallOptions& options);
+  void run(comm::Collective&& collective, const CallOptions& options);
 
   // On the progress thread. `counts` are what collective.counts refers to.
-  Work submit(Collective collective, std::shared_ptr<const Counts> counts,
+  Work submit(comm::Collective collective, std::shared_ptr<const Counts> counts,
               const CallOptions& options);
 
   RegisteredMemory allocate(Operation operation, std::size_t bytes, const CallOptions& options);
 
-  Source message(const std::shared_ptr<Message>& message, const CallOptions& options);
-  Work message_async(const std::shared_ptr<Message>& message, const CallOptions& options);
+  Source message(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
+  Work message_async(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
 
   // A group of those ranks whose `color` is this one's, ordered by key and rank; null when this
   // rank has no color. `layout` is a hash of what all ranks must give alike.
@@ -77,28 +77,28 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
  private:
   explicit State(Parts parts);
 
-  std::unique_lock<Turn> take_turn(Collective& collective);
+  std::unique_lock<comm::Turn> take_turn(comm::Collective& collective);
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
-                                    const Collective& collective);
-  std::string record_with(const FlightRecordHeader& header) const;
+                                    const comm::Collective& collective);
+  std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);
   void run_last_acts();
   void retire();
 
-  const GroupIdentity identity_;
+  const comm::GroupIdentity identity_;
   const std::function<void()> finish_;
   const std::function<void()> abandon_;
-  GroupLife life_;
-  GroupFailure failure_;
-  GroupCollectives collectives_;
-  GroupMessages messages_;
+  comm::GroupLife life_;
+  comm::GroupFailure failure_;
+  comm::GroupCollectives collectives_;
+  comm::GroupMessages messages_;
 
-  Turn order_;  // Held by the call that is being entered. Guards the next three.
+  comm::Turn order_;  // Held by the call that is being entered. Guards the next three.
   std::uint64_t splits_ = 0;
   std::vector<std::weak_ptr<State>> children_;
   std::vector<std::weak_ptr<const std::function<void()>>> last_acts_;
 
-  ProgressThread progress_;  // Last, so that its thread ends before what it uses.
+  comm::ProgressThread progress_;  // Last, so that its thread ends before what it uses.
 };
 
 // How the rest of the library makes groups, and what they share.

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-Collective bare(Operation operation) { return {.signature = {.operation = operation}}; }
+comm::Collective bare(Operation operation) { return {.signature = {.operation = operation}}; }
 
 std::shared_ptr<const Counts> owned(const Counts& counts) {
   return std::make_shared<const Counts>(counts);
@@ -37,87 +37,87 @@ const std::string& ProcessGroup::name() const { return state().identity().name; 
 const std::string& ProcessGroup::backend() const { return state().identity().backend; }
 
 void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
-  state().run(all_reduce_of(data, op), options);
+  state().run(comm::all_reduce_of(data, op), options);
 }
 
 Work ProcessGroup::all_reduce_async(const Buffer& data, ReduceOp op,
                                     const CallOptions& options) const {
-  return state().submit(all_reduce_of(data, op), nullptr, options);
+  return state().submit(comm::all_reduce_of(data, op), nullptr, options);
 }
 
 void ProcessGroup::broadcast(const Buffer& data, int root, const CallOptions& options) const {
-  state().run(broadcast_of(data, root, *this), options);
+  state().run(comm::broadcast_of(data, root, *this), options);
 }
 
 Work ProcessGroup::broadcast_async(const Buffer& data, int root, const CallOptions& options) const {
-  return state().submit(broadcast_of(data, root, *this), nullptr, options);
+  return state().submit(comm::broadcast_of(data, root, *this), nullptr, options);
 }
 
 void ProcessGroup::reduce(const Buffer& data, int root, ReduceOp op,
                           const CallOptions& options) const {
-  state().run(reduce_of(data, root, op, *this), options);
+  state().run(comm::reduce_of(data, root, op, *this), options);
 }
 
 Work ProcessGroup::reduce_async(const Buffer& data, int root, ReduceOp op,
                                 const CallOptions& options) const {
-  return state().submit(reduce_of(data, root, op, *this), nullptr, options);
+  return state().submit(comm::reduce_of(data, root, op, *this), nullptr, options);
 }
 
 void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const Counts& counts,
                               const CallOptions& options) const {
-  state().run(all_gather_of(input, output, counts, *this), options);
+  state().run(comm::all_gather_of(input, output, counts, *this), options);
 }
 
 Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts,
                                     const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(all_gather_of(input, output, *kept, *this), kept, options);
+  return state().submit(comm::all_gather_of(input, output, *kept, *this), kept, options);
 }
 
 void ProcessGroup::reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op,
                                   const Counts& counts, const CallOptions& options) const {
-  state().run(reduce_scatter_of(input, output, op, counts, *this), options);
+  state().run(comm::reduce_scatter_of(input, output, op, counts, *this), options);
 }
 
 Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op,
                                         const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(reduce_scatter_of(input, output, op, *kept, *this), kept, options);
+  return state().submit(comm::reduce_scatter_of(input, output, op, *kept, *this), kept, options);
 }
 
 void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root, const Counts& counts,
                           const CallOptions& options) const {
-  state().run(gather_of(input, output, root, counts, *this), options);
+  state().run(comm::gather_of(input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::gather_async(const Buffer& input, const Buffer& output, int root,
                                 const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(gather_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(comm::gather_of(input, output, root, *kept, *this), kept, options);
 }
 
 void ProcessGroup::scatter(const Buffer& input, const Buffer& output, int root,
                            const Counts& counts, const CallOptions& options) const {
-  state().run(scatter_of(input, output, root, counts, *this), options);
+  state().run(comm::scatter_of(input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::scatter_async(const Buffer& input, const Buffer& output, int root,
                                  const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(scatter_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(comm::scatter_of(input, output, root, *kept, *this), kept, options);
 }
 
 void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,
                               const Counts& receive_counts, const CallOptions& options) const {
-  const Counts pairs = pairs_of(send_counts, receive_counts, *this);
-  state().run(all_to_all_of(input, output, pairs, *this), options);
+  const Counts pairs = comm::pairs_of(send_counts, receive_counts, *this);
+  state().run(comm::all_to_all_of(input, output, pairs, *this), options);
 }
 
 Work ProcessGroup::all_to_all_async(const Buffer& input, const Buffer& output,
                                     const Counts& send_counts, const Counts& receive_counts,
                                     const CallOptions& options) const {
-  const auto kept = owned(pairs_of(send_counts, receive_counts, *this));
-  return state().submit(all_to_all_of(input, output, *kept, *this), kept, options);
+  const auto kept = owned(comm::pairs_of(send_counts, receive_counts, *this));
+  return state().submit(comm::all_to_all_of(input, output, *kept, *this), kept, options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
@@ -134,29 +134,29 @@ void ProcessGroup::monitored_barrier(const CallOptions& options) const {
 
 void ProcessGroup::send(const Buffer& data, int peer, std::int64_t tag,
                         const CallOptions& options) const {
-  state().message(message_of(Operation::send, data, peer, tag, *this), options);
+  state().message(comm::message_of(Operation::send, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::send_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().message_async(message_of(Operation::send, data, peer, tag, *this), options);
+  return state().message_async(comm::message_of(Operation::send, data, peer, tag, *this), options);
 }
 
 Source ProcessGroup::recv(const Buffer& data, int peer, std::int64_t tag,
                           const CallOptions& options) const {
-  return state().message(message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().message(comm::message_of(Operation::recv, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::recv_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().message_async(message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().message_async(comm::message_of(Operation::recv, data, peer, tag, *this), options);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
                                                     const CallOptions& options) const {
-  const std::optional<int> place = place_in(ranks, *this);
+  const std::optional<int> place = comm::place_in(ranks, *this);
   const std::optional<int> color = place ? std::optional(0) : std::nullopt;
-  auto made = state().split(color, place.value_or(0), layout_of_ranks(ranks), options);
+  auto made = state().split(color, place.value_or(0), comm::layout_of_ranks(ranks), options);
   if (!made) return std::nullopt;
   return ProcessGroup(std::move(made));
 }

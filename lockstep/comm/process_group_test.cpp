@@ -16,7 +16,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::process_group_test {
+namespace lockstep::comm::process_group_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -349,4 +349,4 @@ TEST(ProcessGroup, RanksOfTwoAttemptsOfAJobDoNotMeet) {
 }
 
 }  // namespace
-}  // namespace lockstep::process_group_test
+}  // namespace lockstep::comm::process_group_test

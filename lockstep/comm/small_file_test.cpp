@@ -20,7 +20,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::small_file_test {
+namespace lockstep::comm::small_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,4 +129,4 @@ TEST(ErrorFile, ThatCannotBeWrittenWholeIsNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep::small_file_test
+}  // namespace lockstep::comm::small_file_test

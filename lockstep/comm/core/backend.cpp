@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace lockstep {
+namespace lockstep::comm {
 
 std::string describe_call(const Collective& collective, std::string_view group, int rank) {
   return fmt::format("{} #{} of group {} on rank {}", name(collective.signature.operation),
@@ -19,4 +19,4 @@ std::string describe_message(const Message& message, std::string_view group, int
                      tag, group, rank);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -31,7 +31,7 @@
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/job/detail/operation.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // A collective as this rank entered it. What it reads and writes, by operation:
 //   all_reduce, broadcast, reduce   `output`, in place
@@ -153,4 +153,4 @@ class Backend {
   virtual void give_up(const GivenUp& why) = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -14,7 +14,7 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/job/detail/operation.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct Signature {
   std::uint64_t count = 0;   // Elements, of one rank or of all; for allocate, bytes.
@@ -62,4 +62,4 @@ struct Disagreement {
 Disagreement disagreement_of(const std::vector<Signature>& calls,
                              const std::vector<std::string>& labels = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

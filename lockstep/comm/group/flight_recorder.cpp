@@ -14,7 +14,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 using nlohmann::ordered_json;
@@ -106,4 +106,4 @@ void save_flight_record(const FlightRecordHeader& header, std::string_view json)
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

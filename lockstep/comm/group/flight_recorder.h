@@ -14,7 +14,7 @@
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/job/activity.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class FlightRecorder {
  public:
@@ -87,4 +87,4 @@ std::string flight_record(const FlightRecordHeader& header, const FlightRecorder
 // to the log at level info. Never throws, because the caller is about to report another error.
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace lockstep::flight_recorder_test {
+namespace lockstep::comm::flight_recorder_test {
 namespace {
 
 using nlohmann::json;
@@ -39,4 +39,4 @@ TEST(FlightRecorder, TheRecordHasAVersion) {
 }
 
 }  // namespace
-}  // namespace lockstep::flight_recorder_test
+}  // namespace lockstep::comm::flight_recorder_test

@@ -11,7 +11,7 @@
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/reduce/compose.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 GroupCollectives::GroupCollectives(const GroupIdentity& group, const GroupLife& life,
                                    GroupFailure& failure)
@@ -115,4 +115,4 @@ void GroupCollectives::all_to_all_of_uneven_parts(const Collective& collective) 
   run_native(inner);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

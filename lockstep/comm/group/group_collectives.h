@@ -20,7 +20,7 @@
 #include "lockstep/comm/group/group_life.h"
 #include "lockstep/job/activity.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class GroupCollectives {
  public:
@@ -78,4 +78,4 @@ class GroupCollectives {
   FlightRecorder record_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

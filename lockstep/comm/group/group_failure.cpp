@@ -5,7 +5,7 @@
 
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 bool must_be_told(const Error& error) {
@@ -55,4 +55,4 @@ void GroupFailure::break_with(std::exception_ptr error, const std::string& conte
   reactions_.save_record(what);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -16,7 +16,7 @@
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/group/group_identity.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class GroupFailure {
  public:
@@ -56,4 +56,4 @@ class GroupFailure {
   std::exception_ptr first_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -11,7 +11,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::group_failure_test {
+namespace lockstep::comm::group_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -100,4 +100,4 @@ TEST(GroupFailure, AnyExceptionBreaksTheGroup) {
 }
 
 }  // namespace
-}  // namespace lockstep::group_failure_test
+}  // namespace lockstep::comm::group_failure_test

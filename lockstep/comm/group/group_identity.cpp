@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 int GroupIdentity::world_rank(int group_rank) const {
   if (group_rank < 0 || group_rank >= size) return -1;
@@ -33,4 +33,4 @@ void GroupIdentity::throw_foreign() const {
                   name, pid, this_process()));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

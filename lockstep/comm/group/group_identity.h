@@ -14,7 +14,7 @@
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/group/flight_recorder.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct GroupIdentity {
   std::string name;
@@ -44,4 +44,4 @@ struct GroupIdentity {
   [[noreturn]] void throw_foreign() const;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

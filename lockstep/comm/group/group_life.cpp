@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::comm {
 
 GroupLife::GroupLife(const GroupIdentity& group, std::shared_ptr<Backend> backend,
                      std::shared_ptr<RankInJob> in_job)
@@ -44,4 +44,4 @@ void GroupLife::end() {
   in_job.swap(in_job_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -17,7 +17,7 @@
 #include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/group/rank_in_job.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class GroupLife {
  public:
@@ -56,4 +56,4 @@ class GroupLife {
   std::shared_ptr<Backend> backend_;  // May use what the rank's part in the job keeps alive.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

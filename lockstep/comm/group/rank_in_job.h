@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/activity.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // All may do nothing, as where there is no agent.
 struct RankHooks {
@@ -54,4 +54,4 @@ class RankInJob {
   std::atomic<bool> step_is_told_{false};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

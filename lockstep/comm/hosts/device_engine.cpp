@@ -12,7 +12,7 @@
 #include "lockstep/comm/engine/plugin_communicator.h"
 #include "lockstep/comm/hosts/job_store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // Opens a store for ranks of one host: the first rank opens it on loopback. Its port and token go
@@ -70,4 +70,4 @@ std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions
   return std::make_shared<const DeviceEngine>(std::move(engine));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

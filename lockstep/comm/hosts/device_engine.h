@@ -10,7 +10,7 @@
 #include "lockstep/job/network.h"
 #include "lockstep/job/store/store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct DeviceEngineOptions {
   std::shared_ptr<HostSession> session;
@@ -22,4 +22,4 @@ struct DeviceEngineOptions {
 
 std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank,
                            std::string name, std::chrono::milliseconds timeout,
@@ -56,4 +56,4 @@ Backend::Allocation HostsBackend::allocate(const Collective& collective) {
   return {memory_.add(std::move(allocation.memory)), {}};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

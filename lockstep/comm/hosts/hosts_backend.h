@@ -22,7 +22,7 @@
 #include "lockstep/comm/hosts/hosts_group.h"
 #include "lockstep/comm/hosts/hosts_pipes.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class HostsBackend final : public Backend {
  public:
@@ -62,4 +62,4 @@ class HostsBackend final : public Backend {
   HostsCollectives collectives_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -8,7 +8,7 @@
 #include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/parts.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // Slice size in flight: small enough to overlap with local work, large enough for the engine,
@@ -256,4 +256,4 @@ void HostsCollectives::cross(const HostsCall& call, EngineCommunicator& engine,
   running.deliver();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

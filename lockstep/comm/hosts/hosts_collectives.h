@@ -20,7 +20,7 @@
 #include "lockstep/comm/hosts/hosts_engines.h"
 #include "lockstep/comm/hosts/hosts_group.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class HostsCollectives {
  public:
@@ -63,4 +63,4 @@ class HostsCollectives {
   KeptMemory& memory_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -12,7 +12,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/given_up.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 EngineCall::EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunicator& engine,
                        const Collective& collective, std::size_t slot)
@@ -144,4 +144,4 @@ std::unique_ptr<EngineCommunicator> HostsEngines::make(const HostsCall& call,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -15,7 +15,7 @@
 #include "lockstep/comm/hosts/engine_communicator.h"
 #include "lockstep/comm/hosts/hosts_group.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // The communicators of a group. Collective over their members: the first call for each makes it.
 // Blocking, Errors: as EngineCommunicator's constructor.
@@ -92,4 +92,4 @@ class EngineCall {
   bool is_under_way_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

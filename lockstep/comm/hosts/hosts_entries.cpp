@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // After a deadline, for those who know better who is missing: they look every 20 ms.
@@ -175,4 +175,4 @@ void HostsEntries::share_on_host(std::vector<std::string>& said, const Collectiv
     said[host] = all.substr(begin, lengths[host]);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -17,7 +17,7 @@
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/hosts/hosts_group.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class HostsEntries {
  public:
@@ -55,4 +55,4 @@ class HostsEntries {
   std::vector<Signature> said_;  // By rank, of what all have entered last.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

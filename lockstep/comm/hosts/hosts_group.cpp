@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // Beyond the collective's own time, so that whoever is late is named by those who wait for it at
@@ -126,4 +126,4 @@ void HostsCall::on_host(Operation operation, const Buffer& input, const Buffer& 
   local.run(mine);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -22,7 +22,7 @@
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // All groups of a process share this. Ranks are those of the job.
 struct HostsContext {
@@ -106,4 +106,4 @@ struct HostsCall {
   const int local_root;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -13,7 +13,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
 
-namespace lockstep::job_token_test {
+namespace lockstep::comm::job_token_test {
 namespace {
 
 using test::fault_of;
@@ -157,4 +157,4 @@ TEST_F(StoreToken, BothVariablesAtOnceAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::job_token_test
+}  // namespace lockstep::comm::job_token_test

@@ -22,7 +22,7 @@
 #include "tests/fault_of.h"
 #include "tests/rigs/across_hosts.h"
 
-namespace lockstep::ordered_engine_test {
+namespace lockstep::comm::ordered_engine_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -147,4 +147,4 @@ TEST_F(OrderedEngine, ARankThatMakesAGroupLearnsOfTheEndOfTheGroupItIsMadeFrom) 
 }
 
 }  // namespace
-}  // namespace lockstep::ordered_engine_test
+}  // namespace lockstep::comm::ordered_engine_test
