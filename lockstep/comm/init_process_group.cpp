@@ -167,6 +167,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
   static int tries = 0;    // A failed try may have left values in a store.
 
   catch_last_words();
+  require_known_log_level();
   LaunchEnvironment who = identify(options);
   const std::unique_lock lock(mutex, std::try_to_lock);
   require(lock.owns_lock(),
