@@ -5,7 +5,7 @@
 An arrow leads from a room to one that its sources include. Arrows that follow from two others are
 left out. Tests do not count.
 
-  docs/draw_rooms.py           writes the picture
+  docs/draw_rooms.py           writes the picture, and the figures of docs/internals/architecture.md
   docs/draw_rooms.py --check   fails when the picture is not what it would write
 """
 
@@ -15,7 +15,13 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from tidy import report  # noqa: E402
+from tidy.tree import Tree  # noqa: E402
+
 PICTURE = ROOT / "docs" / "images" / "rooms.svg"
+FIGURES = ROOT / "docs" / "internals" / "architecture.md"
 WIDTH, BOX_WIDTH, BOX_HEIGHT, FLOOR = 860, 130, 54, 110  # Pixels.
 
 
@@ -95,11 +101,18 @@ def picture():
     return "\n".join(out) + "\n</svg>\n"
 
 
+def with_figures(page):
+    """The page with the current table of tests/tidy.py --report in its fence."""
+    fence = re.compile(r"```\nroom .*?\n```\n", re.S)
+    return fence.sub(lambda _: f"```\n{report.table(Tree(ROOT))}\n```\n", page)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if it is stale")
     if not parser.parse_args().check:
         PICTURE.write_text(picture())
+        FIGURES.write_text(with_figures(FIGURES.read_text()))
     elif PICTURE.read_text() != picture():
         print(f"{PICTURE.relative_to(ROOT)} is stale: ./dev docs")
         return True

@@ -32,8 +32,8 @@ void Checkpoints::require_newest() const {
   const auto newest = lockstep::latest_checkpoint(options_.checkpoint);
   if (!newest || (saved_ > 0 && lockstep::CheckpointReader(*newest).step() <= saved_)) return;
   throw std::runtime_error(newest->string() +
-                           " is there already: --resume auto goes on from it; or choose another "
-                           "folder with --checkpoint");
+                           " exists already: continue from it with --resume auto, or choose "
+                           "another folder with --checkpoint");
 }
 
 void Checkpoints::load() {
@@ -67,16 +67,16 @@ std::int64_t global_batch_of(std::int64_t resumed, std::optional<std::int64_t> w
                              const lockstep::ProcessGroup& world) {
   if (!wanted || *wanted == resumed) return resumed;
   if (world.rank() == 0)
-    std::cerr << "note: steps of " << *wanted << " samples, as --batch-size says; the training "
-              << "that is resumed had " << resumed << std::endl;
+    std::cerr << "note: --batch-size sets steps of " << *wanted << " samples; the resumed training "
+              << "had " << resumed << std::endl;
   return *wanted;
 }
 
 std::size_t share_of(std::int64_t global_batch, const lockstep::ProcessGroup& world) {
   if (global_batch % world.size() != 0)
-    throw std::runtime_error("steps of " + std::to_string(global_batch) +
-                             " samples cannot be shared out to " + std::to_string(world.size()) +
-                             " ranks: choose another number of ranks, or --batch-size");
+    throw std::runtime_error(
+        std::to_string(global_batch) + " samples per step cannot be divided among " +
+        std::to_string(world.size()) + " ranks: choose another number of ranks, or --batch-size");
   return static_cast<std::size_t>(global_batch / world.size());
 }
 
@@ -85,7 +85,7 @@ std::int64_t last_step(const Options& options, std::int64_t step,
                        bool drop_last) {
   if (options.steps > 0) {
     if (step <= options.steps) return options.steps;
-    throw std::runtime_error("the training that is resumed has made " + std::to_string(step) +
+    throw std::runtime_error("the resumed training has made " + std::to_string(step) +
                              " steps, more than --steps");
   }
   if (sampler.epoch() >= options.epochs) return step;

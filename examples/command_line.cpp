@@ -56,7 +56,7 @@ std::string unless_writable_folder(const std::string& folder) {
 
 std::string unless_checkpoint(const std::string& folder) {
   if (folder == "auto" || fs::is_directory(status_of(folder))) return {};
-  return folder + " is no folder, nor is it 'auto'";
+  return folder + " is neither a folder nor 'auto'";
 }
 
 // Goes with CLI::Range, which lets a NaN pass.

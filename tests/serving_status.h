@@ -3,11 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <poll.h>
-
 #include <atomic>
+#include <chrono>
 #include <thread>
-#include <vector>
 
 #include "lockstep/launch/status.h"
 
@@ -27,10 +25,7 @@ class ServingStatus {
  private:
   void loop() {
     while (!stop_) {
-      std::vector<pollfd> entries;
-      service_.watch(entries);
-      ::poll(entries.data(), entries.size(), 10);
-      service_.serve(entries);
+      service_.serve(launch::next_events({&service_}, in(std::chrono::milliseconds(10))));
     }
   }
 

@@ -59,7 +59,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class StandInCommunicator final : public DeviceCommunicator {
+class StandInCommunicator final : public comm::DeviceCommunicator {
  public:
   StandInCommunicator(StandInDevices& devices, std::shared_ptr<Wire> wire, int rank)
       : devices_(devices), wire_(std::move(wire)), rank_(static_cast<std::size_t>(rank)) {}
@@ -139,8 +139,8 @@ class StandInCommunicator final : public DeviceCommunicator {
     for (const auto& input : wire_->inputs)
       sources.push_back(input.data() + begin * size_of(to.dtype));
     auto* target = static_cast<std::byte*>(to.data);
-    reduce_function(to.dtype, op)(sources.data(), static_cast<int>(sources.size()), &target, 1,
-                                  to.count);
+    comm::reduce_function(to.dtype, op)(sources.data(), static_cast<int>(sources.size()), &target,
+                                        1, to.count);
   }
   void take(const Buffer& to, std::size_t begin, std::size_t from, std::size_t first,
             std::size_t count) {
@@ -156,29 +156,28 @@ class StandInCommunicator final : public DeviceCommunicator {
   bool is_cancelled_ = false;  // Guarded by the wire's mutex.
 };
 
-ProcessGroup group_of(const std::shared_ptr<ThreadTeam>& team, int rank, StandInDevices& devices) {
-  auto peers = std::make_shared<ThreadPeers>(team, rank);
-  DeviceMembers members{
+ProcessGroup group_of(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
+                      StandInDevices& devices) {
+  auto peers = std::make_shared<comm::ThreadPeers>(team, rank);
+  comm::DeviceMembers members{
       .name = "world", .world_ranks = std::vector<int>(team->size()), .rank = rank};
   std::iota(members.world_ranks.begin(), members.world_ranks.end(), 0);
   ProcessGroup::State::Parts parts;
-  parts.rank = rank;
-  parts.size = team->size();
-  parts.name = "world";
-  parts.timeout = 10s;
-  parts.activity = {team, &peers->activity(rank)};
-  parts.backend = std::make_unique<DeviceBackend>(
-      std::make_unique<ShmBackend>(peers, "world", 1min), members, engine_of(devices));
+  parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = 10s};
+  parts.in_job =
+      std::make_shared<comm::RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
+  parts.backend = std::make_unique<comm::DeviceBackend>(
+      std::make_unique<comm::ShmBackend>(peers, "world", 1min), members, engine_of(devices));
   return GroupAccess::make(std::move(parts));
 }
 
 }  // namespace
 
-std::shared_ptr<const DeviceEngine> engine_of(StandInDevices& devices) {
-  return std::make_shared<const DeviceEngine>(DeviceEngine{
+std::shared_ptr<const comm::DeviceEngine> engine_of(StandInDevices& devices) {
+  return std::make_shared<const comm::DeviceEngine>(comm::DeviceEngine{
       .why_not = [&devices] { return devices.why_not; },
       .make =
-          [&devices](const DeviceMembers& members, int index, Deadline) {
+          [&devices](const comm::DeviceMembers& members, int index, Deadline) {
             const std::lock_guard lock(devices.mutex);
             ++devices.made;
             devices.indices.insert(index);
@@ -190,7 +189,7 @@ std::shared_ptr<const DeviceEngine> engine_of(StandInDevices& devices) {
 }
 
 void run_on(int size, StandInDevices& devices, const std::function<void(ProcessGroup&)>& body) {
-  const auto team = std::make_shared<ThreadTeam>(size);
+  const auto team = std::make_shared<comm::ThreadTeam>(size);
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {

@@ -41,7 +41,7 @@ struct StandInDevices {
   std::function<void(int rank, const Buffer& data)> on_call = {};
 };
 
-std::shared_ptr<const DeviceEngine> engine_of(StandInDevices& devices);
+std::shared_ptr<const comm::DeviceEngine> engine_of(StandInDevices& devices);
 
 // Calls `body` on each of `size` threads. `body` must not throw an Error.
 void run_on(int size, StandInDevices& devices, const std::function<void(ProcessGroup&)>& body);

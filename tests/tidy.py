@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the rules of the house: the arrows between rooms, sizes, lines, and what is banned.
+"""Holds the rules of the house: arrows between rooms, headers, sizes, lines, and banned constructs.
 
 Complaints are printed as FILE:LINE: REASON and fail the test; notes are only printed. Known
 offenders are listed in tests/tidy/*.txt, which may only become shorter.
@@ -10,7 +10,7 @@ import argparse
 import pathlib
 import sys
 
-from tidy import arrows, bans, report, sizes
+from tidy import arrows, bans, headers, report, sizes
 from tidy.lists import ShrinkingList
 from tidy.tree import Tree
 
@@ -30,13 +30,14 @@ def lists(root, tree):
     return [
         (ShrinkingList(root, "circles.txt"), arrows.arrows_in_circles(tree)),
         (ShrinkingList(root, "private_includes.txt"), arrows.private_includes(tree)),
+        (ShrinkingList(root, "namespaces.txt"), headers.misplaced_names(tree)),
         (ShrinkingList(root, "large_classes.txt", counted=True), sizes.large_classes(tree)),
         (ShrinkingList(root, "long_functions.txt", counted=True), sizes.long_functions(tree)),
     ]
 
 
 def check(root, tree):
-    found = [*arrows.complaints(tree), *bans.complaints(tree)]
+    found = [*arrows.complaints(tree), *bans.complaints(tree), *headers.complaints(tree)]
     for known, offences in lists(root, tree):
         found += known.complaints(offences)
     print("\n".join([*bans.notes(tree), *(found or ["tidy"])]))

@@ -51,10 +51,12 @@ std::vector<Round> start(const std::vector<std::unique_ptr<lockstep::Rendezvous>
     std::vector<pollfd> entries;
     for (const auto& host : hosts) host->watch(entries);
     ::poll(entries.data(), entries.size(), 10);
-    for (const auto& host : hosts)
-      for (const lockstep::Order& order : host->serve(entries))
+    for (const auto& host : hosts) {
+      host->serve(entries);
+      for (const lockstep::Order& order : host->take_orders())
         if (const auto* start = std::get_if<lockstep::StartRanks>(&order))
           rounds.push_back(start->round);
+    }
   }
   return rounds;
 }

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/base/error.h"
 
 namespace lockstep {
 

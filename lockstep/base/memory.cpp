@@ -50,8 +50,8 @@ FileDescriptor make_memfd(std::string_view purpose) {
   if (error != EFBIG || ::getrlimit(RLIMIT_FSIZE, &limit) != 0)
     throw_errno(fmt::format("reserving {} bytes for {}", bytes, purpose), error);
   throw Error(Fault::system,
-              fmt::format("{} needs {} bytes of shared memory, but this process may make no file, "
-                          "nor such memory, of more than {} bytes: raise `ulimit -f`",
+              fmt::format("{} needs {} bytes of shared memory, but this process may not make "
+                          "files or shared memory of more than {} bytes: raise `ulimit -f`",
                           purpose, bytes, limit.rlim_cur));
 }
 

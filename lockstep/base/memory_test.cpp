@@ -12,7 +12,7 @@
 #include "tests/fault_of.h"
 #include "tests/file_size_limit.h"
 
-namespace lockstep::memory_test {
+namespace lockstep::base::memory_test {
 namespace {
 
 FileDescriptor copy_of(const SharedMapping& mapping) {
@@ -73,4 +73,4 @@ TEST(SharedMapping, ADescriptorThatIsNotSealedIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::memory_test
+}  // namespace lockstep::base::memory_test

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep::processes_test {
+namespace lockstep::base::processes_test {
 namespace {
 
 std::string file_of(pid_t pid, const char* name) {
@@ -133,4 +133,4 @@ TEST(Command, HasASpaceBetweenArguments) {
 }
 
 }  // namespace
-}  // namespace lockstep::processes_test
+}  // namespace lockstep::base::processes_test

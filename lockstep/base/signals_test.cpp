@@ -13,7 +13,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "tests/ranks.h"
 
-namespace lockstep::signals_test {
+namespace lockstep::base::signals_test {
 namespace {
 
 bool is_pending() {
@@ -72,4 +72,4 @@ TEST_F(IgnoredFileSizeSignal, IsLeftToAThreadThatHasBlockedIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::signals_test
+}  // namespace lockstep::base::signals_test

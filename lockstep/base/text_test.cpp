@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace lockstep::text_test {
+namespace lockstep::base::text_test {
 namespace {
 
 constexpr const char* unknown = "\xEF\xBF\xBD";  // U+FFFD
@@ -58,4 +58,4 @@ TEST(Ranges, NeighboursAreWrittenAsOne) {
 }
 
 }  // namespace
-}  // namespace lockstep::text_test
+}  // namespace lockstep::base::text_test

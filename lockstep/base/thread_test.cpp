@@ -19,7 +19,7 @@
 
 #include "tests/small_stacks.h"
 
-namespace lockstep::thread_test {
+namespace lockstep::base::thread_test {
 namespace {
 
 bool kernel_has_slices() {
@@ -101,4 +101,4 @@ TEST(Thread, KnowsWhetherItIsTheOneThatRuns) {
 }
 
 }  // namespace
-}  // namespace lockstep::thread_test
+}  // namespace lockstep::base::thread_test

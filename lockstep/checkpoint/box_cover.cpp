@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
@@ -91,7 +91,7 @@ std::string text_of_gap(const Numbers& shape, const std::vector<RankBox>& chosen
 
 BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held) {
   const std::size_t dim = most_cut(shape.size(), held);
-  // What lies within a box comes after it.
+  // A box within another one comes after it.
   std::ranges::stable_sort(held, {}, [&](const RankBox& each) {
     return std::pair(each.placed.box.offsets[dim], -elements_of(each.placed.box));
   });
@@ -119,4 +119,4 @@ BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

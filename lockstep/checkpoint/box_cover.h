@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/placed_box.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 struct RankBox {
   int rank = 0;
@@ -29,4 +29,4 @@ struct BoxCover {
 // one dimension.
 BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held);
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

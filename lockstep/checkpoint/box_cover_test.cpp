@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::box_cover_test {
+namespace lockstep::checkpoint::box_cover_test {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
@@ -86,4 +86,4 @@ TEST(ACoverOfBoxes, IsFoundQuicklyForManyRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::box_cover_test
+}  // namespace lockstep::checkpoint::box_cover_test

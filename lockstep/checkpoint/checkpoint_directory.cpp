@@ -20,7 +20,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/output_file.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -90,7 +90,7 @@ const char* in_the_way(const fs::path& path) {
 
 std::string left_alone(const char* other) {
   return std::string("it is ") + other +
-         ", as copying with links followed leaves one, and is left alone";
+         ", perhaps from a copy that followed links, and is left alone";
 }
 
 }  // namespace
@@ -208,8 +208,8 @@ void StagedCheckpoint::commit(std::string_view manifest, LatestLink& latest) {
 void StagedCheckpoint::require_new() const {
   const std::vector<StepDirectory> found = find_checkpoints(root_);
   require(found.empty() || found.front().step < step_, [&] {
-    return target_.string() + " cannot be saved, as " + found.front().path.string() +
-           " is there already: resume from that, or save to another folder";
+    return target_.string() + " cannot be saved, because " + found.front().path.string() +
+           " exists already: resume from it, or save to another folder";
   });
 }
 
@@ -218,7 +218,7 @@ void StagedCheckpoint::withdraw(LatestLink& latest, const fs::path& latest_befor
   try {
     if (::rename(target_.c_str(), path_.c_str()) != 0) {
       path_.clear();
-      throw_errno(target_.string() + " keeps its name, though saving it failed");
+      throw_errno(target_.string() + " was not saved, but keeps its name");
     }
     latest.set(latest_before);
   } catch (const std::exception& error) {
@@ -236,8 +236,7 @@ void set_damaged_aside(const fs::path& checkpoint) {
   name.replace(name.rfind(aside), aside.size(), damaged);
   if (::rename(checkpoint.c_str(), name.c_str()) != 0 && errno != ENOENT)
     throw_errno(checkpoint.string());
-  log(LogLevel::warning,
-      checkpoint.string() + " is damaged: it is called " + name + " from now on");
+  log(LogLevel::warning, checkpoint.string() + " is damaged and was renamed to " + name);
 }
 
 void remove_old(const fs::path& root, int keep_last, std::int64_t keep_every) {
@@ -254,4 +253,4 @@ void remove_old(const fs::path& root, int keep_last, std::int64_t keep_every) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view latest_name = "latest";
@@ -109,4 +109,4 @@ void set_damaged_aside(const std::filesystem::path& checkpoint);
 // removed one is never found. Failures are logged.
 void remove_old(const std::filesystem::path& root, int keep_last, std::int64_t keep_every);
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -9,7 +9,7 @@
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/comm/values.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 constexpr char succeeded = '+';    // Precedes an action's result.
@@ -82,4 +82,4 @@ std::string CheckpointRanks::rank_0(std::string_view what,
   return outcome.substr(1);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

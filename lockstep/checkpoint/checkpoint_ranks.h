@@ -16,7 +16,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 class CheckpointRanks {
  public:
@@ -50,4 +50,4 @@ class CheckpointRanks {
   std::chrono::milliseconds timeout_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -22,9 +22,11 @@
 namespace lockstep {
 namespace {
 
+using checkpoint::StoredTensor;
+
 namespace fs = std::filesystem;
 
-constexpr std::size_t block_size = 256 << 10;  // Of a manifest that is read.
+constexpr std::size_t block_size = 256 << 10;  // Bytes of a manifest per read().
 
 // A regular file of this very folder: no link leads anywhere else.
 FileDescriptor open_in(const FileDescriptor& directory, const fs::path& path) {
@@ -51,8 +53,8 @@ std::string read_all(const FileDescriptor& fd, const fs::path& path, std::uint64
     if (got == 0) return text;
     text.append(block, 0, static_cast<std::size_t>(got));
     if (text.size() > limit)
-      throw Error(Fault::corrupt, path.string() + ": it is larger than " + std::to_string(limit) +
-                                      " bytes, as none is");
+      throw Error(Fault::corrupt, path.string() + ": it is larger than the limit of " +
+                                      std::to_string(limit) + " bytes");
   }
 }
 
@@ -85,7 +87,7 @@ std::span<std::byte> bytes_of(at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-// Of the local tensor, where all of it is wanted; else one dimension.
+// Shape of the local tensor if all of it is wanted; otherwise one dimension.
 std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRange& range) {
   const std::int64_t count = range.end - range.begin;
   if (range.boxes.empty())
@@ -100,12 +102,14 @@ void require_fit(const StoredTensor& source, const ElementRange& range) {
   require(wrong.empty(), [&] { return "tensor " + shown(entry.name) + ": " + wrong; });
   const std::int64_t local = range.boxes.empty() ? source.elements() : elements_of(range.boxes);
   require(0 <= range.begin && range.begin <= range.end && range.end <= local,
-          [&] { return "tensor " + shown(entry.name) + " has no such elements"; });
+          [&] { return "tensor " + shown(entry.name) + " does not have the requested elements"; });
   const at::Tensor& into = range.into;
   require(!into.defined() || (into.is_cpu() && into.is_contiguous() &&
                               into.scalar_type() == scalar_type_of(entry.type) &&
                               into.numel() == range.end - range.begin),
-          [&] { return "tensor " + shown(entry.name) + " cannot be read to where it is wanted"; });
+          [&] {
+            return "tensor " + shown(entry.name) + ": `into` does not fit the requested elements";
+          });
 }
 
 at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
@@ -128,14 +132,14 @@ struct CheckpointReader::State {
   explicit State(const fs::path& path)
       : directory(path), fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     if (!fd) throw_errno(path.string());
-    const fs::path manifest_path = path / manifest_name;
+    const fs::path manifest_path = path / checkpoint::manifest_name;
     manifest = parse_manifest(manifest_path.string(),
                               read_all(open_in(fd, manifest_path), manifest_path, manifest_limit));
-    const auto named = step_in(path.filename().string());
+    const auto named = checkpoint::step_in(path.filename().string());
     if (named && *named != manifest.step)
-      throw Error(Fault::corrupt, manifest_path.string() + ": it is of step " +
+      throw Error(Fault::corrupt, manifest_path.string() + ": it has step " +
                                       std::to_string(manifest.step) +
-                                      ", and in the folder of another one");
+                                      ", but its folder is named for another step");
     for (const auto& [part, values] : manifest.values) contents[part].values = values;
     for (const ManifestFile& file : manifest.files) add(file);
   }

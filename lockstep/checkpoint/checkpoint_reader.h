@@ -53,8 +53,8 @@ class LOCKSTEP_API CheckpointReader {
   // On the CPU. Errors: misuse for a tensor that is not there.
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
-  // What is requested of a part, with all its values. Without `into`, a local tensor that is
-  // requested whole has its shape (local_shape()), and a part of one has one dimension. Errors:
+  // Reads the requested elements of a part, and all its values. Without `into`, a local tensor that
+  // is requested whole has its shape (local_shape()), and a part of one has one dimension. Errors:
   // misuse for boxes or elements that are not there, or do not fit where they should go.
   StateDict read(const std::string& part, const StateRequest& request) const;
 

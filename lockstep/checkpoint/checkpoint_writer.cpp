@@ -22,12 +22,12 @@
 #include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 using Share = PlannedTensor::Share;
 
-// What is summed, and then written while it lies in the cache.
+// Bytes that are summed, and then written while they lie in the cache.
 constexpr std::size_t chunk_size = 256 << 10;
 
 constexpr std::size_t alignment = 64;
@@ -62,7 +62,7 @@ std::byte* SnapshotMemory::reserve(std::size_t size) {
   release();
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
-    throw_errno("a copy of the state, of " + std::to_string(size) + " bytes, to be saved");
+    throw_errno("memory for a copy of the state, " + std::to_string(size) + " bytes");
   ::madvise(data, size, MADV_HUGEPAGE);  // Optional: small pages work too.
   data_ = static_cast<std::byte*>(data);
   size_ = size;
@@ -209,4 +209,4 @@ void CheckpointWriter::take_remaining_shares() {
       assemble(next_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -20,7 +20,7 @@
 #include "lockstep/checkpoint/save_plan.h"
 #include "lockstep/comm/work.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 // Memory for a copy of the state to be saved. It is kept from one checkpoint to the next, because
 // allocating a page costs more than copying one.
@@ -73,4 +73,4 @@ class CheckpointWriter {
   std::size_t next_ = 0;  // The first tensor of the plan whose shares were not taken yet.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -27,6 +27,13 @@
 namespace lockstep {
 namespace {
 
+using checkpoint::CheckpointRanks;
+using checkpoint::CheckpointWriter;
+using checkpoint::NamedStateDicts;
+using checkpoint::SavePlan;
+using checkpoint::StagedCheckpoint;
+using checkpoint::StepDirectory;
+
 namespace fs = std::filesystem;
 
 NamedStateDicts dicts_of(const NamedStates& states) {
@@ -64,10 +71,11 @@ enum class UnknownParts { ignore, refuse };
 // Which checkpoint `directory` means: itself, or the newest in it.
 std::string checkpoint_in(const fs::path& directory) {
   std::error_code error;
-  const bool is_one = fs::exists(directory / manifest_name, error) ||
-                      step_in(directory.filename().string()) || !fs::is_directory(directory, error);
+  const bool is_one = fs::exists(directory / checkpoint::manifest_name, error) ||
+                      checkpoint::step_in(directory.filename().string()) ||
+                      !fs::is_directory(directory, error);
   if (is_one) return directory.string();
-  const std::vector<StepDirectory> found = find_checkpoints(directory);
+  const std::vector<StepDirectory> found = checkpoint::find_checkpoints(directory);
   require(!found.empty(), [&] { return directory.string() + " holds no checkpoint"; });
   return found.front().path.string();
 }
@@ -135,8 +143,9 @@ std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedState
       loaded.push_back(reader.read(states[i].first, requests[i]));
     return loaded;
   } catch (const Error& error) {
-    throw Error(error.fault(),
-                bare_text(error) + "; it was whole before, and the state is half loaded now");
+    throw Error(
+        error.fault(),
+        bare_text(error) + "; it was intact when verified, and the state is half loaded now");
   }
 }
 
@@ -255,7 +264,7 @@ class Checkpointer::Implementation {
     const std::string names = ranks_.rank_0("checkpoints", [&] {
       open_folder_to_resume();
       std::string text;
-      for (const StepDirectory& each : find_checkpoints(root_))
+      for (const StepDirectory& each : checkpoint::find_checkpoints(root_))
         text += each.path.filename().string() + '\n';
       return text;
     });
@@ -273,7 +282,7 @@ class Checkpointer::Implementation {
     require(step >= 0, "Checkpointer: the step is negative");
     const auto descriptions = ranks_.all("description of a state", [&] {
       states_ = dicts_of(states);
-      std::string description = describe(states_);
+      std::string description = checkpoint::describe(states_);
       if (ranks_.rank() == 0) stage(step);
       return std::to_string(step) + '\n' + description;
     });
@@ -289,13 +298,13 @@ class Checkpointer::Implementation {
                                          std::to_string(step));
       descriptions[rank].erase(0, end + 1);
     }
-    return make_plan(descriptions);
+    return checkpoint::make_plan(descriptions);
   }
 
   // Refuses a second job here, before it trains for nothing. A read-only folder can still be
   // resumed from.
   void open_folder_to_resume() {
-    if (const auto reason = why_not_writable(root_))
+    if (const auto reason = checkpoint::why_not_writable(root_))
       return log(LogLevel::warning,
                  "no checkpoint can be saved in " + root_.string() + ": " + *reason);
     open_folder();
@@ -304,14 +313,14 @@ class Checkpointer::Implementation {
   void open_folder() {
     if (folder_ && folder_->lock.is_in_place()) return;
     folder_.reset();
-    WriteLock lock(root_);
-    remove_unfinished(root_);
-    folder_.emplace(Folder{std::move(lock), LatestLink(root_)});
+    checkpoint::WriteLock lock(root_);
+    checkpoint::remove_unfinished(root_);
+    folder_.emplace(Folder{std::move(lock), checkpoint::LatestLink(root_)});
   }
 
   void stage(std::int64_t step) {
     open_folder();
-    for (const fs::path& each : std::exchange(skipped_, {})) set_damaged_aside(each);
+    for (const fs::path& each : std::exchange(skipped_, {})) checkpoint::set_damaged_aside(each);
     staged_ = std::make_unique<StagedCheckpoint>(root_, step);
   }
 
@@ -330,7 +339,8 @@ class Checkpointer::Implementation {
         }
       });
     } catch (const Error& error) {
-      log(LogLevel::warning, std::string("no thread to save a checkpoint with: ") + error.what());
+      log(LogLevel::warning,
+          std::string("a checkpoint is saved without a background thread: ") + error.what());
       write(step, *shared);
     }
   }
@@ -348,7 +358,7 @@ class Checkpointer::Implementation {
                                       .files = decode_files(written),
                                       .values = writer.plan().values}),
                      folder_->latest);
-      remove_old(root_, options_.keep_last, options_.keep_every);
+      checkpoint::remove_old(root_, options_.keep_last, options_.keep_every);
       return std::string();
     });
   }
@@ -362,13 +372,13 @@ class Checkpointer::Implementation {
 
   // Exists on rank 0 only.
   struct Folder {
-    WriteLock lock;
-    LatestLink latest;
+    checkpoint::WriteLock lock;
+    checkpoint::LatestLink latest;
   };
   std::optional<Folder> folder_;  // Set while we hold the lock.
   std::unique_ptr<StagedCheckpoint> staged_;
 
-  SnapshotMemory memory_;
+  checkpoint::SnapshotMemory memory_;
   const std::shared_ptr<const std::function<void()>> last_act_ =
       std::make_shared<const std::function<void()>>([this] {
         if (background_.joinable()) background_.join();
@@ -408,13 +418,14 @@ std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state
 }
 
 std::optional<fs::path> latest_checkpoint(const fs::path& directory) {
-  const std::vector<StepDirectory> found = find_checkpoints(directory);
+  const std::vector<StepDirectory> found = checkpoint::find_checkpoints(directory);
   return found.empty() ? std::nullopt : std::optional(found.front().path);
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& directory) {
   std::vector<fs::path> paths;
-  for (const StepDirectory& each : find_checkpoints(directory)) paths.push_back(each.path);
+  for (const StepDirectory& each : checkpoint::find_checkpoints(directory))
+    paths.push_back(each.path);
   return paths;
 }
 

@@ -25,7 +25,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::checkpointer_boxes_test {
+namespace lockstep::checkpoint::checkpointer_boxes_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -354,7 +354,7 @@ TEST_F(CheckpointsOfBoxes, ThatTheDataDoesNotFillAreRefused) {
                 },
                 &text),
             Fault::misuse);
-  EXPECT_NE(text.find("row by row, and strides"), std::string::npos) << text;
+  EXPECT_NE(text.find("boxes and strides"), std::string::npos) << text;
 }
 
 TEST_F(CheckpointsOfBoxes, ThatAreNotThereAreRefusedBeforeAnythingIsRead) {
@@ -375,10 +375,10 @@ TEST_F(CheckpointsOfBoxes, ThatAreNotThereAreRefusedBeforeAnythingIsRead) {
   const Boxes boxes{.list = {{{0, 1}, {4, 2}}}}, outside{.list = {{{0, 5}, {4, 2}}}};
   EXPECT_NE(error_of_request(all_of(outside)).find("\"weight\": a box of offsets [0, 5]"),
             std::string::npos);
-  EXPECT_NE(
-      error_of_request({.begin = 0, .end = 9, .into = {}, .boxes = boxes}).find("no such elements"),
-      std::string::npos);
-  EXPECT_NE(error_of_request(all_of(boxes, at::zeros({4, 3}))).find("cannot be read to where"),
+  EXPECT_NE(error_of_request({.begin = 0, .end = 9, .into = {}, .boxes = boxes})
+                .find("does not have the requested elements"),
+            std::string::npos);
+  EXPECT_NE(error_of_request(all_of(boxes, at::zeros({4, 3}))).find("`into` does not fit"),
             std::string::npos);
 }
 
@@ -417,4 +417,4 @@ TEST_F(CheckpointsOfBoxes, AreReadWithFewSystemCalls) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpointer_boxes_test
+}  // namespace lockstep::checkpoint::checkpointer_boxes_test

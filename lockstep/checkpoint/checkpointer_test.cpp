@@ -29,10 +29,10 @@
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/tensor/torch_state.h"
+#include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep::checkpointer_test {
+namespace lockstep::checkpoint::checkpointer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -324,7 +324,7 @@ TEST_F(Checkpoints, AreNamedByRanksThatDisagree) {
   };
   EXPECT_TRUE(contains(
       error_with([](StateDict& s, int rank) { s.values["lr"] = 0.1 + rank; }, Fault::mismatch),
-      "model: value \"lr\" is another one on rank 1"));
+      "model: value \"lr\" differs between rank 1 and an earlier rank"));
   EXPECT_TRUE(contains(error_with(
                            [](StateDict& s, int rank) {
                              if (rank == 1) s.tensors["weight"] = whole(at::zeros({3, 5}));
@@ -485,7 +485,7 @@ TEST_F(Checkpoints, OfAStepThatIsThereAreRefused) {
                              checkpoints.save(1, {{"model", &other}});
                            },
                            Fault::misuse),
-                       "is there already"));
+                       "exists already"));
   checkpoints.resume({{"model", &loaded}});
   expect_same(loaded.state(), saved.state());
   EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000001"}));
@@ -647,7 +647,7 @@ TEST_F(Checkpoints, OfOneFolderAreOneLineOfTraining) {
                        "step-0000000020 is there already: resume from that"));
   fs::rename(step("010"), step("030"));
   EXPECT_TRUE(contains(error_of([&] { CheckpointReader reader(step("030")); }, Fault::corrupt),
-                       "of step 10, and in the folder of another one"));
+                       "step 10, but its folder is named for another step"));
   catch_log();
   EXPECT_EQ(again.resume({{"model", &loaded}})->step, 20);
   again.save(30, {{"model", &saved}});
@@ -756,4 +756,4 @@ TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpointer_test
+}  // namespace lockstep::checkpoint::checkpointer_test

@@ -33,7 +33,7 @@ constexpr std::size_t crc_digits = 8;
 constexpr std::size_t end_size = before_crc.size() + crc_digits + after_crc.size();
 
 std::uint32_t crc_of(std::string_view text) {
-  return crc32c(std::as_bytes(std::span<const char>(text)));
+  return checkpoint::crc32c(std::as_bytes(std::span<const char>(text)));
 }
 
 std::string hex(std::uint32_t value) {
@@ -80,7 +80,7 @@ std::optional<std::string> complaint(
     return "the file " + shown(file.name) + " is of the part " + shown(file.part) +
            ", which has no values";
   if (!is_file_name(file.name, file.part))
-    return shown(file.name) + " is no name for a file of the part " + shown(file.part);
+    return shown(file.name) + " is not a valid file name for the part " + shown(file.part);
   for (const auto& [tensor, crc] : file.tensors)
     if (!seen.emplace(file.part, tensor).second)
       return "the tensor " + shown(tensor) + " is in two files of the part " + shown(file.part);
@@ -93,7 +93,7 @@ std::optional<std::string> complaint(const Manifest& manifest) {
   if (manifest.world_size < 1)
     return "the world_size " + std::to_string(manifest.world_size) + " is not positive";
   for (const auto& [part, values] : manifest.values)
-    if (!is_part_name(part)) return shown(part) + " is no name for a part";
+    if (!is_part_name(part)) return shown(part) + " is not a valid name for a part";
   std::set<std::string_view> names;
   std::set<std::pair<std::string_view, std::string_view>> tensors;
   for (const ManifestFile& file : manifest.files) {
@@ -106,7 +106,7 @@ std::optional<std::string> complaint(const Manifest& manifest) {
 // --- Writing ------------------------------------------------------------------------------------
 
 // Each returns JSON. Errors: misuse.
-std::string encoded(const std::string& text) { return json_text("manifest", text); }
+std::string encoded(const std::string& text) { return checkpoint::json_text("manifest", text); }
 std::string encoded(bool value) { return value ? "true" : "false"; }
 std::string encoded(std::int64_t value) { return std::to_string(value); }
 
@@ -159,9 +159,9 @@ std::string encoded(const std::pair<const std::string, StateValues>& part) {
 // --- Reading ------------------------------------------------------------------------------------
 
 // Accepts only the one form that a manifest may have, and refuses the first deviation.
-class ManifestReader final : public StrictJson {
+class ManifestReader final : public checkpoint::StrictJson {
  public:
-  explicit ManifestReader(std::string_view file) : StrictJson(file) {}
+  explicit ManifestReader(std::string_view file) : checkpoint::StrictJson(file) {}
 
   Manifest take() { return std::move(manifest_); }
 
@@ -179,7 +179,7 @@ class ManifestReader final : public StrictJson {
       manifest_.values.emplace(part_, StateValues());
       return go(Place::part);
     }
-    if (place_ != Place::files) fail("an object is out of place");
+    if (place_ != Place::files) fail("unexpected object");
     file_ = {};
     file_fields_.clear();
     return go(Place::file);
@@ -209,14 +209,14 @@ class ManifestReader final : public StrictJson {
     } else if (place_ == Place::file && key_ == "header_crc32c") {
       file_.header_crc32c = crc(text);
     } else {
-      fail("a string is out of place");
+      fail("unexpected string");
     }
     return true;
   }
 
   bool start_array(std::size_t) override {
     if (place_ == Place::top && key_ == "files") return go(Place::files);
-    if (place_ != Place::part) fail("an array is out of place");
+    if (place_ != Place::part) fail("unexpected array");
     list_.clear();
     return go(Place::list);
   }
@@ -236,7 +236,7 @@ class ManifestReader final : public StrictJson {
     if (place_ == Place::part) return go(Place::values);
     if (place_ == Place::tensors) return go(Place::file);
     if (place_ == Place::special) {
-      if (!special_) fail("an object is out of place");
+      if (!special_) fail("unexpected object");
       place_ = around_special_;
       return put_double(*special_);
     }
@@ -274,7 +274,7 @@ class ManifestReader final : public StrictJson {
   }
 
   bool boolean(bool value) override {
-    if (place_ != Place::part) fail("a truth value is out of place");
+    if (place_ != Place::part) fail("unexpected truth value");
     return put(value);
   }
 
@@ -346,7 +346,7 @@ class ManifestReader final : public StrictJson {
       fail("it is " + std::to_string(version) + ", and this program knows only " +
                std::to_string(format_version),
            Fault::unsupported);
-    if (version != format_version) fail("there is none of " + std::to_string(version));
+    if (version != format_version) fail("there is no version " + std::to_string(version));
   }
 
   std::uint32_t crc(std::string_view text) const {
@@ -394,17 +394,17 @@ void check_crc(std::string_view file, std::string_view text) {
     throw Error(Fault::corrupt, std::string(file) + ": " + what);
   };
   if (text.size() > manifest_limit)
-    fail("its " + std::to_string(text.size()) + " bytes are beyond the limit of " +
+    fail("its " + std::to_string(text.size()) + " bytes exceed the limit of " +
          std::to_string(manifest_limit));
   const auto end = text.substr(text.size() - std::min(text.size(), end_size));
   const auto written =
       end.starts_with(before_crc) && end.ends_with(after_crc) && end.size() == end_size
           ? from_hex(end.substr(before_crc.size(), crc_digits))
           : std::nullopt;
-  if (!written) fail("it does not end in its CRC-32C, as one that is whole does");
+  if (!written) fail("it does not end in its CRC-32C: it is incomplete or damaged");
   const std::uint32_t found = crc_of(text.substr(0, text.size() - end_size));
   if (found != *written)
-    fail("it was changed: its CRC-32C is " + hex(found) + ", and was " + hex(*written));
+    fail("it was changed: expected a CRC-32C of " + hex(*written) + ", found " + hex(found));
   if (text.front() != '{') fail("it is not JSON in UTF-8");
 }
 
@@ -431,7 +431,7 @@ std::string format_manifest(const Manifest& manifest) {
   const std::uint32_t crc = crc_of(text);
   text += std::string(before_crc) + hex(crc) + std::string(after_crc);
   require(text.size() <= manifest_limit, [&] {
-    return "manifest: it would take " + std::to_string(text.size()) + " bytes, and may have " +
+    return "manifest: " + std::to_string(text.size()) + " bytes exceed the limit of " +
            std::to_string(manifest_limit);
   });
   return text;

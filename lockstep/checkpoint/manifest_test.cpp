@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/crc32c.h"
 
-namespace lockstep::manifest_test {
+namespace lockstep::checkpoint::manifest_test {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -203,7 +203,7 @@ TEST(Manifest, IsRefusedAtEveryTruncation) {
 }
 
 TEST(Manifest, IsRefusedBeyondItsLimit) {
-  refuses(std::string(manifest_limit + 1, ' '), "beyond the limit");
+  refuses(std::string(manifest_limit + 1, ' '), "exceed the limit");
   Manifest large;
   large.values["part"]["text"] = std::string(manifest_limit, ' ');
   EXPECT_THROW(format_manifest(large), Error);
@@ -243,7 +243,7 @@ TEST(Manifest, MustHaveAllKeysAndNoOther) {
   refuses(changed(R"("bytes": 123)", R"("bytes": 123, "mode": 1)"),
           R"("mode": the key is unknown)");
   refuses(changed("0.001", R"({"float": "inf"})"), "the key is unknown");
-  refuses(changed("0.001", "{}"), "out of place");
+  refuses(changed("0.001", "{}"), "unexpected");
 }
 
 TEST(Manifest, MustHaveValuesOfTheRightType) {
@@ -285,15 +285,15 @@ TEST(Manifest, MustBeJsonInUtf8) {
 }
 
 TEST(Manifest, RefusesDeepNestingAtOnce) {
-  refuses(changed("0.001", std::string(10'000'000, '[')), "out of place");
+  refuses(changed("0.001", std::string(10'000'000, '[')), "unexpected");
   std::string objects;
   for (int i = 0; i < 1'000'000; ++i) objects += R"({"double":)";
-  refuses(changed("0.001", objects), "out of place");
+  refuses(changed("0.001", objects), "unexpected");
 }
 
 TEST(Manifest, OfALaterVersionIsNotSupported) {
   refuses(changed(R"("version": 1)", R"("version": 2, "more": [])"), "it is 2", Fault::unsupported);
-  refuses(changed(R"("version": 1)", R"("version": 0)"), "none of 0");
+  refuses(changed(R"("version": 1)", R"("version": 0)"), "no version 0");
   refuses(changed("lockstep checkpoint", "another"), "expected \"lockstep checkpoint\"");
 }
 
@@ -305,11 +305,11 @@ TEST(Manifest, NamesOnlyFilesBesideIt) {
         "model-00001-of-00002.safetensors\\u0000", "model-00001-of-00002.SAFETENSORS",
         "model-00001-of-00002", "model.safetensors", "other-00001-of-00002.safetensors",
         "model-0000\xd9\xa1-of-00002.safetensors", "manifest.json"})
-    refuses(changed("model-00001-of-00002.safetensors", name), "is no name for a file");
+    refuses(changed("model-00001-of-00002.safetensors", name), "is not a valid file name");
   refuses(changed(R"("part": "model")", R"("part": "mode")"), "which has no values");
   refuses(changed(R"("model": {})", R"("mode": {})"), "which has no values");
   for (const std::string part : {"", "..", "a/b", "-a", "a b", "\xc3\xa9"})
-    refuses(changed(R"("optimizer")", "\"" + part + "\""), "is no name for a part");
+    refuses(changed(R"("optimizer")", "\"" + part + "\""), "is not a valid name for a part");
 }
 
 TEST(Manifest, IsNotWrittenUnlessItCanBeRead) {
@@ -345,4 +345,4 @@ TEST(PartName, HasLettersDigitsUnderscoresAndHyphens) {
 }
 
 }  // namespace
-}  // namespace lockstep::manifest_test
+}  // namespace lockstep::checkpoint::manifest_test

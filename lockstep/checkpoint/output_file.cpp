@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/signals.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
@@ -50,7 +50,7 @@ std::filesystem::path regular_file(const std::filesystem::path& target) {
   if (error == std::errc::too_many_symbolic_link_levels)
     throw_errno(target.string(), error.value());
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-    throw Error(Fault::system, target.string() + ": it is there already and is not a regular file");
+    throw Error(Fault::system, target.string() + ": it exists and is not a regular file");
   if (!std::filesystem::is_symlink(target, error)) return target;
   // The target of a link need not exist yet.
   const std::filesystem::path linked = std::filesystem::read_symlink(target, error);
@@ -153,4 +153,4 @@ void AtomicFile::remove_aside() {
   aside_.clear();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

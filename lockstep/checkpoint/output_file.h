@@ -15,7 +15,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 class OutputFile {
  public:
@@ -74,4 +74,4 @@ class AtomicFile {
 // Forces a directory to the disk. Otherwise a new name in it would not survive a power failure.
 void sync_directory(const std::filesystem::path& directory);
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

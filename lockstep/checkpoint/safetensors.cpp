@@ -29,8 +29,9 @@ std::regex compiled(const std::string& pattern) {
   try {
     return std::regex(pattern);
   } catch (const std::regex_error& error) {
-    throw Error(Fault::misuse, "NameTable: " + shown(pattern) +
-                                   " is no regular expression: " + std::string(error.what()));
+    throw Error(Fault::misuse,
+                "NameTable: " + shown(pattern) +
+                    " is not a valid regular expression: " + std::string(error.what()));
   }
 }
 
@@ -68,8 +69,8 @@ Sources sources_in(const std::filesystem::path& file, const SafetensorsHeader& h
     if (!target) continue;
     const auto [other, added] = sources.try_emplace(target->name, &entry, target->transposed);
     require(added, [&, &first = other->second] {
-      return file.string() + ": " + shown(first.entry->name) + " and " + shown(entry.name) +
-             " are both " + shown(target->name) + " by the table of names";
+      return file.string() + ": the table of names maps both " + shown(first.entry->name) +
+             " and " + shown(entry.name) + " to " + shown(target->name);
     });
   }
   return sources;
@@ -91,8 +92,8 @@ std::string complaint(const std::string& name, const NamedSource& source,
   const at::ScalarType type = scalar_type_of(source.entry->type);
   std::vector<std::int64_t> shape = source.entry->shape;
   if (source.transposed && shape.size() != 2)
-    return both_names(name, source) + " is no matrix, " + describe(type, shape) +
-           ", and cannot be transposed";
+    return both_names(name, source) + " cannot be transposed: it is " + describe(type, shape) +
+           ", not a matrix";
   if (source.transposed) std::swap(shape[0], shape[1]);
   if (type == target.scalar_type() && target.sizes() == shape) return "";
   return both_names(name, source) + " is " + describe(type, shape) + " in the file" +
@@ -141,8 +142,8 @@ std::string surplus_prefix(const Sources& sources,
 // module as its member `module`.
 std::string cure_for_prefix(const std::string& prefix) {
   if (prefix.empty()) return {};
-  return "; in the file each name of the module has " + shown(prefix) +
-         " before it: load_weights(module, file, lockstep::without_prefix(" + shown(prefix) + "))";
+  return "; the names in the file begin with " + shown(prefix) +
+         ": use load_weights(module, file, lockstep::without_prefix(" + shown(prefix) + "))";
 }
 
 bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {

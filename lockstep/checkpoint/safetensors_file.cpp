@@ -52,7 +52,7 @@ std::optional<SafetensorsType> find_type(at::ScalarType type) {
 
 std::string cure_for(const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kComplexDouble) return {};
-  return "; it has one for complex64, and for torch::view_as_real() of this one";
+  return "; it can store complex64, and torch::view_as_real() of this one";
 }
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
@@ -123,7 +123,7 @@ SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor) {
   const auto type = find_type(tensor.scalar_type());
   if (!type || tensor.layout() != at::kStrided)
     throw Error(Fault::unsupported, "safetensors: tensor " + shown(name) + " is " +
-                                        tensor.toString() + ", which the format has no place for" +
+                                        tensor.toString() + ", which the format cannot store" +
                                         cure_for(tensor));
   SafetensorsEntry entry;
   entry.name = name;
@@ -157,7 +157,7 @@ std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t
   while (!out.empty()) {
     const auto chunk = out.first(std::min(out.size(), read_size));
     read_at(offset, chunk);
-    crc = crc32c(chunk, crc);
+    crc = checkpoint::crc32c(chunk, crc);
     if (entry.type == SafetensorsType::BOOL) require_truth_values(name_, entry, chunk);
     offset += chunk.size();
     out = out.subspan(chunk.size());
@@ -180,8 +180,9 @@ void SafetensorsFile::read_header(const std::optional<Expected>& expected) {
   std::string json(length, '\0');
   const auto json_bytes = std::as_writable_bytes(std::span(json));
   read_at(length_size, json_bytes);
-  if (expected && crc32c(json_bytes, crc32c(length_bytes)) != expected->header_crc32c)
-    throw Error(Fault::corrupt, name_ + ": the header is damaged: its CRC-32C is another one");
+  if (expected &&
+      checkpoint::crc32c(json_bytes, checkpoint::crc32c(length_bytes)) != expected->header_crc32c)
+    throw Error(Fault::corrupt, name_ + ": the header is damaged: its CRC-32C differs");
   data_offset_ = length_size + length;
   header_ = parse_safetensors_header(name_, json, size_ - data_offset_);
 }
@@ -190,9 +191,10 @@ void SafetensorsFile::read_at(std::uint64_t offset, std::span<std::byte> out) co
   while (!out.empty()) {
     const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (got == 0)
-      throw Error(Fault::corrupt, name_ + ": byte " + std::to_string(offset) + ": expected " +
-                                      std::to_string(out.size()) +
-                                      " more bytes, found the end: it became shorter meanwhile");
+      throw Error(Fault::corrupt,
+                  name_ + ": byte " + std::to_string(offset) + ": expected " +
+                      std::to_string(out.size()) +
+                      " more bytes, found the end: it became shorter while it was read");
     if (got < 0 && errno != EINTR) throw_errno(name_);
     if (got < 0) continue;
     out = out.subspan(static_cast<std::size_t>(got));
@@ -211,7 +213,7 @@ struct SafetensorsWriter::State {
   const SafetensorsHeader header;
   std::vector<std::string> order;
   std::size_t written = 0;  // Number of tensors.
-  AtomicFile file;
+  checkpoint::AtomicFile file;
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,
@@ -228,17 +230,18 @@ const std::vector<std::string>& SafetensorsWriter::order() const { return state_
 
 void SafetensorsWriter::write(const at::Tensor& tensor) {
   const auto& entries = state_->header.entries;
-  require(state_->written < entries.size(), "safetensors: all tensors are written");
+  require(state_->written < entries.size(), "safetensors: all tensors are written already");
   const SafetensorsEntry& entry = entries[state_->written];
-  require(tensor.scalar_type() == scalar_type_of(entry.type) && tensor.sizes() == entry.shape,
-          [&] { return "safetensors: tensor " + shown(entry.name) + " is not as announced"; });
+  require(tensor.scalar_type() == scalar_type_of(entry.type) && tensor.sizes() == entry.shape, [&] {
+    return "safetensors: tensor " + shown(entry.name) + " differs from its announced type or shape";
+  });
   const at::Tensor values = plain_values(tensor);
   state_->file.write({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   ++state_->written;
 }
 
 void SafetensorsWriter::commit() {
-  require(state_->written == state_->order.size(), "safetensors: tensors are missing");
+  require(state_->written == state_->order.size(), "safetensors: some tensors were not written");
   state_->file.commit();
 }
 

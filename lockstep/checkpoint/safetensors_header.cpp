@@ -80,15 +80,15 @@ std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
 // Accepts only the one form that a header may have, and refuses the first deviation:
 //   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
 //    "__metadata__": {"KEY": "VALUE", ...}}
-class HeaderReader final : public StrictJson {
+class HeaderReader final : public checkpoint::StrictJson {
  public:
-  explicit HeaderReader(std::string_view file) : StrictJson(file, " of the header") {}
+  explicit HeaderReader(std::string_view file) : checkpoint::StrictJson(file, " of the header") {}
 
   SafetensorsHeader take() { return std::move(header_); }
 
   bool start_object(std::size_t) override {
     if (place_ == Place::file) return go(Place::top);
-    if (place_ != Place::top) fail("an object is out of place");
+    if (place_ != Place::top) fail("unexpected object");
     if (key_ == metadata_key) return go(Place::metadata);
     entry_ = {};
     entry_.name = key_;
@@ -109,7 +109,7 @@ class HeaderReader final : public StrictJson {
 
   bool string(std::string& text) override {
     if (place_ == Place::metadata) return header_.metadata.emplace(key_, std::move(text)).second;
-    if (place_ != Place::entry || key_ != "dtype") fail("a string is out of place");
+    if (place_ != Place::entry || key_ != "dtype") fail("unexpected string");
     const auto type = find_type(text);
     if (!type) fail("elements of type " + shown(text) + " cannot be read", Fault::unsupported);
     entry_.type = *type;
@@ -119,7 +119,7 @@ class HeaderReader final : public StrictJson {
   bool start_array(std::size_t) override {
     if (place_ == Place::entry && key_ == "shape") return go(Place::shape);
     if (place_ == Place::entry && key_ == "data_offsets") return go(Place::offsets);
-    fail("an array is out of place");
+    fail("unexpected array");
   }
 
   bool number_unsigned(std::uint64_t value) override {
@@ -144,7 +144,7 @@ class HeaderReader final : public StrictJson {
   bool end_object() override {
     if (place_ == Place::top) return go(Place::file);
     if (place_ == Place::entry) {
-      // Unknown keys were refused with their values, which are out of place everywhere.
+      // An unknown key was refused with its value, which no place takes.
       if (fields_.size() != 3) fail("it needs dtype, shape and data_offsets");
       header_.entries.push_back(std::move(entry_));
     }
@@ -207,7 +207,7 @@ void check_coverage(std::string_view file, const std::vector<SafetensorsEntry>& 
 }
 
 // Each returns JSON. Errors: misuse.
-std::string as_json(const std::string& text) { return json_text("safetensors", text); }
+std::string as_json(const std::string& text) { return checkpoint::json_text("safetensors", text); }
 
 std::string as_json(const SafetensorsEntry& entry) {
   const std::array<std::uint64_t, 2> offsets{entry.begin, entry.end};
@@ -266,7 +266,7 @@ void lay_out(SafetensorsHeader& header) {
   std::uint64_t end = 0;
   for (SafetensorsEntry& entry : entries) {
     require(names.insert(entry.name).second, [&] {
-      return "safetensors: no tensor may be named " + shown(entry.name) + ", or a second one";
+      return "safetensors: the name " + shown(entry.name) + " occurs twice or is reserved";
     });
     const auto size = bytes_of(entry);
     require(size.has_value(),

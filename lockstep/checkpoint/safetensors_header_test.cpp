@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::safetensors_header_test {
+namespace lockstep::checkpoint::safetensors_header_test {
 namespace {
 
 SafetensorsHeader parse(const std::string& json, std::uint64_t data_size) {
@@ -114,25 +114,25 @@ TEST(SafetensorsHeader, MustBeJsonInUtf8) {
 }
 
 TEST(SafetensorsHeader, MustHaveTheOneForm) {
-  refuses(R"({"a":1})", 0, "out of place");
-  refuses(R"({"a":"text"})", 0, "out of place");
-  refuses(R"({"a":[]})", 0, "out of place");
-  refuses(R"({"a":null})", 0, "out of place");
+  refuses(R"({"a":1})", 0, "unexpected");
+  refuses(R"({"a":"text"})", 0, "unexpected");
+  refuses(R"({"a":[]})", 0, "unexpected");
+  refuses(R"({"a":null})", 0, "unexpected");
   refuses(R"({"a":{}})", 0, "needs dtype, shape and data_offsets");
-  refuses(R"({"__metadata__":null})", 0, "out of place");
-  refuses(R"({"__metadata__":{"k":1}})", 0, "out of place");
-  refuses(R"({"__metadata__":{"k":{}}})", 0, "out of place");
-  refuses(one(good + R"(,"more":1)"), 8, "out of place");
-  refuses(one(good + R"(,"more":"x")"), 8, "out of place");
-  refuses(one(good + R"(,"more":{})"), 8, "out of place");
-  refuses(one(R"("dtype":"F32","shape":2,"data_offsets":[0,8])"), 8, "out of place");
-  refuses(one(R"("dtype":"F32","shape":["2"],"data_offsets":[0,8])"), 8, "out of place");
-  refuses(one(R"("dtype":"F32","shape":[true],"data_offsets":[0,8])"), 8, "out of place");
+  refuses(R"({"__metadata__":null})", 0, "unexpected");
+  refuses(R"({"__metadata__":{"k":1}})", 0, "unexpected");
+  refuses(R"({"__metadata__":{"k":{}}})", 0, "unexpected");
+  refuses(one(good + R"(,"more":1)"), 8, "unexpected");
+  refuses(one(good + R"(,"more":"x")"), 8, "unexpected");
+  refuses(one(good + R"(,"more":{})"), 8, "unexpected");
+  refuses(one(R"("dtype":"F32","shape":2,"data_offsets":[0,8])"), 8, "unexpected");
+  refuses(one(R"("dtype":"F32","shape":["2"],"data_offsets":[0,8])"), 8, "unexpected");
+  refuses(one(R"("dtype":"F32","shape":[true],"data_offsets":[0,8])"), 8, "unexpected");
   refuses(one(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8, "-2 is negative");
   refuses(one(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), 8, "not a whole one");
   refuses(one(R"("dtype":"F32","shape":[2],"data_offsets":[0])"), 8, "not two numbers");
-  refuses(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,8])"), 8, "out of place");
-  refuses(one(R"("dtype":["F32"],"shape":[2],"data_offsets":[0,8])"), 8, "out of place");
+  refuses(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,8])"), 8, "unexpected");
+  refuses(one(R"("dtype":["F32"],"shape":[2],"data_offsets":[0,8])"), 8, "unexpected");
 }
 
 TEST(SafetensorsHeader, RefusesOtherTypesByName) {
@@ -143,11 +143,11 @@ TEST(SafetensorsHeader, RefusesOtherTypesByName) {
 
 TEST(SafetensorsHeader, RefusesDeepNestingAtOnce) {
   const std::size_t depth = 10'000'000;
-  refuses(R"({"a":)" + std::string(depth, '['), 0, "out of place");
-  refuses(one(R"("shape":)" + std::string(depth, '[')), 0, "out of place");
+  refuses(R"({"a":)" + std::string(depth, '['), 0, "unexpected");
+  refuses(one(R"("shape":)" + std::string(depth, '[')), 0, "unexpected");
   std::string objects;
   for (std::size_t i = 0; i < depth / 8; ++i) objects += R"({"a":)";
-  refuses(objects, 0, "out of place");
+  refuses(objects, 0, "unexpected");
 }
 
 TEST(SafetensorsHeader, CutsAndCleansNamesInMessages) {
@@ -191,4 +191,4 @@ TEST(SafetensorsHeader, IsNotWrittenWithNamesThatCannotBeReadAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep::safetensors_header_test
+}  // namespace lockstep::checkpoint::safetensors_header_test

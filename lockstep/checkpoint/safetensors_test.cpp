@@ -23,7 +23,7 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/ranks.h"
 
-namespace lockstep::safetensors_test {
+namespace lockstep::checkpoint::safetensors_test {
 namespace {
 
 std::string bytes_of(const std::filesystem::path& file) {
@@ -390,7 +390,7 @@ TEST_F(LoadedByTable, WeightsMayHaveOtherNamesAndLieTheOtherWayRound) {
 TEST_F(LoadedByTable, TwoNamesThatBecomeOneAreBothNamed) {
   save_safetensors(file_, {{"a.bias", at::ones({2})}, {"b.bias", at::ones({2})}});
   const std::string message = load_error({{.pattern = "..bias", .replacement = "bias"}});
-  EXPECT_NE(message.find(R"("a.bias" and "b.bias" are both "bias")"), message.npos) << message;
+  EXPECT_NE(message.find(R"(maps both "a.bias" and "b.bias" to "bias")"), message.npos) << message;
 }
 
 TEST_F(LoadedByTable, WhatDoesNotFitIsNamedAsInTheModuleAndAsInTheFile) {
@@ -400,9 +400,9 @@ TEST_F(LoadedByTable, WhatDoesNotFitIsNamedAsInTheModuleAndAsInTheFile) {
                   {.pattern = "b", .replacement = "bias", .transpose = true}});
   for (const char* part :
        {R"("weight" ("w" in the file) is Float [3, 2] in the file (transposed))",
-        R"("bias" ("b" in the file) is no matrix)", R"("odd" is not in the module)"})
+        R"("bias" ("b" in the file) cannot be transposed)", R"("odd" is not in the module)"})
     EXPECT_NE(message.find(part), message.npos) << message;
 }
 
 }  // namespace
-}  // namespace lockstep::safetensors_test
+}  // namespace lockstep::checkpoint::safetensors_test

@@ -15,13 +15,13 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
 using Share = PlannedTensor::Share;
 
-// What one rank has of a tensor.
+// The part of a tensor that one rank has.
 struct Holding {
   int rank = 0;
   bool is_whole = false;
@@ -31,7 +31,7 @@ struct Holding {
   Boxes boxes;
 };
 
-// What all ranks have of it.
+// The parts of a tensor on all ranks.
 struct Holdings {
   PlannedTensor tensor;
   bool in_parts = false;  // Some rank has a part alone.
@@ -70,7 +70,7 @@ void require_in_tensor(const std::string& part, const std::string& name, const S
   const std::string wrong = misfit(tensor.boxes, tensor.shape);
   require(wrong.empty(), [&] { return text + ": " + wrong; });
   require(tensor.boxes.empty() || tensor.strides.empty(),
-          [&] { return text + " has boxes, which are counted row by row, and strides"; });
+          [&] { return text + " has boxes and strides, but boxes are counted row by row"; });
   const std::int64_t local = tensor.boxes.empty() ? elements : elements_of(tensor.boxes);
   const std::int64_t end = tensor.begin + tensor.data.numel();
   require(0 <= tensor.begin && end <= local, [&] {
@@ -107,7 +107,7 @@ Json describe(const std::string& part, const std::string& name, const StateTenso
                       encode(boxes)});
 }
 
-// Of the tensor as one rank describes it.
+// The tensor as one rank describes it.
 PlannedTensor planned(const Json& item) {
   PlannedTensor tensor;
   tensor.part = item.at(0);
@@ -142,14 +142,14 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
   holdings.of.push_back(holding(item, rank));
   if (holdings.of.back().is_whole) return;
   if (holdings.in_parts && holdings.tensor.strides != tensor.strides)
-    disagree(key, "lies in memory in another order on rank " + std::to_string(rank) +
-                      " than on a rank before it");
+    disagree(key, "has another order in memory on rank " + std::to_string(rank) +
+                      " than on an earlier rank");
   holdings.in_parts = true;
   holdings.in_boxes = holdings.in_boxes || !holdings.of.back().boxes.empty();
   holdings.tensor.strides = tensor.strides;
 }
 
-// The ranks that have all of it; of a tensor of which rank 0's counts, that one.
+// The ranks that have all of the tensor. Only rank 0 if its tensor counts.
 std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
   std::vector<int> ranks;
   bool of_rank_0 = false;
@@ -192,7 +192,7 @@ void share_out(const Key& key, Holdings& holdings) {
     }
 }
 
-// As texts, in which one NaN equals another.
+// Compares texts, in which one NaN equals another.
 bool are_equal(const StateValue& a, const StateValue& b) {
   const auto text = [](const StateValue& value) {
     Manifest manifest;
@@ -208,13 +208,13 @@ void add_values(const std::map<std::string, StateValues>& of_rank, int rank,
     for (const auto& [name, value] : values) {
       const auto [slot, is_new] = all[part].try_emplace(name, value);
       if (is_new || are_equal(slot->second, value)) continue;
-      throw Error(Fault::mismatch, part + ": value " + shown(name) + " is another one on rank " +
-                                       std::to_string(rank) + " than on a rank before it");
+      throw Error(Fault::mismatch, part + ": value " + shown(name) + " differs between rank " +
+                                       std::to_string(rank) + " and an earlier rank");
     }
 }
 
-// The largest first, each to the candidate that has the fewest bytes so far; what has no choice
-// before all else.
+// Gives each tensor to the candidate with the fewest bytes so far, the largest tensor first.
+// Tensors with a single candidate come before all others.
 void choose_writers(std::vector<PlannedTensor>& tensors,
                     const std::vector<std::vector<int>>& candidates, std::size_t ranks) {
   std::vector<std::size_t> order(tensors.size());
@@ -260,7 +260,7 @@ void require_same_parts(const std::vector<Description>& all) {
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (parts(all[rank]) != parts(all[0]))
       throw Error(Fault::mismatch,
-                  "the state has other parts on rank " + std::to_string(rank) + " than on rank 0");
+                  "the parts of the state differ between rank 0 and rank " + std::to_string(rank));
 }
 
 }  // namespace
@@ -312,4 +312,4 @@ std::string file_name(const std::string& part, std::size_t index, std::size_t co
   return part + numbers.data();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

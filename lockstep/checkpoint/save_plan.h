@@ -15,13 +15,13 @@
 #include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/state.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 // The state of one rank, by part, in the program's order.
 using NamedStateDicts = std::vector<std::pair<std::string, StateDict>>;
 
 struct PlannedTensor {
-  // What one rank contributes.
+  // The contribution of one rank.
   struct Share {
     int rank = 0;
     std::int64_t elements = 0;  // Of its data, all of which travel to the writer.
@@ -46,17 +46,18 @@ struct SavePlan {
   std::map<std::string, StateValues> values;
 };
 
-// Of one rank, as text. Errors: misuse for a name that is not UTF-8 or not a part's, an undefined
-// tensor, or boxes or elements that do not lie in the tensor; unsupported for one that safetensors
-// has no type for.
+// Describes the state of one rank as text. Errors: misuse for a name that is not UTF-8 or not a
+// part's, an undefined tensor, or boxes or elements that do not lie in the tensor; unsupported for
+// one that safetensors has no type for.
 std::string describe(const NamedStateDicts& states);
 
-// Of all ranks' descriptions. Errors: mismatch, naming the tensor or value, when ranks differ in
-// the parts that they have, in types, shapes or values, lack elements of a tensor, or have parts of
-// it that overlap (state.h).
+// Makes the plan from the descriptions of all ranks. Errors: mismatch, naming the tensor or value,
+// when ranks differ in the parts that they have, in types, shapes or values, lack elements of a
+// tensor, or have parts of it that overlap (state.h).
 SavePlan make_plan(const std::vector<std::string>& descriptions);
 
-// Such as "model-00001-of-00002.safetensors", of the files of a part the `index`-th of `count`.
+// Returns the name of file `index` of a part's `count` files, such as
+// "model-00001-of-00002.safetensors".
 std::string file_name(const std::string& part, std::size_t index, std::size_t count);
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

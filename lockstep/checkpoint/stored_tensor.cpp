@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::uint64_t scratch_size = 256 << 10;
@@ -135,8 +135,8 @@ void StoredTensor::read(const std::vector<PlacedBox>& wanted, std::span<std::byt
     at = end;
   }
   if (crc == crc32c) return;
-  throw Error(Fault::corrupt, file->name() + ": tensor " + shown(entry->name) +
-                                  " is damaged: its CRC-32C is another one");
+  throw Error(Fault::corrupt,
+              file->name() + ": tensor " + shown(entry->name) + " is damaged: its CRC-32C differs");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

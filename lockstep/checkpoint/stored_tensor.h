@@ -15,7 +15,7 @@
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/tensor/placed_box.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 struct StoredTensor {
   const SafetensorsFile* file = nullptr;
@@ -35,4 +35,4 @@ struct StoredTensor {
   void verify() const { read({}, {}); }
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -2,7 +2,9 @@
 // and the texts that they read.
 //
 // A reader takes nlohmann's events and refuses the first that is not of its form. Values would not
-// do: nlohmann keeps one of two equal keys without a word, and builds all of what it reads.
+// do: nlohmann keeps one of two equal keys without a word, and builds all of what it reads. A
+// reader gets both keys, and refuses the second. Nesting costs one bit of memory per level, and no
+// recursion.
 //
 // Torch-free, so that it can be fuzzed.
 // Errors: corrupt, naming the file and the place in it.
@@ -19,9 +21,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
-// Events that a derived reader does not override are out of place everywhere.
+// An event that a derived reader does not override is refused everywhere.
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
  public:
   using Json = nlohmann::json;
@@ -31,21 +33,23 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   explicit StrictJson(std::string_view file, std::string_view text_name = "")
       : file_(file), text_name_(text_name) {}
 
+  // Reads all of `text`. The parser would take a zero byte for the end and ignore the rest, and
+  // would skip a byte order mark.
   void read(std::string_view text) {
-    // The parser would take a zero byte for the end and ignore the rest.
+    if (text.starts_with("\xef\xbb\xbf")) refuse_syntax(1);
     if (const std::size_t zero = text.find('\0'); zero != text.npos) refuse_syntax(zero + 1);
-    Json::sax_parse(text, this);
+    check(Json::sax_parse(text, this), "a reader of JSON has stopped without an Error");
   }
 
-  bool start_object(std::size_t) override { fail("an object is out of place"); }
-  bool start_array(std::size_t) override { fail("an array is out of place"); }
-  bool string(std::string&) override { fail("a string is out of place"); }
+  bool start_object(std::size_t) override { fail("unexpected object"); }
+  bool start_array(std::size_t) override { fail("unexpected array"); }
+  bool string(std::string&) override { fail("unexpected string"); }
   bool number_unsigned(std::uint64_t value) override { refuse_number(std::to_string(value)); }
   bool number_integer(std::int64_t value) override { refuse_number(std::to_string(value)); }
   bool number_float(double, const std::string& text) override { refuse_number(shown(text)); }
-  bool boolean(bool) override { fail("a truth value is out of place"); }
-  bool null() override { fail("null is out of place"); }
-  bool binary(Json::binary_t&) override { fail("binary data is out of place"); }
+  bool boolean(bool) override { fail("unexpected truth value"); }
+  bool null() override { fail("unexpected null"); }
+  bool binary(Json::binary_t&) override { fail("unexpected binary data"); }
 
   bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
     refuse_syntax(position);
@@ -60,9 +64,10 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   }
 
   [[noreturn]] void refuse_number(const std::string& number) const {
-    fail("the number " + number + " is out of place");
+    fail("unexpected number " + number);
   }
 
+  // Returns `value` as an Integer, or fails if it does not fit.
   template <class Integer = std::int64_t>
   Integer small(std::uint64_t value) const {
     if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))
@@ -90,4 +95,4 @@ inline std::string json_text(std::string_view format, const std::string& text) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -21,7 +21,7 @@
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/job/environment.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -171,4 +171,4 @@ std::optional<std::string> why_not_writable(const fs::path& root) {
   return refusal(there.empty() ? "." : there, W_OK | X_OK);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

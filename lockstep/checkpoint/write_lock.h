@@ -16,7 +16,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 // The holder of a lock.
 struct LockHolder {
@@ -55,4 +55,4 @@ class WriteLock {
 // Empty if the user can write, or if only a write would show it.
 std::optional<std::string> why_not_writable(const std::filesystem::path& root);
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -13,7 +13,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::write_lock_test {
+namespace lockstep::checkpoint::write_lock_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -82,4 +82,4 @@ TEST_F(FolderLock, IsAnErrorWhereNoFolderCanBe) {
 }
 
 }  // namespace
-}  // namespace lockstep::write_lock_test
+}  // namespace lockstep::checkpoint::write_lock_test

@@ -16,7 +16,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::conformance_test {
+namespace lockstep::comm::conformance_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -90,10 +90,9 @@ void run_on_least_backends(int world_size, const std::function<void(ProcessGroup
     threads.emplace_back([&, rank] {
       auto peers = std::make_shared<ThreadPeers>(team, rank);
       ProcessGroup::State::Parts parts;
-      parts.rank = rank;
-      parts.size = world_size;
-      parts.name = "world";
-      parts.activity = {team, &peers->activity(rank)};
+      parts.identity = {.name = "world", .rank = rank, .size = world_size};
+      parts.in_job =
+          std::make_shared<RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
       parts.backend = std::make_unique<LeastBackend>(
           std::make_unique<ShmBackend>(peers, "world", 1min), world_size);
       ProcessGroup group = GroupAccess::make(std::move(parts));
@@ -186,4 +185,4 @@ INSTANTIATE_TEST_SUITE_P(Conformance, Backends,
                          });
 
 }  // namespace
-}  // namespace lockstep::conformance_test
+}  // namespace lockstep::comm::conformance_test

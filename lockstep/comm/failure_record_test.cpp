@@ -21,7 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::failure_record_test {
+namespace lockstep::comm::failure_record_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -132,9 +132,9 @@ TEST(FailureRecord, NamesAllRanksThatDifferAndWhatEachCalled) {
 TEST(Describe, NamesAllRanksThatDidNotComeAndWhoWaited) {
   EXPECT_EQ(describe(two_did_not_come),
             "ranks 1,3 did not come to all_reduce #812 of group world within 30 s; rank 0 waited");
-  EXPECT_EQ(describe({.what = "the group was given up: rank 4: ...",
-                      .fault = Fault::timeout,
-                      .call = "barrier #2 of group world"}),
+  EXPECT_EQ(lockstep::describe({.what = "the group was given up: rank 4: ...",
+                                .fault = Fault::timeout,
+                                .call = "barrier #2 of group world"}),
             "barrier #2 of group world timed out: the group was given up: rank 4: ...");
 }
 
@@ -156,7 +156,7 @@ TEST(Describe, QuotesTheExceptionThatEndedARank) {
 }
 
 TEST(Describe, ARanksTextCannotMoveTheReadersCursor) {
-  const std::string text = describe({.what = "a\nb\x1b[2J\x7f\xc2\x9b"});
+  const std::string text = lockstep::describe({.what = "a\nb\x1b[2J\x7f\xc2\x9b"});
   EXPECT_NE(text.find("a b [2J \xc2\xbf"), text.npos) << text;
 }
 
@@ -342,4 +342,4 @@ TEST(FailureRecord, NobodyWritesOneWhenRanksEndInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::failure_record_test
+}  // namespace lockstep::comm::failure_record_test

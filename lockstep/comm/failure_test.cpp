@@ -27,7 +27,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::failure_test {
+namespace lockstep::comm::failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -686,4 +686,4 @@ TEST(Failure, TheFlightRecordOfEveryRankIsSavedWhenItsGroupBreaks) {
 }
 
 }  // namespace
-}  // namespace lockstep::failure_test
+}  // namespace lockstep::comm::failure_test

@@ -24,7 +24,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
 
-namespace lockstep::fork_test {
+namespace lockstep::comm::fork_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -214,4 +214,4 @@ TEST(Fork, AChildKnowsThatItIsNotItsParent) {
 }
 
 }  // namespace
-}  // namespace lockstep::fork_test
+}  // namespace lockstep::comm::fork_test

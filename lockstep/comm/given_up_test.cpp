@@ -17,7 +17,7 @@
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::given_up_test {
+namespace lockstep::comm::given_up_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -65,12 +65,10 @@ TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
   run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity& activity) {
     std::optional<Failure> told;
     ProcessGroup::State::Parts parts;
-    parts.rank = rank;
-    parts.size = 2;
-    parts.name = "world";
-    parts.members = {4, 7};
-    parts.activity = std::shared_ptr<Activity>(&activity, [](Activity*) {});
-    parts.rank_wide->tell_of_break = [&](const Failure& failure) { told = failure; };
+    parts.identity = {.name = "world", .rank = rank, .size = 2, .members = {4, 7}};
+    parts.in_job = std::make_shared<RankInJob>(
+        std::shared_ptr<Activity>(&activity, [](Activity*) {}),
+        RankHooks{.tell_of_break = [&](const Failure& failure) { told = failure; }});
     backend->give_up({.fault = Fault::timeout,
                       .rank = 2'000'000'000,
                       .ranks = {1, 2, 2'000'000'000},
@@ -86,4 +84,4 @@ TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::given_up_test
+}  // namespace lockstep::comm::given_up_test

@@ -8,7 +8,7 @@
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::group_hooks_test {
+namespace lockstep::comm::group_hooks_test {
 namespace {
 
 // The one rank of a group, and its state as peers see it.
@@ -21,8 +21,9 @@ struct Alone {
 
   static ProcessGroup make(const std::shared_ptr<ThreadPeers>& peers) {
     ProcessGroup::State::Parts parts;
-    parts.name = "world";
-    parts.activity = {peers, &peers->activity(0)};
+    parts.identity.name = "world";
+    parts.in_job =
+        std::make_shared<RankInJob>(std::shared_ptr<Activity>(peers, &peers->activity(0)));
     parts.backend = std::make_unique<ShmBackend>(peers, "world", std::chrono::minutes(1));
     return GroupAccess::make(std::move(parts));
   }
@@ -62,4 +63,4 @@ TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::group_hooks_test
+}  // namespace lockstep::comm::group_hooks_test

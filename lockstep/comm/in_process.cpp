@@ -14,17 +14,16 @@
 namespace lockstep {
 namespace {
 
-ProcessGroup make_group(const std::shared_ptr<ThreadTeam>& team, int rank,
+ProcessGroup make_group(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
                         std::chrono::milliseconds timeout) {
-  auto peers = std::make_shared<ThreadPeers>(team, rank);
+  auto peers = std::make_shared<comm::ThreadPeers>(team, rank);
   ProcessGroup::State::Parts parts;
-  parts.rank = rank;
-  parts.size = team->size();
-  parts.name = "world";
-  parts.timeout = timeout;
-  parts.activity = {team, &peers->activity(rank)};
+  parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = timeout};
+  parts.in_job =
+      std::make_shared<comm::RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
   parts.abandon = [team, rank] { team->lose(rank); };
-  parts.backend = std::make_unique<ShmBackend>(std::move(peers), parts.name, timeout);
+  parts.backend =
+      std::make_unique<comm::ShmBackend>(std::move(peers), parts.identity.name, timeout);
   return GroupAccess::make(std::move(parts));
 }
 
@@ -34,7 +33,7 @@ void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& bo
                     std::chrono::milliseconds timeout) {
   require(world_size > 0, "run_in_process: at least one rank is needed");
   require(body != nullptr, "run_in_process: there is nothing to run");
-  const auto team = std::make_shared<ThreadTeam>(world_size);
+  const auto team = std::make_shared<comm::ThreadTeam>(world_size);
   std::mutex mutex;
   std::exception_ptr first;
   const auto keep_first_error = [&] {

@@ -49,7 +49,7 @@ bool is_on_one_host(const LaunchEnvironment& who, const InitOptions& options) {
 }
 
 bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {
-  return is_on_one_host(who, options) && is_shared_memory(backend_asked_for(options));
+  return is_on_one_host(who, options) && comm::is_shared_memory(comm::backend_asked_for(options));
 }
 
 // Whether MASTER_ADDR is missing: a mistake for ranks on several hosts, but not on one host.
@@ -59,7 +59,7 @@ bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
 
 // Runs `act`. Reports errors that living ranks caused to the host, the agent and the log.
 template <class Act>
-auto telling_whose_fault_it_is(const JoinedHosts& joined, std::chrono::milliseconds timeout,
+auto telling_whose_fault_it_is(const comm::JoinedHosts& joined, std::chrono::milliseconds timeout,
                                Act act) {
   try {
     return act();
@@ -67,45 +67,48 @@ auto telling_whose_fault_it_is(const JoinedHosts& joined, std::chrono::milliseco
     if (error.ranks().empty()) throw;
     const int rank = joined.session->rank();
     const std::string context = fmt::format("init_process_group on rank {}", rank);
-    tell_of_break(*joined.session, joined.context.get(), blame_in(error, rank, context, timeout));
+    comm::tell_of_break(*joined.session, joined.context.get(),
+                        comm::blame_in(error, rank, context, timeout));
     throw;
   }
 }
 
 // Ranks on one host compare their settings there, even if they then use an engine. `number` counts
 // this process's groups from 1.
-JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
-                 int number) {
-  if (!is_on_one_host(who, options)) return join_hosts(who, options, name);
+comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
+                       int number) {
+  if (!is_on_one_host(who, options)) return comm::join_hosts(who, options, name);
   HostMeeting meeting =
       who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name);
-  meeting.told = {number, who.world_size, backend_asked_for(options)};
+  meeting.told = {number, who.world_size, comm::backend_asked_for(options)};
   const Deadline deadline = in(options.timeout);
   auto session = std::make_shared<HostSession>(meeting, deadline);
   send_last_words_to(session->shared_page(), session->rank());
   const bool meets_here = is_simple(who, options);
   telling_whose_fault_it_is({.session = session}, options.timeout, [&] {
-    meets_here ? require_agreement(*session) : await_agreement(*session, deadline);
+    meets_here ? comm::require_agreement(*session) : comm::await_agreement(*session, deadline);
   });
   if (meets_here)
     return {.session = std::move(session), .backend = "shm", .why = "all ranks are on this host"};
   session->withdraw();
   session.reset();
-  return join_hosts(who, options, name);
+  return comm::join_hosts(who, options, name);
 }
 
-std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::string& name,
-                                      std::chrono::milliseconds timeout) {
+std::unique_ptr<comm::Backend> make_backend(const comm::JoinedHosts& joined,
+                                            const std::string& name,
+                                            std::chrono::milliseconds timeout) {
   std::vector<int> ranks(static_cast<std::size_t>(joined.session->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const int rank = joined.session->rank();
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<comm::Backend> backend;
   if (joined.context)
-    backend = std::make_unique<HostsBackend>(joined.context, ranks, rank, name, timeout);
+    backend = std::make_unique<comm::HostsBackend>(joined.context, ranks, rank, name, timeout);
   else
-    backend = std::make_unique<ShmBackend>(std::make_shared<HostPeers>(joined.session), name,
-                                           timeout, [&] { require_agreement(*joined.session); });
-  DeviceEngineOptions device;
+    backend = std::make_unique<comm::ShmBackend>(std::make_shared<comm::HostPeers>(joined.session),
+                                                 name, timeout,
+                                                 [&] { comm::require_agreement(*joined.session); });
+  comm::DeviceEngineOptions device;
   device.session = joined.session;
   device.world_size = joined.session->size();
   if (joined.context) {
@@ -113,35 +116,42 @@ std::unique_ptr<Backend> make_backend(const JoinedHosts& joined, const std::stri
     device.keys = joined.context->engine.keys;
     device.interface = joined.context->engine.interface;
   }
-  DeviceMembers members{name, std::move(ranks), rank};
-  return std::make_unique<DeviceBackend>(std::move(backend), std::move(members),
-                                         make_device_engine(device));
+  comm::DeviceMembers members{name, std::move(ranks), rank};
+  return std::make_unique<comm::DeviceBackend>(std::move(backend), std::move(members),
+                                               comm::make_device_engine(device));
 }
 
-ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
+std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
+  const auto& session = joined.session;
+  const std::weak_ptr<HostSession> host = session;
+  const std::weak_ptr<comm::HostsContext> hosts = joined.context;
+  comm::RankHooks hooks;
+  hooks.expect_preemption = [host] {
+    if (const auto strong = host.lock()) strong->page().expect_preemption(strong->rank());
+  };
+  hooks.agree_on_preemption = [host] {
+    if (const auto strong = host.lock()) strong->page().agree_on_preemption();
+  };
+  hooks.tell_of_break = [host, hosts](Failure failure) {
+    const auto across = hosts.lock();
+    if (const auto strong = host.lock())
+      comm::tell_of_break(*strong, across.get(), std::move(failure));
+  };
+  const std::shared_ptr<Activity> activity{session, &session->page().activity(session->rank())};
+  return std::make_shared<comm::RankInJob>(activity, std::move(hooks));
+}
+
+ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name,
                         std::chrono::milliseconds timeout) {
   const auto& session = joined.session;
   ProcessGroup::State::Parts parts;
-  parts.rank = session->rank();
-  parts.size = session->size();
-  parts.name = name;
-  parts.timeout = timeout;
-  parts.activity = {session, &session->page().activity(session->rank())};
+  parts.identity = {
+      .name = name, .rank = session->rank(), .size = session->size(), .timeout = timeout};
+  parts.in_job = rank_in_job(joined);
+  // An earlier group asked for it.
+  if (keeps_preemption_signals()) parts.in_job->expect_preemption();
   const std::weak_ptr<HostSession> host = session;
-  parts.rank_wide->expect_preemption = [host] {
-    if (const auto strong = host.lock()) strong->page().expect_preemption(strong->rank());
-  };
-  parts.rank_wide->agree_on_preemption = [host] {
-    if (const auto strong = host.lock()) strong->page().agree_on_preemption();
-  };
-  if (keeps_preemption_signals())
-    parts.rank_wide->expect_preemption();  // An earlier group asked
-                                           // for it.
-  const std::weak_ptr<HostsContext> hosts = joined.context;
-  parts.rank_wide->tell_of_break = [host, hosts](Failure failure) {
-    const auto across = hosts.lock();
-    if (const auto strong = host.lock()) tell_of_break(*strong, across.get(), std::move(failure));
-  };
+  const std::weak_ptr<comm::HostsContext> hosts = joined.context;
   parts.finish = [host, hosts] {
     if (const auto strong = hosts.lock()) strong->lines->finish();
     if (const auto strong = host.lock()) strong->finish();
@@ -152,7 +162,7 @@ ProcessGroup make_world(const JoinedHosts& joined, const std::string& name,
     session_left->abandon();
     // A rank that leaves because of a lost rank reports which one.
     if (const auto strong = hosts.lock())
-      strong->lines->tell_failure(news_of_leaving(*session_left));
+      strong->lines->tell_failure(comm::news_of_leaving(*session_left));
   };
   parts.backend = make_backend(joined, name, timeout);
   return GroupAccess::make(std::move(parts));
@@ -179,7 +189,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
   require(current.expired(), "init_process_group: this process is in a group already");
   const std::string name = ++tries == 1 ? "world" : fmt::format("world#{}", tries);
   try {
-    const JoinedHosts joined = join(who, options, name, tries);
+    const comm::JoinedHosts joined = join(who, options, name, tries);
     ProcessGroup world = telling_whose_fault_it_is(
         joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
     current = joined.session;

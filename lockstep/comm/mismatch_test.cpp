@@ -14,7 +14,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::mismatch_test {
+namespace lockstep::comm::mismatch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -279,4 +279,4 @@ TEST(Mismatch, OfAMessageThatNobodyReceivesIsNamedAtTheEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep::mismatch_test
+}  // namespace lockstep::comm::mismatch_test

@@ -10,7 +10,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::preemption_test {
+namespace lockstep::comm::preemption_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -120,4 +120,4 @@ TEST(Preemption, IsNotMistakenForTheUsersCollective) {
 }
 
 }  // namespace
-}  // namespace lockstep::preemption_test
+}  // namespace lockstep::comm::preemption_test

@@ -3,280 +3,21 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numeric>
-#include <set>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/engine/device_backend.h"
+#include "lockstep/comm/collective_calls.h"
 #include "lockstep/comm/group_state.h"
-#include "lockstep/comm/reduce/reduce.h"
+#include "lockstep/job/host_session.h"
 
 namespace lockstep {
 namespace {
 
-// --- Refused on this rank alone: not numbered, nothing is sent, nothing breaks -------------------
-
-constexpr std::size_t most_bytes = std::numeric_limits<std::ptrdiff_t>::max();
-
-void require_valid(const Buffer& buffer, std::string_view what) {
-  require(buffer.data != nullptr || buffer.count == 0,
-          [&] { return fmt::format("{}: {} elements at a null pointer", what, buffer.count); });
-  require(size_of(buffer.dtype) == 0 || buffer.count <= most_bytes / size_of(buffer.dtype), [&] {
-    return fmt::format("{}: {} elements are more than any memory holds", what, buffer.count);
-  });
-  require(size_of(buffer.dtype) != 0, [&] {
-    return fmt::format("{}: there is no type {}", what, static_cast<int>(buffer.dtype));
-  });
-  require(buffer.device == DeviceKind::cpu || buffer.device == DeviceKind::cuda, [&] {
-    return fmt::format("{}: there is no device {}", what, static_cast<int>(buffer.device));
-  });
-}
-
-void require_same_type(const Buffer& input, const Buffer& output, std::string_view what) {
-  require(input.dtype == output.dtype, [&] {
-    return fmt::format("{}: input is of {}, output of {}", what, name(input.dtype),
-                       name(output.dtype));
-  });
-}
-
-void require_rank(int rank, int size, std::string_view what) {
-  require(rank >= 0 && rank < size, [&] {
-    return fmt::format("{}: there is no rank {} in a group of {}", what, rank, size);
-  });
-}
-
-void require_count(std::size_t is, std::size_t should_be, std::string_view what,
-                   std::string_view which) {
-  require(is == should_be, [&] {
-    return fmt::format("{}: {} holds {} elements; the parts make {}", what, which, is, should_be);
-  });
-}
-
-void require_reducible(DType dtype, ReduceOp op, std::string_view what) {
-  if (reduce_function(dtype, op) == nullptr)
-    throw Error(Fault::unsupported,
-                fmt::format("{}: there is no {} of {}", what, name(op), name(dtype)));
-}
-
-std::size_t total(const Counts& counts) {
-  std::size_t sum = 0;
-  for (const std::size_t count : counts)
-    require(!__builtin_add_overflow(sum, count, &sum), "counts: they add up to too much");
-  return sum;
-}
-
-// Elements of all parts, of this rank's part, and of the parts before it.
-struct Extent {
-  std::size_t all;
-  std::size_t mine;
-  std::size_t before;
-};
-
-Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& group,
-                 std::string_view what) {
-  const auto ranks = static_cast<std::size_t>(group.size());
-  const auto rank = static_cast<std::size_t>(group.rank());
-  if (counts.empty()) return {each * ranks, each, each * rank};
-  require(counts.size() == ranks,
-          [&] { return fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks); });
-  const auto mine = counts.begin() + group.rank();
-  return {total(counts), *mine, std::accumulate(counts.begin(), mine, std::size_t{0})};
-}
-
-// Returns the bytes that both share.
-std::size_t overlap_of(const Buffer& a, const Buffer& b) {
-  const auto begin_of = [](const Buffer& one) {
-    return reinterpret_cast<std::uintptr_t>(one.data);
-  };
-  const std::uintptr_t begin = std::max(begin_of(a), begin_of(b));
-  const std::uintptr_t end = std::min(begin_of(a) + a.bytes(), begin_of(b) + b.bytes());
-  return end > begin ? end - begin : 0;
-}
-
-// Whether `part` is exactly this rank's part of `whole`.
-bool is_own_part(const Buffer& part, const Buffer& whole, const Extent& extent) {
-  return part.data ==
-         static_cast<const std::byte*>(whole.data) + extent.before * size_of(whole.dtype);
-}
-
-constexpr std::string_view not_in_place = ", and the one is not this rank's own part of the other";
-
-void require_apart(const Buffer& input, const Buffer& output, std::string_view what,
-                   std::string_view unless = "") {
-  require(overlap_of(input, output) == 0, [&] {
-    return fmt::format("{}: input and output, of {} and {} bytes, overlap by {}{}", what,
-                       input.bytes(), output.bytes(), overlap_of(input, output), unless);
-  });
-}
-
-// --- Compared by all ranks -----------------------------------------------------------------------
-
-// Returns a hash that is neither 0 nor a layout with its own meaning.
-template <class Number>
-std::uint64_t layout_of(const std::vector<Number>& numbers) {
-  return (hash_of(numbers.data(), numbers.size() * sizeof numbers[0]) & ~layout_on_cuda) | 2;
-}
-
-Signature signature_of(Operation operation, const Buffer& buffer) {
-  return {.count = buffer.count, .operation = operation, .dtype = buffer.dtype};
-}
-
-// For operations with parts: of `each` elements, or of `counts`.
-Signature signature_of(Operation operation, DType dtype, std::size_t each, const Counts& counts) {
-  if (counts.empty()) return {.count = each, .operation = operation, .dtype = dtype};
-  return {
-      .count = total(counts), .layout = layout_of(counts), .operation = operation, .dtype = dtype};
-}
-
-// --- The collectives, as this rank enters them ---------------------------------------------------
-
-Collective all_reduce_of(const Buffer& data, ReduceOp op) {
-  require_valid(data, "all_reduce");
-  require_reducible(data.dtype, op, "all_reduce");
-  Collective collective{.signature = signature_of(Operation::all_reduce, data), .output = data};
-  collective.signature.op = op;
-  return collective;
-}
-
-Collective broadcast_of(const Buffer& data, int root, const ProcessGroup& group) {
-  require_valid(data, "broadcast");
-  require_rank(root, group.size(), "broadcast");
-  Collective collective{.signature = signature_of(Operation::broadcast, data), .output = data};
-  collective.signature.root = root;
-  return collective;
-}
-
-Collective reduce_of(const Buffer& data, int root, ReduceOp op, const ProcessGroup& group) {
-  require_valid(data, "reduce");
-  require_rank(root, group.size(), "reduce");
-  require_reducible(data.dtype, op, "reduce");
-  Collective collective{.signature = signature_of(Operation::reduce, data), .output = data};
-  collective.signature.op = op;
-  collective.signature.root = root;
-  return collective;
-}
-
-// An operation in which one buffer, `part`, is this rank's part of the other, `whole`. gather and
-// scatter have a whole buffer on the root only.
-Collective in_parts(Operation operation, const Buffer& input, const Buffer& output,
-                    const Counts& counts, const ProcessGroup& group, bool has_whole = true) {
-  const std::string_view what = name(operation);
-  const bool collects = operation == Operation::all_gather || operation == Operation::gather;
-  const Buffer& part = collects ? input : output;
-  const Buffer& whole = collects ? output : input;
-  require_valid(part, what);
-  const Extent extent = extent_of(counts, part.count, group, what);
-  require_count(part.count, extent.mine, what, collects ? "input" : "output");
-  Collective collective{.signature = signature_of(operation, part.dtype, part.count, counts),
-                        .input = input,
-                        .output = output,
-                        .counts = counts};
-  if (!has_whole) {
-    (collects ? collective.output : collective.input) = {.dtype = part.dtype};
-    return collective;
-  }
-  require_valid(whole, what);
-  require_same_type(input, output, what);
-  require_count(whole.count, extent.all, what, collects ? "output" : "input");
-  if (!is_own_part(part, whole, extent)) require_apart(input, output, what, not_in_place);
-  return collective;
-}
-
-Collective all_gather_of(const Buffer& input, const Buffer& output, const Counts& counts,
-                         const ProcessGroup& group) {
-  return in_parts(Operation::all_gather, input, output, counts, group);
-}
-
-Collective reduce_scatter_of(const Buffer& input, const Buffer& output, ReduceOp op,
-                             const Counts& counts, const ProcessGroup& group) {
-  Collective collective = in_parts(Operation::reduce_scatter, input, output, counts, group);
-  require_reducible(input.dtype, op, "reduce_scatter");
-  collective.signature.op = op;
-  return collective;
-}
-
-// gather or scatter.
-Collective rooted(Operation operation, const Buffer& input, const Buffer& output, int root,
-                  const Counts& counts, const ProcessGroup& group) {
-  require_rank(root, group.size(), name(operation));
-  const bool is_root = group.rank() == root;
-  Collective collective = in_parts(operation, input, output, counts, group, is_root);
-  collective.signature.root = root;
-  return collective;
-}
-
-// `pairs` is empty, or has the counts sent to each rank and then those received from each.
-Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
-                         const ProcessGroup& group) {
-  require_valid(input, "all_to_all");
-  require_valid(output, "all_to_all");
-  require_same_type(input, output, "all_to_all");
-  require_apart(input, output, "all_to_all");
-  const auto ranks = static_cast<std::size_t>(group.size());
-  Collective collective{.signature = {.operation = Operation::all_to_all, .dtype = input.dtype},
-                        .input = input,
-                        .output = output,
-                        .counts = pairs};
-  if (pairs.empty()) {
-    require(input.count % ranks == 0, [&] {
-      return fmt::format("all_to_all: {} elements are not {} equal parts", input.count, ranks);
-    });
-    require_count(output.count, input.count, "all_to_all", "output");
-    collective.signature.count = input.count / ranks;
-    return collective;
-  }
-  const auto half = pairs.begin() + static_cast<std::ptrdiff_t>(ranks);
-  require_count(input.count, std::accumulate(pairs.begin(), half, std::size_t{0}), "all_to_all",
-                "input");
-  require_count(output.count, std::accumulate(half, pairs.end(), std::size_t{0}), "all_to_all",
-                "output");
-  collective.signature.layout = ProcessGroup::State::uneven_pairs;
-  return collective;
-}
-
-Counts pairs_of(const Counts& send_counts, const Counts& receive_counts,
-                const ProcessGroup& group) {
-  if (send_counts.empty() && receive_counts.empty()) return {};
-  const auto ranks = static_cast<std::size_t>(group.size());
-  require(send_counts.size() == ranks && receive_counts.size() == ranks, [&] {
-    return fmt::format("all_to_all: {} send counts and {} receive counts for {} ranks",
-                       send_counts.size(), receive_counts.size(), ranks);
-  });
-  Counts pairs = send_counts;
-  pairs.insert(pairs.end(), receive_counts.begin(), receive_counts.end());
-  return pairs;
-}
-
-Collective bare(Operation operation) { return {.signature = {.operation = operation}}; }
+comm::Collective bare(Operation operation) { return {.signature = {.operation = operation}}; }
 
 std::shared_ptr<const Counts> owned(const Counts& counts) {
   return std::make_shared<const Counts>(counts);
-}
-
-std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
-                                    std::int64_t tag, const ProcessGroup& group) {
-  const std::string_view what = name(operation);
-  const bool receives = operation == Operation::recv;
-  require_valid(data, what);
-  if (data.device != DeviceKind::cpu)
-    throw Error(Fault::unsupported,
-                fmt::format("{}: {}", what, cuda_unsupported(operation, data.dtype, {})));
-  if (!receives || peer != any_source) {
-    require_rank(peer, group.size(), what);
-    require(peer != group.rank(),
-            [&] { return fmt::format("{}: rank {} is this rank itself", what, peer); });
-  }
-  require(tag >= 0 || (receives && tag == any_tag),
-          [&] { return fmt::format("{}: the tag {} is negative", what, tag); });
-  auto message = std::make_shared<Message>();
-  message->operation = operation;
-  message->buffer = data;
-  message->peer = peer;
-  message->tag = tag;
-  return message;
 }
 
 }  // namespace
@@ -288,97 +29,95 @@ ProcessGroup::State& ProcessGroup::state() const {
   return *state_;
 }
 
-int ProcessGroup::rank() const { return state().rank(); }
-int ProcessGroup::size() const { return state().size(); }
-int ProcessGroup::local_rank() const { return state().local_rank(); }
-int ProcessGroup::local_size() const { return state().local_size(); }
-const std::string& ProcessGroup::name() const { return state().name(); }
-const std::string& ProcessGroup::backend() const { return state().backend(); }
+int ProcessGroup::rank() const { return state().identity().rank; }
+int ProcessGroup::size() const { return state().identity().size; }
+int ProcessGroup::local_rank() const { return state().identity().local.rank; }
+int ProcessGroup::local_size() const { return state().identity().local.size; }
+const std::string& ProcessGroup::name() const { return state().identity().name; }
+const std::string& ProcessGroup::backend() const { return state().identity().backend; }
 
 void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
-  state().run(all_reduce_of(data, op), options);
+  state().run(comm::all_reduce_of(data, op), options);
 }
 
 Work ProcessGroup::all_reduce_async(const Buffer& data, ReduceOp op,
                                     const CallOptions& options) const {
-  return state().submit(all_reduce_of(data, op), nullptr, options);
+  return state().submit(comm::all_reduce_of(data, op), nullptr, options);
 }
 
 void ProcessGroup::broadcast(const Buffer& data, int root, const CallOptions& options) const {
-  state().run(broadcast_of(data, root, *this), options);
+  state().run(comm::broadcast_of(data, root, *this), options);
 }
 
 Work ProcessGroup::broadcast_async(const Buffer& data, int root, const CallOptions& options) const {
-  return state().submit(broadcast_of(data, root, *this), nullptr, options);
+  return state().submit(comm::broadcast_of(data, root, *this), nullptr, options);
 }
 
 void ProcessGroup::reduce(const Buffer& data, int root, ReduceOp op,
                           const CallOptions& options) const {
-  state().run(reduce_of(data, root, op, *this), options);
+  state().run(comm::reduce_of(data, root, op, *this), options);
 }
 
 Work ProcessGroup::reduce_async(const Buffer& data, int root, ReduceOp op,
                                 const CallOptions& options) const {
-  return state().submit(reduce_of(data, root, op, *this), nullptr, options);
+  return state().submit(comm::reduce_of(data, root, op, *this), nullptr, options);
 }
 
 void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const Counts& counts,
                               const CallOptions& options) const {
-  state().run(all_gather_of(input, output, counts, *this), options);
+  state().run(comm::all_gather_of(input, output, counts, *this), options);
 }
 
 Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts,
                                     const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(all_gather_of(input, output, *kept, *this), kept, options);
+  return state().submit(comm::all_gather_of(input, output, *kept, *this), kept, options);
 }
 
 void ProcessGroup::reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op,
                                   const Counts& counts, const CallOptions& options) const {
-  state().run(reduce_scatter_of(input, output, op, counts, *this), options);
+  state().run(comm::reduce_scatter_of(input, output, op, counts, *this), options);
 }
 
 Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op,
                                         const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(reduce_scatter_of(input, output, op, *kept, *this), kept, options);
+  return state().submit(comm::reduce_scatter_of(input, output, op, *kept, *this), kept, options);
 }
 
 void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root, const Counts& counts,
                           const CallOptions& options) const {
-  state().run(rooted(Operation::gather, input, output, root, counts, *this), options);
+  state().run(comm::gather_of(input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::gather_async(const Buffer& input, const Buffer& output, int root,
                                 const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(rooted(Operation::gather, input, output, root, *kept, *this), kept,
-                        options);
+  return state().submit(comm::gather_of(input, output, root, *kept, *this), kept, options);
 }
 
 void ProcessGroup::scatter(const Buffer& input, const Buffer& output, int root,
                            const Counts& counts, const CallOptions& options) const {
-  state().run(rooted(Operation::scatter, input, output, root, counts, *this), options);
+  state().run(comm::scatter_of(input, output, root, counts, *this), options);
 }
 
 Work ProcessGroup::scatter_async(const Buffer& input, const Buffer& output, int root,
                                  const Counts& counts, const CallOptions& options) const {
   const auto kept = owned(counts);
-  return state().submit(rooted(Operation::scatter, input, output, root, *kept, *this), kept,
-                        options);
+  return state().submit(comm::scatter_of(input, output, root, *kept, *this), kept, options);
 }
 
 void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,
                               const Counts& receive_counts, const CallOptions& options) const {
-  const Counts pairs = pairs_of(send_counts, receive_counts, *this);
-  state().run(all_to_all_of(input, output, pairs, *this), options);
+  const Counts pairs = comm::pairs_of(send_counts, receive_counts, *this);
+  state().run(comm::all_to_all_of(input, output, pairs, *this), options);
 }
 
 Work ProcessGroup::all_to_all_async(const Buffer& input, const Buffer& output,
                                     const Counts& send_counts, const Counts& receive_counts,
                                     const CallOptions& options) const {
-  const auto kept = owned(pairs_of(send_counts, receive_counts, *this));
-  return state().submit(all_to_all_of(input, output, *kept, *this), kept, options);
+  const auto kept = owned(comm::pairs_of(send_counts, receive_counts, *this));
+  return state().submit(comm::all_to_all_of(input, output, *kept, *this), kept, options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
@@ -395,38 +134,29 @@ void ProcessGroup::monitored_barrier(const CallOptions& options) const {
 
 void ProcessGroup::send(const Buffer& data, int peer, std::int64_t tag,
                         const CallOptions& options) const {
-  state().message(message_of(Operation::send, data, peer, tag, *this), options);
+  state().message(comm::message_of(Operation::send, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::send_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().message_async(message_of(Operation::send, data, peer, tag, *this), options);
+  return state().message_async(comm::message_of(Operation::send, data, peer, tag, *this), options);
 }
 
 Source ProcessGroup::recv(const Buffer& data, int peer, std::int64_t tag,
                           const CallOptions& options) const {
-  return state().message(message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().message(comm::message_of(Operation::recv, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::recv_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().message_async(message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().message_async(comm::message_of(Operation::recv, data, peer, tag, *this), options);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
                                                     const CallOptions& options) const {
-  require(!ranks.empty(), "new_group: no ranks");
-  for (const int member : ranks) require_rank(member, size(), "new_group");
-  require(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
-          "new_group: a rank is named twice");
-  std::optional<int> color;
-  int key = 0;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    if (ranks[i] == rank()) {
-      color = 0;
-      key = static_cast<int>(i);
-    }
-  auto made = state().split(color, key, layout_of(ranks), options);
+  const std::optional<int> place = comm::place_in(ranks, *this);
+  const std::optional<int> color = place ? std::optional(0) : std::nullopt;
+  auto made = state().split(color, place.value_or(0), comm::layout_of_ranks(ranks), options);
   if (!made) return std::nullopt;
   return ProcessGroup(std::move(made));
 }
@@ -448,13 +178,24 @@ RegisteredMemory ProcessGroup::allocate_shared(std::size_t bytes,
   return state().allocate(Operation::allocate_shared, bytes, options);
 }
 
-void ProcessGroup::on_preemption() const { state().on_preemption(); }
-
-bool ProcessGroup::preempted(const CallOptions& options) const {
-  return state().preempted(options);
+void ProcessGroup::on_preemption() const {
+  const auto in_job = state().in_job();
+  keep_preemption_signals();
+  // The handlers come first: from now on a signal ends no process.
+  in_job->expect_preemption();
 }
 
-void ProcessGroup::set_step(std::uint64_t step) const { state().set_step(step); }
+bool ProcessGroup::preempted(const CallOptions& options) const {
+  require(keeps_preemption_signals(), "preempted: call on_preemption() first");
+  std::uint8_t any = preemption_signalled();
+  CallOptions own = options;
+  own.label = "preempted";
+  all_reduce({.data = &any, .count = 1, .dtype = DType::uint8}, ReduceOp::max, own);
+  if (any != 0) state().in_job()->agree_on_preemption();
+  return any != 0;
+}
+
+void ProcessGroup::set_step(std::uint64_t step) const { state().in_job()->set_step(step); }
 
 void ProcessGroup::abort(std::string_view reason) const { state().abort(reason); }
 

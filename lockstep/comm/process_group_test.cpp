@@ -17,7 +17,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::process_group_test {
+namespace lockstep::comm::process_group_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -358,4 +358,4 @@ TEST(ProcessGroup, RanksOfTwoAttemptsOfAJobDoNotMeet) {
 }
 
 }  // namespace
-}  // namespace lockstep::process_group_test
+}  // namespace lockstep::comm::process_group_test

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct ProgressThread::Queue {
   struct Task {
@@ -267,4 +267,4 @@ void PointToPoint::loop(const std::shared_ptr<Shared>& shared) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -21,6 +21,25 @@
 
 namespace lockstep {
 
+// The shared state of a Work's copies, made by the code that runs the operation.
+struct Work::State {
+  const pid_t pid = this_process();  // Process whose thread runs the operation.
+  std::mutex mutex;
+  std::condition_variable done;
+  bool completed = false;
+  Source source;
+  std::exception_ptr error;
+
+  void complete(std::exception_ptr failure) {
+    const std::lock_guard lock(mutex);
+    error = std::move(failure);
+    completed = true;
+    done.notify_all();
+  }
+};
+
+namespace comm {
+
 // A mutex with a deadline. std::timed_mutex is one too, but ThreadSanitizer of gcc 12 does not see
 // its lock (pthread_mutex_clocklock).
 class Turn {
@@ -51,23 +70,6 @@ class Turn {
   std::atomic<int> waiting_{0};
   std::mutex mutex_;
   std::condition_variable freed_;
-};
-
-// The shared state of a Work's copies, made by the code that runs the operation.
-struct Work::State {
-  const pid_t pid = this_process();  // Process whose thread runs the operation.
-  std::mutex mutex;
-  std::condition_variable done;
-  bool completed = false;
-  Source source;
-  std::exception_ptr error;
-
-  void complete(std::exception_ptr failure) {
-    const std::lock_guard lock(mutex);
-    error = std::move(failure);
-    completed = true;
-    done.notify_all();
-  }
 };
 
 // The thread that runs a group's asynchronous collectives in order.
@@ -139,4 +141,5 @@ class PointToPoint {
   Thread thread_;
 };
 
+}  // namespace comm
 }  // namespace lockstep

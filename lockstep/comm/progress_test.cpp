@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::progress_test {
+namespace lockstep::comm::progress_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -66,4 +66,4 @@ TEST(ProgressThread, DestructionLetsTheRunningTaskEndAndAbortsTheOthers) {
 }
 
 }  // namespace
-}  // namespace lockstep::progress_test
+}  // namespace lockstep::comm::progress_test

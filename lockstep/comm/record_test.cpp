@@ -31,7 +31,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
-namespace lockstep::record_test {
+namespace lockstep::comm::record_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -311,4 +311,4 @@ TEST(ErrorFile, HoldsTheCallStackOfAnExceptionThatNobodyCaught) {
 }
 
 }  // namespace
-}  // namespace lockstep::record_test
+}  // namespace lockstep::comm::record_test

@@ -15,12 +15,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
-#include "lockstep/comm/flight_recorder.h"
+#include "lockstep/comm/group/flight_recorder.h"
 #include "lockstep/job/record.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::small_file_test {
+namespace lockstep::comm::small_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,4 +129,4 @@ TEST(ErrorFile, ThatCannotBeWrittenWholeIsNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep::small_file_test
+}  // namespace lockstep::comm::small_file_test

@@ -18,9 +18,10 @@ Buffer text_buffer(std::string_view bytes) {
 }
 
 void require_within_limit(std::size_t total, std::string_view what) {
-  require(total <= byte_strings_limit,
-          fmt::format("{}: {} bytes are more than the {} that a call may move", what, total,
-                      byte_strings_limit));
+  require(total <= byte_strings_limit, [&] {
+    return fmt::format("{}: {} bytes are more than the {} that a call may move", what, total,
+                       byte_strings_limit);
+  });
 }
 
 // Returns the lengths as elements of a Buffer. Compares each with the limit before adding.
@@ -99,8 +100,9 @@ std::string scatter_bytes(const std::vector<std::string>& parts, const ProcessGr
   Lengths lengths(static_cast<std::size_t>(group.size()));
   std::string all;
   if (sends) {
-    require(parts.size() == lengths.size(),
-            fmt::format("scatter_bytes: {} strings for {} ranks", parts.size(), lengths.size()));
+    require(parts.size() == lengths.size(), [&] {
+      return fmt::format("scatter_bytes: {} strings for {} ranks", parts.size(), lengths.size());
+    });
     for (std::size_t rank = 0; rank < parts.size(); ++rank) {
       require_within_limit(all.size() + parts[rank].size(), "scatter_bytes");
       all += parts[rank];

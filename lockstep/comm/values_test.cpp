@@ -7,7 +7,7 @@
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::values_test {
+namespace lockstep::comm::values_test {
 namespace {
 
 using test::fault_of;
@@ -114,4 +114,4 @@ TEST(Values, OfAnotherSizeAreAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::values_test
+}  // namespace lockstep::comm::values_test

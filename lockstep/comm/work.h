@@ -12,6 +12,11 @@
 
 namespace lockstep {
 
+namespace comm {
+class PointToPoint;
+class ProgressThread;
+}  // namespace comm
+
 // Thread safety: any thread may call any member at any time.
 // Errors: misuse in a fork()ed child, where no operation of the parent runs.
 // Lifetime: a copyable handle. Destroying it neither waits nor cancels; the operation's buffers
@@ -35,8 +40,8 @@ class LOCKSTEP_API Work {
   Source source() const;
 
  private:
-  friend class ProgressThread;
-  friend class PointToPoint;
+  friend class comm::ProgressThread;
+  friend class comm::PointToPoint;
   struct State;
   explicit Work(std::shared_ptr<State> state);
   State& state() const;

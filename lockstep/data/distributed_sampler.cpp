@@ -167,8 +167,8 @@ struct DistributedSampler::State {
 
   void require_consumption() const {
     require(coming || taken.drawn == 0 || ever_consumed,
-            "DistributedSampler: samples were drawn, but how many of them the program has consumed "
-            "is not known: call consume() after each batch");
+            "DistributedSampler: the number of consumed samples is unknown: call consume() after "
+            "each batch");
   }
 
   void require_fits(const StateDict& saved) const {
@@ -211,7 +211,7 @@ DistributedSampler::DistributedSampler(std::size_t size, int num_replicas, int r
            std::to_string(num_replicas - 1);
   });
   require(options.pad || !options.drop_last,
-          "DistributedSampler: drop_last leaves samples out, pad = false forbids it; choose one");
+          "DistributedSampler: drop_last = true and pad = false contradict each other: choose one");
   state_ = std::make_shared<State>(size, static_cast<std::size_t>(num_replicas),
                                    static_cast<std::size_t>(rank), options);
 }
@@ -241,8 +241,8 @@ std::vector<std::size_t> DistributedSampler::consume(std::size_t samples) {
   Taken& taken = state_->taken;
   require(samples <= taken.drawn - taken.consumed, [&] {
     return "DistributedSampler: consume(" + std::to_string(samples) + ") after " +
-           std::to_string(taken.consumed) + " samples of " + std::to_string(taken.drawn) +
-           " that were drawn in this pass";
+           std::to_string(taken.consumed) + " of the " + std::to_string(taken.drawn) +
+           " samples drawn in this pass were consumed";
   });
   state_->ever_consumed = true;
   const std::size_t begin = taken.consumed;

@@ -14,7 +14,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::distributed_sampler_test {
+namespace lockstep::data::distributed_sampler_test {
 namespace {
 
 using test::fault_of;
@@ -176,7 +176,7 @@ TEST(DistributedSampler, CountsWhatTheProgramConsumesAndNotWhatIsDrawn) {
   EXPECT_EQ(sampler.offset(), 10U);
   std::string text;
   EXPECT_EQ(fault_of([&] { sampler.consume(2); }, &text), Fault::misuse);
-  EXPECT_NE(text.find("consume(2) after 5 samples of 6"), std::string::npos) << text;
+  EXPECT_NE(text.find("consume(2) after 5 of the 6 samples"), std::string::npos) << text;
 }
 
 TEST(DistributedSampler, KeepsTheLoadedOffsetWhenTheLoopNamesItsEpoch) {
@@ -434,4 +434,4 @@ TEST(DistributedSampler, RefusesWhatCannotBeMeant) {
 }
 
 }  // namespace
-}  // namespace lockstep::distributed_sampler_test
+}  // namespace lockstep::data::distributed_sampler_test

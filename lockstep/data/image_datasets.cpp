@@ -72,8 +72,8 @@ std::vector<Path> find_dataset(const Path& directory, const DatasetFiles& files,
     }
     if (found.size() == files.names.size()) return found;
   }
-  throw Error(Fault::system, "no dataset '" + directory.string() + "': there is no" + looked_at +
-                                 (remedy.empty() ? "" : "\n" + remedy));
+  throw Error(Fault::system, "dataset '" + directory.string() + "' was not found; looked for" +
+                                 looked_at + (remedy.empty() ? "" : "\n" + remedy));
 }
 
 at::Tensor tensor_owning(std::vector<std::uint8_t> values, at::IntArrayRef shape) {
@@ -87,8 +87,8 @@ at::Tensor to_images(std::vector<std::uint8_t> pixels, std::int64_t channels, st
   const std::int64_t pixels_each = channels * height * width;
   const auto count = static_cast<std::int64_t>(pixels.size());
   require(pixels_each > 0 && count % pixels_each == 0, [&] {
-    return "ImageDataset: " + std::to_string(count) + " pixels are no whole number of images of " +
-           std::to_string(pixels_each);
+    return "ImageDataset: " + std::to_string(count) + " pixels are not a multiple of the " +
+           std::to_string(pixels_each) + " of one image";
   });
   return tensor_owning(std::move(pixels), {count / pixels_each, channels, height, width});
 }
@@ -102,8 +102,8 @@ at::Tensor to_targets(const std::vector<std::uint8_t>& labels) {
 constexpr std::size_t image_dimensions = 3;  // Images, rows, columns.
 constexpr std::size_t label_dimensions = 1;
 
-IdxArray read(const std::filesystem::path& file, std::size_t dimensions) {
-  IdxArray array = read_idx(file);
+data::IdxArray read(const std::filesystem::path& file, std::size_t dimensions) {
+  data::IdxArray array = data::read_idx(file);
   if (array.shape.size() != dimensions)
     throw Error(Fault::corrupt, file.string() + ": byte 3: expected " + std::to_string(dimensions) +
                                     " dimensions, found " + std::to_string(array.shape.size()));
@@ -118,8 +118,8 @@ void require_known(const std::filesystem::path& file, const std::vector<std::uin
   if (unknown == labels.end()) return;
   throw Error(Fault::corrupt, file.string() + ": the label of sample " +
                                   std::to_string(unknown - labels.begin()) + " is " +
-                                  std::to_string(*unknown) + ", and the program has " +
-                                  std::to_string(classes) + " classes, from 0 on");
+                                  std::to_string(*unknown) + ", but the program has only " +
+                                  std::to_string(classes) + " classes");
 }
 
 ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
@@ -128,10 +128,10 @@ ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
   const auto files = find_dataset(
       directory,
       {.names = {set + "-images-idx3-ubyte", set + "-labels-idx1-ubyte"}, .packed = true},
-      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist brings it." : "");
+      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist contains it." : "");
 
-  IdxArray images = read(files[0], image_dimensions);
-  const IdxArray labels = read(files[1], label_dimensions);
+  data::IdxArray images = read(files[0], image_dimensions);
+  const data::IdxArray labels = read(files[1], label_dimensions);
   if (images.shape[0] != labels.shape[0])
     throw Error(Fault::corrupt, files[0].string() + " holds " + std::to_string(images.shape[0]) +
                                     " images, but " + files[1].string() + " holds " +
@@ -153,12 +153,13 @@ DatasetFiles cifar10_files(bool train) {
   return files;
 }
 
-ImageDataset to_dataset(CifarImages images) {
-  return {std::move(images.pixels), cifar_channels, cifar_side, cifar_side, images.labels};
+ImageDataset to_dataset(data::CifarImages images) {
+  return {std::move(images.pixels), data::cifar_channels, data::cifar_side, data::cifar_side,
+          images.labels};
 }
 
 std::string source_of(const std::string& archive) {
-  return "It comes as https://www.cs.toronto.edu/~kriz/" + archive;
+  return "Download it from https://www.cs.toronto.edu/~kriz/" + archive;
 }
 
 }  // namespace
@@ -206,12 +207,12 @@ IdxDataset::IdxDataset(const std::filesystem::path& directory, bool train,
     : ImageDataset(read_dataset(directory, train, classes)) {}
 
 Cifar10Dataset::Cifar10Dataset(const std::filesystem::path& directory, bool train)
-    : ImageDataset(to_dataset(read_cifar10(
+    : ImageDataset(to_dataset(data::read_cifar10(
           find_dataset(directory, cifar10_files(train), source_of("cifar-10-binary.tar.gz"))))) {}
 
 Cifar100Dataset::Cifar100Dataset(const std::filesystem::path& directory, bool train)
     : ImageDataset(to_dataset(
-          read_cifar100(find_dataset(directory, {.names = {train ? "train.bin" : "test.bin"}},
-                                     source_of("cifar-100-binary.tar.gz"))))) {}
+          data::read_cifar100(find_dataset(directory, {.names = {train ? "train.bin" : "test.bin"}},
+                                           source_of("cifar-100-binary.tar.gz"))))) {}
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@
 #include "lockstep/data/image_files.h"
 #include "tests/ranks.h"
 
-namespace lockstep::image_datasets_test {
+namespace lockstep::data::image_datasets_test {
 namespace {
 
 using Stack = torch::data::transforms::Stack<>;
@@ -63,7 +63,7 @@ TEST(IdxDataset, RefusesALabelBeyondTheClassesOfTheProgramAndNamesIt) {
     EXPECT_EQ(error.fault(), Fault::corrupt);
     const std::string message = error.what();
     EXPECT_NE(message.find((scratch.path() / "t10k-labels-idx1-ubyte").string() +
-                           ": the label of sample 9 is 9, and the program has 9 classes"),
+                           ": the label of sample 9 is 9, but the program has only 9 classes"),
               message.npos)
         << message;
   }
@@ -267,4 +267,4 @@ TEST_F(Cifar, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep::image_datasets_test
+}  // namespace lockstep::data::image_datasets_test

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/input_file.h"
 
-namespace lockstep {
+namespace lockstep::data {
 namespace {
 
 // --- IDX -----------------------------------------------------------------------------------------
@@ -198,4 +198,4 @@ CifarImages read_cifar100(const std::vector<std::filesystem::path>& files) {
   return read(files, of_cifar100);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::data

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/api.h"
 
-namespace lockstep {
+namespace lockstep::data {
 
 // An IDX file, the format of MNIST and similar datasets.
 struct IdxArray {
@@ -42,4 +42,4 @@ struct CifarImages {
 LOCKSTEP_API CifarImages read_cifar10(const std::vector<std::filesystem::path>& files);
 LOCKSTEP_API CifarImages read_cifar100(const std::vector<std::filesystem::path>& files);
 
-}  // namespace lockstep
+}  // namespace lockstep::data

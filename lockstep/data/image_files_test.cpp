@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "tests/ranks.h"
 
-namespace lockstep::image_files_test {
+namespace lockstep::data::image_files_test {
 namespace {
 
 // Two images of three rows and five columns, with values counting up from 0.
@@ -205,4 +205,4 @@ TEST_F(Idx, RefusesMoreValuesThanThereIsMemoryForBeforeItTakesAny) {
 }
 
 }  // namespace
-}  // namespace lockstep::image_files_test
+}  // namespace lockstep::data::image_files_test

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 
-namespace lockstep {
+namespace lockstep::data {
 namespace {
 
 // RFC 1951: a match of 258 bytes costs at least two bits.
@@ -128,4 +128,4 @@ void GzipFile::fail(std::string_view expected, std::string_view found) const {
   throw_corrupt(file_.name(), stream_.total_in, expected, found);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::data

@@ -16,7 +16,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::data {
 
 // Throws Fault::corrupt with a message such as "train-labels-idx1-ubyte: byte 3: expected 1 to 8
 // dimensions, found 9".
@@ -90,4 +90,4 @@ class GzipFile {
   std::array<std::uint8_t, 1 << 16> packed_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::data

@@ -15,6 +15,8 @@
 namespace lockstep {
 namespace {
 
+using job::Variables;
+
 // The variables in which one family of launchers gives a process its place.
 struct Dialect {
   std::string_view launcher;
@@ -75,9 +77,10 @@ bool is_of_agent(const Variables& variables) {
 }
 
 void require_below(int value, const char* key, int bound, const char* bound_key) {
-  require(bound > 0, fmt::format("{}={} must be at least 1", bound_key, bound));
-  require(value >= 0 && value < bound,
-          fmt::format("{}={} is not in 0..{} ({}={})", key, value, bound - 1, bound_key, bound));
+  require(bound > 0, [&] { return fmt::format("{}={} must be at least 1", bound_key, bound); });
+  require(value >= 0 && value < bound, [&] {
+    return fmt::format("{}={} is not in 0..{} ({}={})", key, value, bound - 1, bound_key, bound);
+  });
 }
 
 // Returns the launcher around variables that were set by hand. A single SLURM task does not count:
@@ -129,7 +132,7 @@ void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
   auto size = size_key == nullptr ? std::nullopt : variables.number(size_key);
   auto rank = variables.number(dialect.local_rank);
   if (size_key == nullptr) size_key = "the tasks per node in SLURM's variables";
-  if (by_slurm && !size) size = slurm_local_world_size(variables);
+  if (by_slurm && !size) size = job::slurm_local_world_size(variables);
   if (by_slurm && !rank) rank = variables.number("SLURM_LOCALID");
 
   const int hosts =
@@ -138,9 +141,10 @@ void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
   found.local_world_size = size.value_or((found.world_size + hosts - 1) / hosts);
   found.local_rank = rank.value_or(found.rank % std::max(1, found.local_world_size));
   require_below(found.local_rank, dialect.local_rank, found.local_world_size, size_key);
-  require(found.local_world_size <= found.world_size,
-          fmt::format("{}={} is more than {}={}", size_key, found.local_world_size,
-                      dialect.world_size, found.world_size));
+  require(found.local_world_size <= found.world_size, [&] {
+    return fmt::format("{}={} is more than {}={}", size_key, found.local_world_size,
+                       dialect.world_size, found.world_size);
+  });
 }
 
 // An explicit address for rank 0 counts on one host too, but is not required there. MASTER_PORT
@@ -160,7 +164,7 @@ std::string master(const LaunchEnvironment& found, bool by_slurm, const Variable
                        address ? "MASTER_ADDR" : "MASTER_PORT",
                        address ? "MASTER_PORT" : "MASTER_ADDR");
   });
-  return by_slurm ? slurm_master(variables) : std::string();
+  return by_slurm ? job::slurm_master(variables) : std::string();
 }
 
 std::string job_id(const Dialect& dialect, const Variables& variables) {
@@ -174,7 +178,7 @@ std::string job_id(const Dialect& dialect, const Variables& variables) {
 int attempt(const Variables& variables) {
   for (const char* key : {"LOCKSTEP_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"})
     if (const auto value = variables.number(key)) {
-      require(*value >= 0, fmt::format("{}={} is negative", key, *value));
+      require(*value >= 0, [&] { return fmt::format("{}={} is negative", key, *value); });
       return *value;
     }
   return 0;

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/variables.h"
 
-namespace lockstep::environment_test {
+namespace lockstep::job::environment_test {
 namespace {
 
 using Settings = std::map<std::string, std::string>;
@@ -326,4 +326,4 @@ TEST(Environment, TheMasterOfSlurmsTasksIsTheirFirstNodeAtAPortOfTheStep) {
 }
 
 }  // namespace
-}  // namespace lockstep::environment_test
+}  // namespace lockstep::job::environment_test

@@ -128,10 +128,11 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
                   name, who.attempt);
   if (secret.empty() && secret_of_environment())
     identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
-  require(identity.size() < sizeof Packet::text,
-          fmt::format("the job's name is too long: with it, what its ranks say to find each other "
-                      "takes {} bytes; {} is most",
-                      identity.size(), sizeof Packet::text - 1));
+  require(identity.size() < sizeof Packet::text, [&] {
+    return fmt::format("the job's name is too long: with it, what its ranks say to find each other "
+                       "takes {} bytes; {} is most",
+                       identity.size(), sizeof Packet::text - 1);
+  });
   return {.rank = who.rank,
           .size = who.world_size,
           .job_id = who.job_id,

@@ -9,7 +9,7 @@
 #include "lockstep/base/log.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::host_session_test {
+namespace lockstep::job::host_session_test {
 namespace {
 
 template <class Holds>
@@ -66,4 +66,4 @@ TEST(HostMeeting, IsNamedAfterASecretWithoutShowingIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::host_session_test
+}  // namespace lockstep::job::host_session_test

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/time.h"
 
-namespace lockstep::job_page_test {
+namespace lockstep::job::job_page_test {
 namespace {
 
 // Waits a few times longer than a healthy kernel needs.
@@ -312,4 +312,4 @@ TEST(JobPage, MemoryOfAnotherKindIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::job_page_test
+}  // namespace lockstep::job::job_page_test

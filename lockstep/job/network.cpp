@@ -104,7 +104,7 @@ std::optional<Network> network_of(std::string_view text) {
   const auto [end, problem] = std::from_chars(digits.begin(), digits.end(), network.bits);
   require(address && problem == std::errc() && end == digits.end() &&
               network.bits <= 8 * bytes_of(*address).size(),
-          [&] { return fmt::format("'{}' is no network: ADDRESS/BITS is one", text); });
+          [&] { return fmt::format("'{}' is not a network: write ADDRESS/BITS", text); });
   network.address = *address;
   return network;
 }

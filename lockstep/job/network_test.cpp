@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::network_test {
+namespace lockstep::job::network_test {
 namespace {
 
 bool has(const std::vector<NetworkInterface>& interfaces, const std::string& name,
@@ -90,7 +90,7 @@ TEST(Network, AnUnknownMasterIsRefusedByName) {
 
 TEST(Network, WhatIsNoNetworkIsRefused) {
   for (const char* wrong : {"10.0.0.0/33", "10.0.0.0/", "eth0/8", "fd00::/129", "10.0.0.0/-1"})
-    expect_in(refusal_of(wrong), {wrong, "is no network"});
+    expect_in(refusal_of(wrong), {wrong, "is not a network"});
 }
 
 TEST_F(NetworkOfAHost, HasAllItsAddressesButLinkLocalOnes) {
@@ -175,4 +175,4 @@ TEST_F(NetworkOfAHost, WithoutAMasterTheDefaultRouteThenAnyThenLoopbackCounts) {
 }
 
 }  // namespace
-}  // namespace lockstep::network_test
+}  // namespace lockstep::job::network_test

@@ -17,7 +17,7 @@
 #include "lockstep/job/job_page.h"
 #include "tests/ranks.h"
 
-namespace lockstep::oom_kills_test {
+namespace lockstep::job::oom_kills_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -160,4 +160,4 @@ TEST(OomKills, ARankThatTheKernelKilledForWantOfMemoryIsToldFromOneThatWasKilled
 }
 
 }  // namespace
-}  // namespace lockstep::oom_kills_test
+}  // namespace lockstep::job::oom_kills_test

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::job {
 
 std::optional<std::string> Variables::text(const char* key) const {
   const char* found = lookup_(key);
@@ -74,20 +74,22 @@ std::string first_of_node_list(std::string_view list) {
       continue;
     }
     const std::size_t end = list.find(']', at);
-    require(end != list.npos,
-            [&] { return fmt::format("'{}' is no list of nodes: a bracket is not closed", list); });
+    require(end != list.npos, [&] {
+      return fmt::format("'{}' is not a list of nodes: a bracket is not closed", list);
+    });
     const std::string_view range = list.substr(at + 1, end - at - 1);
     name += range.substr(0, range.find_first_of(",-"));
     at = end;
   }
-  require(!name.empty(), [&] { return fmt::format("'{}' names no node first", list); });
+  require(!name.empty(), [&] { return fmt::format("'{}' does not begin with a node", list); });
   return name;
 }
 
 int tasks_on_node(std::string_view tasks_per_node, int node) {
   const auto refuse = [&](std::string_view why) {
-    throw Error(Fault::misuse, fmt::format("'{}' is no list of tasks per node such as 2(x3),1: {}",
-                                           tasks_per_node, why));
+    throw Error(Fault::misuse,
+                fmt::format("'{}' is not a list of tasks per node, such as 2(x3),1: {}",
+                            tasks_per_node, why));
   };
   std::string_view rest = tasks_per_node;
   for (int seen = 0; !rest.empty();) {
@@ -130,4 +132,4 @@ std::string slurm_master(const Variables& variables) {
   return to_text(first_of_node_list(*nodes), port);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::job {
 
 // Looks variables up. An empty one counts as unset.
 class Variables {
@@ -60,4 +60,4 @@ std::optional<int> slurm_local_world_size(const Variables& variables);
 // nodes.
 std::string slurm_master(const Variables& variables);
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::variables_test {
+namespace lockstep::job::variables_test {
 namespace {
 
 TEST(Slurm, TheFirstNameOfANodeListIsFound) {
@@ -63,4 +63,4 @@ TEST(Slurm, StepsOfNeighbouringJobsHavePortsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep::variables_test
+}  // namespace lockstep::job::variables_test

@@ -2,22 +2,19 @@
 #include "lockstep/launch/agent.h"
 
 #include <fmt/format.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/process.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 using namespace std::chrono_literals;
@@ -29,10 +26,6 @@ constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 // Time for ranks to end once the job is over without them. The other hosts are ending too, or the
 // coordinator is lost; and every agent promises to be gone within 5 s.
 constexpr std::chrono::milliseconds time_after_the_end = 1s;
-
-// timeout(1), systemd and others signal both this process and its process group: that is one
-// signal.
-constexpr std::chrono::milliseconds double_signal = 50ms;
 
 // Time for this agent's last messages to leave the host.
 constexpr std::chrono::milliseconds time_to_say = 2s;
@@ -59,12 +52,14 @@ std::string describe_end(const Failure& failure) {
 Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
              int lifeline)
     : options_(options),
-      signals_(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)),
-      lifeline_(lifeline),
       binding_(binding),
+      guardian_(lifeline),
       output_(STDOUT_FILENO, STDERR_FILENO, options.log),
+      log_([this](LogLevel level, std::string_view text) {
+        output_.say(text, level == LogLevel::error ? Level::error : Level::info);
+      }),
+      signals_(signals, [this](int signal) { on_signal(signal); }),
       rendezvous_(options) {
-  if (!signals_) throw_errno("signalfd");
   answer_as(options.hosts.id);
 }
 
@@ -79,9 +74,9 @@ int Agent::run() {
     while (picture.ends_with('\n')) picture.remove_suffix(1);
     output_.say(picture);
   }
-  while (!over() && !orphaned_) turn();
+  while (!over() && !guardian_.is_cut()) turn();
   end_descendants(time_to_die);
-  if (orphaned_) return 128 + SIGKILL;
+  if (guardian_.is_cut()) return 128 + SIGKILL;
   rendezvous_.flush(time_to_say);
   output_.finish();
   write_what_is_left();
@@ -95,47 +90,23 @@ int Agent::run() {
 }
 
 void Agent::write_what_is_left() {
-  while (output_.pending() && !orphaned_) turn();
+  while (output_.pending() && !guardian_.is_cut()) turn();
 }
 
 void Agent::turn() {
-  std::vector<pollfd> entries{{signals_.get(), POLLIN, 0}, {lifeline_, POLLIN, 0}};
-  output_.watch(entries);
-  log_.watch(entries);
-  status_service_->watch(entries);
-  if (!exit_code_) rendezvous_.watch(entries);
-  if (ranks_) ranks_->watch(entries);
-  if (::poll(entries.data(), entries.size(), milliseconds_until(next_deadline())) < 0 &&
-      errno != EINTR)
-    throw_errno("poll");
-  if (entries[1].revents != 0) orphaned_ = true;
-  output_.serve(entries);
-  for (const auto& [level, text] : log_.take())
-    output_.say(text, level == LogLevel::error ? Level::error : Level::info);
-  status_service_->serve(entries);
-  if (ranks_) ranks_->serve(entries);
-  if (entries[0].revents != 0) read_signals();
+  std::vector<Pollable*> parts{&guardian_, &output_, &log_, &*status_service_};
+  if (ranks_) parts.push_back(&*ranks_);
+  parts.push_back(&signals_);  // After the ranks: a rank that has ended may have sent its page.
+  std::vector<Pollable*> all = parts;
+  if (!exit_code_) all.push_back(&rendezvous_);
+  const std::vector<pollfd> entries = next_events(all);
+  for (Pollable* part : parts) part->serve(entries);
   if (ranks_) ranks_->act_on_deadlines();
   if (ranks_ && ranks_->ending() && attempt_ < Attempt::reported) report_failure();
   if (attempt_ != Attempt::concluded && ranks_->running() == 0 && !ranks_->lingering()) conclude();
   if (exit_code_) return;
-  for (const Order& order : rendezvous_.serve(entries)) obey(order);
-}
-
-Deadline Agent::next_deadline() const {
-  Deadline next = exit_code_ ? no_deadline : rendezvous_.deadline();
-  if (ranks_) next = std::min(next, ranks_->deadline());
-  return next;
-}
-
-void Agent::read_signals() {
-  signalfd_siginfo info{};
-  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo != SIGCHLD)
-      on_signal(static_cast<int>(info.ssi_signo));
-    else if (ranks_)
-      ranks_->reap();
-  }
+  rendezvous_.serve(entries);
+  for (const Order& order : rendezvous_.take_orders()) obey(order);
 }
 
 void Agent::obey(const Order& order) {
@@ -211,18 +182,16 @@ void Agent::conclude() {
 }
 
 void Agent::on_signal(int signal) {
-  const auto now = Clock::now();
-  const bool doubled = signal == last_signal_ && now - last_signal_at_ < double_signal;
-  last_signal_ = signal;
-  last_signal_at_ = now;
-  if (doubled) return;
-
+  if (signal == SIGCHLD) {
+    if (ranks_) ranks_->reap();
+    return;
+  }
   const auto& ends = options_.signals_to_handle;
   const bool is_news = signal == SIGUSR1 || signal == SIGUSR2;
   if (is_news && std::find(ends.begin(), ends.end(), signal) == ends.end()) {
     if (!ranks_ || !ranks_->pass_on(signal))
       output_.say(
-          fmt::format("{}: no rank has a handler for it, so none gets it", signal_name(signal)));
+          fmt::format("{}: not passed on, as no rank has a handler for it", signal_name(signal)));
     return;
   }
   const bool may_be_news = signal == SIGTERM && attempt_ == Attempt::running && !ranks_->ending();
@@ -257,15 +226,8 @@ void Agent::on_stop_signal(int signal) {
   if (leaving_ && attempt_ == Attempt::concluded) finish({128 + signal, "", std::nullopt});
 }
 
-// Returns this host's own record of the failure if the rank was here: it says more than the first
-// report.
-Failure Agent::better_known(const Failure& failure) const {
-  if (!ranks_ || !ranks_->is_local(failure.rank)) return failure;
-  const auto& first = ranks_->result().first_failure();
-  return first && first->rank == failure.rank ? *first : failure;
-}
-
-void Agent::say_failure(const Failure& failure) {
+void Agent::say_failure(const Failure& reported) {
+  const Failure failure = ranks_ ? ranks_->better_known(reported) : reported;
   const bool attached = !ranks_ || ranks_->was_attached(failure);
   output_.say(attached ? describe(failure) : describe_end(failure), Level::error);
   output_.say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
@@ -278,7 +240,7 @@ void Agent::say_failure(const Failure& failure) {
 std::string Agent::say_why_ended() {
   if (!ended_because_) return "";
   const EndRanks because = std::exchange(*ended_because_, {});
-  if (because.failure) say_failure(better_known(*because.failure));
+  if (because.failure) say_failure(*because.failure);
   return because.failure || because.why.empty() ? "" : because.why + "; ";
 }
 
@@ -286,14 +248,14 @@ void Agent::say_why(const EndJob& order) {
   if (ranks_ && ranks_->result().start_error() != 0) return;  // It has been logged.
   const Level level = *exit_code_ == 0 ? Level::info : Level::error;
   if (order.failure)
-    say_failure(better_known(*order.failure));
+    say_failure(*order.failure);
   else if (stopped_by_)
     return output_.say(
         fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_), level);
   else if (!order.why.empty())
     output_.say(order.why, level);
   else if (!ranks_)
-    output_.say("the job has ended without this host, which was one too many");
+    output_.say("the job has ended; it did not need this host");
   if (*exit_code_ == 0) return;
   const std::vector<int> others = ranks_ ? ranks_->result().also_failed() : std::vector<int>{};
   output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +
@@ -322,4 +284,4 @@ JobStatus Agent::status() const {
   return status;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

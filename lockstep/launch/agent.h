@@ -6,7 +6,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <poll.h>
 #include <signal.h>
 
 #include <optional>
@@ -14,17 +13,17 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/local_ranks.h"
+#include "lockstep/launch/loop.h"
 #include "lockstep/launch/output.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/launch/status.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 class Agent {
  public:
@@ -48,8 +47,6 @@ class Agent {
   // One turn of the loop: waits for an event, and acts on it.
   void turn();
   void write_what_is_left();
-  Deadline next_deadline() const;
-  void read_signals();
 
   void answer_as(const std::string& job_id);
   void obey(const Order& order);
@@ -67,19 +64,18 @@ class Agent {
   void on_stop_signal(int signal);
   bool over() const { return exit_code_ && (!ranks_ || ranks_->running() == 0); }
 
-  Failure better_known(const Failure& failure) const;
-  void say_failure(const Failure& failure);
+  void say_failure(const Failure& reported);
   void say_why(const EndJob& order);
   std::string say_why_ended();
   JobStatus status() const;
 
   const RunOptions& options_;
   const Clock::time_point start_ = Clock::now();
-  FileDescriptor signals_;
-  int lifeline_;
   const BindingPlan& binding_;
+  Lifeline guardian_;
   Output output_;
   LogQueue log_;
+  Signals signals_;
   Rendezvous rendezvous_;
   std::optional<StatusService> status_service_;
   // Ranks of the latest attempt.
@@ -92,9 +88,6 @@ class Agent {
   bool leaving_ = false;
   // Set once it is decided.
   std::optional<int> exit_code_;
-  bool orphaned_ = false;
-  int last_signal_ = 0;
-  Clock::time_point last_signal_at_ = {};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -15,7 +15,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/job/store/handshake.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -87,7 +87,7 @@ std::string text(const json& object, const char* name) {
 // A text that counts as it is, and so may not be changed.
 std::string exact_text(const json& object, const char* name) {
   const std::string& value = raw_text(member(object, name));
-  if (cut(value) != value) throw_corrupt("a launcher's frame has a name that cannot be");
+  if (cut(value) != value) throw_corrupt("a launcher's frame has an invalid name");
   return value;
 }
 
@@ -96,7 +96,7 @@ std::int64_t number(const json& value, std::int64_t low, std::int64_t high) {
                     (!value.is_number_unsigned() ||
                      value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
   if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high)
-    throw_corrupt("a launcher's frame has a number that cannot be");
+    throw_corrupt("a launcher's frame has a number out of range");
   return value.get<std::int64_t>();
 }
 
@@ -156,7 +156,7 @@ void read_break(Failure& failure, const json& object) {
     if (said == name(known)) failure.fault = known;
   const json& ranks = member(object, "ranks");
   if (!failure.fault || !ranks.is_array())
-    throw_corrupt("a launcher's frame has a failure that is none");
+    throw_corrupt("a launcher's frame has an invalid failure");
   for (const json& rank : ranks)
     failure.ranks.push_back(static_cast<int>(number(rank, std::int64_t{0}, std::int64_t{largest})));
   failure.ranks = cut(failure.ranks);
@@ -166,12 +166,12 @@ void read_break(Failure& failure, const json& object) {
 std::optional<Failure> failure_of(const json& frame) {
   const json& object = member(frame, "failure");
   if (object.is_null()) return std::nullopt;
-  if (!object.is_object()) throw_corrupt("a launcher's frame has a failure that is none");
+  if (!object.is_object()) throw_corrupt("a launcher's frame has an invalid failure");
   const json& sequence = member(object, "sequence");
   const json& oom = member(object, "oom");
   const json& left = member(object, "left");
   if (!sequence.is_number_unsigned() || (!oom.is_null() && !oom.is_boolean()) || !left.is_boolean())
-    throw_corrupt("a launcher's frame has a failure that is none");
+    throw_corrupt("a launcher's frame has an invalid failure");
   Failure failure{.rank = number(object, "rank", -1),
                   .host = text(object, "host"),
                   .pid = number(object, "pid", 0),
@@ -264,7 +264,7 @@ JoinFrame join_of(const json& frame) {
 
 ReportFrame report_of(const json& frame) {
   const auto found = std::find(outcomes.begin(), outcomes.end(), text(frame, "outcome"));
-  if (found == outcomes.end()) throw_corrupt("a launcher's frame has an outcome that is none");
+  if (found == outcomes.end()) throw_corrupt("a launcher's frame has an invalid outcome");
   return {.attempt = number(frame, "attempt", -1),
           .outcome = static_cast<Outcome>(found - outcomes.begin()),
           .exit_code = number(frame, "exit_code", 0, 255),
@@ -351,7 +351,7 @@ AgentFrame decode_agent_frame(std::string_view body) {
   if (type == "end_ranks") return EndRanks{text(frame, "why"), failure_of(frame)};
   if (type == "end_job")
     return EndJob{number(frame, "exit_code", 0, 255), text(frame, "why"), failure_of(frame)};
-  throw_corrupt("a launcher's frame is of no known kind");
+  throw_corrupt("a launcher's frame is of an unknown kind");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

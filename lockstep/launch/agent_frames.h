@@ -19,7 +19,7 @@
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // The command that a launcher runs. Launchers send it to each other, and so notice when two jobs
 // use the same endpoint.
@@ -85,4 +85,4 @@ std::optional<std::string_view> first_agent_frame(std::string_view bytes);
 // Its texts and lists are clean and cut, whoever wrote them.
 AgentFrame decode_agent_frame(std::string_view body);
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -10,7 +10,7 @@
 #include "lockstep/base/text.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::agent_frames_test {
+namespace lockstep::launch::agent_frames_test {
 namespace {
 
 JobCommand command(const std::string& program, std::vector<std::string> arguments) {
@@ -249,4 +249,4 @@ TEST(AgentFrames, ACommandIsCleanAndCutWhoeverMadeIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::agent_frames_test
+}  // namespace lockstep::launch::agent_frames_test

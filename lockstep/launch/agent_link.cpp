@@ -1,13 +1,14 @@
-#include "lockstep/base/file_descriptor.h"
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/agent_link.h"
+
 #include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
 
-#include "lockstep/launch/agent_link.h"
+#include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 constexpr std::size_t max_output_bytes = std::size_t{1} << 20;
@@ -67,4 +68,4 @@ void AgentLink::beat(Clock::time_point now) {
 
 Deadline AgentLink::deadline() const { return beat_at_; }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

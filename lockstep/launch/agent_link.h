@@ -19,7 +19,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/launch/agent_frames.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 class AgentLink {
  public:
@@ -77,4 +77,4 @@ class OwnPulse {
   Clock::time_point last_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

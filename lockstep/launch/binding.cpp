@@ -203,8 +203,8 @@ std::string why_unbound(const Topology& topology, std::optional<double> quota, i
   if (binding != Binding::automatic) return {};
   if (ranks > cores) return "more ranks than cores";
   if (quota && *quota < cores)
-    return fmt::format("a CPU quota of {:g} for {} cores, which is of time, not of certain cores",
-                       *quota, cores);
+    return fmt::format("a CPU quota of {:g} for {} cores, which limits time, not cores", *quota,
+                       cores);
   return {};
 }
 
@@ -234,7 +234,7 @@ std::string picture_of(const Topology& topology, const std::vector<RankBinding>&
 BindingPlan plan_binding(const Topology& topology, std::optional<double> quota, int ranks,
                          Binding binding) {
   const int cores = static_cast<int>(topology.cores.size());
-  require(ranks > 0, "cores can only be divided among one rank or more");
+  require(ranks > 0, "cores are divided among at least one rank");
   require(binding != Binding::core || ranks <= cores, [&] {
     return fmt::format("{} ranks cannot have cores of their own: this process may use {}", ranks,
                        cores);

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::binding_test {
+namespace lockstep::launch::binding_test {
 namespace {
 
 using Cpus = std::vector<int>;
@@ -226,4 +226,4 @@ TEST(Binding, OnThisHostThereIsACoreForEachUsableOne) {
 }
 
 }  // namespace
-}  // namespace lockstep::binding_test
+}  // namespace lockstep::launch::binding_test

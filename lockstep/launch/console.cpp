@@ -164,7 +164,8 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-LogQueue::LogQueue() : ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+LogQueue::LogQueue(LogSink write)
+    : write_(std::move(write)), ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!ready_) throw_errno("making an eventfd");
   set_log_sink([this](LogLevel level, std::string_view message) {
     const std::lock_guard lock(mutex_);
@@ -177,6 +178,10 @@ LogQueue::~LogQueue() { set_log_sink({}); }
 
 void LogQueue::watch(std::vector<pollfd>& entries) const {
   entries.push_back({ready_.get(), POLLIN, 0});
+}
+
+void LogQueue::serve(const std::vector<pollfd>& /*entries*/) {
+  for (const auto& [level, text] : take()) write_(level, text);
 }
 
 std::vector<LogQueue::Line> LogQueue::take() {

@@ -18,6 +18,7 @@
 #include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
+#include "lockstep/launch/loop.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {
@@ -107,22 +108,25 @@ bool same_file(int a, int b);
 // Queue of this library's log lines while a launcher runs. The launcher's poll() loop writes them
 // as all other output: without blocking, and between whole lines.
 //
-// Thread safety: the log may be called from any thread; watch() and take() belong to the loop's
-// thread.
-class LogQueue {
+// Thread safety: the log may be called from any thread; the members belong to the loop's thread.
+class LogQueue final : public launch::Pollable {
  public:
-  using Line = std::pair<LogLevel, std::string>;
-
-  // Is the log's sink during its lifetime. Errors: system.
-  LogQueue();
-  ~LogQueue();
+  // Is the log's sink during its lifetime. serve() passes the lines on to `write`. Errors: system.
+  explicit LogQueue(LogSink write);
+  ~LogQueue() override;
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
-  void watch(std::vector<pollfd>& entries) const;
-  std::vector<Line> take();
+  void watch(std::vector<pollfd>& entries) const override;
+  Deadline deadline() const override { return no_deadline; }
+  void serve(const std::vector<pollfd>& entries) override;
 
  private:
+  using Line = std::pair<LogLevel, std::string>;
+
+  std::vector<Line> take();
+
+  const LogSink write_;
   FileDescriptor ready_;  // An eventfd, readable while there are lines.
   std::mutex mutex_;
   std::vector<Line> lines_;

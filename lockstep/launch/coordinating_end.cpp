@@ -16,7 +16,7 @@
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/rendezvous_end.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 // Two jobs on one host may have the same id from their users.
@@ -75,7 +75,8 @@ class CoordinatingEnd final : public RendezvousEnd {
   }
   void watch(std::vector<pollfd>& entries) const override;
   Deadline deadline() const override;
-  std::vector<Order> serve(const std::vector<pollfd>& entries) override;
+  void serve(const std::vector<pollfd>& entries) override;
+  std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
   bool flushed() const override;
   std::string state() const override { return coordinator_.state(0); }
 
@@ -130,7 +131,7 @@ Deadline CoordinatingEnd::deadline() const {
   return first;
 }
 
-std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
+void CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   const auto now = Clock::now();
   if (pulse_.missed(now))
     for (auto& [id, member] : members_) member.link.forgive(now);
@@ -147,7 +148,6 @@ std::vector<Order> CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   coordinator_.tick(now);
   dispatch();
   tell_states();
-  return std::exchange(orders_, {});
 }
 
 // A member closes its connection once it has read that the job has ended. If we closed first, data
@@ -173,7 +173,7 @@ bool CoordinatingEnd::serve(Id id, Member& member, const std::vector<pollfd>& en
   member.link.beat(now);
   if (!member.link.silent(now)) return true;
   dismiss(member,
-          {exit_unavailable, "this host did not answer for 3 s and was given up", std::nullopt});
+          {exit_unavailable, "this host did not answer for 3 s and counts as lost", std::nullopt});
   return false;
 }
 
@@ -307,4 +307,4 @@ std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
   return end;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 std::string count_of_hosts(int count) {
@@ -324,4 +324,4 @@ std::string Coordinator::state(Id id) const {
                      phase_ == Phase::ending ? ", ending" : "");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -21,7 +21,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/launch/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // Pause before a failed program is restarted.
 //
@@ -149,4 +149,4 @@ class Coordinator {
   std::vector<std::pair<Id, Order>> orders_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

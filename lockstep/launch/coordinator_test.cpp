@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::coordinator_test {
+namespace lockstep::launch::coordinator_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -542,4 +542,4 @@ TEST(Coordinator, AHostThatComesAfterTheEndIsToldSo) {
 }
 
 }  // namespace
-}  // namespace lockstep::coordinator_test
+}  // namespace lockstep::launch::coordinator_test

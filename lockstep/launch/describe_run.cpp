@@ -50,7 +50,7 @@ bool several_hosts(const RunOptions& options) { return options.hosts.most > 1; }
 // value that differs between two seeds is not known yet.
 Variables variables_of(const RunOptions& options, const RankBinding& binding, int local_rank,
                        int seed) {
-  RankPlace place;
+  launch::RankPlace place;
   place.local_rank = local_rank;
   place.local_world_size = options.nproc_per_node;
   place.max_restarts = options.max_restarts;
@@ -67,7 +67,7 @@ Variables variables_of(const RunOptions& options, const RankBinding& binding, in
     place.round.first_rank = place.round.world_size = seed * options.nproc_per_node;
     place.round.master_addr = place.round.store = fmt::format("{}", seed);
   }
-  return parse(environment_of(place, environ));
+  return parse(launch::environment_of(place, environ));
 }
 
 // Variables of all ranks, sorted by what is known of them.

@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/launch/run.h"
 
-namespace lockstep::describe_run_test {
+namespace lockstep::launch::describe_run_test {
 namespace {
 
 bool contains(const std::string& text, const std::string& part) {
@@ -108,4 +108,4 @@ TEST(DescribeRun, RefusesWhatRunWould) {
 }
 
 }  // namespace
-}  // namespace lockstep::describe_run_test
+}  // namespace lockstep::launch::describe_run_test

@@ -9,7 +9,7 @@
 #include "lockstep/launch/agent_frames.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::failure_frames_test {
+namespace lockstep::launch::failure_frames_test {
 namespace {
 
 using test::fault_of;
@@ -65,4 +65,4 @@ TEST(FailureFrames, OfFaultsAndRanksThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::failure_frames_test
+}  // namespace lockstep::launch::failure_frames_test

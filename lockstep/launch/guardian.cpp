@@ -25,6 +25,9 @@
 namespace lockstep {
 namespace {
 
+using launch::end_descendants;
+using launch::time_to_die;
+
 // Keeps descriptors of ours from becoming 0, 1 or 2 by chance.
 void open_standard_streams() {
   int fd = 0;
@@ -75,8 +78,8 @@ int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset
   ::prctl(PR_SET_PDEATHSIG,
           SIGCONT);  // Wakes the agent, even if stopped, when the guardian has ended.
   try {
-    adopt_orphans();
-    return Agent(options, binding, signals, lifeline).run();
+    launch::adopt_orphans();
+    return launch::Agent(options, binding, signals, lifeline).run();
   } catch (const Error& error) {
     say_error(options.log.format, bare_text(error));
     end_descendants(time_to_die);
@@ -132,14 +135,14 @@ int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inheri
 int run(const RunOptions& options) {
   require_known_log_level();
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
-  require(options.max_restarts >= 0, "a job cannot be started anew less than never");
+  require(options.max_restarts >= 0, "the number of restarts is negative");
   require_hosts(options);
   // Refuses invalid options first.
   const BindingPlan binding = plan_binding(options.nproc_per_node, options.bind);
   open_standard_streams();
   close_all_on_exec();
-  const std::vector<pid_t> inherited = children();
-  adopt_orphans();
+  const std::vector<pid_t> inherited = launch::children();
+  launch::adopt_orphans();
   const sigset_t signals = take_signals(options);
 
   int lifeline[2];  // Never written to: the guardian holds the other end.

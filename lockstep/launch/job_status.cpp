@@ -141,7 +141,7 @@ std::string describe(const RankStatus& rank) {
   return fmt::format("{}, waits for {}", rank.last, as_ranges(rank.waits_for));
 }
 
-std::string to_json(const JobStatus& job) { return text_of(object_of(job), -1); }
+std::string to_json_object(const JobStatus& job) { return text_of(object_of(job), -1); }
 
 std::string to_json(const std::vector<JobStatus>& jobs) {
   ordered_json all = ordered_json::array();

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
@@ -15,9 +16,10 @@
 #include "lockstep/job/store/handshake.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/agent_link.h"
+#include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/rendezvous_end.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's own limit.
@@ -27,53 +29,47 @@ constexpr std::chrono::seconds neighbour_limit{2};
 constexpr int neighbours_closes = 5;
 constexpr std::chrono::milliseconds retry_pause{200};
 
-class JoiningEnd final : public RendezvousEnd {
+// The attempts to reach the launcher at the endpoint, until it admits this one.
+class Search {
  public:
-  JoiningEnd(const RunOptions& options, const std::optional<JobToken>& token,
-             const Endpoint& endpoint, bool taken_here)
+  Search(const RunOptions& options, const std::optional<JobToken>& token, const Endpoint& endpoint,
+         bool taken_here)
       : token_(token),
         endpoint_(endpoint),
         server_(to_text(endpoint.host, endpoint.port)),
         taken_here_(taken_here),
-        hosts_(options.hosts),
-        nproc_(options.nproc_per_node),
-        command_(job_command(options)),
-        give_up_at_(in(options.hosts.join_timeout)) {}
+        job_id_(options.hosts.id),
+        join_timeout_(options.hosts.join_timeout),
+        give_up_at_(in(join_timeout_)) {}
 
-  void report(int attempt, Outcome outcome, int exit_code,
-              const std::optional<Failure>& failure) override;
-  void all_gone(int attempt) override {
-    if (link_) link_->send(AllGoneFrame{attempt});
-  }
-  void watch(std::vector<pollfd>& entries) const override;
-  Deadline deadline() const override;
-  std::vector<Order> serve(const std::vector<pollfd>& entries) override;
-  bool flushed() const override { return !link_ || !link_->pending(); }
-  std::string state() const override;
+  const std::string& server() const { return server_; }
+
+  void watch(std::vector<pollfd>& entries) const;
+  Deadline deadline() const { return std::min(give_up_at_, step_at_); }
+
+  // Returns the connection once the launcher has admitted this one, or else why the search has
+  // failed. Not to be called after either.
+  using Result = std::variant<std::monostate, FileDescriptor, EndJob>;
+  Result serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
  private:
-  enum class Phase { pausing, connecting, challenge, verdict, joined, over };
+  enum class Phase { pausing, connecting, challenge, verdict };
 
-  // Steps of one attempt to join; step() goes through its phases.
+  // Steps of one attempt; serve() goes through its phases.
   const SocketAddress& address() const { return endpoint_.addresses[next_]; }
+  Result advance(const std::vector<pollfd>& entries, Clock::time_point now);
   void connect(Clock::time_point now);
-  void advance(const std::vector<pollfd>& entries, Clock::time_point now);
-  std::optional<std::string> receive(std::size_t count, Clock::time_point now);
-  void shake_hands(Clock::time_point now);
+  Result shake_hands(Clock::time_point now);
   void retry(const std::string& why, Clock::time_point now);
-  void give_up(int exit_code, const std::string& why);
+  EndJob not_a_launcher() const;
   std::string in_use() const;
-
-  void follow(const std::vector<pollfd>& entries, Clock::time_point now);
-  void hear(AgentFrame frame);
 
   const std::optional<JobToken> token_;
   const Endpoint endpoint_;
   const std::string server_;
   const bool taken_here_;
-  const Hosts hosts_;
-  const int nproc_;
-  const JobCommand command_;
+  const std::string job_id_;
+  const std::chrono::milliseconds join_timeout_;
   const Deadline give_up_at_;
 
   Phase phase_ = Phase::pausing;
@@ -85,9 +81,143 @@ class JoiningEnd final : public RendezvousEnd {
   Deadline step_at_ = Clock::now();
   int closes_ = 0;
   std::string why_ = "no time was left";
+};
 
+void Search::watch(std::vector<pollfd>& entries) const {
+  if (!socket_) return;
+  entries.push_back(
+      {socket_.get(), static_cast<short>(phase_ == Phase::connecting ? POLLOUT : POLLIN), 0});
+}
+
+Search::Result Search::serve(const std::vector<pollfd>& entries, Clock::time_point now) {
+  try {
+    return advance(entries, now);
+  } catch (const Error& error) {
+    if (error.fault() != Fault::misuse && error.fault() != Fault::corrupt) throw;
+    return EndJob{error.fault() == Fault::corrupt && !taken_here_ ? exit_corrupt : exit_usage,
+                  fmt::format("the launcher at {}: {}{}", server_, bare_text(error),
+                              taken_here_ ? "; " + in_use() : ""),
+                  std::nullopt};
+  }
+}
+
+Search::Result Search::advance(const std::vector<pollfd>& entries, Clock::time_point now) {
+  if (now >= give_up_at_)
+    return EndJob{exit_unavailable,
+                  fmt::format("no launcher of the job answered at {} within {:g} s: {}", server_,
+                              std::chrono::duration<double>(join_timeout_).count(), why_),
+                  std::nullopt};
+  if (phase_ == Phase::pausing) {
+    if (now >= step_at_) connect(now);
+    return {};
+  }
+  if (events_of(entries, socket_.get()) == 0) {
+    if (now < step_at_) return {};
+    if (taken_here_) return not_a_launcher();
+    retry("it takes connections but says nothing", now);
+    return {};
+  }
+  if (phase_ != Phase::connecting) return shake_hands(now);
+  if (const std::string problem = finish_connecting(socket_.get(), address()); !problem.empty()) {
+    retry(problem, now);
+    return {};
+  }
+  handshake_.emplace(JobMember{.job_id = job_id_}, token_, make_nonce(), Channel::agents);
+  phase_ = Phase::challenge;
+  return {};
+}
+
+void Search::connect(Clock::time_point now) {
+  step_at_ = now + (taken_here_ ? neighbour_limit : attempt_limit);
+  socket_ = begin_connecting(address());
+  if (!socket_) return retry(std::generic_category().message(errno), now);
+  input_.clear();
+  phase_ = Phase::connecting;
+}
+
+// Reads the next frame of the handshake; acts on it once it is complete.
+Search::Result Search::shake_hands(Clock::time_point now) {
+  const bool challenged = phase_ == Phase::challenge;
+  const std::size_t wanted = challenged ? challenge_bytes : verdict_bytes;
+  std::array<char, verdict_bytes> bytes{};
+  const ssize_t part = ::recv(socket_.get(), bytes.data(), wanted - input_.size(), MSG_DONTWAIT);
+  if (part < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+  if (part <= 0) {
+    if (taken_here_ && ++closes_ == neighbours_closes) return not_a_launcher();
+    retry("it closed the connection during the handshake", now);
+    return {};
+  }
+  input_.append(bytes.data(), static_cast<std::size_t>(part));
+  if (input_.size() < wanted) return {};
+  const std::string frame = std::exchange(input_, {});
+  if (!challenged) {
+    handshake_->confirm(frame);
+    return std::move(socket_);
+  }
+  const std::string hello = handshake_->hello(frame);
+  if (::send(socket_.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+      static_cast<ssize_t>(hello.size())) {  // Much less than a new socket's buffer.
+    retry("it closed the connection during the handshake", now);
+    return {};
+  }
+  phase_ = Phase::verdict;
+  closes_ = 0;
+  return {};
+}
+
+// A pause follows the last address.
+void Search::retry(const std::string& why, Clock::time_point now) {
+  why_ = why;
+  socket_ = FileDescriptor();
+  phase_ = Phase::pausing;
+  next_ = (next_ + 1) % endpoint_.addresses.size();
+  step_at_ = next_ == 0 ? now + retry_pause : now;
+}
+
+EndJob Search::not_a_launcher() const { return {exit_usage, in_use(), std::nullopt}; }
+
+std::string Search::in_use() const {
+  return fmt::format("port {} of this host is in use, by {}, which is not a launcher of job '{}'",
+                     endpoint_.port, describe_port_holder(endpoint_.port), job_id_);
+}
+
+class JoiningEnd final : public RendezvousEnd {
+ public:
+  JoiningEnd(const RunOptions& options, const std::optional<JobToken>& token,
+             const Endpoint& endpoint, bool taken_here)
+      : newcomer_{.host = host_name(),
+                  .nproc = options.nproc_per_node,
+                  .node_rank = options.hosts.node_rank,
+                  .least = options.hosts.least,
+                  .most = options.hosts.most},
+        command_(job_command(options)),
+        search_(std::in_place, options, token, endpoint, taken_here),
+        coordinator_(endpoint.host) {}
+
+  void report(int attempt, Outcome outcome, int exit_code,
+              const std::optional<Failure>& failure) override;
+  void all_gone(int attempt) override {
+    if (link_) link_->send(AllGoneFrame{attempt});
+  }
+  void watch(std::vector<pollfd>& entries) const override;
+  Deadline deadline() const override;
+  void serve(const std::vector<pollfd>& entries) override;
+  std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
+  bool flushed() const override { return !link_ || !link_->pending(); }
+  std::string state() const override;
+
+ private:
+  void join(FileDescriptor socket, Clock::time_point now);
+  void follow(const std::vector<pollfd>& entries, Clock::time_point now);
+  void hear(AgentFrame frame);
+  void finish(EndJob order);
+
+  const Coordinator::Newcomer newcomer_;
+  const JobCommand command_;
+  // First the search, then the link to the coordinator; neither once the job is over.
+  std::optional<Search> search_;
   std::optional<AgentLink> link_;
-  std::string coordinator_;  // Name of the host; empty until it is received.
+  std::string coordinator_;  // Name of its host: the endpoint's until it is received.
   std::string state_ = "waiting for the job's other hosts";
   std::vector<Order> orders_;
   OwnPulse pulse_{Clock::now()};
@@ -96,132 +226,38 @@ class JoiningEnd final : public RendezvousEnd {
 void JoiningEnd::report(int attempt, Outcome outcome, int exit_code,
                         const std::optional<Failure>& failure) {
   if (link_) return link_->send(ReportFrame{attempt, outcome, exit_code, failure});
-  if (phase_ != Phase::over && (outcome == Outcome::stopped || outcome == Outcome::left))
-    give_up(exit_code, "stopped before the job began");
+  if (search_ && (outcome == Outcome::stopped || outcome == Outcome::left))
+    finish({exit_code, "stopped before the job began", std::nullopt});
 }
 
 void JoiningEnd::watch(std::vector<pollfd>& entries) const {
-  if (link_) return link_->watch(entries);
-  if (!socket_) return;
-  entries.push_back(
-      {socket_.get(), static_cast<short>(phase_ == Phase::connecting ? POLLOUT : POLLIN), 0});
+  if (link_) link_->watch(entries);
+  if (search_) search_->watch(entries);
 }
 
 Deadline JoiningEnd::deadline() const {
   if (!orders_.empty()) return Clock::now();
-  if (phase_ == Phase::over) return no_deadline;
   if (link_) return std::min(link_->deadline(), Clock::now() + AgentLink::pulse);
-  return std::min(give_up_at_, step_at_);
+  return search_ ? search_->deadline() : no_deadline;
 }
 
-std::vector<Order> JoiningEnd::serve(const std::vector<pollfd>& entries) {
+void JoiningEnd::serve(const std::vector<pollfd>& entries) {
   const auto now = Clock::now();
   const bool stopped = pulse_.missed(now);
   if (link_) {
     if (stopped) link_->forgive(now);
     follow(entries, now);
-  } else if (phase_ != Phase::over) {
-    try {
-      advance(entries, now);
-    } catch (const Error& error) {
-      if (error.fault() != Fault::misuse && error.fault() != Fault::corrupt) throw;
-      give_up(error.fault() == Fault::corrupt && !taken_here_ ? exit_corrupt : exit_usage,
-              fmt::format("the launcher at {}: {}{}", server_, bare_text(error),
-                          taken_here_ ? "; " + in_use() : ""));
-    }
+  } else if (search_) {
+    Search::Result result = search_->serve(entries, now);
+    if (auto* socket = std::get_if<FileDescriptor>(&result)) join(std::move(*socket), now);
+    if (auto* failed = std::get_if<EndJob>(&result)) finish(std::move(*failed));
   }
-  return std::exchange(orders_, {});
 }
 
-void JoiningEnd::advance(const std::vector<pollfd>& entries, Clock::time_point now) {
-  if (now >= give_up_at_)
-    return give_up(exit_unavailable,
-                   fmt::format("no launcher of the job answered at {} within {:g} s: {}", server_,
-                               std::chrono::duration<double>(hosts_.join_timeout).count(), why_));
-  if (phase_ == Phase::pausing) {
-    if (now >= step_at_) connect(now);
-    return;
-  }
-  if (events_of(entries, socket_.get()) == 0) {
-    if (now < step_at_) return;
-    if (taken_here_) return give_up(exit_usage, in_use());
-    return retry("it takes connections but says nothing", now);
-  }
-  if (phase_ != Phase::connecting) return shake_hands(now);
-  const std::string problem = finish_connecting(socket_.get(), address());
-  if (!problem.empty()) return retry(problem, now);
-  handshake_.emplace(JobMember{.job_id = hosts_.id}, token_, make_nonce(), Channel::agents);
-  phase_ = Phase::challenge;
-}
-
-void JoiningEnd::connect(Clock::time_point now) {
-  step_at_ = now + (taken_here_ ? neighbour_limit : attempt_limit);
-  socket_ = begin_connecting(address());
-  if (!socket_) return retry(std::generic_category().message(errno), now);
-  input_.clear();
-  phase_ = Phase::connecting;
-}
-
-void JoiningEnd::shake_hands(Clock::time_point now) {
-  const bool challenged = phase_ == Phase::challenge;
-  const auto frame = receive(challenged ? challenge_bytes : verdict_bytes, now);
-  if (!frame) return;
-  if (challenged) {
-    const std::string hello = handshake_->hello(*frame);
-    if (::send(socket_.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-        static_cast<ssize_t>(hello.size()))  // Much less than a new socket's buffer.
-      return retry("it closed the connection during the handshake", now);
-    phase_ = Phase::verdict;
-    closes_ = 0;
-    return;
-  }
-  handshake_->confirm(*frame);
-  phase_ = Phase::joined;
-  link_.emplace(std::move(socket_), now);
-  link_->send(JoinFrame{.newcomer = {.host = host_name(),
-                                     .nproc = nproc_,
-                                     .node_rank = hosts_.node_rank,
-                                     .least = hosts_.least,
-                                     .most = hosts_.most},
-                        .command = command_});
-}
-
-// Returns the next frame of the handshake once it is complete.
-std::optional<std::string> JoiningEnd::receive(std::size_t count, Clock::time_point now) {
-  std::array<char, verdict_bytes> bytes{};
-  const ssize_t part = ::recv(socket_.get(), bytes.data(), count - input_.size(), MSG_DONTWAIT);
-  if (part < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
-  if (part <= 0) {
-    if (taken_here_ && ++closes_ == neighbours_closes)
-      give_up(exit_usage, in_use());
-    else
-      retry("it closed the connection during the handshake", now);
-    return std::nullopt;
-  }
-  input_.append(bytes.data(), static_cast<std::size_t>(part));
-  if (input_.size() < count) return std::nullopt;
-  return std::exchange(input_, {});
-}
-
-// A pause follows the last address.
-void JoiningEnd::retry(const std::string& why, Clock::time_point now) {
-  why_ = why;
-  socket_ = FileDescriptor();
-  phase_ = Phase::pausing;
-  next_ = (next_ + 1) % endpoint_.addresses.size();
-  step_at_ = next_ == 0 ? now + retry_pause : now;
-}
-
-void JoiningEnd::give_up(int exit_code, const std::string& why) {
-  phase_ = Phase::over;
-  socket_ = FileDescriptor();
-  link_.reset();
-  orders_.push_back(EndJob{exit_code, why, std::nullopt});
-}
-
-std::string JoiningEnd::in_use() const {
-  return fmt::format("port {} of this host is in use, by {}, which is no launcher of job '{}'",
-                     endpoint_.port, describe_port_holder(endpoint_.port), hosts_.id);
+void JoiningEnd::join(FileDescriptor socket, Clock::time_point now) {
+  search_.reset();
+  link_.emplace(std::move(socket), now);
+  link_->send(JoinFrame{.newcomer = newcomer_, .command = command_});
 }
 
 void JoiningEnd::follow(const std::vector<pollfd>& entries, Clock::time_point now) {
@@ -236,13 +272,13 @@ void JoiningEnd::follow(const std::vector<pollfd>& entries, Clock::time_point no
   if (!link_) return;
   link_->beat(now);
   if (!open || link_->silent(now))
-    give_up(exit_unavailable, fmt::format("lost host {}, which holds the store",
-                                          coordinator_.empty() ? endpoint_.host : coordinator_));
+    finish({exit_unavailable, fmt::format("lost host {}, which holds the store", coordinator_),
+            std::nullopt});
 }
 
 void JoiningEnd::hear(AgentFrame frame) {
   if (auto* state = std::get_if<StateFrame>(&frame)) {
-    coordinator_ = std::move(state->coordinator);
+    if (!state->coordinator.empty()) coordinator_ = std::move(state->coordinator);
     state_ = std::move(state->text);
     if (state->pause.count() > 0) orders_.push_back(StartLater{state->pause});
   } else if (auto* start = std::get_if<StartRanks>(&frame)) {
@@ -250,17 +286,22 @@ void JoiningEnd::hear(AgentFrame frame) {
   } else if (auto* end = std::get_if<EndRanks>(&frame)) {
     orders_.push_back(std::move(*end));
   } else if (auto* over = std::get_if<EndJob>(&frame)) {
-    phase_ = Phase::over;
-    link_.reset();  // The other end waits for the close.
-    orders_.push_back(std::move(*over));
+    finish(std::move(*over));
   } else if (!std::holds_alternative<AliveFrame>(frame)) {
     throw Error(Fault::corrupt, "a frame that only the coordinating host gets");
   }
 }
 
+// Closes the connection; the other end waits for that.
+void JoiningEnd::finish(EndJob order) {
+  search_.reset();
+  link_.reset();
+  orders_.push_back(std::move(order));
+}
+
 std::string JoiningEnd::state() const {
-  if (phase_ == Phase::over) return "ended";
-  return link_ ? state_ : fmt::format("waiting for the launcher at {}", server_);
+  if (search_) return fmt::format("waiting for the launcher at {}", search_->server());
+  return link_ ? state_ : "ended";
 }
 
 }  // namespace
@@ -271,4 +312,4 @@ std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
   return std::make_unique<JoiningEnd>(options, token, endpoint, taken_here);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

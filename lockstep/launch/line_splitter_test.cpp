@@ -5,7 +5,7 @@
 
 #include "lockstep/launch/output.h"
 
-namespace lockstep::line_splitter_test {
+namespace lockstep::launch::line_splitter_test {
 namespace {
 
 // Returns one string per segment: "=line" or "~status".
@@ -67,4 +67,4 @@ TEST(LineSplitter, ABarThatBeginsWithItsReturnIsSeenAtOnceAndBecomesALine) {
 }
 
 }  // namespace
-}  // namespace lockstep::line_splitter_test
+}  // namespace lockstep::launch::line_splitter_test

@@ -13,7 +13,7 @@
 #include "lockstep/launch/process.h"
 #include "lockstep/launch/rank_starter.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 using namespace std::chrono_literals;
@@ -54,7 +54,7 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
     pages_.use_session_page(std::move(*fd));
   } catch (const Error& error) {  // A rank's message must not end its agent.
     output_.say(
-        fmt::format("a job page that no rank of ours has made is not used: {}", error.what()));
+        fmt::format("ignored a job page that is not from this host's ranks: {}", error.what()));
   }
 }
 
@@ -182,6 +182,12 @@ bool LocalRanks::is_local(int number) const {
   return local_rank(number) >= 0 && local_rank(number) < options_.nproc_per_node;
 }
 
+Failure LocalRanks::better_known(const Failure& failure) const {
+  const auto& first = result_.first_failure();
+  const bool is_first = first && first->rank == failure.rank;
+  return is_first && is_local(failure.rank) ? *first : failure;
+}
+
 bool LocalRanks::was_attached(const Failure& failure) const {
   return !is_local(failure.rank) || pages_.is_attached(local_rank(failure.rank));
 }
@@ -207,4 +213,4 @@ std::vector<RankStatus> LocalRanks::status() const {
   return ranks;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

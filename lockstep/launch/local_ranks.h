@@ -21,6 +21,7 @@
 #include "lockstep/job/store/tcp_store.h"
 #include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
+#include "lockstep/launch/loop.h"
 #include "lockstep/launch/output.h"
 #include "lockstep/launch/rank_files.h"
 #include "lockstep/launch/rank_processes.h"
@@ -29,9 +30,9 @@
 #include "lockstep/launch/run.h"
 #include "lockstep/launch/status.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
-class LocalRanks {
+class LocalRanks final : public Pollable {
  public:
   // `options`, `binding` and `output` must outlive it. Errors: system.
   LocalRanks(const RunOptions& options, const Round& round, const BindingPlan& binding,
@@ -41,12 +42,11 @@ class LocalRanks {
 
   const Round& round() const { return round_; }
 
-  // Adds the descriptors that poll() has to watch, then acts on its result.
-  void watch(std::vector<pollfd>& entries) const { switchboard_.watch(entries); }
-  void serve(const std::vector<pollfd>& entries);
+  void watch(std::vector<pollfd>& entries) const override { switchboard_.watch(entries); }
+  Deadline deadline() const override;
+  void serve(const std::vector<pollfd>& entries) override;
 
-  // Time at which act_on_deadlines() must be called.
-  Deadline deadline() const;
+  // Does what is due. To be called in each turn of the loop, after serve() and reap().
   void act_on_deadlines();
 
   // Records processes that have ended, and reaps those that are not ranks.
@@ -60,6 +60,10 @@ class LocalRanks {
 
   // More may become known of it until the last rank has ended.
   const AttemptResult& result() const { return result_; }
+
+  // Returns this host's own record of the failure if its rank was here: it says more than the first
+  // report.
+  Failure better_known(const Failure& failure) const;
 
   // True for ranks of other hosts, too.
   bool was_attached(const Failure& failure) const;
@@ -104,4 +108,4 @@ class LocalRanks {
   Termination termination_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 // A pipe of this size takes a large write of a rank at once while the launcher is busy.
@@ -250,4 +250,4 @@ void Output::show_status(const LineSource& source, std::string_view text) {
   if (!status_.empty()) err_.add(drawn(status_));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -21,10 +21,11 @@
 
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/loop.h"
 #include "lockstep/launch/rank_files.h"
 #include "lockstep/launch/run.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // Splits a rank's output into lines and, for a terminal, status lines: text that the rank means to
 // overwrite, such as a progress bar.
@@ -59,7 +60,7 @@ class LineSplitter {
   bool returns_first_ = false;  // This line's statuses are "\r 50%", not "50%\r".
 };
 
-class Output {
+class Output final : public Pollable {
  public:
   // `out` and `err` are borrowed. If they are the same terminal, pipe or file, their lines keep one
   // order. Errors: misuse when the log folder cannot be made or written to, or is not given
@@ -85,9 +86,9 @@ class Output {
   // Writes a line of the launcher itself to stderr.
   void say(std::string_view text, Level level = Level::info);
 
-  // Adds the descriptors that poll() has to watch, then acts on its result.
-  void watch(std::vector<pollfd>& entries) const;
-  void serve(const std::vector<pollfd>& entries);
+  void watch(std::vector<pollfd>& entries) const override;
+  Deadline deadline() const override { return no_deadline; }
+  void serve(const std::vector<pollfd>& entries) override;
 
   // Reads what is left in the pipes. Must be called when the ranks have ended.
   void finish();
@@ -143,4 +144,4 @@ class Output {
   std::string status_;  // As the terminal shows it now.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -27,7 +27,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
-namespace lockstep::output_logs_test {
+namespace lockstep::launch::output_logs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -438,4 +438,4 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::output_logs_test
+}  // namespace lockstep::launch::output_logs_test

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-namespace lockstep::output_test {
+namespace lockstep::launch::output_test {
 namespace {
 
 struct Pipe {
@@ -256,4 +256,4 @@ TEST(Output, KnowsHowWideALineMayBe) {
 }
 
 }  // namespace
-}  // namespace lockstep::output_test
+}  // namespace lockstep::launch::output_test

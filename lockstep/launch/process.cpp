@@ -15,7 +15,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -23,7 +23,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
@@ -126,7 +126,7 @@ void wait_for_child(Deadline deadline) {
 
 // Returns the value of `name` in /proc/PID/status; empty when the process has gone.
 std::string status_field(pid_t pid, std::string_view name) {
-  std::ifstream in(fmt::format("/proc/{}/status", pid));
+  std::istringstream in(read_proc_file(fmt::format("/proc/{}/status", pid)).value_or(""));
   for (std::string line; std::getline(in, line);)
     if (line.starts_with(name)) return line.substr(line.find_first_not_of(" \t", name.size()));
   return {};
@@ -215,4 +215,4 @@ bool is_stopped(pid_t pid) {
   return state.starts_with('T') || state.starts_with('t');
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

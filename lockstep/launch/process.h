@@ -12,7 +12,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 struct Command {
   std::string program;                   // A path; PATH is not searched.
@@ -79,4 +79,4 @@ bool catches(pid_t pid, int signal);
 // True if a signal or a debugger has stopped the process.
 bool is_stopped(pid_t pid);
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

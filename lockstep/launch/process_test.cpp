@@ -21,7 +21,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "tests/ranks.h"
 
-namespace lockstep::process_test {
+namespace lockstep::launch::process_test {
 namespace {
 
 Command shell(const std::string& script) {
@@ -183,4 +183,4 @@ TEST(Descendants, NoneAtAllIsNoTrouble) {
 }
 
 }  // namespace
-}  // namespace lockstep::process_test
+}  // namespace lockstep::launch::process_test

@@ -17,7 +17,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 constexpr std::size_t longest_name = 100;
@@ -167,4 +167,4 @@ std::string ErrorFile::message() const {
   return inner.is_string() ? inner.get<std::string>() : std::string();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

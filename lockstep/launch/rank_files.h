@@ -14,7 +14,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // A file that is written to its end, as long as its disk has room.
 class LogFile {
@@ -83,4 +83,4 @@ class ErrorFile {
   FileDescriptor memory_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

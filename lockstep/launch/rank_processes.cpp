@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/launch/process.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 void RankProcesses::add(pid_t pid) {
   processes_.push_back({.pid = pid});
@@ -83,4 +83,4 @@ bool Termination::in_grace(Clock::time_point now) const {
   return next_ == Step::kill && deadline_ != no_deadline && now < deadline_;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/time.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // Which processes run, and the signals they get. Each one leads a process group of its own, which
 // also holds its children. Ranks are local ones, in the order of add().
@@ -92,4 +92,4 @@ class Termination {
   std::chrono::milliseconds grace_{0};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -5,7 +5,7 @@
 
 #include "lockstep/launch/process.h"
 
-namespace lockstep::rank_processes_test {
+namespace lockstep::launch::rank_processes_test {
 namespace {
 
 using Step = Termination::Step;
@@ -58,4 +58,4 @@ TEST(Termination, AnEndlessGracePeriodIsNeverOver) {
 }
 
 }  // namespace
-}  // namespace lockstep::rank_processes_test
+}  // namespace lockstep::launch::rank_processes_test

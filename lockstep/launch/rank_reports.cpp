@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 int code_of(const Failure& failure) {
@@ -92,4 +92,4 @@ Outcome AttemptResult::outcome() const {
   return preempted_ ? Outcome::preempted : Outcome::succeeded;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

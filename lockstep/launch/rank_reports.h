@@ -16,7 +16,7 @@
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/status.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // The job pages on which a host's ranks report their activity, by local rank.
 //
@@ -107,4 +107,4 @@ class AttemptResult {
   int code_of_first_end_ = 0;  // Code of the first rank that was seen to fail.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::rank_reports_test {
+namespace lockstep::launch::rank_reports_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -62,4 +62,4 @@ TEST(AttemptResult, AFirstFailureWithoutACodeHasThatOfTheFirstEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep::rank_reports_test
+}  // namespace lockstep::launch::rank_reports_test

@@ -18,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 namespace {
 
 using VariableMap = std::map<std::string, std::string, std::less<>>;
@@ -171,4 +171,4 @@ void RankStarter::say_where(int local_rank, pid_t pid) const {
                           users_threads ? users_threads : std::to_string(bound.threads)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

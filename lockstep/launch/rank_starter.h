@@ -19,7 +19,7 @@
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // The place of a rank in the job.
 struct RankPlace {
@@ -74,4 +74,4 @@ class RankStarter {
   int error_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

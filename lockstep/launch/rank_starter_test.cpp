@@ -7,7 +7,7 @@
 
 #include "lockstep/launch/rendezvous_end.h"
 
-namespace lockstep::rank_starter_test {
+namespace lockstep::launch::rank_starter_test {
 namespace {
 
 RankPlace place() {
@@ -102,4 +102,4 @@ TEST(Environment, NoTwoJobsHaveTheSameId) {
 }
 
 }  // namespace
-}  // namespace lockstep::rank_starter_test
+}  // namespace lockstep::launch::rank_starter_test

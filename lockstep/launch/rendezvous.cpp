@@ -22,7 +22,7 @@ constexpr std::size_t longest_id = 80;  // Leaves room for the suffix that makes
 
 // Debian's /etc/hosts gives a host's own name the address 127.0.1.1, which other hosts cannot
 // reach.
-void require_reachable(const Endpoint& endpoint, const SocketAddress& address) {
+void require_reachable(const launch::Endpoint& endpoint, const SocketAddress& address) {
   const bool is_name = endpoint.host.find_first_not_of("0123456789.:") != endpoint.host.npos &&
                        endpoint.host.find(':') == endpoint.host.npos;
   require(!is_name || endpoint.host == "localhost" || !address.is_loopback(), [&] {
@@ -35,29 +35,29 @@ void require_reachable(const Endpoint& endpoint, const SocketAddress& address) {
 
 // The launcher that listens at the endpoint coordinates: that of node 0 or, without node ranks, the
 // first one on the endpoint's host.
-std::unique_ptr<RendezvousEnd> make_end(const RunOptions& options,
-                                        const std::optional<JobToken>& token) {
+std::unique_ptr<launch::RendezvousEnd> make_end(const RunOptions& options,
+                                                const std::optional<JobToken>& token) {
   require_hosts(options);
   const Hosts& hosts = options.hosts;
-  if (hosts.most == 1) return make_single_end(options);
-  const Endpoint endpoint = parse_endpoint(hosts.endpoint);
+  if (hosts.most == 1) return launch::make_single_end(options);
+  const launch::Endpoint endpoint = launch::parse_endpoint(hosts.endpoint);
   if (hosts.node_rank && *hosts.node_rank != 0)
-    return make_joining_end(options, token, endpoint, /*taken_here=*/false);
+    return launch::make_joining_end(options, token, endpoint, /*taken_here=*/false);
   for (const SocketAddress& address : endpoint.addresses) {
     FileDescriptor listener = try_to_listen(address);
     const int error = errno;
     if (listener) {
       require_reachable(endpoint, address);
       require_protection(address, endpoint.host, token.has_value(), "the launcher");
-      return make_coordinating_end(options, token, endpoint, address, std::move(listener));
+      return launch::make_coordinating_end(options, token, endpoint, address, std::move(listener));
     }
     if (error == EADDRINUSE && !hosts.node_rank)
-      return make_joining_end(options, token, endpoint, /*taken_here=*/true);
+      return launch::make_joining_end(options, token, endpoint, /*taken_here=*/true);
     const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
     if (!elsewhere || (hosts.node_rank && &address == &endpoint.addresses.back()))
       throw_not_listening(address, error);
   }
-  return make_joining_end(options, token, endpoint, /*taken_here=*/false);
+  return launch::make_joining_end(options, token, endpoint, /*taken_here=*/false);
 }
 
 }  // namespace
@@ -76,6 +76,8 @@ void require_hosts(const RunOptions& options) {
           "a node rank is at least 0 and less than the number of hosts");
 }
 
+namespace launch {
+
 std::string random_job_id() {
   std::array<std::uint64_t, 2> bits{};
   // getrandom() gives up to 256 bytes completely or not at all.
@@ -86,10 +88,13 @@ std::string random_job_id() {
 Endpoint parse_endpoint(const std::string& text) {
   const auto parts = host_and_port(text);
   require(parts.has_value(), [&] {
-    return fmt::format("'{}' is no endpoint: HOST:PORT or [IPV6]:PORT, port 1 to 65535", text);
+    return fmt::format("'{}' is not an endpoint: write HOST:PORT or [IPV6]:PORT, port 1 to 65535",
+                       text);
   });
   return {parts->first, parts->second, resolve(parts->first, parts->second)};
 }
+
+}  // namespace launch
 
 Rendezvous::Rendezvous(const RunOptions& options)
     : token_(read_job_token()), end_(make_end(options, token_)) {}
@@ -107,18 +112,15 @@ void Rendezvous::watch(std::vector<pollfd>& entries) const { end_->watch(entries
 
 Deadline Rendezvous::deadline() const { return end_->deadline(); }
 
-std::vector<Order> Rendezvous::serve(const std::vector<pollfd>& entries) {
-  return end_->serve(entries);
-}
+void Rendezvous::serve(const std::vector<pollfd>& entries) { end_->serve(entries); }
+
+std::vector<Order> Rendezvous::take_orders() { return end_->take_orders(); }
 
 void Rendezvous::flush(std::chrono::milliseconds limit) {
   const Deadline give_up = in(limit);
   while (!end_->flushed() && Clock::now() < give_up) {
-    std::vector<pollfd> entries;
-    end_->watch(entries);
-    const int wait = milliseconds_until(std::min(give_up, end_->deadline()));
-    if (::poll(entries.data(), entries.size(), wait) < 0 && errno != EINTR) return;
-    end_->serve(entries);
+    end_->serve(launch::next_events({end_.get()}, give_up));
+    end_->take_orders();
   }
 }
 

@@ -23,11 +23,14 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/tcp_store.h"
+#include "lockstep/launch/loop.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep {
 
+namespace launch {
 class RendezvousEnd;
+}
 
 // One start of the ranks, as seen by this host.
 struct Round {
@@ -75,15 +78,15 @@ enum class Outcome {
 // Errors: misuse for an invalid number of hosts, number of this host, or job id.
 void require_hosts(const RunOptions& options);
 
-class Rendezvous {
+class Rendezvous final : public launch::Pollable {
  public:
   // Listens at the endpoint, or begins to look for the launcher that does. serve() continues the
-  // search. It returns EndJob if none is found within options.hosts.join_timeout, or if this host
+  // search. The order is EndJob if none is found within options.hosts.join_timeout, or if this host
   // is turned away. Calls read_job_token().
   // Errors: misuse for invalid hosts, for an endpoint that is invalid or taken by another program,
   // and for an endpoint beyond loopback without a job token; system.
   explicit Rendezvous(const RunOptions& options);
-  ~Rendezvous();
+  ~Rendezvous() override;
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
@@ -97,11 +100,12 @@ class Rendezvous {
   // Reports that no process of the attempt is left on this host; due after every EndRanks.
   void all_gone(int attempt);
 
-  // Members for the poll() loop: watch() adds descriptors, deadline() is the latest time of the
-  // next serve(). serve() acts on poll()'s result and returns the orders, in order.
-  void watch(std::vector<pollfd>& entries) const;
-  Deadline deadline() const;
-  std::vector<Order> serve(const std::vector<pollfd>& entries);
+  void watch(std::vector<pollfd>& entries) const override;
+  Deadline deadline() const override;
+  void serve(const std::vector<pollfd>& entries) override;
+
+  // Returns the new orders, in order. To be called after each serve().
+  std::vector<Order> take_orders();
 
   // Waits at most `limit` until all messages have left this host.
   void flush(std::chrono::milliseconds limit);
@@ -111,7 +115,7 @@ class Rendezvous {
 
  private:
   const std::optional<JobToken> token_;
-  const std::unique_ptr<RendezvousEnd> end_;
+  const std::unique_ptr<launch::RendezvousEnd> end_;
 };
 
 // A TCP port of this host that is kept free for one job: for programs whose rank 0 listens on

@@ -9,21 +9,18 @@
 #include <vector>
 
 #include "lockstep/job/store/tcp_socket.h"
+#include "lockstep/launch/loop.h"
 #include "lockstep/launch/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::launch {
 
 // Its members have the contracts of Rendezvous's.
-class RendezvousEnd {
+class RendezvousEnd : public Pollable {
  public:
-  virtual ~RendezvousEnd() = default;
-
   virtual void report(int attempt, Outcome outcome, int exit_code,
                       const std::optional<Failure>& failure) = 0;
   virtual void all_gone(int attempt) = 0;
-  virtual void watch(std::vector<pollfd>& entries) const = 0;
-  virtual Deadline deadline() const = 0;
-  virtual std::vector<Order> serve(const std::vector<pollfd>& entries) = 0;
+  virtual std::vector<Order> take_orders() = 0;
   virtual bool flushed() const = 0;  // No message is still to be sent.
   virtual std::string state() const = 0;
 };
@@ -57,4 +54,4 @@ std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
                                                 const std::optional<JobToken>& token,
                                                 const Endpoint& endpoint, bool taken_here);
 
-}  // namespace lockstep
+}  // namespace lockstep::launch

@@ -22,7 +22,7 @@
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::rendezvous_test {
+namespace lockstep::launch::rendezvous_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -45,10 +45,8 @@ RunOptions job_of(int hosts, const std::string& endpoint, const std::string& id 
 
 // One turn of an agent's loop.
 std::vector<Order> turn(Rendezvous& host, Deadline limit) {
-  std::vector<pollfd> entries;
-  host.watch(entries);
-  ::poll(entries.data(), entries.size(), milliseconds_until(std::min(limit, host.deadline())));
-  return host.serve(entries);
+  host.serve(next_events({&host}, limit));
+  return host.take_orders();
 }
 
 // Agents of several hosts: their loops take turns in this one thread.
@@ -286,7 +284,7 @@ TEST(Rendezvous, AStoresClientAtTheLaunchersPortIsToldSo) {
   });
   while (!done) turn(agents[0], in(milliseconds(2)));
   client.join();
-  EXPECT_NE(text.find("what listens there is the job's launcher, and no store"), text.npos) << text;
+  EXPECT_NE(text.find("the listener is the job's launcher, not a store"), text.npos) << text;
 }
 
 TEST(Rendezvous, TwoHostsOfOneNumberAreToldSo) {
@@ -451,4 +449,4 @@ TEST(Rendezvous, WhatIsNoEndpointIsMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous_test
+}  // namespace lockstep::launch::rendezvous_test

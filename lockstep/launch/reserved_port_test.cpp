@@ -11,7 +11,7 @@
 #include "lockstep/launch/rendezvous.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::reserved_port_test {
+namespace lockstep::launch::reserved_port_test {
 namespace {
 
 struct Endpoint {
@@ -79,4 +79,4 @@ TEST(ReservedPort, EveryJobHasItsOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep::reserved_port_test
+}  // namespace lockstep::launch::reserved_port_test

@@ -67,8 +67,8 @@ StreamChoice parse_streams(std::string_view text) {
   if (const auto all = streams_in(text)) return {.all = *all};
   const auto wrong = [&](std::string_view why) {
     return Error(Fault::misuse,
-                 fmt::format("streams are 0 to 3 (1 stdout, 2 stderr, 3 both) or such of local "
-                             "ranks, as 0:1,1:2; {} in '{}'",
+                 fmt::format("streams are 0 to 3 (1 stdout, 2 stderr, 3 both), or a list by local "
+                             "rank, as 0:1,1:2; {} in '{}'",
                              why, text));
   };
   StreamChoice choice;

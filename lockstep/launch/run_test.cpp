@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "tests/ranks.h"
 
-namespace lockstep::run_test {
+namespace lockstep::launch::run_test {
 namespace {
 
 TEST(LogOptions, OneNumberIsForAllLocalRanks) {
@@ -99,4 +99,4 @@ TEST_F(Program, ThatIsNotExecutableIs126) {
 }
 
 }  // namespace
-}  // namespace lockstep::run_test
+}  // namespace lockstep::launch::run_test

@@ -180,7 +180,7 @@ void StatusService::accept_client() {
   FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) accept_again_ = in(pause_without_descriptors);
   if (!socket || !may_ask(socket)) return;
-  Client client{std::move(socket), to_json(status_()), in(time_to_read)};
+  Client client{std::move(socket), to_json_object(status_()), in(time_to_read)};
   if (!send(client)) return;  // The kernel keeps sent data until it is read.
   if (clients_.size() == most_clients) clients_.erase(clients_.begin());
   clients_.push_back(std::move(client));

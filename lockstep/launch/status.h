@@ -22,6 +22,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/job_page.h"
+#include "lockstep/launch/loop.h"
 
 namespace lockstep {
 
@@ -68,7 +69,7 @@ LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);
 
 // A JobStatus as one JSON object, on its way from an agent to a client. Both are on the same host,
 // but maybe of different versions: missing fields have their defaults.
-std::string to_json(const JobStatus& job);
+std::string to_json_object(const JobStatus& job);
 
 // Empty when `text` is not a job's status.
 std::optional<JobStatus> job_status_in(const std::string& text);
@@ -78,12 +79,13 @@ std::optional<JobStatus> job_status_in(const std::string& text);
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
 // Blocking: never. A client that does not read is dropped after 2 s, at the next serve(), or when
 // 16 newer ones have come. Errors: system.
-class StatusService {
+class StatusService final : public launch::Pollable {
  public:
   StatusService(const std::string& job_id, std::function<JobStatus()> status);
 
-  void watch(std::vector<pollfd>& entries) const;
-  void serve(const std::vector<pollfd>& entries);
+  void watch(std::vector<pollfd>& entries) const override;
+  Deadline deadline() const override { return no_deadline; }
+  void serve(const std::vector<pollfd>& entries) override;
 
  private:
   struct Client {

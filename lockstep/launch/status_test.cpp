@@ -17,7 +17,7 @@
 #include "lockstep/job/activity.h"
 #include "tests/serving_status.h"
 
-namespace lockstep::status_test {
+namespace lockstep::launch::status_test {
 namespace {
 
 using test::ServingStatus;
@@ -53,12 +53,7 @@ JobStatus example(const std::string& id, double seconds = 1) {
   return job;
 }
 
-void turn(StatusService& service) {
-  std::vector<pollfd> entries;
-  service.watch(entries);
-  ::poll(entries.data(), entries.size(), 0);
-  service.serve(entries);
-}
+void turn(StatusService& service) { service.serve(next_events({&service}, Clock::now())); }
 
 // Connects to this process's service for `id`.
 FileDescriptor connect_to(const std::string& id) {
@@ -286,4 +281,4 @@ TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
 }
 
 }  // namespace
-}  // namespace lockstep::status_test
+}  // namespace lockstep::launch::status_test

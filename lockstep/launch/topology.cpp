@@ -54,7 +54,7 @@ Machine load(const char* synthetic) {
       raw, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING | HWLOC_TOPOLOGY_FLAG_NO_DISTANCES |
                HWLOC_TOPOLOGY_FLAG_NO_MEMATTRS | HWLOC_TOPOLOGY_FLAG_NO_CPUKINDS);
   require(synthetic == nullptr || ::hwloc_topology_set_synthetic(raw, synthetic) == 0,
-          "hwloc does not know such a machine");
+          "hwloc cannot read this description of a machine");
   if (::hwloc_topology_load(raw) != 0) throw_errno("hwloc_topology_load");
   return machine;
 }

@@ -12,7 +12,7 @@
 #include "lockstep/launch/binding.h"
 #include "tests/ranks.h"
 
-namespace lockstep::topology_test {
+namespace lockstep::launch::topology_test {
 namespace {
 
 std::vector<int> first_cpus(int count) {
@@ -167,4 +167,4 @@ TEST(CpuQuota, NonsenseIsNoQuota) {
 }
 
 }  // namespace
-}  // namespace lockstep::topology_test
+}  // namespace lockstep::launch::topology_test

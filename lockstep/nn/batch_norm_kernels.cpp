@@ -12,7 +12,7 @@
 #include <array>
 #include <type_traits>
 
-namespace lockstep {
+namespace lockstep::nn {
 namespace {
 
 template <class T>
@@ -220,4 +220,4 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& input,
   return output;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::nn

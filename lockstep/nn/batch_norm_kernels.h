@@ -12,7 +12,7 @@
 
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::nn {
 
 // Mean and variance of a set of values, in a form that can be joined with that of another set.
 struct Moments {
@@ -50,4 +50,4 @@ std::vector<Moments> channel_moments(const at::Tensor& input);
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& input,
                           const at::Tensor& coefficients);
 
-}  // namespace lockstep
+}  // namespace lockstep::nn

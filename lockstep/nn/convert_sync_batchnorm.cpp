@@ -72,9 +72,9 @@ class Conversion {
   void require_possible() const {
     if (refused_.empty()) return;
     throw Error(Fault::unsupported,
-                "convert_sync_batchnorm: not elements of a torch::nn::Sequential, so that the "
-                "program calls them by their own type: " +
-                    refused_ + "; declare them as lockstep::SyncBatchNorm. Nothing was changed");
+                "convert_sync_batchnorm: only elements of a torch::nn::Sequential can be "
+                "replaced, and these are not: " +
+                    refused_ + ". Declare them as lockstep::SyncBatchNorm. Nothing was changed");
   }
 
   void apply(const ProcessGroup& group) {
@@ -124,8 +124,8 @@ void convert_sync_batchnorm(Module& module, const ProcessGroup& group) {
   if (is_batch_norm(module))
     throw Error(
         Fault::unsupported,
-        "convert_sync_batchnorm: the module is itself a BatchNorm, which nothing holds that "
-        "could hold another: declare it as lockstep::SyncBatchNorm");
+        "convert_sync_batchnorm: the module is itself a BatchNorm and cannot be replaced in its "
+        "owner: declare it as lockstep::SyncBatchNorm");
   Conversion conversion;
   conversion.plan(module, "");
   conversion.require_possible();

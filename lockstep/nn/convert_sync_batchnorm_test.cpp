@@ -20,7 +20,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::convert_sync_batchnorm_test {
+namespace lockstep::nn::convert_sync_batchnorm_test {
 namespace {
 
 using test::fault_of;
@@ -159,7 +159,7 @@ TEST(ConvertSyncBatchnorm, MembersAndListsThatAreCalledByTypeAreAllNamedAndNothi
     Typed net;
     std::string text;
     EXPECT_EQ(fault_of([&] { convert_sync_batchnorm(net, group); }, &text), Fault::unsupported);
-    EXPECT_NE(text.find(": norm, list.1, dict.a; declare them as lockstep::SyncBatchNorm"),
+    EXPECT_NE(text.find(": norm, list.1, dict.a. Declare them as lockstep::SyncBatchNorm"),
               text.npos)
         << text;
     EXPECT_FALSE(net.block->declared->group());
@@ -184,4 +184,4 @@ TEST(ConvertSyncBatchnorm, ABatchNormItselfAndClassesDerivedFromOneAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::convert_sync_batchnorm_test
+}  // namespace lockstep::nn::convert_sync_batchnorm_test

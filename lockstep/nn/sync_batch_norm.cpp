@@ -24,6 +24,7 @@
 namespace lockstep {
 namespace {
 
+using nn::Moments;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -55,7 +56,7 @@ auto naming_mismatch(const Call& call, const Collective& collective) {
 // Collective. Exchanges double precision, in which counts beyond 2^24 are exact, and joined moments
 // are exact to a float. Every rank joins all moments in rank order, so all get the same bits.
 std::vector<Moments> moments_of_all_ranks(const at::Tensor& input, const Call& call) {
-  std::vector<Moments> moments = channel_moments(input);
+  std::vector<Moments> moments = nn::channel_moments(input);
   const std::size_t channels = moments.size();
   const at::Tensor mine =
       at::empty({static_cast<std::int64_t>(2 * channels + 1)}, at::dtype(at::kDouble));
@@ -90,8 +91,8 @@ void gather_statistics(const at::Tensor& input, Call& call) {
     call.variance.mutable_data_ptr<double>()[c] = call.count > 0 ? moments[c].m2 / call.count : 0;
   }
   require(call.count != 1, [&] {
-    return call.name + ": expected more than 1 value per channel when training, got 1 of all " +
-           std::to_string(call.group.size()) + " ranks";
+    return call.name + ": expected more than 1 value per channel when training, got 1 on all " +
+           std::to_string(call.group.size()) + " ranks together";
   });
 }
 
@@ -103,7 +104,7 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
 
 // Per-channel values in the type that ATen expects with this input. `values` may be undefined.
 at::Tensor of_channels(const at::Tensor& values, const at::Tensor& input) {
-  return values.defined() ? values.to(channel_type(input.scalar_type())) : values;
+  return values.defined() ? values.to(nn::channel_type(input.scalar_type())) : values;
 }
 
 // The sums of the output's gradient, and of its products with the normalised input: [2, C].
@@ -127,7 +128,7 @@ at::Tensor global_input_gradient(const at::Tensor& gradient, const at::Tensor& i
   if (input.numel() == 0) return at::empty_like(input);
   const at::Tensor means = (sums / call.count).to(mean.scalar_type());
   const at::Tensor scale = weight.defined() ? of_channels(weight, input) * invstd : invstd;
-  return input_gradient(gradient, input, at::stack({mean, means[0], means[1] * invstd, scale}));
+  return nn::input_gradient(gradient, input, at::stack({mean, means[0], means[1] * invstd, scale}));
 }
 
 struct Normalize : torch::autograd::Function<Normalize> {
@@ -152,12 +153,12 @@ struct Normalize : torch::autograd::Function<Normalize> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (at::GradMode::is_enabled())
       throw Error(Fault::unsupported,
-                  "SyncBatchNorm: its gradient has no gradient: backward() with create_graph");
+                  "SyncBatchNorm: backward() with create_graph is not supported");
     const auto call =
         c10::static_intrusive_pointer_cast<Call>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3];
-    const at::Tensor gradient = packed_like(gradients[0], input);
+    const at::Tensor gradient = nn::packed_like(gradients[0], input);
     const at::Tensor local = local_sums(gradient, input, mean, invstd);
     at::Tensor of_input, of_weight, of_bias;
     if (context->needs_input_grad(0))
@@ -231,12 +232,12 @@ torch::Tensor SyncBatchNormImpl::synchronized(const torch::Tensor& input) {
                                         ", and SyncBatchNorm works in CPU memory only");
   const at::ScalarType type = input.scalar_type();
   require(!weight.defined() || weight.scalar_type() == type ||
-              (type != at::kDouble && weight.scalar_type() == channel_type(type)),
+              (type != at::kDouble && weight.scalar_type() == nn::channel_type(type)),
           [&] {
             return name_ + ": weights of type " + c10::toString(weight.scalar_type()) +
                    " beside an input of type " + c10::toString(type);
           });
-  const at::Tensor values = packed(input);
+  const at::Tensor values = nn::packed(input);
   const auto call = c10::make_intrusive<Call>(*group_, name_);
   gather_statistics(values.detach(), *call);
   const double momentum = next_momentum();

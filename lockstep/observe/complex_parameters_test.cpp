@@ -22,7 +22,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::complex_parameters_test {
+namespace lockstep::observe::complex_parameters_test {
 namespace {
 
 using test::fault_of;
@@ -210,15 +210,15 @@ TEST(ComplexParameters, AreCopiedAndAddedThoughLazyConjugatesOrNegatives) {
   const torch::Tensor numbers = Net().small.detach();
   const torch::Tensor conjugate = numbers.conj();
   torch::Tensor to = torch::empty_like(numbers);
-  EXPECT_TRUE(scaled_copy(to, conjugate, 0.5));
+  EXPECT_TRUE(parallel::scaled_copy(to, conjugate, 0.5));
   EXPECT_TRUE(torch::equal(to, conjugate.resolve_conj() * 0.5));
-  EXPECT_TRUE(checked_add(to, conjugate));
+  EXPECT_TRUE(parallel::checked_add(to, conjugate));
   EXPECT_TRUE(torch::equal(to, conjugate.resolve_conj() * 1.5));
   const torch::Tensor negative = at::_neg_view(torch::ones({3}));
   torch::Tensor reals = torch::empty({3});
-  EXPECT_TRUE(scaled_copy(reals, negative, 2));
+  EXPECT_TRUE(parallel::scaled_copy(reals, negative, 2));
   EXPECT_TRUE(torch::equal(reals, torch::full({3}, -2.0F)));
 }
 
 }  // namespace
-}  // namespace lockstep::complex_parameters_test
+}  // namespace lockstep::observe::complex_parameters_test

@@ -19,7 +19,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::drift_check_test {
+namespace lockstep::observe::drift_check_test {
 namespace {
 
 using test::fault_of;
@@ -267,4 +267,4 @@ const Ranks misuse("drift: misuse", [](const Rank&) {
 TEST(DriftCheck, RefusesToBeMadeForNoSteps) { EXPECT_TRUE(all_succeeded(misuse.run(1))); }
 
 }  // namespace
-}  // namespace lockstep::drift_check_test
+}  // namespace lockstep::observe::drift_check_test

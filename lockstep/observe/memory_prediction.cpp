@@ -94,12 +94,12 @@ std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sha
 }  // namespace
 
 MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan) {
-  require(plan.ranks > 0, "predict_memory: there are no ranks");
+  require(plan.ranks > 0, "predict_memory: the number of ranks must be positive");
   require(plan.state_tensors >= 0, "predict_memory: the number of state tensors is negative");
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   const NamedTensors parameters = named_parameters(module);
   require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
-          "predict_memory: the ranks do not divide the pieces");
+          "predict_memory: the number of pieces must be a multiple of the number of ranks");
   const NamedTensors stepped_ones = trained_parameters(parameters);
   Tensors tensors;
   for (const auto& [name, tensor] : stepped_ones) tensors.push_back(tensor);

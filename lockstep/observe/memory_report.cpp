@@ -23,7 +23,8 @@
 namespace lockstep {
 namespace {
 
-using Extents = std::vector<Extent>;
+using observe::Mapping;
+using Extents = std::vector<observe::Extent>;
 
 // In the order of MemoryParts.
 enum Part : std::size_t { parameters, gradients, optimizer_state, buckets, parts };
@@ -54,7 +55,7 @@ MemorySharing sharing_of(const DataParallelBase& ddp, const torch::optim::Optimi
 class Finder {
  public:
   Finder(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer)
-      : mappings_(mappings_of_this_process()) {
+      : mappings_(observe::mappings_of_this_process()) {
     for (const RegisteredMemory& memory : ddp.gradient_memory())
       add(buckets, memory.data(), memory.bytes());
     for (const at::Tensor& sums : ddp.piece_memory()) add(buckets, sums);
@@ -66,7 +67,7 @@ class Finder {
         add(gradients, parameter.grad());
     }
     for (const auto& [parameter, state] : local(optimizer).state()) add(*state);
-    found_.resident = {proportional_bytes_of_this_process(), resident(parameters),
+    found_.resident = {observe::proportional_bytes_of_this_process(), resident(parameters),
                        resident(buckets)};
   }
 
@@ -74,7 +75,7 @@ class Finder {
 
  private:
   void add(Part part, const void* data, std::size_t bytes) {
-    if (bytes > 0) found_.extents[part].push_back(extent_of(data, bytes, mappings_));
+    if (bytes > 0) found_.extents[part].push_back(observe::extent_of(data, bytes, mappings_));
   }
 
   void add(Part part, const at::Tensor& tensor) {
@@ -92,18 +93,19 @@ class Finder {
   }
 
   bool is_in_buckets(const at::Tensor& tensor) const {
-    const Extent extent = extent_of(tensor.data_ptr(), 1, mappings_);
-    return std::any_of(
-        found_.extents[buckets].begin(), found_.extents[buckets].end(), [&](const Extent& bucket) {
-          return bucket.device == extent.device && bucket.inode == extent.inode &&
-                 bucket.begin <= extent.begin && extent.begin < bucket.begin + bucket.bytes;
-        });
+    const observe::Extent extent = observe::extent_of(tensor.data_ptr(), 1, mappings_);
+    return std::any_of(found_.extents[buckets].begin(), found_.extents[buckets].end(),
+                       [&](const observe::Extent& bucket) {
+                         return bucket.device == extent.device && bucket.inode == extent.inode &&
+                                bucket.begin <= extent.begin &&
+                                extent.begin < bucket.begin + bucket.bytes;
+                       });
   }
 
   // Whether `mapping` contains anything of `part`.
   bool has(Part part, const Mapping& mapping) const {
     const auto& extents = found_.extents[part];
-    return std::any_of(extents.begin(), extents.end(), [&](const Extent& extent) {
+    return std::any_of(extents.begin(), extents.end(), [&](const observe::Extent& extent) {
       return mapping.is_shared && extent.device == mapping.device &&
              extent.inode == mapping.inode && mapping.offset <= extent.begin &&
              extent.begin < mapping.offset + (mapping.end - mapping.begin);
@@ -112,7 +114,9 @@ class Finder {
 
   std::optional<std::size_t> resident(Part part) const {
     const auto& extents = found_.extents[part];
-    const auto is_private = [](const Extent& extent) { return extent.device == no_device; };
+    const auto is_private = [](const observe::Extent& extent) {
+      return extent.device == observe::no_device;
+    };
     if (extents.empty() || std::any_of(extents.begin(), extents.end(), is_private)) return {};
     std::size_t bytes = 0;
     for (const Mapping& mapping : mappings_) {
@@ -132,10 +136,10 @@ class Finder {
 
 std::vector<Extents> gather(const Extents& mine, const ProcessGroup& group) {
   const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
-                               mine.size() * sizeof(Extent));
+                               mine.size() * sizeof(observe::Extent));
   std::vector<Extents> all;
   for (const std::string& theirs : all_gather_bytes(bytes, group)) {
-    Extents& extents = all.emplace_back(theirs.size() / sizeof(Extent));
+    Extents& extents = all.emplace_back(theirs.size() / sizeof(observe::Extent));
     if (!extents.empty()) std::memcpy(extents.data(), theirs.data(), theirs.size());
   }
   return all;
@@ -154,10 +158,10 @@ MemoryTable measure(const Found& mine, const ProcessGroup& group) {
     Extents host;
     const std::vector<Extents> ranks = gather(mine.extents[part], group);
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      bytes_of(part, table.ranks[r]) = bytes_of_union(ranks[r]);
+      bytes_of(part, table.ranks[r]) = observe::bytes_of_union(ranks[r]);
       host.insert(host.end(), ranks[r].begin(), ranks[r].end());
     }
-    bytes_of(part, table.host) = bytes_of_union(std::move(host));
+    bytes_of(part, table.host) = observe::bytes_of_union(std::move(host));
   }
   return table;
 }
@@ -184,12 +188,11 @@ ResidentMemory sum_of(const std::vector<ResidentMemory>& ranks, const std::vecto
 MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
   const ProcessGroup& group = ddp.group();
   if (group.local_size() != group.size())
-    throw Error(Fault::unsupported,
-                "memory_report: it is of one host, and the ranks are on several");
+    throw Error(Fault::unsupported, "memory_report: all ranks must be on one host");
   for (const auto& [name, parameter] : named_parameters(ddp.replica()))
     if (!parameter.is_cpu())
-      throw Error(Fault::unsupported, "memory_report: it is of CPU memory, and parameter " + name +
-                                          " is on " + parameter.device().str());
+      throw Error(Fault::unsupported, "memory_report: only CPU memory is measured, but parameter " +
+                                          name + " is on " + parameter.device().str());
   // Measures only when all ranks are here and no rank touches new memory.
   group.barrier({.label = "memory_report"});
   const Found mine = Finder(ddp, optimizer).found();

@@ -20,7 +20,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::memory_report_test {
+namespace lockstep::observe::memory_report_test {
 namespace {
 
 using test::fault_of;
@@ -318,4 +318,4 @@ TEST(MemoryReport, ItsTextHasLinesForEachRankAndTheHost) {
 }
 
 }  // namespace
-}  // namespace lockstep::memory_report_test
+}  // namespace lockstep::observe::memory_report_test

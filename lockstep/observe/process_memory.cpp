@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::observe {
 namespace {
 
 constexpr std::string_view pss = "Pss:";
@@ -38,7 +38,7 @@ Mapping mapping_of(const std::string& line) {
   words >> std::hex >> mapping.begin >> dash >> mapping.end >> permissions >> mapping.offset >>
       major >> colon >> minor >> std::dec >> mapping.inode;
   if (!words || dash != '-' || colon != ':' || permissions.size() != 4)
-    throw Error(Fault::corrupt, "smaps: this line begins no mapping: " + line);
+    throw Error(Fault::corrupt, "smaps: expected a mapping, found: " + line);
   mapping.is_shared = permissions[3] == 's';
   mapping.device = major << 32 | minor;
   return mapping;
@@ -110,4 +110,4 @@ std::size_t bytes_of_union(std::vector<Extent> extents) {
   return bytes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::observe

@@ -13,7 +13,7 @@
 #include <istream>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::observe {
 
 // A range of addresses, from the first line of an entry in smaps, and its PSS.
 struct Mapping {
@@ -60,4 +60,4 @@ Extent extent_of(const void* data, std::size_t bytes, const std::vector<Mapping>
 // Total bytes of all extents; overlaps count once.
 std::size_t bytes_of_union(std::vector<Extent> extents);
 
-}  // namespace lockstep
+}  // namespace lockstep::observe

@@ -9,7 +9,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::process_memory_test {
+namespace lockstep::observe::process_memory_test {
 namespace {
 
 constexpr const char* text =
@@ -99,4 +99,4 @@ TEST(MemoryExtents, SharedMemoryIsKnownByItsPlaceInItsFile) {
 }
 
 }  // namespace
-}  // namespace lockstep::process_memory_test
+}  // namespace lockstep::observe::process_memory_test

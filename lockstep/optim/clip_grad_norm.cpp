@@ -27,10 +27,9 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined()) continue;
-    require(
-        !lies_in_shared_block(parameter),
-        "clip_grad_norm_: the gradients of shared parameters are each rank's own before step(); "
-        "SharedOptimizer::clip_grad_norm_() clips their mean");
+    require(!lies_in_shared_block(parameter),
+            "clip_grad_norm_: the gradients of shared parameters are averaged only in step(): use "
+            "SharedOptimizer::clip_grad_norm_()");
     if (gradient.layout() != at::kStrided)
       throw Error(Fault::unsupported, "clip_grad_norm_: a gradient is sparse");
     gradients.push_back(gradient);

@@ -12,7 +12,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::clip_grad_norm_test {
+namespace lockstep::optim::clip_grad_norm_test {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -91,4 +91,4 @@ TEST(ClipGradNorm, RefusesSparseGradients) {
 }
 
 }  // namespace
-}  // namespace lockstep::clip_grad_norm_test
+}  // namespace lockstep::optim::clip_grad_norm_test

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep::fused {
+namespace lockstep::optim {
 namespace {
 
 void require_fusible(const at::Tensor& parameter, std::string_view optimizer) {
@@ -34,16 +34,17 @@ torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
   return closure();
 }
 
-void require_fusible(const std::vector<Group>& groups, std::string_view optimizer) {
-  for (const Group& group : groups)
+void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer) {
+  for (const ParamGroup& group : groups)
     for (const at::Tensor& parameter : group.params())
       if (parameter.grad().defined()) require_fusible(parameter, optimizer);
 }
 
 void require_state(const at::Tensor& parameter, const at::Tensor& tensor) {
-  require(tensor.defined() && tensor.sizes() == parameter.sizes(),
-          "an optimizer's state lacks a tensor, or one has another shape than its parameter: it is "
-          "that of other options or of another model");
+  require(
+      tensor.defined() && tensor.sizes() == parameter.sizes(),
+      "the state of a parameter lacks a tensor, or has one of another shape: the state belongs to "
+      "other options or to another model");
 }
 
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {
@@ -51,18 +52,18 @@ void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {
     tensor = at::empty_like(parameter, tensor.options(), at::MemoryFormat::Preserve).copy_(tensor);
 }
 
-bool Batch::takes(const at::Tensor& parameter, std::int64_t at_step) const {
+bool KernelBatch::takes(const at::Tensor& parameter, std::int64_t at_step) const {
   return step == at_step && dtype == parameter.scalar_type() && device == parameter.device();
 }
 
-void Batch::add(const at::Tensor& parameter) {
+void KernelBatch::add(const at::Tensor& parameter) {
   parameters.push_back(parameter);
   gradients.push_back(parameter.grad());
   lay_out_as(parameter, gradients.back());
 }
 
-void Batch::note_written() const {
+void KernelBatch::note_written() const {
   for (const at::Tensor& parameter : parameters) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
-}  // namespace lockstep::fused
+}  // namespace lockstep::optim

@@ -13,11 +13,11 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::fused {
+namespace lockstep::optim {
 
-using Group = torch::optim::OptimizerParamGroup;
+using ParamGroup = torch::optim::OptimizerParamGroup;
 // The state of each parameter, by the address of its TensorImpl.
-using States = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>>;
+using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>>;
 
 // Runs `closure` with gradients enabled and returns its loss; undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
@@ -26,7 +26,7 @@ torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 // begins the message.
 // Errors: unsupported if a gradient is sparse, or a parameter is not floating-point or not dense in
 // memory; misuse if a gradient has another shape than its parameter.
-void require_fusible(const std::vector<Group>& groups, std::string_view optimizer);
+void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer);
 
 // Errors: misuse if `tensor`, part of the state of `parameter`, is undefined or has another shape.
 void require_state(const at::Tensor& parameter, const at::Tensor& tensor);
@@ -38,7 +38,7 @@ void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor);
 
 // The tensors of one kernel call; optimizers add the state. All tensors of a batch have one type
 // and device, and one step or the value that stands for it.
-struct Batch {
+struct KernelBatch {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
   std::int64_t step = 0;
@@ -68,4 +68,4 @@ B& add_to_batch(std::vector<B>& batches, const at::Tensor& parameter, std::int64
   return *batch;
 }
 
-}  // namespace lockstep::fused
+}  // namespace lockstep::optim

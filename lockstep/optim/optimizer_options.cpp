@@ -127,9 +127,9 @@ StateValue require_plain(const OptimizerOptions& options, const std::string& nam
                          const IValue& value) {
   std::optional<StateValue> plain = state_value_of(value);
   if (!plain)
-    throw Error(Fault::unsupported,
-                "option " + name + " of " + c10::demangle(typeid(options).name()) + " is a " +
-                    value.tagKind() + ", which is no number, truth value or text");
+    throw Error(Fault::unsupported, "option " + name + " of " +
+                                        c10::demangle(typeid(options).name()) + " is a " +
+                                        value.tagKind() + ", not a number, truth value or text");
   return *std::move(plain);
 }
 
@@ -208,7 +208,7 @@ std::vector<std::string> misfits_of(const OptimizerOptions& options, const State
       misfits.push_back("option " + name + " was saved with another type");
   }
   for (const auto& [name, value] : rest)
-    misfits.push_back("option " + name + " was saved and is not one here");
+    misfits.push_back("option " + name + " was saved and does not exist here");
   return misfits;
 }
 
@@ -220,9 +220,10 @@ void set_state_values(OptimizerOptions& options, const StateValues& values) {
       present ? set_all(options, *present, values)
               : is_implemented([&] { options.set_lr(std::get<double>(values.at("lr"))); });
   if (!can_be_set)
-    throw Error(Fault::unsupported, c10::demangle(typeid(options).name()) +
-                                        " can be read but not set: it overrides no serialize() of "
-                                        "an InputArchive, or no set_lr()");
+    throw Error(Fault::unsupported,
+                c10::demangle(typeid(options).name()) +
+                    " can be read but not set: override serialize(InputArchive&) or "
+                    "set_lr()");
 }
 
 Facts hyperparameters_of(const torch::optim::Optimizer& optimizer) {

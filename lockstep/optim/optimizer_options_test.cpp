@@ -18,7 +18,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::optimizer_options_test {
+namespace lockstep::optim::optimizer_options_test {
 namespace {
 
 using test::fault_of;
@@ -73,7 +73,7 @@ TEST(OptimizerOptions, WhatIsMissingUnknownOrOfAnotherTypeIsToldByName) {
   EXPECT_NE(refusal_of(missing).find("option eps was not saved"), std::string::npos);
   StateValues unknown = state_values_of(unusual());
   unknown["momentum"] = 0.5;
-  EXPECT_NE(refusal_of(unknown).find("option momentum was saved and is not one here"),
+  EXPECT_NE(refusal_of(unknown).find("option momentum was saved and does not exist here"),
             std::string::npos);
   StateValues other = state_values_of(unusual());
   other["lr"] = std::int64_t{1};
@@ -220,4 +220,4 @@ TEST(Hyperparameters, OptionsThatTellNothingAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::optimizer_options_test
+}  // namespace lockstep::optim::optimizer_options_test

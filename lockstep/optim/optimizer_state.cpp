@@ -73,8 +73,8 @@ bool make(const torch::optim::Optimizer& optimizer, std::unique_ptr<OptimizerPar
 [[noreturn]] void refuse(const std::type_info& type) {
   throw Error(Fault::unsupported,
               c10::demangle(type.name()) +
-                  ": what it keeps of a parameter is known only of SGD, Adam, AdamW, Adagrad and "
-                  "RMSprop, and of what derives from these");
+                  ": its state cannot be read: only SGD, Adam, AdamW, Adagrad, RMSprop and "
+                  "classes derived from these are supported");
 }
 
 using torch::optim::OptimizerParamState;
@@ -83,16 +83,16 @@ bool is_whole(const Shard& shard, const at::Tensor& parameter) {
   return shard.begin == 0 && shard.end == parameter.numel();
 }
 
-void assemble(const at::Tensor& piece, const Shard& shard, const at::Tensor& parameter,
+void assemble(const at::Tensor& fragment, const Shard& shard, const at::Tensor& parameter,
               at::Tensor& whole) {
-  if (!piece.defined()) return;
+  if (!fragment.defined()) return;
   if (!whole.defined())
-    whole = at::zeros_like(parameter, piece.options().device(parameter.device()),
+    whole = at::zeros_like(parameter, fragment.options().device(parameter.device()),
                            at::MemoryFormat::Preserve);
-  if (is_whole(shard, parameter) && piece.sizes() == parameter.sizes())
-    whole.copy_(piece);
+  if (is_whole(shard, parameter) && fragment.sizes() == parameter.sizes())
+    whole.copy_(fragment);
   else
-    fragment_of(whole, shard, parameter).copy_(piece);
+    fragment_of(whole, shard, parameter).copy_(fragment);
 }
 
 }  // namespace
@@ -156,14 +156,14 @@ std::unique_ptr<OptimizerParamState> cut(std::unique_ptr<OptimizerParamState> wh
                                          const Shard& shard, const at::Tensor& parameter,
                                          const at::Tensor& stepped) {
   if (stepped.is_same(parameter)) return whole;
-  auto piece = whole->clone();
-  for (const auto& [name, tensor] : parts_of(*piece).tensors) {
+  auto fragment = whole->clone();
+  for (const auto& [name, tensor] : parts_of(*fragment).tensors) {
     if (!tensor->defined()) continue;
-    fused::require_state(parameter, *tensor);
-    fused::lay_out_as(parameter, *tensor);
+    optim::require_state(parameter, *tensor);
+    optim::lay_out_as(parameter, *tensor);
     *tensor = fragment_of(*tensor, shard, parameter).clone();
   }
-  return piece;
+  return fragment;
 }
 
 }  // namespace lockstep

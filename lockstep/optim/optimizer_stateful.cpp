@@ -69,7 +69,7 @@ at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& ran
     return mine.numel() == here.numel() ? mine : mine.clone();
   }
   here = here.reshape(parameter.sizes());
-  fused::lay_out_as(parameter, here);
+  optim::lay_out_as(parameter, here);
   return is_fragment(part) ? fragment_of(here, part.shard, parameter).clone() : here;
 }
 
@@ -103,7 +103,7 @@ void find_strangers(const StateDict& saved, const std::set<std::string>& known, 
     misfits.add("parameter " + name + " was saved and is not stepped here");
   const auto look_at = [&](const std::string& name) {
     if (!known.contains(name) && !strangers.contains(name.substr(0, name.rfind('.'))))
-      misfits.add(name + " was saved and is not known here");
+      misfits.add(name + " was saved and is unknown here");
   };
   for (const auto& [name, tensor] : saved.tensors) look_at(name);
   for (const auto& [name, value] : saved.values) look_at(name);
@@ -163,7 +163,7 @@ std::vector<Parameter> OptimizerState::parameters() const {
       const auto name = names_.find(tensor.unsafeGetTensorImpl());
       require(name != names_.end(), [&] {
         return "parameter " + std::to_string(all.size()) +
-               " of the optimizer is none of the module's: its state would have no name";
+               " of the optimizer is not in the module: its state would have no name";
       });
       all.push_back({name->second, tensor, group});
     }
@@ -252,7 +252,7 @@ void OptimizerState::look_for(const Parameter& parameter, const StateDict& saved
                 std::to_string(parameter.group) + " here and was saved in another");
   if (!has_state) {
     if (makes_state_itself() && parameter.tensor.numel() > 0)
-      misfits.add("of parameter " + parameter.name + " no state was saved");
+      misfits.add("no state was saved for parameter " + parameter.name);
     return;
   }
   for (const auto& [part, integer] : prototype_parts_.integers) {

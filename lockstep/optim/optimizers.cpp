@@ -21,6 +21,9 @@
 namespace lockstep {
 namespace {
 
+using optim::KernelBatch;
+using optim::ParamGroup;
+using optim::ParamStates;
 using torch::optim::AdamOptions;
 using torch::optim::AdamParamState;
 using torch::optim::AdamWOptions;
@@ -38,7 +41,7 @@ using AdamKernel = void (*)(at::TensorList, at::TensorList, at::TensorList, at::
                             bool, bool, const std::optional<at::Tensor>&,
                             const std::optional<at::Tensor>&);
 
-struct AdamBatch : fused::Batch {
+struct AdamBatch : KernelBatch {
   std::vector<at::Tensor> exp_avgs;
   std::vector<at::Tensor> exp_avg_sqs;
   std::vector<at::Tensor> max_exp_avg_sqs;  // Empty without amsgrad.
@@ -69,24 +72,24 @@ void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
 
 // Checks every group before the first one is stepped.
 template <class Options, class ParamState>
-void require_adam_states(const std::vector<fused::Group>& groups, const fused::States& states) {
-  for (const fused::Group& group : groups)
+void require_adam_states(const std::vector<ParamGroup>& groups, const ParamStates& states) {
+  for (const ParamGroup& group : groups)
     for (const at::Tensor& parameter : group.params()) {
       const auto slot = states.find(parameter.unsafeGetTensorImpl());
       if (!parameter.grad().defined() || slot == states.end() || !slot->second) continue;
       const auto& state = static_cast<const ParamState&>(*slot->second);
-      fused::require_state(parameter, state.exp_avg());
-      fused::require_state(parameter, state.exp_avg_sq());
+      optim::require_state(parameter, state.exp_avg());
+      optim::require_state(parameter, state.exp_avg_sq());
       if (static_cast<const Options&>(group.options()).amsgrad())
-        fused::require_state(parameter, state.max_exp_avg_sq());
+        optim::require_state(parameter, state.max_exp_avg_sq());
     }
 }
 
 template <class Options, class ParamState>
-void adam_step(const fused::Group& group, fused::States& states, AdamKernel kernel) {
+void adam_step(const ParamGroup& group, ParamStates& states, AdamKernel kernel) {
   const auto& options = static_cast<const Options&>(group.options());
   const auto take = [](const at::Tensor& parameter, at::Tensor& tensor, auto& list) {
-    fused::lay_out_as(parameter, tensor);
+    optim::lay_out_as(parameter, tensor);
     list.push_back(tensor);
   };
   std::vector<AdamBatch> batches;
@@ -97,7 +100,7 @@ void adam_step(const fused::Group& group, fused::States& states, AdamKernel kern
     auto& state = static_cast<ParamState&>(*slot);
     state.step(state.step() + 1);
 
-    AdamBatch& batch = fused::add_to_batch(batches, parameter, state.step());
+    AdamBatch& batch = optim::add_to_batch(batches, parameter, state.step());
     take(parameter, state.exp_avg(), batch.exp_avgs);
     take(parameter, state.exp_avg_sq(), batch.exp_avg_sqs);
     if (options.amsgrad()) take(parameter, state.max_exp_avg_sq(), batch.max_exp_avg_sqs);
@@ -107,33 +110,33 @@ void adam_step(const fused::Group& group, fused::States& states, AdamKernel kern
 
 // --- SGD -----------------------------------------------------------------------------------------
 
-// Value of Batch::step for a first step. Only this value matters: the first step fills the
+// Value of KernelBatch::step for a first step. Only this value matters: the first step fills the
 // momentum, whatever it contains.
 constexpr std::int64_t first_step = 0;
 constexpr std::int64_t later_step = 1;
 
-struct SgdBatch : fused::Batch {
+struct SgdBatch : KernelBatch {
   std::vector<at::Tensor> momentum_buffers;  // Empty without momentum.
 };
 
-void require_full_precision(const fused::Group& group) {
+void require_full_precision(const ParamGroup& group) {
   for (const at::Tensor& parameter : group.params())
     if (parameter.grad().defined() && at::isReducedFloatingType(parameter.scalar_type()))
       throw Error(Fault::unsupported, "SGD: a parameter is of half precision");
 }
 
-void require_momentum(const fused::Group& group, const fused::States& states) {
+void require_momentum(const ParamGroup& group, const ParamStates& states) {
   if (static_cast<const SGDOptions&>(group.options()).momentum() == 0) return;
   for (const at::Tensor& parameter : group.params()) {
     const auto slot = states.find(parameter.unsafeGetTensorImpl());
     if (parameter.grad().defined() && slot != states.end() && slot->second)
-      fused::require_state(parameter,
+      optim::require_state(parameter,
                            static_cast<const SGDParamState&>(*slot->second).momentum_buffer());
   }
 }
 
 void add_with_momentum(std::vector<SgdBatch>& batches, const at::Tensor& parameter,
-                       fused::States& states) {
+                       ParamStates& states) {
   auto& slot = states[parameter.unsafeGetTensorImpl()];
   const bool first = !slot;
   if (first) {
@@ -142,18 +145,18 @@ void add_with_momentum(std::vector<SgdBatch>& batches, const at::Tensor& paramet
     slot = std::move(state);
   }
   at::Tensor& buffer = static_cast<SGDParamState&>(*slot).momentum_buffer();
-  fused::lay_out_as(parameter, buffer);
-  fused::add_to_batch(batches, parameter, first ? first_step : later_step)
+  optim::lay_out_as(parameter, buffer);
+  optim::add_to_batch(batches, parameter, first ? first_step : later_step)
       .momentum_buffers.push_back(buffer);
 }
 
-void sgd_step(const fused::Group& group, fused::States& states) {
+void sgd_step(const ParamGroup& group, ParamStates& states) {
   const auto& options = static_cast<const SGDOptions&>(group.options());
   std::vector<SgdBatch> batches;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
     if (options.momentum() == 0)
-      fused::add_to_batch(batches, parameter, later_step);
+      optim::add_to_batch(batches, parameter, later_step);
     else
       add_with_momentum(batches, parameter, states);
   }
@@ -168,9 +171,9 @@ void sgd_step(const fused::Group& group, fused::States& states) {
 }  // namespace
 
 torch::Tensor Adam::step(LossClosure closure) {
-  torch::Tensor loss = fused::loss_of(closure);
+  torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
-  fused::require_fusible(param_groups_, "Adam");
+  optim::require_fusible(param_groups_, "Adam");
   require_adam_states<AdamOptions, AdamParamState>(param_groups_, state_);
   for (const auto& group : param_groups_)
     adam_step<AdamOptions, AdamParamState>(group, state_, at::_fused_adam_);
@@ -178,9 +181,9 @@ torch::Tensor Adam::step(LossClosure closure) {
 }
 
 torch::Tensor AdamW::step(LossClosure closure) {
-  torch::Tensor loss = fused::loss_of(closure);
+  torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
-  fused::require_fusible(param_groups_, "AdamW");
+  optim::require_fusible(param_groups_, "AdamW");
   require_adam_states<AdamWOptions, AdamWParamState>(param_groups_, state_);
   for (const auto& group : param_groups_)
     adam_step<AdamWOptions, AdamWParamState>(group, state_, at::_fused_adamw_);
@@ -188,9 +191,9 @@ torch::Tensor AdamW::step(LossClosure closure) {
 }
 
 torch::Tensor SGD::step(LossClosure closure) {
-  torch::Tensor loss = fused::loss_of(closure);
+  torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
-  fused::require_fusible(param_groups_, "SGD");
+  optim::require_fusible(param_groups_, "SGD");
   for (const auto& group : param_groups_) {
     require_full_precision(group);
     require_momentum(group, state_);

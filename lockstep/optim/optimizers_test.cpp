@@ -14,7 +14,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::optimizers_test {
+namespace lockstep::optim::optimizers_test {
 namespace {
 
 struct AdamCase {
@@ -295,4 +295,4 @@ TEST(Sgd, RefusesHalfPrecisionWhichItsKernelWouldLeaveUnstepped) {
 }
 
 }  // namespace
-}  // namespace lockstep::optimizers_test
+}  // namespace lockstep::optim::optimizers_test

@@ -55,7 +55,7 @@ template <std::integral Count>
 Count count_in(const StateDict& state, const std::string& name) {
   const std::int64_t count = value_of<std::int64_t>(state, name);
   require(count >= 0 && std::in_range<Count>(count), [&] {
-    return "the saved " + name + " of a schedule, " + std::to_string(count) + ", is no count";
+    return "the saved " + name + " of a schedule is not a count: " + std::to_string(count);
   });
   return static_cast<Count>(count);
 }

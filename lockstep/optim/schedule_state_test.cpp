@@ -13,7 +13,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep::schedule_state_test {
+namespace lockstep::optim::schedule_state_test {
 namespace {
 
 using test::fault_of;
@@ -90,4 +90,4 @@ TEST(ScheduleState, RefusesWhatIsNoStateOfASchedule) {
 }
 
 }  // namespace
-}  // namespace lockstep::schedule_state_test
+}  // namespace lockstep::optim::schedule_state_test

@@ -40,13 +40,11 @@ void require_distinct(const std::vector<at::Tensor>& parameters) {
   require(!parameters.empty(), "a sharded optimizer was given no parameters");
   std::unordered_set<const void*> seen;
   for (std::size_t i = 0; i < parameters.size(); ++i)
-    require(parameters[i].defined() && seen.insert(parameters[i].unsafeGetTensorImpl()).second,
-            [&] {
-              return "parameter " + std::to_string(i) +
-                     " of a sharded optimizer is undefined, or the same tensor as an earlier one, "
-                     "under another "
-                     "name perhaps: give each once";
-            });
+    require(
+        parameters[i].defined() && seen.insert(parameters[i].unsafeGetTensorImpl()).second, [&] {
+          return "parameter " + std::to_string(i) +
+                 " of a sharded optimizer is undefined or was given before: give each tensor once";
+        });
 }
 
 std::string line_of(const at::Tensor& parameter, std::size_t group) {
@@ -60,10 +58,10 @@ void require_same_on_all_ranks(const std::string& description, const ProcessGrou
     const auto [ours, theirs] =
         std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
     if (ours == all[0].end() && theirs == all[rank].end()) continue;
-    throw Error(Fault::mismatch, "a sharded optimizer has other parameters on rank " +
-                                     std::to_string(rank) + " than on rank 0, from parameter " +
-                                     std::to_string(std::count(all[0].begin(), ours, '\n')) +
-                                     " on");
+    throw Error(Fault::mismatch,
+                "the parameters of a sharded optimizer differ between rank 0 and rank " +
+                    std::to_string(rank) + ", from parameter " +
+                    std::to_string(std::count(all[0].begin(), ours, '\n')) + " on");
   }
 }
 
@@ -129,7 +127,7 @@ void ShardedOptimizer::set_shards(std::vector<Shard> shards,
 // --- Stepping -----------------------------------------------------------------------------------
 
 torch::Tensor ShardedOptimizer::step(LossClosure closure) {
-  torch::Tensor loss = fused::loss_of(closure);
+  torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
   whole_.reset();
   copy_options(param_groups_, local_->param_groups());
@@ -232,10 +230,10 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
 }
 
 void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {
-  require(
-      whole_ != nullptr,
-      "a sharded optimizer can be saved once consolidate_state_dict(to) has gathered its state, "
-      "on rank `to` and until the next step()");
+  require(whole_ != nullptr,
+          "a sharded optimizer can be saved on rank `to` only, between consolidate_state_dict(to) "
+          "and the "
+          "next step()");
   copy_options(param_groups_, whole_->param_groups());
   whole_->save(archive);
 }

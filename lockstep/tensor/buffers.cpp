@@ -85,8 +85,8 @@ void require_writable(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
   require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, [&] {
     return std::string(what) +
-           ": the tensor would be written, but several of its elements lie at one place, as "
-           "expand() makes them: clone() it";
+           ": several elements of the output tensor have one address, as after expand(): "
+           "clone() it";
   });
 }
 
@@ -109,8 +109,9 @@ void require_reducible(at::ScalarType type, ReduceOp op, std::string_view what) 
                           : bitwise ? integral
                                     : op != ReduceOp::average || !integral;
   if (!meaningful || !known_dtype(c10::toRealValueType(type)))
-    throw Error(Fault::unsupported, std::string(what) + ": there is no " + std::string(name(op)) +
-                                        " of elements of type " + c10::toString(type));
+    throw Error(Fault::unsupported, std::string(what) + ": " + std::string(name(op)) +
+                                        " is not supported for elements of type " +
+                                        c10::toString(type));
 }
 
 Buffer reducible(const at::Tensor& tensor, ReduceOp op) {

@@ -71,8 +71,8 @@ void require_total(at::IntArrayRef splits, const at::Tensor& tensor, std::string
 std::vector<std::int64_t> equal_splits(const at::Tensor& tensor, const ProcessGroup& group,
                                        std::string_view what) {
   require(tensor.size(0) % group.size() == 0, [&] {
-    return std::string(what) + ": " + std::to_string(tensor.size(0)) + " rows are not " +
-           std::to_string(group.size()) + " equal parts";
+    return std::string(what) + ": " + std::to_string(tensor.size(0)) +
+           " rows cannot be split into " + std::to_string(group.size()) + " equal parts";
   });
   return std::vector<std::int64_t>(static_cast<std::size_t>(group.size()),
                                    tensor.size(0) / group.size());

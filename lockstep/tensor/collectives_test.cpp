@@ -24,7 +24,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::collectives_test {
+namespace lockstep::tensor::collectives_test {
 namespace {
 
 using test::fault_of;
@@ -533,4 +533,4 @@ TEST(TensorCollectives, WorkBetweenProcesses) {
 }
 
 }  // namespace
-}  // namespace lockstep::collectives_test
+}  // namespace lockstep::tensor::collectives_test

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::device_test {
+namespace lockstep::tensor::device_test {
 namespace {
 
 using test::fault_of;
@@ -51,4 +51,4 @@ TEST(Device, OfOtherKindsIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::device_test
+}  // namespace lockstep::tensor::device_test

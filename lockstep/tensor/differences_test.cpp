@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::differences_test {
+namespace lockstep::tensor::differences_test {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -88,4 +88,4 @@ TEST(Differences, ANameGivenTwiceCountsTwice) {
 }
 
 }  // namespace
-}  // namespace lockstep::differences_test
+}  // namespace lockstep::tensor::differences_test

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::named_tensors_test {
+namespace lockstep::tensor::named_tensors_test {
 namespace {
 
 TEST(Digest, EqualsTheOneThatPythonComputes) {
@@ -56,4 +56,4 @@ TEST(Digest, OfAModuleCoversParametersAndBuffers) {
 TEST(Digest, RefusesATensorWithoutValues) { EXPECT_THROW(sha256({at::Tensor()}), Error); }
 
 }  // namespace
-}  // namespace lockstep::named_tensors_test
+}  // namespace lockstep::tensor::named_tensors_test

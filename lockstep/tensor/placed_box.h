@@ -44,10 +44,10 @@ at::Tensor view_in_data(const at::Tensor& data, const PlacedBox& box);
 at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& boxes,
                         std::int64_t elements);
 
-// Such as "offsets [0, 3] and sizes [8, 3]", for messages.
+// Example: "offsets [0, 3] and sizes [8, 3]", for messages.
 std::string text_of(const Box& box);
 
-// Such as "[0, 3]".
+// Example: "[0, 3]".
 std::string bracketed(const std::vector<std::int64_t>& numbers);
 
 }  // namespace lockstep

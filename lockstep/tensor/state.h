@@ -1,9 +1,9 @@
-// The vocabulary of training state: who has some describes it as named tensors and values, whoever
-// keeps it reads that, and neither knows the other. After PyTorch's state_dict(), load_state_dict()
-// and torch.distributed.checkpoint.stateful.Stateful.
+// The vocabulary of training state. Objects with a state describe it as named tensors and values;
+// a checkpoint reads the description. Neither knows the other. After PyTorch's state_dict(),
+// load_state_dict() and torch.distributed.checkpoint.stateful.Stateful.
 //
 // A state has no topology: names and shapes are those of the whole, whatever ranks it is spread
-// over. What each rank has of its own, a random generator say, has the rank in its name.
+// over. State that each rank has for itself, such as a random generator, has the rank in its name.
 //
 // A rank holds a whole tensor; or boxes of it (state_types.h), which make its local tensor; or a
 // range of the elements of either. The parts of all ranks together hold each element. Boxes, or
@@ -39,8 +39,8 @@ struct StateTensor {
 
   std::vector<std::int64_t> shape;  // Of the whole.
 
-  // Of the whole in memory, where parts are counted in the order of that memory and not row by row.
-  // Empty for row by row, and where there are boxes.
+  // Strides of the whole in memory, if parts are counted in the order of that memory. Empty if they
+  // are counted row by row, and if there are boxes.
   std::vector<std::int64_t> strides = {};
 
   std::int64_t begin = 0;  // Counted in the local tensor.
@@ -52,14 +52,15 @@ struct StateTensor {
   // Only for a saved tensor on the meta device: equal where type, shape and all elements are.
   std::optional<std::uint32_t> digest = {};
 
-  // Of the whole, in the order in which they make the local tensor. Empty where that is the whole.
+  // Parts of the whole, in the order in which they make the local tensor. Empty if that is the
+  // whole.
   Boxes boxes = {};
 
   bool is_whole() const { return boxes.empty() && data.sizes() == at::IntArrayRef(shape); }
 };
 
-// What is saved under a name of its own. The values of one name are equal on all ranks that have
-// it.
+// The tensors and values of one Stateful, by name. The values of one name are equal on all ranks
+// that have it.
 struct StateDict {
   std::map<std::string, StateTensor> tensors;
   StateValues values;
@@ -74,8 +75,8 @@ struct ElementRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 
-  // Where they are read to, if that exists: contiguous, on the CPU, of the saved type and as many
-  // elements. It is what load_state_dict() then gets. Not written to before all that is loaded was
+  // Target of the read, if defined: contiguous, on the CPU, of the saved type and as many elements.
+  // load_state_dict() then gets this tensor. It is not written to before all that is loaded was
   // verified, on all ranks.
   at::Tensor into = {};
 
@@ -85,7 +86,7 @@ struct ElementRange {
 // The whole local tensor that `boxes` make.
 LOCKSTEP_API ElementRange all_of(Boxes boxes, at::Tensor into = {});
 
-// Of each tensor that a rank needs, by name, the elements.
+// The elements of each tensor that a rank needs, by name.
 using StateRequest = std::map<std::string, ElementRange>;
 
 // Has a state that can be saved and loaded. Ranks have such objects of one kind, and save and load
@@ -94,22 +95,23 @@ class LOCKSTEP_API Stateful {
  public:
   virtual ~Stateful() = default;
 
-  // What this rank has, sharing its memory where it can.
+  // Returns the state of this rank, sharing its memory where possible.
   virtual StateDict state_dict() = 0;
 
-  // What this rank needs of `saved`, whose tensors lie on the meta device and so have no elements:
-  // a rank that has room for parts asks for these. Changes nothing.
+  // Returns the elements that this rank needs of `saved`. The tensors of `saved` are on the meta
+  // device, without elements. Changes nothing.
   // Errors: misuse, naming what does not fit.
   virtual StateRequest wanted(const StateDict& saved) = 0;
 
-  // Takes what was wanted, on the CPU and verified, with all values. It may keep the tensors.
+  // Takes the elements that were wanted, on the CPU and verified, and all values. It may keep the
+  // tensors.
   // Without `into`, a local tensor that was wanted whole has its shape (local_shape()), and a part
   // of one has one dimension. Collective for what is spread over ranks; all ranks have got theirs,
   // so it should not fail.
   virtual void load_state_dict(StateDict state) = 0;
 };
 
-// All of `saved`, which is what a rank without parts wants.
+// A request for all of `saved`, for a rank without parts.
 LOCKSTEP_API StateRequest everything(const StateDict& saved);
 
 // States under the names of the parts of a checkpoint, such as "model"; 1 to 64 letters,
@@ -117,7 +119,7 @@ LOCKSTEP_API StateRequest everything(const StateDict& saved);
 // Lifetime: they outlive what refers to them.
 using NamedStates = std::vector<std::pair<std::string, Stateful*>>;
 
-// The value of one type. Errors: misuse, naming it, when there is none or of another type.
+// Returns the value `name`. Errors: misuse, naming it, if it is missing or has another type.
 template <class T>
 const T& value_of(const StateDict& state, const std::string& name);
 

@@ -13,7 +13,7 @@
 
 #include "lockstep/tensor/placed_box.h"
 
-namespace lockstep::state_types_test {
+namespace lockstep::tensor::state_types_test {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
@@ -97,4 +97,4 @@ TEST(Boxes, ThatDoNotFitTheTensorAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::state_types_test
+}  // namespace lockstep::tensor::state_types_test

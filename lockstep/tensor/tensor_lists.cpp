@@ -14,60 +14,62 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/buffers.h"
-#include "lockstep/tensor/tensor_layout.h"
+#include "lockstep/tensor/list_layout.h"
 
 namespace lockstep {
 namespace {
 
+using tensor::ListLayout;
+
 constexpr std::size_t most_bytes = std::size_t{32} << 20;
 
 // Tensors of one type, on one device, that travel together.
-struct Piece {
+struct Chunk {
   std::vector<at::Tensor> tensors;
   std::size_t bytes = 0;
   std::int64_t elements = 0;
 };
 
-// All ranks get the same pieces, because only types, shapes and kinds of device matter and a rank
+// All ranks get the same chunks, because only types, shapes and kinds of device matter and a rank
 // uses one device of a kind.
-std::vector<Piece> pieces_of(at::TensorList tensors) {
-  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Piece>> lists;
+std::vector<Chunk> chunks_of(at::TensorList tensors) {
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Chunk>> lists;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
     const c10::Device device = tensor.device();
-    std::vector<Piece>& pieces = lists[{device.type(), device.index(), tensor.scalar_type()}];
-    if (pieces.empty() || pieces.back().bytes + tensor.nbytes() > most_bytes) pieces.emplace_back();
-    pieces.back().tensors.push_back(tensor);
-    pieces.back().bytes += tensor.nbytes();
-    pieces.back().elements += tensor.numel();
+    std::vector<Chunk>& chunks = lists[{device.type(), device.index(), tensor.scalar_type()}];
+    if (chunks.empty() || chunks.back().bytes + tensor.nbytes() > most_bytes) chunks.emplace_back();
+    chunks.back().tensors.push_back(tensor);
+    chunks.back().bytes += tensor.nbytes();
+    chunks.back().elements += tensor.numel();
   }
-  std::vector<Piece> all;
-  for (auto& [key, pieces] : lists)
-    for (Piece& piece : pieces) all.push_back(std::move(piece));
+  std::vector<Chunk> all;
+  for (auto& [key, chunks] : lists)
+    for (Chunk& chunk : chunks) all.push_back(std::move(chunk));
   return all;
 }
 
 // Calls `copy` with each tensor and its slice of `flat`.
 template <class Copy>
-void for_each(const Piece& piece, const at::Tensor& flat, Copy copy) {
+void for_each(const Chunk& chunk, const at::Tensor& flat, Copy copy) {
   std::int64_t begin = 0;
-  for (const at::Tensor& tensor : piece.tensors) {
+  for (const at::Tensor& tensor : chunk.tensors) {
     copy(tensor, flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
     begin += tensor.numel();
   }
 }
 
-// Calls `collective` on one tensor that holds all of `piece`.
+// Calls `collective` on one tensor that holds all of `chunk`.
 template <class Collective>
-void together(const Piece& piece, bool read, bool written, Collective collective) {
-  if (piece.tensors.size() == 1) return in_place(piece.tensors[0], written, collective);
+void together(const Chunk& chunk, bool read, bool written, Collective collective) {
+  if (chunk.tensors.size() == 1) return in_place(chunk.tensors[0], written, collective);
   const at::NoGradGuard no_grad;
-  const at::Tensor flat = at::empty({piece.elements}, piece.tensors[0].options());
+  const at::Tensor flat = at::empty({chunk.elements}, chunk.tensors[0].options());
   if (read)
-    for_each(piece, flat, [](const at::Tensor& tensor, at::Tensor place) { place.copy_(tensor); });
+    for_each(chunk, flat, [](const at::Tensor& tensor, at::Tensor place) { place.copy_(tensor); });
   collective(flat);
   if (written)
-    for_each(piece, flat,
+    for_each(chunk, flat,
              [](const at::Tensor& tensor, const at::Tensor& place) { tensor.copy_(place); });
 }
 
@@ -109,7 +111,7 @@ Tensors only_defined(const Tensors& tensors) {
 
 Tensors empty_of(const ListLayout& list) {
   Tensors tensors;
-  for (const TensorLayout& tensor : list.tensors)
+  for (const tensor::TensorLayout& tensor : list.tensors)
     tensors.push_back(tensor.type ? at::empty(tensor.sizes, *tensor.type) : at::Tensor());
   return tensors;
 }
@@ -136,7 +138,7 @@ at::Tensor pack(const std::vector<Tensors>& lists, const std::vector<ListLayout>
   const at::Tensor block = block_of(total(layouts));
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < lists.size(); ++i) {
-    const Tensors places = views_of(layouts[i], block.narrow(0, begin, layouts[i].bytes));
+    const Tensors places = tensor::views_of(layouts[i], block.narrow(0, begin, layouts[i].bytes));
     for (std::size_t j = 0; j < places.size(); ++j)
       if (places[j].defined() && places[j].numel() > 0) places[j].copy_(lists[i][j]);
     begin += layouts[i].bytes;
@@ -148,7 +150,7 @@ std::vector<Tensors> unpack(const at::Tensor& block, const std::vector<ListLayou
   std::vector<Tensors> lists;
   std::int64_t begin = 0;
   for (const ListLayout& layout : layouts) {
-    lists.push_back(views_of(layout, block.narrow(0, begin, layout.bytes)));
+    lists.push_back(tensor::views_of(layout, block.narrow(0, begin, layout.bytes)));
     begin += layout.bytes;
   }
   return lists;
@@ -158,9 +160,10 @@ std::vector<Tensors> unpack(const at::Tensor& block, const std::vector<ListLayou
 std::vector<ListLayout> exchange_layouts(const ListLayout& own, const ProcessGroup& group,
                                          const CallOptions& options) {
   std::vector<ListLayout> all;
-  for (const std::string& text : all_gather_bytes(encode({own}), group, options)) {
-    std::vector<ListLayout> one = decode(text);
-    if (one.size() != 1) throw Error(Fault::corrupt, "lists of tensors: a rank has sent several");
+  for (const std::string& text : all_gather_bytes(tensor::encode({own}), group, options)) {
+    std::vector<ListLayout> one = tensor::decode(text);
+    if (one.size() != 1)
+      throw Error(Fault::corrupt, "lists of tensors: a rank sent more than one list");
     all.push_back(std::move(one[0]));
   }
   return all;
@@ -176,8 +179,8 @@ void all_reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, Red
   }
   require_apart(tensors, "all_reduce_coalesced");
   const Labelled labelled(options, shapes_text(tensors));
-  for (const Piece& piece : pieces_of(tensors))
-    together(piece, true, true,
+  for (const Chunk& chunk : chunks_of(tensors))
+    together(chunk, true, true,
              [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, labelled); });
 }
 
@@ -191,8 +194,8 @@ void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int roo
   }
   require_apart(tensors, "reduce_coalesced");
   const Labelled labelled(options, shapes_text(tensors));
-  for (const Piece& piece : pieces_of(tensors))
-    together(piece, true, receives, [&](const at::Tensor& data) {
+  for (const Chunk& chunk : chunks_of(tensors))
+    together(chunk, true, receives, [&](const at::Tensor& data) {
       group.reduce(reducible(data, op), root, op, labelled);
     });
 }
@@ -204,8 +207,8 @@ void broadcast_coalesced(at::TensorList tensors, const ProcessGroup& group, int 
     sends ? require_dense(tensor, "broadcast_coalesced")
           : require_writable(tensor, "broadcast_coalesced");
   const Labelled labelled(options, shapes_text(tensors));
-  for (const Piece& piece : pieces_of(tensors))
-    together(piece, sends, !sends,
+  for (const Chunk& chunk : chunks_of(tensors))
+    together(chunk, sends, !sends,
              [&](const at::Tensor& data) { group.broadcast(movable(data), root, labelled); });
 }
 
@@ -214,13 +217,13 @@ Tensors broadcast_tensors(const Tensors& tensors, const ProcessGroup& group, int
   Tensors result;
   Tensors travelling;
   if (group.rank() == root) {
-    broadcast_bytes(encode({layout_of(tensors)}), group, root, options);
+    broadcast_bytes(tensor::encode({tensor::layout_of(tensors)}), group, root, options);
     for (const at::Tensor& tensor : tensors)
       result.push_back(tensor.defined() ? tensor.detach() : tensor);
     for (const at::Tensor& tensor : only_defined(result)) travelling.push_back(tensor.cpu());
   } else {
-    const auto layouts = decode(broadcast_bytes({}, group, root, options));
-    if (layouts.size() != 1) throw Error(Fault::corrupt, "broadcast_tensors: not one list");
+    const auto layouts = tensor::decode(broadcast_bytes({}, group, root, options));
+    if (layouts.size() != 1) throw Error(Fault::corrupt, "broadcast_tensors: expected one list");
     result = empty_of(layouts[0]);
     travelling = only_defined(result);
   }
@@ -230,7 +233,7 @@ Tensors broadcast_tensors(const Tensors& tensors, const ProcessGroup& group, int
 
 std::vector<Tensors> all_gather_tensors(const Tensors& tensors, const ProcessGroup& group,
                                         const CallOptions& options) {
-  const ListLayout own = layout_of(tensors);
+  const ListLayout own = tensor::layout_of(tensors);
   const auto layouts = exchange_layouts(own, group, options);
   const at::Tensor input = pack({tensors}, {own});
   const at::Tensor block = block_of(total(layouts));
@@ -240,7 +243,7 @@ std::vector<Tensors> all_gather_tensors(const Tensors& tensors, const ProcessGro
 
 std::vector<Tensors> gather_tensors(const Tensors& tensors, const ProcessGroup& group, int root,
                                     const CallOptions& options) {
-  const ListLayout own = layout_of(tensors);
+  const ListLayout own = tensor::layout_of(tensors);
   const auto layouts = exchange_layouts(own, group, options);
   const bool receives = group.rank() == root;
   const at::Tensor input = pack({tensors}, {own});
@@ -259,18 +262,18 @@ Tensors scatter_tensors(const std::vector<Tensors>& lists, const ProcessGroup& g
       return "scatter_tensors: " + std::to_string(lists.size()) + " lists for " +
              std::to_string(ranks) + " ranks";
     });
-    for (const Tensors& list : lists) layouts.push_back(layout_of(list));
-    broadcast_bytes(encode(layouts), group, root, options);
+    for (const Tensors& list : lists) layouts.push_back(tensor::layout_of(list));
+    broadcast_bytes(tensor::encode(layouts), group, root, options);
   } else {
-    layouts = decode(broadcast_bytes({}, group, root, options));
+    layouts = tensor::decode(broadcast_bytes({}, group, root, options));
     if (layouts.size() != ranks)
-      throw Error(Fault::corrupt, "scatter_tensors: not one list for each rank");
+      throw Error(Fault::corrupt, "scatter_tensors: expected one list for each rank");
   }
   const ListLayout& own = layouts[static_cast<std::size_t>(group.rank())];
   const at::Tensor input = sends ? pack(lists, layouts) : block_of(0);
   const at::Tensor block = block_of(own.bytes);
   group.scatter(movable(input), movable(block), root, counts_of(layouts), options);
-  return views_of(own, block);
+  return tensor::views_of(own, block);
 }
 
 }  // namespace lockstep

@@ -10,10 +10,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/tensor/tensor_layout.h"
+#include "lockstep/tensor/list_layout.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::tensor_lists_test {
+namespace lockstep::tensor::tensor_lists_test {
 namespace {
 
 using test::fault_of;
@@ -83,7 +83,7 @@ TEST(TensorLists, WithADescriptionThatNoRankCanHaveSentAreCorrupt) {
   });
 }
 
-TEST(TensorLayout, OfWhateverBytesIsReadOrCorrupt) {
+TEST(ListLayout, OfWhateverBytesIsReadOrCorrupt) {
   const std::string text = encode({layout_of(list_of(2)), layout_of({}), layout_of(list_of(1))});
   EXPECT_EQ(encode(decode(text)), text);
   for (std::size_t size = 0; size < text.size(); ++size)
@@ -105,4 +105,4 @@ TEST(TensorLayout, OfWhateverBytesIsReadOrCorrupt) {
 }
 
 }  // namespace
-}  // namespace lockstep::tensor_lists_test
+}  // namespace lockstep::tensor::tensor_lists_test

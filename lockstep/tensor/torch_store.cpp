@@ -106,7 +106,7 @@ std::string required_variable(const char* name) {
   const char* text = ::getenv(name);
   require(text != nullptr && *text != '\0', [&] {
     return std::string("connect_torch_store: ") + name +
-           " is not set: it says where PyTorch's store is";
+           " is not set: MASTER_ADDR and MASTER_PORT must name PyTorch's store";
   });
   return text;
 }
@@ -144,7 +144,7 @@ std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, D
 }  // namespace
 
 std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store) {
-  require(store.defined(), "adapt: there is no store");
+  require(store.defined(), "adapt: the store is null");
   return std::make_shared<TorchStore>(std::move(store));
 }
 

@@ -28,12 +28,14 @@ int relayed_columns() {
 
 }  // namespace
 
+struct Progress::State : train::ProgressState {};
+
 Progress::Progress(std::int64_t total_steps, ProgressOptions options)
     : fd_(options.fd),
       on_terminal_(options.enabled && (relayed_columns() > 0 || ::isatty(fd_) == 1)),
       started_(Clock::now()),
       drawn_(started_),
-      state_(std::make_unique<ProgressState>()),
+      state_(std::make_unique<State>()),
       ended_(!options.enabled) {
   require(total_steps >= 0, "Progress: total_steps must not be negative");
   require(options.done >= 0 && options.done <= total_steps,
@@ -66,7 +68,8 @@ void Progress::step(std::int64_t samples, std::optional<double> loss) {
 
 void Progress::draw(Clock::time_point now, bool last) {
   state_->elapsed = now - started_;
-  std::string text = on_terminal_ ? progress_bar(*state_, columns()) : progress_line(*state_);
+  std::string text =
+      on_terminal_ ? train::progress_bar(*state_, columns()) : train::progress_line(*state_);
   if (on_terminal_) {
     const std::size_t before = std::exchange(width_, text.size());
     text.resize(std::max(before, width_), ' ');  // Overwrites the previous text.

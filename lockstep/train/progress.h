@@ -30,8 +30,6 @@
 
 namespace lockstep {
 
-struct ProgressState;
-
 struct ProgressOptions {
   bool enabled = true;     // Enable it on one rank; on the others step() costs nothing.
   std::string label = {};  // Start of each line.
@@ -50,6 +48,7 @@ class LOCKSTEP_API Progress {
   void step(std::int64_t samples, std::optional<double> loss = std::nullopt);
 
  private:
+  struct State;
   using Clock = std::chrono::steady_clock;
 
   void draw(Clock::time_point now, bool last);
@@ -59,7 +58,7 @@ class LOCKSTEP_API Progress {
   const bool on_terminal_;
   const Clock::time_point started_;
   Clock::time_point drawn_;
-  const std::unique_ptr<ProgressState> state_;
+  const std::unique_ptr<State> state_;
   bool ended_;
   std::size_t width_ = 0;  // Width of the text on the terminal's line.
 };

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 constexpr std::size_t narrowest_bar = 10;
@@ -96,4 +96,4 @@ std::string progress_bar(const ProgressState& state, int columns) {
   return (text + rest).substr(0, room);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::train {
 
 struct ProgressState {
   std::string label = {};
@@ -28,4 +28,4 @@ std::string progress_line(const ProgressState& state);
 // bar is dropped first, then the end is cut.
 std::string progress_bar(const ProgressState& state, int columns);
 
-}  // namespace lockstep
+}  // namespace lockstep::train

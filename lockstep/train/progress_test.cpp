@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/train/progress_line.h"
 
-namespace lockstep::progress_test {
+namespace lockstep::train::progress_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -137,4 +137,4 @@ TEST(Progress, DoesNotMindWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace lockstep::progress_test
+}  // namespace lockstep::train::progress_test

@@ -30,7 +30,7 @@
 #include "lockstep/train/training_state.h"
 #include "tests/ranks.h"
 
-namespace lockstep::resumed_training_test {
+namespace lockstep::train::resumed_training_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -212,7 +212,7 @@ void change_ranks(const test::Rank& rank) {
           EXPECT_TRUE(at::allclose(found[i], expected[i], 0, 1e-4)) << i;
       }
       world.barrier();
-      from = rank.scratch / std::to_string(ranks) / checkpoint_name(until);
+      from = rank.scratch / std::to_string(ranks) / checkpoint::checkpoint_name(until);
     }
   }
   destroy_process_group(world);
@@ -251,4 +251,4 @@ TEST(ResumedTraining, WithStateSpreadOverTheRanksIsTheSame) {
 }
 
 }  // namespace
-}  // namespace lockstep::resumed_training_test
+}  // namespace lockstep::train::resumed_training_test

@@ -6,7 +6,7 @@
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
-#include "lockstep/tensor/torch_state.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/train/variable_state.h"
 
 namespace lockstep {
@@ -26,7 +26,7 @@ class TensorState : public Stateful {
     require_defined();
     const auto found = saved.tensors.find("value");
     require(found != saved.tensors.end(),
-            [&] { return "TrainingState: what was saved as '" + name_ + "' is no tensor"; });
+            [&] { return "TrainingState: '" + name_ + "' was not saved as a tensor"; });
     const at::Tensor& theirs = found->second.data;
     require(theirs.scalar_type() == tensor_.scalar_type() && theirs.sizes() == tensor_.sizes(),
             [&] {
@@ -102,16 +102,16 @@ void TrainingState::add(const std::string& name, at::Tensor& tensor) {
 void TrainingState::add(const std::string& name, Stateful& state) {
   require(is_part_name(name), [&] {
     return "TrainingState: '" + name +
-           "' is no name for a part: 1 to 64 letters, digits, '_' and '-', the first not '-'";
+           "' is not a valid name: use 1 to 64 letters, digits, '_' and '-', the first not '-'";
   });
   for (const auto& [other, unused] : parts_)
-    require(other != name, [&] { return "TrainingState: there is a part '" + name + "' already"; });
+    require(other != name, [&] { return "TrainingState: part '" + name + "' exists already"; });
   parts_.emplace_back(name, &state);
 }
 
 template <class T>
 void TrainingState::add_value(const std::string& name, T& value) {
-  keep(name, std::make_unique<VariableState<T>>(name, value));
+  keep(name, std::make_unique<train::VariableState<T>>(name, value));
 }
 
 void TrainingState::keep(const std::string& name, std::unique_ptr<Stateful> state) {

@@ -29,8 +29,8 @@
 
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/state.h"
-#include "lockstep/tensor/torch_state.h"
 
 namespace lockstep {
 

@@ -12,7 +12,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::training_state_test {
+namespace lockstep::train::training_state_test {
 namespace {
 
 using test::fault_of;
@@ -187,4 +187,4 @@ TEST(TrainingState, GoesOnAsIfATrainingHadNeverBeenInterrupted) {
 }
 
 }  // namespace
-}  // namespace lockstep::training_state_test
+}  // namespace lockstep::train::training_state_test

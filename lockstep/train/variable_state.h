@@ -17,7 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/state.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 // The type in which a value of type T is saved.
 template <class T>
@@ -33,9 +33,8 @@ class VariableState : public Stateful {
 
   StateDict state_dict() override {
     if constexpr (std::integral<T>)
-      require(std::in_range<std::int64_t>(widened(variable_)), [&] {
-        return "TrainingState: '" + name_ + "' is beyond what a checkpoint can hold";
-      });
+      require(std::in_range<std::int64_t>(widened(variable_)),
+              [&] { return "TrainingState: '" + name_ + "' is too large for a checkpoint"; });
     return {.tensors = {}, .values = {{"value", static_cast<SavedAs<T>>(variable_)}}};
   }
 
@@ -60,7 +59,7 @@ class VariableState : public Stateful {
     const auto* value =
         found == saved.values.end() ? nullptr : std::get_if<SavedAs<T>>(&found->second);
     require(value != nullptr, [&] {
-      return "TrainingState: what was saved as '" + name_ + "' is not of the variable's type";
+      return "TrainingState: the saved '" + name_ + "' has another type than the variable";
     });
     require(fits(*value), [&] {
       return "TrainingState: the saved '" + name_ + "' does not fit the variable's type";
@@ -83,4 +82,4 @@ class VariableState : public Stateful {
   T& variable_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::train

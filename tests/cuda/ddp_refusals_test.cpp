@@ -71,7 +71,7 @@ TEST_F(RefusalsOnCuda, AMemoryReportIsOfCpuMemory) {
         Ddp ddp(net, group);
         memory_report(ddp, torch::optim::Adam(net->parameters()));
       },
-      "memory_report: it is of CPU memory, and parameter a.weight is on DEVICE");
+      "memory_report: only CPU memory is measured, but parameter a.weight is on DEVICE");
 }
 
 TEST_F(RefusalsOnCuda, ParametersAreOnOneDevice) {

@@ -29,7 +29,7 @@ c10::Stream current() { return c10::impl::VirtualGuardImpl(device.type()).getStr
 void call() { note_call(device.index(), current().native_handle()); }
 
 TEST_F(ReductionStreamOnCuda, MakesJobsWaitForEveryStreamThatWroteAndTheCallerForTheJobs) {
-  ReductionStream stream(device);
+  parallel::ReductionStream stream(device);
   const c10::Stream other =
       c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   {
@@ -64,7 +64,7 @@ TEST_F(ReductionStreamOnCuda, MakesJobsWaitForEveryStreamThatWroteAndTheCallerFo
 }
 
 TEST_F(ReductionStreamOnCuda, FollowsNoStreamOfAnEarlierPass) {
-  ReductionStream stream(device);
+  parallel::ReductionStream stream(device);
   {
     const c10::StreamGuard guard(
         c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
@@ -78,7 +78,7 @@ TEST_F(ReductionStreamOnCuda, FollowsNoStreamOfAnEarlierPass) {
 }
 
 TEST_F(ReductionStreamOnCuda, LeavesJobsInCpuMemoryAlone) {
-  ReductionStream stream(c10::DeviceType::CPU);
+  parallel::ReductionStream stream(c10::DeviceType::CPU);
   bool called = false;
   stream.follow();
   stream.after_writes([&] { called = true; })();

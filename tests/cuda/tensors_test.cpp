@@ -111,7 +111,7 @@ TEST_F(TensorsOnCuda, FiniteCheckFindsTheFirstThatIsNot) {
       torch::ones({3}, options), torch::Tensor(), torch::empty({0}, options),
       torch::full({2}, std::numeric_limits<float>::max(), options), torch::ones({4}, options)};
   const auto gradient_of = [&](std::size_t i) { return gradients[i]; };
-  FiniteCheck check;
+  parallel::FiniteCheck check;
   EXPECT_EQ(check.first_non_finite(), std::nullopt);
   check.enqueue({3, 0}, gradient_of);
   check.enqueue({1, 2, 4}, gradient_of);

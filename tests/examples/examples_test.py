@@ -175,9 +175,9 @@ class Examples(unittest.TestCase):
         self.train(2, program, "--steps", 2, "--batch-size", 8, "--checkpoint", folder)
         done = run(3, program, "--data", self.data, "--steps", 4, "--resume", folder)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("steps of 16 samples cannot be shared out to 3 ranks", done.stderr)
+        self.assertIn("16 samples per step cannot be divided among 3 ranks", done.stderr)
         done = self.train(3, program, "--steps", 4, "--resume", folder, "--batch-size", 8)
-        self.assertIn("note: steps of 24 samples", done.stderr)
+        self.assertIn("note: --batch-size sets steps of 24 samples", done.stderr)
         self.assertIn("had 16", done.stderr)
         done = run(2, program, "--data", self.data, "--steps", 1, "--resume", folder)
         self.assertEqual(done.returncode, 1)
@@ -284,7 +284,7 @@ class Examples(unittest.TestCase):
         content[8 + 5] = 10
         labels.write_bytes(content)
         self.refuses(PROGRAMS.fashion_mnist, "--data", self.data, "--epochs", 0, code=65,
-                     text="the label of sample 5 is 10, and the program has 10 classes")
+                     text="the label of sample 5 is 10, but the program has only 10 classes")
         pictures = self.folder / "pictures"
         write_cifar10(pictures)
         batch = pictures / "test_batch.bin"

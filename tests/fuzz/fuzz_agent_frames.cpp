@@ -11,6 +11,8 @@
 namespace lockstep::fuzz {
 namespace {
 
+using namespace launch;
+
 JoinFrame join(const std::optional<JobCommand>& command) {
   JoinFrame frame;
   frame.newcomer = {.host = "node1", .nproc = 8, .node_rank = 1, .least = 2, .most = 4};
@@ -88,6 +90,7 @@ std::vector<std::string> seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace lockstep;
+  using namespace launch;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   try {
     const auto body = first_agent_frame(bytes);

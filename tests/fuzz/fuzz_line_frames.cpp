@@ -9,24 +9,26 @@
 namespace lockstep::fuzz {
 namespace {
 
-std::string encode(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
+std::string encode(const comm::LineFrame& frame) {
+  return comm::encode_head(frame) + std::string(frame.bytes);
+}
 
 void read_all(std::string_view input) {
   try {
-    while (const auto parsed = parse_line_frame(input)) {
-      const LineFrame& frame = parsed->frame;
-      expect(parsed->size >= line_head_bytes && parsed->size <= input.size());
+    while (const auto parsed = comm::parse_line_frame(input)) {
+      const comm::LineFrame& frame = parsed->frame;
+      expect(parsed->size >= comm::line_head_bytes && parsed->size <= input.size());
       expect(encode(frame) == input.substr(0, parsed->size));
-      if (frame.kind == LineFrame::Kind::failure) {
-        const Failure failure = decode_failure(frame.bytes);
-        expect(describe(decode_failure(encode_failure(failure))) == describe(failure));
+      if (frame.kind == comm::LineFrame::Kind::failure) {
+        const Failure failure = comm::decode_failure(frame.bytes);
+        expect(describe(comm::decode_failure(comm::encode_failure(failure))) == describe(failure));
       }
-      if (frame.kind == LineFrame::Kind::give_up) {
-        const GivenUp why = decode_given_up(frame);
-        LineFrame again = frame;
-        const std::string bytes = encode_given_up(why);
+      if (frame.kind == comm::LineFrame::Kind::give_up) {
+        const comm::GivenUp why = comm::decode_given_up(frame);
+        comm::LineFrame again = frame;
+        const std::string bytes = comm::encode_given_up(why);
         again.bytes = bytes;
-        expect(describe(decode_given_up(again)) == describe(why));
+        expect(describe(comm::decode_given_up(again)) == describe(why));
       }
       input.remove_prefix(parsed->size);
     }
@@ -38,18 +40,18 @@ void read_all(std::string_view input) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  using Kind = LineFrame::Kind;
-  const std::string failure = encode_failure({.rank = 3,
-                                              .host = "node1",
-                                              .pid = 42,
-                                              .signal = 9,
-                                              .oom = false,
-                                              .operation = "all_reduce",
-                                              .sequence = 812,
-                                              .what = "bad \xff text"});
-  const std::string late = encode_failure(
+  using Kind = comm::LineFrame::Kind;
+  const std::string failure = comm::encode_failure({.rank = 3,
+                                                    .host = "node1",
+                                                    .pid = 42,
+                                                    .signal = 9,
+                                                    .oom = false,
+                                                    .operation = "all_reduce",
+                                                    .sequence = 812,
+                                                    .what = "bad \xff text"});
+  const std::string late = comm::encode_failure(
       {.rank = 1, .what = "within 3 s", .fault = Fault::timeout, .ranks = {1, 3}, .call = "split"});
-  const std::string given_up = encode_given_up(
+  const std::string given_up = comm::encode_given_up(
       {.rank = 0, .ranks = {1, 3}, .call = "barrier #4", .reason = "bad \xff text"});
   return {encode({.kind = Kind::rank, .number = 1}) +
               encode({.kind = Kind::entry, .group = 7, .number = 1, .bytes = "first half"}) +

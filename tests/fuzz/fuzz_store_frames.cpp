@@ -12,6 +12,8 @@
 namespace lockstep::fuzz {
 namespace {
 
+using namespace job;
+
 using Ask = StoreRequest::Kind;
 
 // Checks that a client can read the server's frame, and that it is the same when written again.
@@ -67,6 +69,7 @@ std::vector<std::string> seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace lockstep;
+  using namespace job;
   std::string_view bytes(reinterpret_cast<const char*>(data), size);
   StoreService service;
   while (!bytes.empty()) {

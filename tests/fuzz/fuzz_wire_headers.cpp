@@ -22,10 +22,10 @@ std::string bytes_of(const T& value) {
 }
 
 void read_header(const std::string& input) {
-  std::byte bytes[sizeof(MessageHeader)] = {};
+  std::byte bytes[sizeof(comm::MessageHeader)] = {};
   std::memcpy(bytes, input.data(), std::min(input.size(), sizeof bytes));
   try {
-    const MessageHeader header = parse_message_header(bytes);
+    const comm::MessageHeader header = comm::parse_message_header(bytes);
     expect(size_of(header.dtype) != 0 && header.tag >= 0);
     expect(header.count * size_of(header.dtype) / size_of(header.dtype) == header.count);
     expect(std::memcmp(&header, bytes, sizeof bytes) == 0);
@@ -62,7 +62,7 @@ void send_to_switchboard(const std::string& input) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  return {'\0' + bytes_of(MessageHeader{.dtype = DType::int64, .tag = 7, .count = 1000}),
+  return {'\0' + bytes_of(comm::MessageHeader{.dtype = DType::int64, .tag = 7, .count = 1000}),
           '\1' + bytes_of(make_packet(Packet::Kind::offer, "world memory 1", "no memory")),
           '\1' + bytes_of(make_packet(Packet::Kind::want, "job page")),
           '\1' + bytes_of(make_packet(Packet::Kind::hello, "", "identity"))};

@@ -46,7 +46,7 @@ lockstep::BucketAssignment assignment_of(const std::string& text) {
   const auto indices = next_numbers<std::size_t>(line);
   std::vector<at::Tensor> tensors;
   for (std::string part; std::getline(line, part, '|');) tensors.push_back(tensor_of(part));
-  return lockstep::compute_bucket_assignment_by_size(tensors, limits, indices);
+  return lockstep::parallel::compute_bucket_assignment_by_size(tensors, limits, indices);
 }
 
 void print(const lockstep::BucketAssignment& assignment) {

@@ -100,8 +100,8 @@ Elements reduced(const std::vector<Elements>& all, DType dtype, ReduceOp op) {
   std::vector<const std::byte*> sources;
   for (const Elements& one : all) sources.push_back(one.data());
   std::byte* target = result.data();
-  reduce_function(dtype, op)(sources.data(), static_cast<int>(sources.size()), &target, 1,
-                             result.size() / size_of(dtype));
+  comm::reduce_function(dtype, op)(sources.data(), static_cast<int>(sources.size()), &target, 1,
+                                   result.size() / size_of(dtype));
   return result;
 }
 
@@ -223,7 +223,7 @@ void every_reduction(const ProcessGroup& group) {
   for (const DType dtype : all_dtypes())
     for (int i = 0; i < reduce_op_count; ++i) {
       const auto op = static_cast<ReduceOp>(i);
-      if (reduce_function(dtype, op) == nullptr) continue;
+      if (comm::reduce_function(dtype, op) == nullptr) continue;
       Arena arena(group, Kind::plain);
       const auto all = elements_of_all(dtype, count * n, group.size());
       const Elements& mine = all[static_cast<std::size_t>(group.rank())];
@@ -610,6 +610,7 @@ void the_flight_recorder_knows_the_last_operations(const ProcessGroup& group) {
   EXPECT_NE(record.find("\"operation\":\"all_reduce\""), std::string::npos) << record;
   EXPECT_NE(record.find("\"reduction\":\"max\""), std::string::npos) << record;
   EXPECT_NE(record.find("\"phase\":\"completed\""), std::string::npos) << record;
+  EXPECT_NE(record.find("\"label_hash\":"), std::string::npos) << record;
 }
 
 }  // namespace

@@ -45,16 +45,16 @@ JobMember member_of(int rank, int world_size) {
 LineTeam::LineTeam(int size, const std::string& listen_on)
     : heard_(static_cast<std::size_t>(size)) {
   for (int rank = 0; rank < size; ++rank) {
-    lines_.push_back(std::make_unique<Lines>(
-        Lines::Options{.member = member_of(rank, size),
+    lines_.push_back(std::make_unique<comm::Lines>(
+        comm::Lines::Options{.member = member_of(rank, size),
                        .listen_on = listen_on,
                        .on_failure = heard_[static_cast<std::size_t>(rank)].listener()}));
     addresses_.push_back(lines_.back()->address());
   }
 }
 
-std::vector<RemoteRank> LineTeam::remote(int rank) const {
-  std::vector<RemoteRank> ranks;
+std::vector<comm::RemoteRank> LineTeam::remote(int rank) const {
+  std::vector<comm::RemoteRank> ranks;
   for (int other = 0; other < size(); ++other)
     if (other != rank)
       ranks.push_back({.rank = other,
@@ -73,10 +73,10 @@ void LineTeam::connect() {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<std::shared_ptr<LineGroup>> LineTeam::open(const std::string& name) {
+std::vector<std::shared_ptr<comm::LineGroup>> LineTeam::open(const std::string& name) {
   std::vector<int> ranks(lines_.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  std::vector<std::shared_ptr<LineGroup>> groups;
+  std::vector<std::shared_ptr<comm::LineGroup>> groups;
   for (const auto& lines : lines_) groups.push_back(lines->open(name, ranks));
   return groups;
 }

@@ -35,19 +35,19 @@ class LineTeam {
   explicit LineTeam(int size, const std::string& listen_on = "127.0.0.1");
 
   int size() const { return static_cast<int>(lines_.size()); }
-  Lines& operator[](int rank) { return *lines_[static_cast<std::size_t>(rank)]; }
+  comm::Lines& operator[](int rank) { return *lines_[static_cast<std::size_t>(rank)]; }
   const HeardFailures& failures(int rank) const { return heard_[static_cast<std::size_t>(rank)]; }
 
   // Returns all ranks but `rank`.
-  std::vector<RemoteRank> remote(int rank) const;
+  std::vector<comm::RemoteRank> remote(int rank) const;
 
   void connect();
-  std::vector<std::shared_ptr<LineGroup>> open(const std::string& name);
+  std::vector<std::shared_ptr<comm::LineGroup>> open(const std::string& name);
   void end(int rank) { lines_[static_cast<std::size_t>(rank)].reset(); }
 
  private:
   std::vector<HeardFailures> heard_;
-  std::vector<std::unique_ptr<Lines>> lines_;
+  std::vector<std::unique_ptr<comm::Lines>> lines_;
   std::vector<std::string> addresses_;
 };
 

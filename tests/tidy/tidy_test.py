@@ -20,7 +20,7 @@ PROGRAM = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(PROGRAM)
 
 HEAD = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
-PUBLIC = "lockstep_room(lockstep HEADERS {})\n"
+OFFERED = "lockstep_room(lockstep OFFERS {})\n"
 
 
 def includes(*headers):
@@ -61,18 +61,18 @@ class MadeUp(unittest.TestCase):
 
 class Arrows(MadeUp):
     def test_a_room_includes_what_lies_below_it(self):
-        self.passes({"lockstep/base/CMakeLists.txt": PUBLIC.format("error.h"),
+        self.passes({"lockstep/base/CMakeLists.txt": OFFERED.format("error.h"),
                      "lockstep/base/error.h": HEAD,
                      "lockstep/train/a.h": includes("base/error.h")})
 
     def test_no_arrow_leads_up(self):
-        self.fails({"lockstep/train/CMakeLists.txt": PUBLIC.format("progress.h"),
+        self.fails({"lockstep/train/CMakeLists.txt": OFFERED.format("progress.h"),
                     "lockstep/train/progress.h": HEAD,
                     "lockstep/data/a.h": includes("train/progress.h")},
                    "lockstep/data/a.h:3: data may not include train")
 
     def test_the_launcher_does_not_include_nn(self):
-        self.fails({"lockstep/nn/CMakeLists.txt": PUBLIC.format("a.h"),
+        self.fails({"lockstep/nn/CMakeLists.txt": OFFERED.format("a.h"),
                     "lockstep/nn/a.h": HEAD,
                     "lockstep/launch/a.h": includes("nn/a.h")},
                    "lockstep/launch/a.h:3: launch may not include nn")
@@ -143,7 +143,7 @@ class Circles(MadeUp):
 
 class PrivateIncludes(MadeUp):
     FILES = {"lockstep/base/CMakeLists.txt":
-             "lockstep_room(lockstep\n  HEADERS error.h # secret.h\n  SOURCES error.cpp)\n",
+             "lockstep_room(lockstep\n  OFFERS error.h # secret.h\n  SOURCES error.cpp)\n",
              "lockstep/base/error.h": HEAD,
              "lockstep/base/secret.h": HEAD,
              "lockstep/comm/a.h": includes("base/error.h", "base/secret.h")}
@@ -179,6 +179,72 @@ class PrivateIncludes(MadeUp):
         self.write({"lockstep/comm/a.h": HEAD})
         self.assertFalse(self.run_tidy("--relist")[0])
         self.assertEqual((self.root / "tests/tidy/private_includes.txt").read_text(), "# Known.\n")
+
+
+class PublicHeaders(MadeUp):
+    FILES = {"lockstep/base/CMakeLists.txt":
+             "lockstep_room(base HEADERS a.h b.h detail/c.h OFFERS d.h)\n",
+             "lockstep/base/a.h": includes("base/b.h", "base/d.h"),
+             "lockstep/base/b.h": HEAD, "lockstep/base/detail/c.h": HEAD, "lockstep/base/d.h": HEAD}
+
+    def test_one_that_an_umbrella_reaches_through_another_passes(self):
+        self.passes(self.FILES | {"lockstep/comm/comm.h": includes("base/a.h")})
+        self.passes(self.FILES | {"lockstep/comm/comm.h": HEAD,
+                                  "lockstep/lockstep.h": includes("base/a.h")})
+
+    def test_one_that_no_umbrella_reaches_fails(self):
+        self.fails(self.FILES | {"lockstep/lockstep.h": includes("base/b.h")},
+                   "lockstep/base/a.h:1: a public header, but not included by lockstep/lockstep.h")
+
+    def test_a_way_through_a_header_that_is_not_installed_does_not_count(self):
+        self.fails(self.FILES | {"lockstep/base/a.h": includes("base/d.h"),
+                                 "lockstep/base/d.h": includes("base/b.h"),
+                                 "lockstep/lockstep.h": includes("base/a.h")},
+                   "lockstep/base/b.h:1: a public header, but not included by")
+
+    def test_50_are_the_limit(self):
+        names = [f"h{i}.h" for i in range(51)]
+        self.write({f"lockstep/base/{name}": HEAD for name in names})
+
+        def with_public(public):
+            return {"lockstep/lockstep.h": includes(*(f"base/{name}" for name in public)),
+                    "lockstep/base/CMakeLists.txt":
+                    "lockstep_room(base HEADERS {})\n".format("\n".join(public))}
+
+        self.passes(with_public(names[:50]))
+        self.fails(with_public(names), "51 public headers: 50 are the limit")
+
+
+class Namespaces(MadeUp):
+    OFFER = {"lockstep/comm/CMakeLists.txt": OFFERED.format("a.h")}
+
+    @staticmethod
+    def header(space, body="class A {};"):
+        return HEAD + f"namespace {space} {{\n\n{body}\n\n}}  // namespace {space}\n"
+
+    def test_a_private_header_declares_in_the_namespace_of_its_room(self):
+        self.passes({"lockstep/comm/a.h": self.header("lockstep::comm"),
+                     "lockstep/comm/shm/b.h": self.header("lockstep::comm::shm")})
+        self.fails({"lockstep/comm/a.h": self.header("lockstep"),
+                    "lockstep/comm/shm/b.h": self.header("lockstep::shm")},
+                   "lockstep/comm/a.h is private: its names belong in lockstep::comm",
+                   "lockstep/comm/shm/b.h is private: its names belong in lockstep::comm")
+
+    def test_an_offered_header_does_not(self):
+        self.passes(self.OFFER | {"lockstep/comm/a.h": self.header("lockstep")})
+        self.fails({"lockstep/comm/a.h": self.header("lockstep::comm")},
+                   "other rooms may include lockstep/comm/a.h: its names belong in lockstep, not")
+
+    def test_forward_declarations_may_be_anywhere(self):
+        forward = "class A;  // See a.h.\nstruct B;\nenum class C : int;"
+        self.passes(self.OFFER | {"lockstep/comm/a.h": self.header("lockstep::comm", forward),
+                                  "lockstep/comm/b.h": self.header("lockstep", forward)})
+
+    def test_a_listed_header_passes_until_it_is_mended(self):
+        self.write({"tests/tidy/namespaces.txt": "lockstep/comm/a.h\n"})
+        self.passes({"lockstep/comm/a.h": self.header("lockstep")})
+        self.fails({"lockstep/comm/a.h": self.header("lockstep::comm")},
+                   "namespaces.txt:1: 'lockstep/comm/a.h' is mended: delete this line")
 
 
 class Sizes(MadeUp):

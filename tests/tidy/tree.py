@@ -91,21 +91,29 @@ class Tree:
     @functools.cached_property
     def offered_headers(self):
         """The headers in HEADERS and OFFERS of a lockstep_room(), as they are included."""
+        return self._headers({"HEADERS", "OFFERS"})
+
+    @functools.cached_property
+    def public_headers(self):
+        """The headers in HEADERS of a lockstep_room(), as they are included."""
+        return self._headers({"HEADERS"})
+
+    def _headers(self, keywords):
         found = set()
         for file in self.files:
             if file.path.name == "CMakeLists.txt" and file.path.parts[0] == "lockstep":
                 code = re.sub(r"#.*", "", file.text)
                 for room in re.findall(r"lockstep_room\(([^)]*)\)", code):
-                    for header in headers_of(room.split()):
+                    for header in words_behind(keywords, room.split()):
                         found.add((file.path.parent / header).as_posix())
         return found
 
 
-def headers_of(arguments):
-    """Returns the words behind HEADERS and OFFERS."""
+def words_behind(keywords, arguments):
+    """Returns the arguments of lockstep_room() behind one of these keywords."""
     listed = False
     for word in arguments:
         if word in {"HEADERS", "OFFERS", "SOURCES", "TESTS"}:
-            listed = word in {"HEADERS", "OFFERS"}
+            listed = word in keywords
         elif listed:
             yield word

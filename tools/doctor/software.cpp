@@ -57,19 +57,12 @@ pid_t start(const std::vector<std::string>& arguments, const std::vector<std::st
   return pid;
 }
 
-int milliseconds_until(Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-  return static_cast<int>(std::max<std::int64_t>(0, left.count()));
-}
-
 // Returns false when the deadline came before the end.
 bool read_all(int from, std::string& text, Deadline deadline) {
   std::array<char, 4096> buffer;
   while (true) {
-    pollfd entry{from, POLLIN, 0};
-    const int ready = ::poll(&entry, 1, milliseconds_until(deadline));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
+    std::array<pollfd, 1> watched{pollfd{from, POLLIN, 0}};
+    if (!poll_until(watched, deadline)) return false;
     const ssize_t count = ::read(from, buffer.data(), buffer.size());
     if (count <= 0) return true;
     text.append(buffer.data(), static_cast<std::size_t>(count));
@@ -95,8 +88,9 @@ int look_at(dl_phdr_info* object, std::size_t, void* result) {
   auto& loaded = *static_cast<Loaded*>(result);
   for (int i = 0; i < object->dlpi_phnum; ++i)
     if (object->dlpi_phdr[i].p_type == PT_INTERP && loaded.loader.empty())
-      loaded.loader =
-          reinterpret_cast<const char*>(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+      // The program's own memory: ELF gives the place of the text as a number.
+      loaded.loader = reinterpret_cast<const char*>(  // NOLINT(performance-no-int-to-ptr)
+          object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
   const fs::path path = object->dlpi_name;
   if (path.filename().string().starts_with("liblockstep_comm.so")) loaded.comm = path;
   return 0;
@@ -185,8 +179,7 @@ LibTorch libtorch_in(const std::string& list, const std::string& built_for) {
 
 std::string version_of_libtorch(const fs::path& libtorch_cpu) {
   const fs::path folder = libtorch_cpu.parent_path().parent_path();
-  if (const std::string version = first_line(folder / "build-version"); !version.empty())
-    return version;
+  if (std::string version = first_line(folder / "build-version"); !version.empty()) return version;
   std::ifstream in(folder / "version.py");
   for (std::string line; std::getline(in, line);) {
     constexpr std::string_view key = "__version__ = '";

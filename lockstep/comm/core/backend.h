@@ -31,7 +31,7 @@
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/job/detail/operation.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // A collective as this rank entered it. What it reads and writes, by operation:
 //   all_reduce, broadcast, reduce   `output`, in place
@@ -68,6 +68,12 @@ struct Message {
   std::exception_ptr error = {};
   std::atomic<bool> complete{false};  // Once set, no member changes any more.
 };
+
+// The beginnings of messages about a call by `rank` of `group`, such as "all_reduce #812 of group
+// world on rank 3" and "recv of 8 float32 from rank 1 with any tag in group world on rank 3".
+// given_up.h takes the part before " on rank ".
+std::string describe_call(const Collective& collective, std::string_view group, int rank);
+std::string describe_message(const Message& message, std::string_view group, int rank);
 
 inline bool is_on_device(const Collective& collective) {
   return collective.output.device != DeviceKind::cpu || collective.input.device != DeviceKind::cpu;
@@ -147,4 +153,4 @@ class Backend {
   virtual void give_up(const GivenUp& why) = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 std::string whom_it_blames(const GivenUp& why) {
@@ -97,4 +97,4 @@ Failure blame_in(const Error& error, int rank, const std::string& context,
   return failure;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

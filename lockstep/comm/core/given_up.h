@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // All ranks are numbers of this group.
 struct GivenUp {
@@ -60,4 +60,4 @@ GivenUp given_up_for(const Error& error, int rank, const std::string& context);
 Failure blame_in(const Error& error, int rank, const std::string& context,
                  std::chrono::milliseconds timeout);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::given_up_test {
+namespace lockstep::comm::given_up_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -93,4 +93,4 @@ TEST(Blame, FallsOnRanksThatAGroupHas) {
 }
 
 }  // namespace
-}  // namespace lockstep::given_up_test
+}  // namespace lockstep::comm::given_up_test

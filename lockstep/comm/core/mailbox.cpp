@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 MessageHeader parse_message_header(std::span<const std::byte, sizeof(MessageHeader)> bytes) {
   MessageHeader header;
@@ -226,4 +226,4 @@ std::size_t Mailbox::pending() const {
   return count;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

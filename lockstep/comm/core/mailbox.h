@@ -25,7 +25,7 @@
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/pipe.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // The header before each message's elements, in shared memory and between hosts. Frozen: 24 bytes,
 // little-endian: magic u32, type u8, three zeros, tag i64, count of elements u64.
@@ -106,4 +106,4 @@ class Mailbox {
   int first_ = 0;  // Peer with which the next progress() begins, so that no rank is favoured.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

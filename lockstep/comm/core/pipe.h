@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // The sender writes, the receiver reads; neither ever blocks. Bounded: write() takes nothing more
 // when nobody reads.
@@ -62,4 +62,4 @@ class Pipes {
   virtual void throw_if_over(const std::string& context) const = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 std::string what(const Signature& signature) {
@@ -94,4 +94,4 @@ Disagreement disagreement_of(const std::vector<Signature>& calls,
   return found;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

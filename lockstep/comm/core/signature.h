@@ -14,12 +14,12 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/job/detail/operation.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct Signature {
   std::uint64_t count = 0;   // Elements, of one rank or of all; for allocate, bytes.
   std::uint64_t label = 0;   // Hash of the caller's label; 0 without one. For a message, its tag.
-  std::uint64_t layout = 0;  // Hash of uneven counts; 0 for equal parts. Also layout_on_cuda.
+  std::uint64_t layout = 0;  // Hash of uneven counts; 0 for equal parts. Or one of layout_...
   std::int32_t root = 0;
   Operation operation = Operation::none;
   DType dtype = DType::float32;
@@ -30,6 +30,10 @@ struct Signature {
 
 // A bit of Signature::layout: the buffers are in CUDA memory. No hash of counts sets it.
 constexpr std::uint64_t layout_on_cuda = 4;
+
+// Signature::layout of an all_to_all of uneven parts, whose counts no rank knows all yet: its
+// Collective::counts are this rank's, those sent to each rank and then those received from each.
+constexpr std::uint64_t layout_uneven_pairs = 1;
 
 // Bytes of a label that messages show, and bytes that ranks send to each other. The latter is
 // larger, so that a cut is visible.
@@ -58,4 +62,4 @@ struct Disagreement {
 Disagreement disagreement_of(const std::vector<Signature>& calls,
                              const std::vector<std::string>& labels = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

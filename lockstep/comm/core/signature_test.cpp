@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::signature_test {
+namespace lockstep::comm::signature_test {
 namespace {
 
 const Signature barrier{.operation = Operation::barrier};
@@ -29,4 +29,4 @@ TEST(Disagreement, WhereNoCallIsThatOfMostRanksAllDiffer) {
 }
 
 }  // namespace
-}  // namespace lockstep::signature_test
+}  // namespace lockstep::comm::signature_test

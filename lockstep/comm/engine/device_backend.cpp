@@ -7,7 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/core/given_up.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr int no_device = -1;
@@ -202,4 +202,4 @@ void DeviceBackend::all_to_all(DeviceCommunicator& device, const Collective& col
                     placed(collective.output, collective.input), sent, received);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -28,7 +28,7 @@
 #include "lockstep/comm/engine/device_communicator.h"
 #include "lockstep/job/detail/operation.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // The complete list of what collectives cannot do on CUDA memory. Returns the reason; empty for
 // supported calls. `op` matters to reductions only. Ignores combinations without a meaning on any
@@ -96,4 +96,4 @@ class DeviceBackend final : public Backend {
   std::unique_ptr<DeviceCommunicator> communicator_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -17,7 +17,7 @@
 #include "tests/fault_of.h"
 #include "tests/stand_in_engine.h"
 
-namespace lockstep::device_backend_test {
+namespace lockstep::comm::device_backend_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -310,4 +310,4 @@ TEST(DeviceBackend, IsCancelledByAnAbort) {
 }
 
 }  // namespace
-}  // namespace lockstep::device_backend_test
+}  // namespace lockstep::comm::device_backend_test

@@ -21,7 +21,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/buffer.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class DeviceCommunicator {
  public:
@@ -67,4 +67,4 @@ struct DeviceEngine {
       make;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -13,7 +13,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::engine_test {
+namespace lockstep::comm::engine_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -172,4 +172,4 @@ TEST(Engine, IsOpenedOnceForAllThreads) {
 }
 
 }  // namespace
-}  // namespace lockstep::engine_test
+}  // namespace lockstep::comm::engine_test

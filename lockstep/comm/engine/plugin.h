@@ -19,7 +19,7 @@
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/job/detail/operation.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 
 // Thrown inside a plugin; guarded() converts it.
 struct Failed {
@@ -208,4 +208,4 @@ constexpr lockstep_engine engine_of(const EngineParts& parts) {
   return engine;
 }
 
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin

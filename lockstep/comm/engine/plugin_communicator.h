@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-class PluginCommunicator final : public DeviceCommunicator {
+class PluginCommunicator final : public comm::DeviceCommunicator {
  public:
   // Collective over the members of `config`, which is unused afterwards. Errors: the plugin's.
   PluginCommunicator(const lockstep_engine& engine, const lockstep_engine_config& config);
@@ -54,8 +54,8 @@ struct CommunicatorOptions {
   int rank = 0;                       // Rank in the communicator.
   std::vector<int> world_ranks = {};  // Rank in the job of each member.
   int world_size = 1;
-  std::string name = {};      // Unique among the job's communicators.
-  Backend::Place local = {};  // Rank and size among the members on this host.
+  std::string name = {};            // Unique among the job's communicators.
+  comm::Backend::Place local = {};  // Rank and size among the members on this host.
   NetworkInterface interface = {};
   int device_index = -1;  // CUDA device; -1 without CUDA buffers.
   std::shared_ptr<Store> store = {};

@@ -12,7 +12,7 @@
 #include "lockstep/comm/engine/plugin.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::plugin_communicator_test {
+namespace lockstep::comm::plugin_communicator_test {
 namespace {
 
 using test::fault_of;
@@ -154,4 +154,4 @@ TEST_F(PluginCommunicators, DestroysNothingThatWasNotMade) {
 }
 
 }  // namespace
-}  // namespace lockstep::plugin_communicator_test
+}  // namespace lockstep::comm::plugin_communicator_test

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/engine/engine.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::string_view prefix = "shm+";
@@ -17,24 +17,24 @@ constexpr std::string_view between_hosts[] = {"mpi", "gloo", "oneccl"};
 
 bool is_auto(std::string_view backend) { return backend.empty() || backend == "auto"; }
 
-std::vector<int> places_of(const std::vector<RankCard>& cards) {
+std::vector<int> places_of(const std::vector<RankInfo>& ranks) {
   std::vector<int> places;
-  for (const RankCard& card : cards) {
-    const auto first = std::find_if(cards.begin(), cards.end(),
-                                    [&](const RankCard& one) { return one.place == card.place; });
-    places.push_back(static_cast<int>(first - cards.begin()));
+  for (const RankInfo& info : ranks) {
+    const auto first = std::find_if(ranks.begin(), ranks.end(),
+                                    [&](const RankInfo& one) { return one.place == info.place; });
+    places.push_back(static_cast<int>(first - ranks.begin()));
   }
   return places;
 }
 
 // Returns why some rank cannot use the engine; empty when all can.
-std::string why_not(const std::vector<RankCard>& cards, const std::string& engine) {
-  for (const RankCard& card : cards) {
-    const auto found = card.engines.find(engine);
-    if (found == card.engines.end())
-      return fmt::format("rank {} on {} was not started by MPI", card.rank, card.host);
+std::string why_not(const std::vector<RankInfo>& ranks, const std::string& engine) {
+  for (const RankInfo& info : ranks) {
+    const auto found = info.engines.find(engine);
+    if (found == info.engines.end())
+      return fmt::format("rank {} on {} was not started by MPI", info.rank, info.host);
     if (!found->second.empty())
-      return fmt::format("rank {} on {}: {}", card.rank, card.host, found->second);
+      return fmt::format("rank {} on {}: {}", info.rank, info.host, found->second);
   }
   return {};
 }
@@ -60,20 +60,20 @@ std::vector<std::string> engines_for(std::string_view backend, bool under_mpi) {
   return {std::string(engine)};
 }
 
-BackendChoice choose_backend(const std::vector<RankCard>& cards) {
-  for (const RankCard& card : cards)
-    if (!card.contradiction.empty())
-      throw Error(Fault::mismatch, fmt::format("rank {} {}", card.rank, card.contradiction),
-                  {card.rank});
-  const std::string& wanted = cards.front().backend;
-  for (const RankCard& card : cards)
-    if (card.backend != wanted && !(is_auto(card.backend) && is_auto(wanted)))
+BackendChoice choose_backend(const std::vector<RankInfo>& ranks) {
+  for (const RankInfo& info : ranks)
+    if (!info.contradiction.empty())
+      throw Error(Fault::mismatch, fmt::format("rank {} {}", info.rank, info.contradiction),
+                  {info.rank});
+  const std::string& wanted = ranks.front().backend;
+  for (const RankInfo& info : ranks)
+    if (info.backend != wanted && !(is_auto(info.backend) && is_auto(wanted)))
       throw Error(Fault::mismatch, fmt::format("rank 0 asks for backend '{}', rank {} for '{}'",
-                                               wanted, card.rank, card.backend));
-  BackendChoice choice{.places = places_of(cards)};
+                                               wanted, info.rank, info.backend));
+  BackendChoice choice{.places = places_of(ranks)};
   const auto hosts = std::set<int>(choice.places.begin(), choice.places.end()).size();
-  const std::string count = fmt::format("{} rank{} on {} host{}", cards.size(),
-                                        cards.size() == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
+  const std::string count = fmt::format("{} rank{} on {} host{}", ranks.size(),
+                                        ranks.size() == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
   if (is_auto(wanted) && hosts == 1) {
     choice.name = "shm";
     choice.why = count;
@@ -88,11 +88,11 @@ BackendChoice choose_backend(const std::vector<RankCard>& cards) {
     choice.why = "asked for";
     return choice;
   }
-  const bool one_each = hosts == cards.size();
+  const bool one_each = hosts == ranks.size();
   std::string reasons;
-  const bool mpi = cards.front().engines.contains("mpi");
+  const bool mpi = ranks.front().engines.contains("mpi");
   for (const std::string& engine : engines_for(wanted, mpi)) {
-    const std::string reason = why_not(cards, engine);
+    const std::string reason = why_not(ranks, engine);
     if (!reason.empty()) {
       reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", engine, reason);
       continue;
@@ -109,4 +109,4 @@ BackendChoice choose_backend(const std::vector<RankCard>& cards) {
       fmt::format("{}, but no engine between hosts that all of them have: {}", count, reasons));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

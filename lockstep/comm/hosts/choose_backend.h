@@ -1,4 +1,5 @@
-// Chooses the backend of a job from the cards of all its ranks; every rank gets the same answer.
+// Chooses the backend of a job from what all its ranks say of themselves; every rank gets the same
+// answer.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +10,7 @@
 
 #include "lockstep/comm/hosts/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct BackendChoice {
   std::string name = {};      // A name as in InitOptions::backend, never "auto".
@@ -25,6 +26,6 @@ std::vector<std::string> engines_for(std::string_view backend, bool under_mpi);
 
 // Errors: mismatch when ranks ask for different backends, or contradict their launcher. Unsupported
 // when a rank lacks something, with its reason.
-BackendChoice choose_backend(const std::vector<RankCard>& cards);
+BackendChoice choose_backend(const std::vector<RankInfo>& ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -9,16 +9,16 @@
 #include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::choose_backend_test {
+namespace lockstep::comm::choose_backend_test {
 namespace {
 
 using namespace std::chrono_literals;
 using test::fault_of;
 using Engines = std::map<std::string, std::string>;
 
-std::vector<RankCard> cards(const std::string& places, const std::string& backend,
-                            const Engines& engines) {
-  std::vector<RankCard> all;
+std::vector<RankInfo> ranks_on(const std::string& places, const std::string& backend,
+                               const Engines& engines) {
+  std::vector<RankInfo> all;
   for (const char place : places)
     all.push_back({.rank = static_cast<int>(all.size()),
                    .pid = 100 + static_cast<int>(all.size()),
@@ -33,31 +33,31 @@ std::vector<RankCard> cards(const std::string& places, const std::string& backen
 const Engines both{{"gloo", ""}, {"oneccl", ""}};
 
 TEST(ChooseBackend, TakesSharedMemoryOnOneHost) {
-  const BackendChoice choice = choose_backend(cards("aaa", "", both));
+  const BackendChoice choice = choose_backend(ranks_on("aaa", "", both));
   EXPECT_EQ(choice.name, "shm");
   EXPECT_EQ(choice.engine, "");
   EXPECT_EQ(choice.why, "3 ranks on 1 host");
 }
 
 TEST(ChooseBackend, PutsAnEngineBetweenHosts) {
-  const BackendChoice choice = choose_backend(cards("aabb", "auto", both));
+  const BackendChoice choice = choose_backend(ranks_on("aabb", "auto", both));
   EXPECT_EQ(choice.name, "shm+gloo");
   EXPECT_TRUE(choice.shares_memory);
   EXPECT_EQ(choice.places, (std::vector<int>{0, 0, 2, 2}));
 }
 
 TEST(ChooseBackend, NeedsNoSharedMemoryWithOneRankAHost) {
-  const BackendChoice choice = choose_backend(cards("ab", "", both));
+  const BackendChoice choice = choose_backend(ranks_on("ab", "", both));
   EXPECT_EQ(choice.name, "gloo");
   EXPECT_FALSE(choice.shares_memory);
 }
 
 TEST(ChooseBackend, PrefersMpiUnderMpi) {
-  EXPECT_EQ(choose_backend(cards("aabb", "", {{"mpi", ""}, {"gloo", ""}})).name, "shm+mpi");
+  EXPECT_EQ(choose_backend(ranks_on("aabb", "", {{"mpi", ""}, {"gloo", ""}})).name, "shm+mpi");
 }
 
 TEST(ChooseBackend, PassesOverWhatSomeRankLacksAndSaysWhy) {
-  auto all = cards("aabb", "", both);
+  auto all = ranks_on("aabb", "", both);
   all[2].engines["gloo"] = "libgloo.so is missing";
   const BackendChoice choice = choose_backend(all);
   EXPECT_EQ(choice.name, "shm+oneccl");
@@ -66,7 +66,7 @@ TEST(ChooseBackend, PassesOverWhatSomeRankLacksAndSaysWhy) {
 }
 
 TEST(ChooseBackend, RefusesWhatNotAllRanksHave) {
-  auto all = cards("aab", "shm+gloo", {{"gloo", ""}});
+  auto all = ranks_on("aab", "shm+gloo", {{"gloo", ""}});
   all[1].engines["gloo"] = "no such plugin";
   std::string text;
   EXPECT_EQ(fault_of([&] { choose_backend(all); }, &text), Fault::unsupported);
@@ -74,20 +74,20 @@ TEST(ChooseBackend, RefusesWhatNotAllRanksHave) {
 }
 
 TEST(ChooseBackend, ObeysWhatIsAskedFor) {
-  EXPECT_EQ(choose_backend(cards("aa", "gloo", {{"gloo", ""}})).name, "gloo");
-  EXPECT_FALSE(choose_backend(cards("aabb", "gloo", {{"gloo", ""}})).shares_memory);
-  EXPECT_TRUE(choose_backend(cards("ab", "shm+gloo", {{"gloo", ""}})).shares_memory);
-  EXPECT_EQ(choose_backend(cards("aa", "shm", {})).name, "shm");
+  EXPECT_EQ(choose_backend(ranks_on("aa", "gloo", {{"gloo", ""}})).name, "gloo");
+  EXPECT_FALSE(choose_backend(ranks_on("aabb", "gloo", {{"gloo", ""}})).shares_memory);
+  EXPECT_TRUE(choose_backend(ranks_on("ab", "shm+gloo", {{"gloo", ""}})).shares_memory);
+  EXPECT_EQ(choose_backend(ranks_on("aa", "shm", {})).name, "shm");
 }
 
 TEST(ChooseBackend, RefusesSharedMemoryAloneForSeveralHosts) {
   std::string text;
-  EXPECT_EQ(fault_of([] { choose_backend(cards("ab", "shm", {})); }, &text), Fault::unsupported);
+  EXPECT_EQ(fault_of([] { choose_backend(ranks_on("ab", "shm", {})); }, &text), Fault::unsupported);
   EXPECT_NE(text.find("2 ranks on 2 hosts"), std::string::npos) << text;
 }
 
 TEST(ChooseBackend, NamesRanksThatAskForDifferentOnes) {
-  auto all = cards("ab", "gloo", {{"gloo", ""}});
+  auto all = ranks_on("ab", "gloo", {{"gloo", ""}});
   all[1].backend = "mpi";
   std::string text;
   EXPECT_EQ(fault_of([&] { choose_backend(all); }, &text), Fault::mismatch);
@@ -96,7 +96,7 @@ TEST(ChooseBackend, NamesRanksThatAskForDifferentOnes) {
 }
 
 TEST(ChooseBackend, NamesARankThatWasToldWhatItsLauncherWasNot) {
-  auto all = cards("ab", "auto", both);
+  auto all = ranks_on("ab", "auto", both);
   all[1].contradiction = "was told of 3 ranks, the launcher has started 2 (WORLD_SIZE)";
   std::string text;
   EXPECT_EQ(fault_of([&] { choose_backend(all); }, &text), Fault::mismatch);
@@ -109,58 +109,59 @@ TEST(ChooseBackend, ListsTheBackendsWhenAskedForNone) {
   EXPECT_NE(text.find("backend 'nccl' is none: auto, shm"), std::string::npos) << text;
 }
 
-TEST(RollCall, GivesEveryRankAllCardsAndOneSecret) {
+TEST(RankTable, GivesEveryRankAllCardsAndOneSecret) {
   InProcessStore store;
-  std::vector<RollCall> rolls(3);
+  std::vector<RankTable> tables(3);
   std::vector<std::jthread> ranks;
-  const auto all = cards("abb", "auto", both);
+  const auto all = ranks_on("abb", "auto", both);
   for (std::size_t rank = 0; rank < 3; ++rank)
     ranks.emplace_back(
-        [&, rank] { rolls[rank] = call_the_roll(store, "job", all[rank], 3, in(30s)); });
+        [&, rank] { tables[rank] = exchange_rank_info(store, "job", all[rank], 3, in(30s)); });
   ranks.clear();
-  for (const RollCall& roll : rolls) {
-    EXPECT_EQ(roll.secret, rolls[0].secret);
-    EXPECT_GE(roll.secret.size(), 22U);
-    ASSERT_EQ(roll.cards.size(), 3U);
-    EXPECT_EQ(roll.cards[2].pid, 102);
-    EXPECT_EQ(roll.cards[2].place, "b");
-    EXPECT_EQ(roll.cards[2].engines, both);
+  for (const RankTable& table : tables) {
+    EXPECT_EQ(table.secret, tables[0].secret);
+    EXPECT_GE(table.secret.size(), 22U);
+    ASSERT_EQ(table.ranks.size(), 3U);
+    EXPECT_EQ(table.ranks[2].pid, 102);
+    EXPECT_EQ(table.ranks[2].place, "b");
+    EXPECT_EQ(table.ranks[2].engines, both);
   }
 }
 
-TEST(RollCall, NoTextOfACardCanMoveTheCursor) {
+TEST(RankTable, NoTextOfACardCanMoveTheCursor) {
   InProcessStore store;
-  auto mine = cards("a", "auto", {{"gloo", "no\n\x1b[2J library"}});
+  auto mine = ranks_on("a", "auto", {{"gloo", "no\n\x1b[2J library"}});
   mine[0].host = mine[0].backend = "a\x1b\xC2\x9B";
-  const RollCall roll = call_the_roll(store, "job", mine[0], 1, in(30s));
-  EXPECT_EQ(roll.cards[0].host, "a \xC2\xBF");
-  EXPECT_EQ(roll.cards[0].backend, "a \xC2\xBF");
-  EXPECT_EQ(roll.cards[0].engines.at("gloo"), "no  [2J library");
+  const RankTable table = exchange_rank_info(store, "job", mine[0], 1, in(30s));
+  EXPECT_EQ(table.ranks[0].host, "a \xC2\xBF");
+  EXPECT_EQ(table.ranks[0].backend, "a \xC2\xBF");
+  EXPECT_EQ(table.ranks[0].engines.at("gloo"), "no  [2J library");
 }
 
-TEST(RollCall, RefusesASecondProcessOfARank) {
+TEST(RankTable, RefusesASecondProcessOfARank) {
   InProcessStore store;
-  const auto all = cards("ab", "", {});
-  std::jthread first([&] { call_the_roll(store, "job", all[0], 2, in(30s)); });
+  const auto all = ranks_on("ab", "", {});
+  std::jthread first([&] { exchange_rank_info(store, "job", all[0], 2, in(30s)); });
   while (!store.find("jobrank/0")) std::this_thread::sleep_for(1ms);
   std::string text;
-  RankCard twin = all[0];
+  RankInfo twin = all[0];
   twin.pid = 4711;
-  EXPECT_EQ(fault_of([&] { call_the_roll(store, "job", twin, 2, in(30s)); }, &text), Fault::misuse);
+  EXPECT_EQ(fault_of([&] { exchange_rank_info(store, "job", twin, 2, in(30s)); }, &text),
+            Fault::misuse);
   EXPECT_NE(text.find("rank 0 is taken already, by process 100 on "), text.npos) << text;
-  call_the_roll(store, "job", all[1], 2, in(30s));
+  exchange_rank_info(store, "job", all[1], 2, in(30s));
 }
 
-TEST(RollCall, NamesAllWhoAreMissing) {
+TEST(RankTable, NamesAllWhoAreMissing) {
   InProcessStore store;
-  const auto all = cards("abcd", "", {});
+  const auto all = ranks_on("abcd", "", {});
   std::vector<std::string> texts(2);
   std::vector<std::jthread> ranks;
   for (const std::size_t rank : {0, 1})
     ranks.emplace_back([&, rank] {
-      EXPECT_EQ(
-          fault_of([&] { call_the_roll(store, "job", all[rank], 4, in(200ms)); }, &texts[rank]),
-          Fault::timeout);
+      EXPECT_EQ(fault_of([&] { exchange_rank_info(store, "job", all[rank], 4, in(200ms)); },
+                         &texts[rank]),
+                Fault::timeout);
     });
   ranks.clear();
   for (const std::string& text : texts)
@@ -168,4 +169,4 @@ TEST(RollCall, NamesAllWhoAreMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep::choose_backend_test
+}  // namespace lockstep::comm::choose_backend_test

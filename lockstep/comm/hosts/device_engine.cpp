@@ -14,7 +14,7 @@
 #include "lockstep/comm/engine/plugin_communicator.h"
 #include "lockstep/comm/hosts/job_store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // Memory with the port of rank 0's store and, after a space, its token. Core dumps show this memory
@@ -84,4 +84,4 @@ std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions
   return std::make_shared<const DeviceEngine>(std::move(engine));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -11,7 +11,7 @@
 #include "lockstep/job/network.h"
 #include "lockstep/job/store/store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct DeviceEngineOptions {
   std::shared_ptr<HostSession> session;
@@ -28,4 +28,4 @@ std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembe
 
 std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

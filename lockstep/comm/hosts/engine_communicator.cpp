@@ -20,7 +20,7 @@
 #include "lockstep/base/thread.h"
 #include "lockstep/comm/reduce/compose.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
@@ -324,4 +324,4 @@ std::shared_ptr<const void> KeptMemory::owner_of(const Buffer& buffer) const {
   return nullptr;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

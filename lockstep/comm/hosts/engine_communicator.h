@@ -19,7 +19,7 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/plugin_communicator.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class EngineCommunicator {
  public:
@@ -91,4 +91,4 @@ class KeptMemory {
   std::vector<Scratch> scratch_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -17,7 +17,7 @@
 #include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::engine_communicator_test {
+namespace lockstep::comm::engine_communicator_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -253,4 +253,4 @@ INSTANTIATE_TEST_SUITE_P(OfEngines, CallsThatStay,
                          testing::Values(Cancelling::late, Cancelling::never));
 
 }  // namespace
-}  // namespace lockstep::engine_communicator_test
+}  // namespace lockstep::comm::engine_communicator_test

@@ -10,9 +10,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/comm/hosts/hosts_group.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 FailureNews::FailureNews(std::shared_ptr<HostSession> session, Lines& lines,
                          std::vector<bool> is_here)
@@ -118,4 +118,4 @@ Failure news_of_leaving(HostSession& session) {
   return news.rank < 0 ? end : news;  // Nobody knows whose break it was.
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -14,7 +14,7 @@
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/job/host_session.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct HostsContext;
 
@@ -50,4 +50,4 @@ void tell_of_break(HostSession& session, const HostsContext* hosts, Failure fail
 // group of this rank, or how it left.
 Failure news_of_leaving(HostSession& session);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace lockstep::failure_news_test {
+namespace lockstep::comm::failure_news_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -45,4 +45,4 @@ TEST(FailureNews, OfARankThatTheJobDoesNotHaveIsNotTold) {
 }
 
 }  // namespace
-}  // namespace lockstep::failure_news_test
+}  // namespace lockstep::comm::failure_news_test

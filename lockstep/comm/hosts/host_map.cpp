@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/shm/parts.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 HostMap::HostMap(const std::vector<int>& host_of, int rank) {
   std::map<int, int> order;  // From a host's number to its position by first occurrence.
@@ -123,4 +123,4 @@ void HostBlocks::parts_from_slices(std::byte* parts, const std::byte* slices) co
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

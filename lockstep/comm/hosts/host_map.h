@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/core/buffer.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class HostMap {
  public:
@@ -89,4 +89,4 @@ class HostBlocks {
   std::size_t elements_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

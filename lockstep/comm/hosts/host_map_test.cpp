@@ -9,7 +9,7 @@
 #include "lockstep/comm/hosts/engine_communicator.h"
 #include "lockstep/comm/reduce/reduce.h"
 
-namespace lockstep::host_map_test {
+namespace lockstep::comm::host_map_test {
 namespace {
 
 TEST(HostMap, CountsHostsInTheOrderOfTheirFirstRank) {
@@ -126,4 +126,4 @@ TEST(Average, DividesSumsOfEveryFloatingPointType) {
 }
 
 }  // namespace
-}  // namespace lockstep::host_map_test
+}  // namespace lockstep::comm::host_map_test

@@ -1,18 +1,14 @@
-// How HostsBackend completes a collective.
-
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/hosts_collectives.h"
+
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/time.h"
-#include "lockstep/comm/hosts/crossing.h"
-#include "lockstep/comm/hosts/host_map.h"
 #include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/parts.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // Slice size in flight: small enough to overlap with local work, large enough for the engine,
@@ -45,26 +41,13 @@ std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*>(buffe
 
 }  // namespace
 
-HostsBackend::Call::Call(const HostsBackend& backend, const Collective& collective)
-    : outer(collective),
-      dtype(collective.signature.dtype),
-      deadline(in(longer_by(collective.timeout, grace))),
-      sums(collective.signature.op == ReduceOp::average ? ReduceOp::sum : collective.signature.op),
-      averages(reduces(collective.signature.operation) &&
-               collective.signature.op == ReduceOp::average),
-      ranks(static_cast<int>(backend.ranks_.size())),
-      root_host(backend.map_.host_of(collective.signature.root)),
-      root_is_here(root_host == backend.map_.host()),
-      local_root(backend.map_.local_rank_of(collective.signature.root)) {}
+HostsCollectives::HostsCollectives(const HostsGroup& group, HostsEngines& engines,
+                                   KeptMemory& memory)
+    : map_(group.map()), group_(group), engines_(engines), memory_(memory) {}
 
-Counts HostsBackend::Call::counts() const {
-  if (!outer.counts.empty()) return {outer.counts.begin(), outer.counts.end()};
-  return Counts(static_cast<std::size_t>(ranks), outer.signature.count);
-}
-
-void HostsBackend::run(const Collective& collective) {
-  const Call call(*this, collective);
-  const bool one_rank_a_host = map_.hosts() == call.ranks;
+void HostsCollectives::run(const Collective& collective) {
+  const HostsCall call(group_, collective);
+  const bool one_rank_a_host = map_.hosts() == group_.size();
   switch (collective.signature.operation) {
     case Operation::all_reduce:
     case Operation::reduce:
@@ -86,12 +69,13 @@ void HostsBackend::run(const Collective& collective) {
 }
 
 // Returns the collective's output in pieces of at most `most` elements; all ranks cut alike.
-std::vector<HostsBackend::Piece> HostsBackend::pieces_of(const Call& call, std::size_t most) const {
+std::vector<HostsCollectives::Piece> HostsCollectives::pieces_of(const HostsCall& call,
+                                                                 std::size_t most) const {
   const Buffer& data = call.outer.output;
   std::vector<Piece> pieces;
   for (std::size_t begin = 0; begin < data.count; begin += most)
     pieces.push_back({.data = part_of(data, begin, std::min(most, data.count - begin)),
-                      .slot = pieces.size() % slots,
+                      .slot = pieces.size() % EngineCall::slots,
                       .slices = {},
                       .mine = {}});
   return pieces;
@@ -100,11 +84,11 @@ std::vector<HostsBackend::Piece> HostsBackend::pieces_of(const Call& call, std::
 // Each piece passes three stages: on the host, between hosts, and on the host again. While the
 // engine has one piece, this rank works on the pieces before and after it.
 template <class Before, class Cross, class After>
-void HostsBackend::in_stages(const std::vector<Piece>& pieces, Before before, Cross cross,
-                             After after) {
-  std::unique_ptr<Crossing> under_way;
+void HostsCollectives::in_stages(const std::vector<Piece>& pieces, Before before, Cross cross,
+                                 After after) {
+  std::unique_ptr<EngineCall> under_way;
   for (std::size_t i = 0; i <= pieces.size(); ++i) {
-    std::unique_ptr<Crossing> next;
+    std::unique_ptr<EngineCall> next;
     if (i < pieces.size()) {
       before(pieces[i]);
       next = cross(pieces[i]);
@@ -117,8 +101,8 @@ void HostsBackend::in_stages(const std::vector<Piece>& pieces, Before before, Cr
   }
 }
 
-void HostsBackend::by_engine_alone(const Call& call) {
-  EngineCommunicator& engine = engine_of_all(call);
+void HostsCollectives::by_engine_alone(const HostsCall& call) {
+  EngineCommunicator& engine = engines_.of_all(call);
   Collective step = call.outer;
   step.signature.op = call.sums;
   if (engine.can_cancel() || !is_in_place(step.signature.operation)) {
@@ -129,27 +113,27 @@ void HostsBackend::by_engine_alone(const Call& call) {
         [&](const Piece& piece) {
           step.output = piece.data;
           step.signature.count = piece.data.count;
-          return std::make_unique<Crossing>(*this, call, engine, step, piece.slot);
+          return std::make_unique<EngineCall>(memory_, call, engine, step, piece.slot);
         },
         [](const Piece&) {});
   }
   const bool has_result = call.outer.signature.operation != Operation::reduce || call.root_is_here;
-  if (call.averages && has_result) divide_sums(call.outer.output, call.ranks);
+  if (call.averages && has_result) divide_sums(call.outer.output, group_.size());
 }
 
-void HostsBackend::by_all_ranks(const Call& call) {
+void HostsCollectives::by_all_ranks(const HostsCall& call) {
   Collective mine = call.outer;
-  const bool is_root = mine.signature.root == rank_;
+  const bool is_root = mine.signature.root == group_.rank();
   const Buffer nothing{.dtype = call.dtype};
   if (mine.signature.operation == Operation::gather && !is_root) mine.output = nothing;
   if (mine.signature.operation == Operation::scatter && !is_root) mine.input = nothing;
-  cross(call, engine_of_all(call), mine);
+  cross(call, engines_.of_all(call), mine);
 }
 
 // --- Two levels ----------------------------------------------------------------------------------
 
 // Returns pieces with slices, and this rank's slices in scratch memory.
-std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call) {
+std::vector<HostsCollectives::Piece> HostsCollectives::sliced_pieces_of(const HostsCall& call) {
   const Buffer& data = call.outer.output;
   const auto slices = static_cast<std::size_t>(map_.slices());
   const std::size_t bytes =
@@ -163,145 +147,113 @@ std::vector<HostsBackend::Piece> HostsBackend::sliced_pieces_of(const Call& call
     // share one buffer.
     const std::size_t room = most + cache_line / size_of(call.dtype);
     check(mine <= room, "a slice is larger than its room");
-    piece.mine = kept_.scratch(piece.slot, like(data, room));
+    piece.mine = memory_.scratch(piece.slot, like(data, room));
     piece.mine.count = mine;
   }
   return pieces;
 }
 
 // Does reduce too, whose result only one rank on one host gets.
-void HostsBackend::all_reduce(const Call& call) {
+void HostsCollectives::all_reduce(const HostsCall& call) {
   const bool to_all = call.outer.signature.operation == Operation::all_reduce;
   const bool has_result = to_all || call.root_is_here;
   in_stages(
       sliced_pieces_of(call),
       [&](const Piece& piece) {
-        on_host(call, Operation::reduce_scatter, piece.data, piece.mine, piece.slices);
+        call.on_host(Operation::reduce_scatter, piece.data, piece.mine, piece.slices);
       },
       [&](const Piece& piece) {
-        return crossing_of(call, to_all ? Operation::all_reduce : Operation::reduce, piece);
+        return call_of_slice(call, to_all ? Operation::all_reduce : Operation::reduce, piece);
       },
       [&](const Piece& piece) {
-        if (call.averages && has_result) divide_sums(piece.mine, call.ranks);
+        if (call.averages && has_result) divide_sums(piece.mine, group_.size());
         if (to_all)
-          on_host(call, Operation::all_gather, piece.mine, piece.data, piece.slices);
+          call.on_host(Operation::all_gather, piece.mine, piece.data, piece.slices);
         else if (has_result)
-          on_host(call, Operation::gather, piece.mine, piece.data, piece.slices, call.local_root);
+          call.on_host(Operation::gather, piece.mine, piece.data, piece.slices, call.local_root);
       });
 }
 
-void HostsBackend::broadcast(const Call& call) {
+void HostsCollectives::broadcast(const HostsCall& call) {
   in_stages(
       sliced_pieces_of(call),
       [&](const Piece& piece) {
         if (!call.root_is_here) return;
-        on_host(call, Operation::broadcast, {}, piece.data, {}, call.local_root);
+        call.on_host(Operation::broadcast, {}, piece.data, {}, call.local_root);
         copy(piece.mine,
              part_of(piece.data, begin_of(piece.slices, map_.local_rank()), piece.mine.count));
       },
-      [&](const Piece& piece) { return crossing_of(call, Operation::broadcast, piece); },
+      [&](const Piece& piece) { return call_of_slice(call, Operation::broadcast, piece); },
       [&](const Piece& piece) {
         if (!call.root_is_here)
-          on_host(call, Operation::all_gather, piece.mine, piece.data, piece.slices);
+          call.on_host(Operation::all_gather, piece.mine, piece.data, piece.slices);
       });
 }
 
 // Returns null when this rank owns no slice.
-std::unique_ptr<HostsBackend::Crossing> HostsBackend::crossing_of(const Call& call,
-                                                                  Operation operation,
-                                                                  const Piece& piece) {
+std::unique_ptr<EngineCall> HostsCollectives::call_of_slice(const HostsCall& call,
+                                                            Operation operation,
+                                                            const Piece& piece) {
   if (piece.mine.count == 0) return nullptr;
-  return std::make_unique<Crossing>(*this, call, slice_engine(call),
-                                    step_of(call, operation, {}, piece.mine, {}, call.root_host),
-                                    piece.slot);
+  return std::make_unique<EngineCall>(memory_, call, engines_.of_slice(call),
+                                      call.step(operation, {}, piece.mine, {}, call.root_host),
+                                      piece.slot);
 }
 
 // Each host's block is joined there, sent slice by slice, and shared there.
-void HostsBackend::all_gather(const Call& call) {
+void HostsCollectives::all_gather(const HostsCall& call) {
   const Buffer& output = call.outer.output;
   const HostBlocks blocks(map_, call.counts(), size_of(call.dtype));
   const Counts by_slice = blocks.elements_by_slice(map_.local_size());
   const auto me = static_cast<std::size_t>(map_.local_rank());
-  const Buffer block = kept_.scratch(0, like(output, blocks.elements(map_.host())));
-  const Buffer mine = kept_.scratch(1, like(output, by_slice[me]));
-  const Buffer all = kept_.scratch(2, like(output, blocks.elements()));
-  on_host(call, Operation::all_gather, call.outer.input, block, blocks.parts(map_.host()));
+  const Buffer block = memory_.scratch(0, like(output, blocks.elements(map_.host())));
+  const Buffer mine = memory_.scratch(1, like(output, by_slice[me]));
+  const Buffer all = memory_.scratch(2, like(output, blocks.elements()));
+  call.on_host(Operation::all_gather, call.outer.input, block, blocks.parts(map_.host()));
   if (mine.count > 0) {
     const Counts cuts = blocks.cut_of(map_.host());
     cross_slices(call, Operation::all_gather,
                  part_of(block, begin_of(cuts, map_.local_rank()), cuts[me]), mine,
                  blocks.slices_by_host(map_.local_rank()));
   }
-  on_host(call, Operation::all_gather, mine, all, by_slice);
+  call.on_host(Operation::all_gather, mine, all, by_slice);
   blocks.parts_from_slices(bytes_of(output), bytes_of(all));
 }
 
-void HostsBackend::reduce_scatter(const Call& call) {
+void HostsCollectives::reduce_scatter(const HostsCall& call) {
   const Buffer& input = call.outer.input;
   const HostBlocks blocks(map_, call.counts(), size_of(call.dtype));
   const Counts by_slice = blocks.elements_by_slice(map_.local_size());
   const auto me = static_cast<std::size_t>(map_.local_rank());
-  const Buffer all = kept_.scratch(0, like(input, blocks.elements()));
-  const Buffer mine = kept_.scratch(1, like(input, by_slice[me]));
+  const Buffer all = memory_.scratch(0, like(input, blocks.elements()));
+  const Buffer mine = memory_.scratch(1, like(input, by_slice[me]));
   const Counts here =
       cut(blocks.elements(map_.host()), size_of(call.dtype), map_.slices(), map_.local_size());
-  const Buffer slice = kept_.scratch(2, like(input, here[me]));
-  const Buffer block = kept_.scratch(3, like(input, blocks.elements(map_.host())));
+  const Buffer slice = memory_.scratch(2, like(input, here[me]));
+  const Buffer block = memory_.scratch(3, like(input, blocks.elements(map_.host())));
   blocks.slices_from_parts(bytes_of(all), bytes_of(input));
-  on_host(call, Operation::reduce_scatter, all, mine, by_slice);
+  call.on_host(Operation::reduce_scatter, all, mine, by_slice);
   if (mine.count > 0) {
     cross_slices(call, Operation::reduce_scatter, mine, slice,
                  blocks.slices_by_host(map_.local_rank()));
-    if (call.averages) divide_sums(slice, call.ranks);
+    if (call.averages) divide_sums(slice, group_.size());
   }
-  on_host(call, Operation::all_gather, slice, block, here);
+  call.on_host(Operation::all_gather, slice, block, here);
   const Counts parts = blocks.parts(map_.host());
   copy(call.outer.output, part_of(block, begin_of(parts, map_.local_rank()), parts[me]));
 }
 
-// --- One level -----------------------------------------------------------------------------------
-
-Collective HostsBackend::step_of(const Call& call, Operation operation, const Buffer& input,
-                                 const Buffer& output, const Counts& counts, int root) {
-  Collective step;
-  step.signature = {.count = counts.empty()
-                                 ? output.count
-                                 : std::accumulate(counts.begin(), counts.end(), std::size_t{0}),
-                    .layout = counts.empty() ? 0 : hash_of(counts.data(), counts.size() * 8),
-                    .root = root,
-                    .operation = operation,
-                    .dtype = output.dtype,
-                    .op = call.sums};
-  step.sequence = call.outer.sequence;
-  step.input = input;
-  step.output = output;
-  step.counts = counts;
-  return step;
+void HostsCollectives::cross_slices(const HostsCall& call, Operation operation, const Buffer& input,
+                                    const Buffer& output, const Counts& counts) {
+  cross(call, engines_.of_slice(call), call.step(operation, input, output, counts));
 }
 
-void HostsBackend::on_host(const Call& call, Operation operation, const Buffer& input,
-                           const Buffer& output, const Counts& counts, int root) {
-  Collective step = step_of(call, operation, input, output, counts, root);
-  if (step.signature.count == 0) return;
-  step.timeout = until(call.deadline);
-  local_->enter(step);
-  for (int peer = 0; peer < map_.local_size(); ++peer)
-    check(local_->entered(peer) == step.signature,
-          "ranks of a host have lost their common order inside of a collective");
-  local_->run(step);
+void HostsCollectives::cross(const HostsCall& call, EngineCommunicator& engine,
+                             const Collective& collective) {
+  EngineCall running(memory_, call, engine, collective);
+  running.start();
+  running.wait();
+  running.deliver();
 }
 
-void HostsBackend::cross_slices(const Call& call, Operation operation, const Buffer& input,
-                                const Buffer& output, const Counts& counts) {
-  cross(call, slice_engine(call), step_of(call, operation, input, output, counts));
-}
-
-void HostsBackend::cross(const Call& call, EngineCommunicator& engine,
-                         const Collective& collective) {
-  Crossing crossing(*this, call, engine, collective);
-  crossing.start();
-  crossing.wait();
-  crossing.deliver();
-}
-
-}  // namespace lockstep
+}  // namespace lockstep::comm

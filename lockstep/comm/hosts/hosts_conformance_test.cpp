@@ -10,7 +10,7 @@
 #include "tests/rigs/across_hosts.h"
 #include "tests/rigs/conformance.h"
 
-namespace lockstep::hosts_conformance_test {
+namespace lockstep::comm::hosts_conformance_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -129,4 +129,4 @@ INSTANTIATE_TEST_SUITE_P(Conformance, Mpi,
                          });
 
 }  // namespace
-}  // namespace lockstep::hosts_conformance_test
+}  // namespace lockstep::comm::hosts_conformance_test

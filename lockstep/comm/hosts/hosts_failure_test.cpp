@@ -21,7 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/rigs/across_hosts.h"
 
-namespace lockstep::hosts_failure_test {
+namespace lockstep::comm::hosts_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -564,4 +564,4 @@ TEST(JoinHosts, NameWhoDoesNotCome) {
 }
 
 }  // namespace
-}  // namespace lockstep::hosts_failure_test
+}  // namespace lockstep::comm::hosts_failure_test

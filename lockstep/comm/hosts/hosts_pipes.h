@@ -10,7 +10,7 @@
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/shm/shm_backend.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class HostsPipes final : public Pipes {
  public:
@@ -51,4 +51,4 @@ class HostsPipes final : public Pipes {
   const std::shared_ptr<LineGroup> lines_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

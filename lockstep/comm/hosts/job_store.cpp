@@ -167,7 +167,8 @@ JobStore meet_at_agents(const LaunchEnvironment& who, Deadline deadline) {
 std::string member_id(const std::string& job_id) {
   if (job_id.size() <= max_job_id_bytes) return job_id;
   constexpr std::size_t begin = 100;
-  return fmt::format("{:016x} {}", hash_of(job_id.data(), job_id.size()), job_id.substr(0, begin));
+  return fmt::format("{:016x} {}", comm::hash_of(job_id.data(), job_id.size()),
+                     job_id.substr(0, begin));
 }
 
 bool is_under_mpi(const LaunchEnvironment& who) {

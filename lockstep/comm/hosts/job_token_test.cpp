@@ -18,7 +18,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
 
-namespace lockstep::job_token_test {
+namespace lockstep::comm::job_token_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -187,4 +187,4 @@ TEST_F(StoreToken, BothVariablesAtOnceAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::job_token_test
+}  // namespace lockstep::comm::job_token_test

@@ -20,7 +20,7 @@
 #include "lockstep/job/network.h"
 #include "lockstep/job/record.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 std::string option_or_variable(const std::string& option, const char* variable) {
@@ -53,13 +53,13 @@ std::map<std::string, std::string> look_at_engines(const std::string& backend, b
   return engines;
 }
 
-// Joins this host's ranks under a name that only ranks of the exchange of cards can know.
+// Joins this host's ranks under a name that only ranks that exchanged their RankInfo can know.
 std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& group,
-                                       const RollCall& roll, const std::vector<int>& places,
+                                       const RankTable& table, const std::vector<int>& places,
                                        Deadline deadline) {
   const int place = places[static_cast<std::size_t>(who.rank)];
   HostMeeting meeting =
-      HostMeeting::on_socket(who, group, fmt::format("{} {}", roll.secret, place));
+      HostMeeting::on_socket(who, group, fmt::format("{} {}", table.secret, place));
   meeting.opens = place == who.rank;
   meeting.is_alone = std::count(places.begin(), places.end(), place) == 1;
   auto session = std::make_shared<HostSession>(meeting, deadline);
@@ -125,14 +125,14 @@ std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
 }
 
 // Fills in the ranks of the job, where they are, and how they share memory.
-void describe_job(HostsContext& context, const BackendChoice& choice, const RollCall& roll,
+void describe_job(HostsContext& context, const BackendChoice& choice, const RankTable& table,
                   const std::shared_ptr<HostSession>& session) {
   context.backend = choice.name;
   context.job = std::make_shared<HostPeers>(session);
   context.places = choice.places;
   context.shares_memory = choice.shares_memory;
-  for (const RankCard& card : roll.cards)
-    context.ranks.push_back({card.rank, card.host, card.pid, card.address});
+  for (const RankInfo& info : table.ranks)
+    context.ranks.push_back({info.rank, info.host, info.pid, info.address});
 }
 
 // Connects this rank to all remote ranks, and makes it pass on failures to them.
@@ -184,7 +184,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                      .token = store.token,
                      .listen_on = interface.address,
                      .on_failure = [failures](const Failure& failure) { failures->put(failure); }});
-  const RankCard mine{.rank = who.rank,
+  const RankInfo mine{.rank = who.rank,
                       .pid = ::getpid(),
                       .host = host_name(),
                       .place = this_place(),
@@ -193,16 +193,16 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                       .engines = engines,
                       .contradiction = contradicted};
   const std::string keys = fmt::format("lockstep/{}/{}/{}/", who.job_id, who.attempt, group);
-  const RollCall roll = call_the_roll(*store.store, keys, mine, who.world_size, deadline);
-  const BackendChoice choice = choose_backend(roll.cards);
-  JoinedHosts joined{.session = meet_here(who, group, roll, choice.places, deadline),
+  const RankTable table = exchange_rank_info(*store.store, keys, mine, who.world_size, deadline);
+  const BackendChoice choice = choose_backend(table.ranks);
+  JoinedHosts joined{.session = meet_here(who, group, table, choice.places, deadline),
                      .backend = choice.name,
                      .why = choice.why};
   if (choice.engine.empty()) return joined;
 
   joined.why += fmt::format("; by {} {}", interface.name, interface.address);
   failures->open(joined.session);
-  describe_job(*context, choice, roll, joined.session);
+  describe_job(*context, choice, table, joined.session);
   context->engine = {.engine = &open_engine(choice.engine),
                      .world_size = who.world_size,
                      .interface = interface,
@@ -214,4 +214,4 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   return joined;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

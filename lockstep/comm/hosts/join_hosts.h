@@ -7,10 +7,10 @@
 #include <string>
 
 #include "lockstep/comm/core/init_options.h"
-#include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/comm/hosts/hosts_group.h"
 #include "lockstep/job/host_session.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 struct JoinedHosts {
   std::shared_ptr<HostSession> session;        // Has a slot for every rank of the job.
@@ -27,4 +27,4 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
 // Returns InitOptions::backend, else LOCKSTEP_BACKEND.
 std::string backend_asked_for(const InitOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -20,7 +20,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/job/store/tcp_store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::chrono::milliseconds retry_pause{2};
@@ -216,65 +216,65 @@ class StartRendezvous {
 using Json = nlohmann::json;
 
 // Other ranks wait a little longer than rank 0, which then tells them who is missing.
-constexpr std::chrono::seconds time_for_cards{2};
+constexpr std::chrono::seconds time_for_table{2};
 
 constexpr std::size_t longest_text = 4096;  // Bytes.
 
-Json to_json(const RankCard& card) {
-  return {{"rank", card.rank},       {"pid", card.pid},
-          {"host", card.host},       {"place", card.place},
-          {"address", card.address}, {"backend", card.backend},
-          {"engines", card.engines}, {"contradiction", card.contradiction}};
+Json to_json(const RankInfo& info) {
+  return {{"rank", info.rank},       {"pid", info.pid},
+          {"host", info.host},       {"place", info.place},
+          {"address", info.address}, {"backend", info.backend},
+          {"engines", info.engines}, {"contradiction", info.contradiction}};
 }
 
 // Makes text safe to quote in messages.
 std::string clean(const std::string& text) { return clean_text(text, longest_text); }
 
-RankCard card_of(const Json& json) {
-  RankCard card;
-  json.at("rank").get_to(card.rank);
-  json.at("pid").get_to(card.pid);
-  card.host = clean(json.at("host"));
-  json.at("place").get_to(card.place);
-  json.at("address").get_to(card.address);
-  card.backend = clean(json.at("backend"));
+RankInfo info_of(const Json& json) {
+  RankInfo info;
+  json.at("rank").get_to(info.rank);
+  json.at("pid").get_to(info.pid);
+  info.host = clean(json.at("host"));
+  json.at("place").get_to(info.place);
+  json.at("address").get_to(info.address);
+  info.backend = clean(json.at("backend"));
   for (const auto& [engine, why_not] : json.at("engines").items())
-    card.engines.emplace(clean(engine), clean(why_not));
-  card.contradiction = clean(json.value("contradiction", ""));
-  return card;
+    info.engines.emplace(clean(engine), clean(why_not));
+  info.contradiction = clean(json.value("contradiction", ""));
+  return info;
 }
 
 std::string key_of(const std::string& prefix, int rank) {
   return fmt::format("{}rank/{}", prefix, rank);
 }
 
-// Stores this rank's card. Errors: misuse when another process has stored one as this rank.
-void put_down(Store& store, const std::string& prefix, const RankCard& mine) {
-  const std::string card = to_json(mine).dump();
-  const std::string there = store.compare_set(key_of(prefix, mine.rank), "", card);
-  if (there == card) return;
-  const RankCard other = card_of(Json::parse(there));
+// Stores this rank's RankInfo. Errors: misuse when another process has stored one as this rank.
+void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
+  const std::string info = to_json(mine).dump();
+  const std::string there = store.compare_set(key_of(prefix, mine.rank), "", info);
+  if (there == info) return;
+  const RankInfo other = info_of(Json::parse(there));
   throw Error(Fault::misuse,
               fmt::format("rank {} is taken already, by process {} on {}: two ranks have the same "
                           "RANK, or the store is of an earlier start of the job",
                           mine.rank, other.pid, other.host));
 }
 
-// Collects all ranks' cards, on rank 0.
-std::string gather_cards(Store& store, const std::string& prefix, int world_size,
+// Collects those of all ranks, on rank 0.
+std::string gather_infos(Store& store, const std::string& prefix, int world_size,
                          Deadline deadline) {
-  Json cards = Json::array();
+  Json infos = Json::array();
   std::string missing;
   for (int rank = 0; rank < world_size; ++rank) {
     try {
-      cards.push_back(Json::parse(store.wait(key_of(prefix, rank), deadline)));
+      infos.push_back(Json::parse(store.wait(key_of(prefix, rank), deadline)));
     } catch (const Error& error) {
       if (error.fault() != Fault::timeout) throw;
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
     }
   }
   if (!missing.empty()) return Json{{"missing", missing}}.dump();
-  return Json{{"secret", std::string(make_job_token().text())}, {"cards", std::move(cards)}}.dump();
+  return Json{{"secret", std::string(make_job_token().text())}, {"cards", std::move(infos)}}.dump();
 }
 
 }  // namespace
@@ -328,27 +328,27 @@ std::string this_place() {
   return fmt::format("{} {} {} {}", boot, net, ::getuid(), told == nullptr ? "" : told);
 }
 
-RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
-                       int world_size, Deadline deadline) {
+RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
+                             int world_size, Deadline deadline) {
   const std::string all = prefix + "all";
   try {
     put_down(store, prefix, mine);
-    if (mine.rank == 0) store.set(all, gather_cards(store, prefix, world_size, deadline));
+    if (mine.rank == 0) store.set(all, gather_infos(store, prefix, world_size, deadline));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
-    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_cards : deadline));
+    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_table : deadline));
     if (said.contains("missing"))
       throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
                                               clean(said["missing"])));
-    RollCall roll{.secret = said.at("secret"), .cards = {}};
-    for (const Json& card : said.at("cards")) roll.cards.push_back(card_of(card));
-    if (roll.cards.size() != static_cast<std::size_t>(world_size))
-      throw Error(Fault::corrupt, fmt::format("the store has {} cards for {} ranks",
-                                              roll.cards.size(), world_size));
-    return roll;
+    RankTable table{.secret = said.at("secret"), .ranks = {}};
+    for (const Json& info : said.at("cards")) table.ranks.push_back(info_of(info));
+    if (table.ranks.size() != static_cast<std::size_t>(world_size))
+      throw Error(Fault::corrupt, fmt::format("the store describes {} ranks instead of {}",
+                                              table.ranks.size(), world_size));
+    return table;
   } catch (const Json::exception& error) {
     throw Error(Fault::corrupt,
                 fmt::format("what ranks said in the store under '{}': {}", prefix, error.what()));
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

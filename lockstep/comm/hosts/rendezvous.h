@@ -1,5 +1,5 @@
 // The rendezvous of a job's ranks: whether the ranks of a host were told the same, which start of
-// the job this is, and the cards by which all ranks describe themselves.
+// the job this is, and the exchange by which all ranks describe themselves to each other.
 //
 // Agreement of one host's ranks goes through its job page, the rest through the job's store. Keys
 // in the store begin with `prefix`.
@@ -16,7 +16,7 @@
 #include "lockstep/job/host_session.h"
 #include "lockstep/job/store/store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // --- On one host ---------------------------------------------------------------------------------
 
@@ -45,8 +45,8 @@ bool is_shared_memory(std::string_view backend);
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline);
 
-// The card by which a rank describes itself to all others when a job begins.
-struct RankCard {
+// How a rank describes itself to all others when a job begins.
+struct RankInfo {
   int rank = 0;
   int pid = 0;
   std::string host;     // For messages only.
@@ -64,14 +64,14 @@ struct RankCard {
 // ranks with different values count as ranks of different hosts.
 std::string this_place();
 
-struct RollCall {
+struct RankTable {
   std::string secret;           // Made by rank 0; others cannot guess it.
-  std::vector<RankCard> cards;  // By rank.
+  std::vector<RankInfo> ranks;  // By rank.
 };
 
-// Collective: returns all ranks' cards. Blocking: until all ranks have come. Errors: timeout, on
-// all ranks and with all missing ranks; corrupt; the store's.
-RollCall call_the_roll(Store& store, const std::string& prefix, const RankCard& mine,
-                       int world_size, Deadline deadline);
+// Collective: returns how all ranks describe themselves. Blocking: until all ranks have come.
+// Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's.
+RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
+                             int world_size, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

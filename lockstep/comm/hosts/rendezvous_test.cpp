@@ -10,7 +10,7 @@
 #include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::rendezvous_test {
+namespace lockstep::comm::rendezvous_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -71,4 +71,4 @@ TEST(AgreeOnStart, WithoutRank0IsATimeout) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous_test
+}  // namespace lockstep::comm::rendezvous_test

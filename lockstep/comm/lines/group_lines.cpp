@@ -9,12 +9,12 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/lines/line_frames.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 using Kind = LineFrame::Kind;
 
-// Same as in shm/meeting.cpp.
+// Same as in shm/barrier.cpp.
 
 // Limit for the unread entries of one rank in one group. An honest rank is ahead by one collective,
 // and by the credit of its streams.
@@ -315,4 +315,4 @@ bool GroupTable::was_opened(std::uint64_t id) const {
   return std::binary_search(ever_opened_.begin(), ever_opened_.end(), id);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

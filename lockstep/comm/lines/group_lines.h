@@ -21,7 +21,7 @@
 #include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/lines/stream.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // A group's incoming data from its connections, until it is read, and the group's access to its
 // connections. Made by open(), or by the first frame that comes for the group before that.
@@ -139,4 +139,4 @@ class GroupTable {
   std::optional<Error> failed_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <system_error>
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t full_bytes = std::size_t{256} << 10;
@@ -164,4 +164,4 @@ void Line::close() {
   socket_ = FileDescriptor();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

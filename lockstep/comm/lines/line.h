@@ -16,7 +16,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/comm/lines/line_frames.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class Line {
  public:
@@ -71,4 +71,4 @@ class Line {
   std::atomic<bool> refused_{false};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -7,7 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/core/signature.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t length_bytes = 4;
@@ -191,4 +191,4 @@ GivenUp decode_given_up(const LineFrame& frame) {
 
 std::uint64_t group_id(std::string_view name) { return hash_of(name.data(), name.size()); }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -12,7 +12,7 @@
 
 #include "lockstep/comm/core/given_up.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // Every frame has all fields; fields that its kind does not list are zero or empty.
 struct LineFrame {
@@ -59,4 +59,4 @@ GivenUp decode_given_up(const LineFrame& frame);
 // detected when both are opened: see Lines::open().
 std::uint64_t group_id(std::string_view name);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -5,7 +5,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::line_frames_test {
+namespace lockstep::comm::line_frames_test {
 namespace {
 
 using Kind = LineFrame::Kind;
@@ -180,4 +180,4 @@ TEST(LineFrames, ThatBlameRanksWhichCannotBeAreCorrupt) {
 }
 
 }  // namespace
-}  // namespace lockstep::line_frames_test
+}  // namespace lockstep::comm::line_frames_test

@@ -9,7 +9,7 @@
 #include <array>
 #include <string>
 
-namespace lockstep::line_test {
+namespace lockstep::comm::line_test {
 namespace {
 
 using Kind = LineFrame::Kind;
@@ -69,4 +69,4 @@ TEST(Line, SaysThatWhatItWasSentWasNotReadAlsoIfItIsFlushedBefore) {
 }
 
 }  // namespace
-}  // namespace lockstep::line_test
+}  // namespace lockstep::comm::line_test

@@ -9,7 +9,7 @@
 #include "lockstep/comm/lines/lines_loop.h"
 #include "lockstep/job/store/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::chrono::milliseconds first_pause{10};
@@ -73,4 +73,4 @@ std::shared_ptr<LineGroup> Lines::open(const std::string& name, std::vector<int>
   return {group.get(), [group, loop = loop_](LineGroup*) { loop->close(*group); }};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -24,7 +24,7 @@
 #include "lockstep/comm/core/pipe.h"
 #include "lockstep/job/store/tcp_store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // A rank on another host.
 struct RemoteRank {
@@ -127,4 +127,4 @@ class LineGroup {
   virtual void on_message(std::function<void()> act) = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

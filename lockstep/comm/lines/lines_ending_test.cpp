@@ -16,7 +16,7 @@
 #include "tests/rigs/lines_rig.h"
 #include "tests/rigs/store_rig.h"
 
-namespace lockstep::lines_ending_test {
+namespace lockstep::comm::lines_ending_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -181,4 +181,4 @@ TEST(LinesThatFail, GiveAllGroupsUpAndEndTheHearing) {
 }
 
 }  // namespace
-}  // namespace lockstep::lines_ending_test
+}  // namespace lockstep::comm::lines_ending_test

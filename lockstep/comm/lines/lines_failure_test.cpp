@@ -15,7 +15,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/lines_rig.h"
 
-namespace lockstep::lines_failure_test {
+namespace lockstep::comm::lines_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -222,4 +222,4 @@ TEST(LinesFailure, IsNoneForAProcessThatWasStoppedBeyondItsOwnDeadline) {
 TEST(LinesFailure, IsNoneOfAProcessThatIsStopped) { EXPECT_TRUE(all_succeeded(stopped.run(2))); }
 
 }  // namespace
-}  // namespace lockstep::lines_failure_test
+}  // namespace lockstep::comm::lines_failure_test

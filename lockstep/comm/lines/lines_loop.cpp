@@ -14,7 +14,7 @@
 #include "lockstep/job/store/admission.h"
 #include "lockstep/job/store/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 using Kind = LineFrame::Kind;
@@ -255,4 +255,4 @@ void Lines::Loop::leave() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -18,7 +18,7 @@
 #include "lockstep/job/store/admission.h"
 #include "lockstep/job/store/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class Lines::Loop {
  public:
@@ -76,4 +76,4 @@ class Lines::Loop {
   Thread thread_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

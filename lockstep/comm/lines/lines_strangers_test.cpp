@@ -13,7 +13,7 @@
 #include "tests/rigs/lines_rig.h"
 #include "tests/rigs/store_rig.h"
 
-namespace lockstep::lines_strangers_test {
+namespace lockstep::comm::lines_strangers_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -220,4 +220,4 @@ TEST(LinesFrames, ThatComeByteByByteAreWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::lines_strangers_test
+}  // namespace lockstep::comm::lines_strangers_test

@@ -14,7 +14,7 @@
 #include "tests/rigs/store_rig.h"
 #include "tests/small_stacks.h"
 
-namespace lockstep::lines_test {
+namespace lockstep::comm::lines_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -315,4 +315,4 @@ TEST(Lines, GroupsMayOutliveThem) {
 }
 
 }  // namespace
-}  // namespace lockstep::lines_test
+}  // namespace lockstep::comm::lines_test

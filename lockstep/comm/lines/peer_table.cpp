@@ -8,7 +8,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/tcp_socket.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 using Kind = LineFrame::Kind;
@@ -195,4 +195,4 @@ void PeerTable::fail(const Error& error) {
   changed_.notify_all();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

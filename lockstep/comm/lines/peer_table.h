@@ -20,7 +20,7 @@
 #include "lockstep/comm/lines/line.h"
 #include "lockstep/comm/lines/lines.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class PeerTable {
  public:
@@ -100,4 +100,4 @@ class PeerTable {
   std::optional<Error> failed_;  // Failure of the thread, which has ended or ends at once.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace lockstep {
+namespace lockstep::comm {
 
 using Kind = LineFrame::Kind;
 
@@ -102,4 +102,4 @@ void InStream::arrive(std::uint64_t begun, std::string_view bytes) {
   readable_ += bytes.size();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -19,7 +19,7 @@
 #include "lockstep/comm/core/pipe.h"
 #include "lockstep/comm/lines/line.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 constexpr std::size_t stream_credit = std::size_t{1} << 20;
 
@@ -78,4 +78,4 @@ class InStream final : public Pipe {
   std::uint64_t told_ = 0;  // Part of `read_` that the sender knows.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

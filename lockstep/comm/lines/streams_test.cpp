@@ -10,7 +10,7 @@
 #include "lockstep/comm/lines/stream.h"
 #include "tests/rigs/lines_rig.h"
 
-namespace lockstep::streams_test {
+namespace lockstep::comm::streams_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -208,4 +208,4 @@ TEST(Streams, KeepMessagesThatAreAskedForInAnotherOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::streams_test
+}  // namespace lockstep::comm::streams_test

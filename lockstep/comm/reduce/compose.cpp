@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/reduce/reduce.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 using Counts = std::vector<std::size_t>;
@@ -186,4 +186,4 @@ void compose(const NativeCall& native, const Collective& collective, int rank, i
   Composition(native, collective, rank, size).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

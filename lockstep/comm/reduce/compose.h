@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/core/backend.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // Begins and completes an all_gather or all_to_all, with counts.
 using NativeCall = std::function<void(const Collective& collective)>;
@@ -17,4 +17,4 @@ using NativeCall = std::function<void(const Collective& collective)>;
 // `native`'s.
 void compose(const NativeCall& native, const Collective& collective, int rank, int size);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

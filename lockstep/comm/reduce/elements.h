@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-namespace lockstep::kernels::LOCKSTEP_KERNELS {
+namespace lockstep::comm::kernels::LOCKSTEP_KERNELS {
 namespace {
 
 // Numbers need no conversion. Only operations that need the order use a signed type; others wrap.
@@ -106,4 +106,4 @@ template <class Type>
 concept ConvertsVectors = requires { Type::vector; };
 
 }  // namespace
-}  // namespace lockstep::kernels::LOCKSTEP_KERNELS
+}  // namespace lockstep::comm::kernels::LOCKSTEP_KERNELS

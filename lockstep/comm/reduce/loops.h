@@ -19,7 +19,7 @@
 #define LOCKSTEP_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-namespace lockstep::kernels::LOCKSTEP_KERNELS {
+namespace lockstep::comm::kernels::LOCKSTEP_KERNELS {
 namespace {
 
 // --- How two elements are combined ---------------------------------------------------------------
@@ -283,4 +283,4 @@ ReduceFunction reduce_function(DType dtype, ReduceOp op) {
   return nullptr;
 }
 
-}  // namespace lockstep::kernels::LOCKSTEP_KERNELS
+}  // namespace lockstep::comm::kernels::LOCKSTEP_KERNELS

@@ -13,7 +13,7 @@
 #define LOCKSTEP_KERNELS plain
 #include "lockstep/comm/reduce/loops.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 #if defined(__x86_64__)
@@ -70,4 +70,4 @@ void divide_sums(const Buffer& sums, int ranks) {
   average_with_zeros(sums, ranks);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -16,7 +16,7 @@
 
 #include "lockstep/comm/core/buffer.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // Combines element i of all sources in their order, and writes the result to element i of all
 // targets, for i < count. There is at least one source; an average divides by source_count. A
@@ -32,10 +32,10 @@ ReduceFunction reduce_function(DType dtype, ReduceOp op);
 // float16 and bfloat16 are rounded once more.
 void divide_sums(const Buffer& sums, int ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm
 
 // The reductions compiled for each instruction set; reduce_function() chooses among them.
-namespace lockstep::kernels {
+namespace lockstep::comm::kernels {
 
 using Choose = ReduceFunction (*)(DType dtype, ReduceOp op);
 
@@ -52,4 +52,4 @@ ReduceFunction reduce_function(DType dtype, ReduceOp op);
 // Returns those that this processor can run, slowest first.
 std::span<const Choose> runnable();
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::comm::kernels

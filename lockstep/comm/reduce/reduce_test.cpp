@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace lockstep::reduce_test {
+namespace lockstep::comm::reduce_test {
 namespace {
 
 using kernels::Choose;
@@ -386,4 +386,4 @@ TEST(Reduce, IntegersWrap) {
 }
 
 }  // namespace
-}  // namespace lockstep::reduce_test
+}  // namespace lockstep::comm::reduce_test

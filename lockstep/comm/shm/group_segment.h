@@ -17,7 +17,7 @@
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/shm/peers.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // A counter that only grows, modulo 2^32, on which other ranks wait.
 struct Flag {
@@ -78,7 +78,7 @@ class GroupSegment {
     std::int32_t ranks[most_blamed];
     char call[256];
     char reason[500];
-    std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Meeting::name_the_absent() was called.
+    std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Barrier::name_the_absent() was called.
   };
 
   static std::size_t bytes_for(int ranks) {
@@ -103,4 +103,4 @@ class GroupSegment {
   int ranks_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // After some missed heartbeats, the process state shows that a process is stopped. A process that
@@ -115,4 +115,4 @@ std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks, std::vect
   return std::shared_ptr<Peers>(new HostPeers(session_, std::move(slots), std::move(numbers)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -8,7 +8,7 @@
 #include "lockstep/comm/shm/peers.h"
 #include "lockstep/job/host_session.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class HostPeers final : public Peers {
  public:
@@ -53,4 +53,4 @@ class HostPeers final : public Peers {
   std::vector<Pulse> pulses_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

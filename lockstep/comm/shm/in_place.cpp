@@ -7,7 +7,7 @@
 #include "lockstep/comm/shm/ownership.h"
 #include "lockstep/comm/shm/parts.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t page = 4096;
@@ -79,18 +79,18 @@ bool InPlace::is_possible() const {
 }
 
 bool InPlace::in_one_region(std::uint64_t Lane::Entry::*place) const {
-  const std::uint64_t region = Regions::region_of(meeting_.entry(0).*place);
+  const std::uint64_t region = Regions::region_of(barrier_.entry(0).*place);
   for (int peer = 1; peer < size_; ++peer)
-    if (Regions::region_of(meeting_.entry(peer).*place) != region) return false;
+    if (Regions::region_of(barrier_.entry(peer).*place) != region) return false;
   return region != 0;
 }
 
 std::byte* InPlace::input_of(int rank) const {
-  return regions_.address(meeting_.entry(rank).input, rank);
+  return regions_.address(barrier_.entry(rank).input, rank);
 }
 
 std::byte* InPlace::output_of(int rank) const {
-  return regions_.address(meeting_.entry(rank).output, rank);
+  return regions_.address(barrier_.entry(rank).output, rank);
 }
 
 void InPlace::run(const Collective& collective) {
@@ -185,4 +185,4 @@ void InPlace::write(const Collective& collective) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

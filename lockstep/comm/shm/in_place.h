@@ -12,11 +12,11 @@
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/buffer.h"
-#include "lockstep/comm/shm/meeting.h"
+#include "lockstep/comm/shm/barrier.h"
 #include "lockstep/comm/shm/peers.h"
 #include "lockstep/comm/shm/reduction.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // The registered memory of one group: every rank's part, as mapped in this process.
 class Regions {
@@ -57,8 +57,8 @@ bool can_write_outputs(Operation operation);
 class InPlace {
  public:
   // All arguments must outlive it.
-  InPlace(const Meeting& meeting, const Regions& regions, Reduction& reduction, int rank, int ranks)
-      : meeting_(meeting), regions_(regions), reduction_(reduction), rank_(rank), size_(ranks) {}
+  InPlace(const Barrier& barrier, const Regions& regions, Reduction& reduction, int rank, int ranks)
+      : barrier_(barrier), regions_(regions), reduction_(reduction), rank_(rank), size_(ranks) {}
 
   // Whether all ranks' inputs, or all outputs, lie in one region. All ranks get the same answer.
   bool is_possible() const;
@@ -75,11 +75,11 @@ class InPlace {
   void read(const Collective& collective);
   void write(const Collective& collective);
 
-  const Meeting& meeting_;
+  const Barrier& barrier_;
   const Regions& regions_;
   Reduction& reduction_;
   const int rank_;
   const int size_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/core/backend.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 constexpr std::size_t cache_line = 64;
 
@@ -90,4 +90,4 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -17,7 +17,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/job/activity.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // Zero at first, at least as large as requested. Stays mapped until the last copy is gone.
 using SharedMemory = std::shared_ptr<std::byte>;
@@ -73,4 +73,4 @@ class Peers {
   virtual void abandon() = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

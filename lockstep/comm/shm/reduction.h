@@ -11,7 +11,7 @@
 #include "lockstep/comm/reduce/reduce.h"
 #include "lockstep/comm/shm/ownership.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class Reduction {
  public:
@@ -58,4 +58,4 @@ class Reduction {
   std::vector<std::byte*> targets_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

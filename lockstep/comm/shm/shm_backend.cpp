@@ -7,7 +7,7 @@
 #include "lockstep/base/memory.h"
 #include "lockstep/comm/reduce/reduce.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 // Shortens the long names of deep sub-groups: a hash replaces the beginning.
@@ -28,11 +28,11 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       rank_(peers_->rank()),
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
-      meeting_(peers_, segment_, group_, timeout, std::move(watch)),
+      barrier_(peers_, segment_, group_, timeout, std::move(watch)),
       reduction_(size_),
-      passage_(segment_, meeting_, reduction_, rank_, size_),
-      in_place_(meeting_, regions_, reduction_, rank_, size_),
-      pipes_(peers_, segment_, meeting_, group_, key_),
+      staging_(segment_, barrier_, reduction_, rank_, size_),
+      in_place_(barrier_, regions_, reduction_, rank_, size_),
+      pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
 // One rank makes the memory, the others obtain it. A failure is an Error on all of them.
@@ -62,27 +62,27 @@ bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
 // Ranks with different calls may disagree on this, but go no further than enter().
 void ShmBackend::enter(const Collective& collective) {
   const Operation operation = collective.signature.operation;
-  Lane::Entry& mine = meeting_.next_entry();
+  Lane::Entry& mine = barrier_.next_entry();
   mine.signature = collective.signature;
   if (collective.only_says) {
     mine.input = mine.output = 0;
-    return meeting_.enter(collective);
+    return barrier_.enter(collective);
   }
   // A small copy is faster than one more rendezvous. But all_reduce would need two copies.
-  const bool copies = operation != Operation::all_reduce && Passage::is_small(collective, size_);
+  const bool copies = operation != Operation::all_reduce && Staging::is_small(collective, size_);
   const bool reads = !copies && can_read_inputs(operation);
   const bool writes = !copies && can_write_outputs(operation);
   mine.input = reads ? regions_.locate(collective.input) : 0;
   mine.output = writes ? regions_.locate(collective.output) : 0;
-  passage_.begin(collective);
+  staging_.begin(collective);
   // Data outside registered memory must use the staging buffer in any case.
-  if (mine.input == 0 && mine.output == 0) passage_.put_first(collective);
-  meeting_.enter(collective);
+  if (mine.input == 0 && mine.output == 0) staging_.put_first(collective);
+  barrier_.enter(collective);
 }
 
 std::vector<std::string> ShmBackend::labels(const Collective& collective) {
   copy_text(segment_.lane(rank_).reason, collective.label);
-  meeting_.step(collective);
+  barrier_.step(collective);
   std::vector<std::string> all;
   for (int peer = 0; peer < size_; ++peer) all.emplace_back(segment_.lane(peer).reason);
   return all;
@@ -94,25 +94,25 @@ void ShmBackend::run(const Collective& collective) {
              // result.
   if (in_place_.is_possible()) {
     in_place_.run(collective);
-    meeting_.step(collective);
+    barrier_.step(collective);
     return;
   }
   const auto is_registered = [&](int peer) {
-    return meeting_.entry(peer).input != 0 || meeting_.entry(peer).output != 0;
+    return barrier_.entry(peer).input != 0 || barrier_.entry(peer).output != 0;
   };
   bool any = false;
   for (int peer = 0; peer < size_; ++peer) any = any || is_registered(peer);
   if (any) {  // Some ranks' memory is registered, but not all ranks'.
-    if (is_registered(rank_)) passage_.put_first(collective);
-    meeting_.step(collective);
+    if (is_registered(rank_)) staging_.put_first(collective);
+    barrier_.step(collective);
   }
-  passage_.run(collective);
+  staging_.run(collective);
 }
 
 std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const std::string& group,
                                            std::chrono::milliseconds timeout) {
   return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout, [this, group] {
-    meeting_.throw_if_over("making group " + group);
+    barrier_.throw_if_over("making group " + group);
   });
 }
 
@@ -139,7 +139,7 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
     refusal = attempt([&] {
       if (rank_ == 0) return memory;
       return peers_->obtain(key, whole, in(collective.timeout),
-                            [&] { meeting_.throw_if_over("allocate"); });
+                            [&] { barrier_.throw_if_over("allocate"); });
     });
   if (!refusal.empty()) return {{}, refusal};
   // The group's own segment is mapped on first access: 256 ranks would need a second to map it all.
@@ -153,13 +153,13 @@ std::string ShmBackend::fail_together(const Collective& collective, const std::s
   Lane& lane = segment_.lane(rank_);
   copy_text(lane.reason, mine);
   lane.refused = mine.empty() ? 0 : 1;
-  meeting_.step(collective);
+  barrier_.step(collective);
   std::string reason;
   for (int peer = 0; peer < size_ && reason.empty(); ++peer)
     if (segment_.lane(peer).refused != 0)
       reason = fmt::format("rank {}: {}", peer, segment_.lane(peer).reason);
-  meeting_.step(collective);  // Before a lane is written again.
+  barrier_.step(collective);  // Before a lane is written again.
   return reason;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

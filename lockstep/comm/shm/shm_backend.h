@@ -18,14 +18,14 @@
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/mailbox.h"
+#include "lockstep/comm/shm/barrier.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/in_place.h"
-#include "lockstep/comm/shm/meeting.h"
-#include "lockstep/comm/shm/passage.h"
 #include "lockstep/comm/shm/peers.h"
 #include "lockstep/comm/shm/shm_pipes.h"
+#include "lockstep/comm/shm/staging.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class ShmBackend final : public Backend {
  public:
@@ -39,7 +39,7 @@ class ShmBackend final : public Backend {
   Place local() const override { return {peers_->rank(), peers_->size()}; }
   bool native(Operation operation, DType dtype, ReduceOp op) const override;
   void enter(const Collective& collective) override;
-  const Signature& entered(int rank) const override { return meeting_.entry(rank).signature; }
+  const Signature& entered(int rank) const override { return barrier_.entry(rank).signature; }
   std::vector<std::string> labels(const Collective& collective) override;
   void run(const Collective& collective) override;
   Allocation allocate(const Collective& collective) override;
@@ -47,20 +47,20 @@ class ShmBackend final : public Backend {
   void progress() override { mailbox_.progress(); }
   void drop_messages() override { mailbox_.drop(); }
   std::size_t messages_pending() const override { return mailbox_.pending(); }
-  std::uint32_t message_bell() const override { return meeting_.doorbell(); }
+  std::uint32_t message_bell() const override { return barrier_.doorbell(); }
   void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
-  void give_up(const GivenUp& why) override { meeting_.give_up(why); }
+  void give_up(const GivenUp& why) override { barrier_.give_up(why); }
 
   // give_up() with the GivenUp of a rank on another host.
-  void give_up_too(const GivenUp& why) { meeting_.give_up(why, false); }
+  void give_up_too(const GivenUp& why) { barrier_.give_up(why, false); }
 
   // Ranks on another host no longer wait. Ranks that wait for ranks here name those and give up.
-  void name_the_absent() { meeting_.name_the_absent(); }
+  void name_the_absent() { barrier_.name_the_absent(); }
 
   // Throws when the group is over; `context` begins the message. Any thread may call it.
-  void throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
+  void throw_if_over(const std::string& context) const { barrier_.throw_if_over(context); }
 
   // For a caller with its own mailbox, instead of post() and the message members after it.
   Pipes& pipes() { return pipes_; }
@@ -76,14 +76,14 @@ class ShmBackend final : public Backend {
   const int rank_;
   const int size_;
   const GroupSegment segment_;
-  Meeting meeting_;
+  Barrier barrier_;
   Regions regions_;
   Reduction reduction_;
-  Passage passage_;
+  Staging staging_;
   InPlace in_place_;
   ShmPipes pipes_;
   Mailbox mailbox_;
   std::uint32_t regions_made_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

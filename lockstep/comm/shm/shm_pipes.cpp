@@ -11,7 +11,7 @@
 
 #include "lockstep/base/time.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 namespace {
 
@@ -77,10 +77,10 @@ std::size_t ShmPipe::pending() const {
 }
 
 ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment,
-                   const Meeting& meeting, const std::string& group, const std::string& key)
+                   const Barrier& barrier, const std::string& group, const std::string& key)
     : peers_(std::move(peers)),
       segment_(segment),
-      meeting_(meeting),
+      barrier_(barrier),
       group_(group),
       key_(key),
       rank_(peers_->rank()),
@@ -116,20 +116,20 @@ Pipe* ShmPipes::from(int peer) {
 }
 
 void ShmPipes::await(std::uint32_t seen) {
-  meeting_.await_doorbell(seen,
+  barrier_.await_doorbell(seen,
                           opening_ > 0 ? std::chrono::nanoseconds(while_opening) : wait_slice);
   // Limited by time: the bell may ring constantly, for messages of other ranks.
   const auto now = Clock::now().time_since_epoch().count();
-  if (now - looked_ < std::chrono::nanoseconds(wait_slice).count() && meeting_.doorbell() != seen)
+  if (now - looked_ < std::chrono::nanoseconds(wait_slice).count() && barrier_.doorbell() != seen)
     return;
   looked_ = now;
   throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, peers_->number(rank_)));
 }
 
-void ShmPipes::throw_if_over(const std::string& context) const { meeting_.throw_if_over(context); }
+void ShmPipes::throw_if_over(const std::string& context) const { barrier_.throw_if_over(context); }
 
 std::string ShmPipes::key(int from, int to) const {
   return fmt::format("{} from {} to {}", key_, from, to);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

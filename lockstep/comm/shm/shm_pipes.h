@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "lockstep/comm/core/pipe.h"
+#include "lockstep/comm/shm/barrier.h"
 #include "lockstep/comm/shm/group_segment.h"
-#include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/peers.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // A pipe in shared memory of two ranks: a ring of bytes.
 // Thread safety: one thread writes and one reads.
@@ -43,17 +43,17 @@ class ShmPipe final : public Pipe {
 class ShmPipes final : public Pipes {
  public:
   // All arguments must outlive it. `key` is the prefix of the keys under which memory is offered.
-  ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Meeting& meeting,
+  ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Barrier& barrier,
            const std::string& group, const std::string& key);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(outgoing_.size()); }
   Pipe& to(int peer) override;
   Pipe* from(int peer) override;
-  void ring(int peer) override { meeting_.ring(peer); }
-  std::uint32_t bell() const override { return meeting_.doorbell(); }
+  void ring(int peer) override { barrier_.ring(peer); }
+  std::uint32_t bell() const override { return barrier_.doorbell(); }
   void await(std::uint32_t seen) override;
-  bool is_given_up() const override { return meeting_.is_given_up(); }
+  bool is_given_up() const override { return barrier_.is_given_up(); }
   void throw_if_over(const std::string& context) const override;
 
  private:
@@ -67,7 +67,7 @@ class ShmPipes final : public Pipes {
 
   const std::shared_ptr<Peers> peers_;
   const GroupSegment& segment_;
-  const Meeting& meeting_;
+  const Barrier& barrier_;
   const std::string& group_;
   const std::string& key_;
   const int rank_;
@@ -78,4 +78,4 @@ class ShmPipes final : public Pipes {
                                          // peers.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/time.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t page_size = 4096;
@@ -114,4 +114,4 @@ std::shared_ptr<Peers> ThreadPeers::among(const std::vector<int>& ranks) {
       new ThreadPeers(team_, static_cast<int>(own - ranks.begin()), std::move(members)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

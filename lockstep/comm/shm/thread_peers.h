@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/peers.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // The shared state of all ranks of such a job.
 class ThreadTeam {
@@ -68,4 +68,4 @@ class ThreadPeers final : public Peers {
   const std::vector<int> members_;  // Ranks in the team, by rank here.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -24,6 +24,11 @@
 namespace lockstep {
 namespace {
 
+using job::file_store_magic;
+using job::FileStoreRecord;
+using job::record_header_bytes;
+using job::StoreTable;
+
 using std::chrono::microseconds;
 
 constexpr microseconds first_pause{50};
@@ -200,7 +205,7 @@ class FileStore::Log {
   void read_magic(bool repair) {
     const std::string found = read_at(file_.get(), file_store_magic.size(), 0, path_);
     if (!file_store_magic.starts_with(found))
-      throw Error(Fault::corrupt, "this is no store file of this version");
+      throw Error(Fault::corrupt, "not a store file of this version");
     if (found.size() < file_store_magic.size() && !repair) return;
     if (repair)
       write_at(file_.get(), file_store_magic.substr(found.size()), static_cast<off_t>(found.size()),
@@ -212,11 +217,11 @@ class FileStore::Log {
   bool read_record() {
     const std::string header = read_at(file_.get(), record_header_bytes, end_, path_);
     if (header.size() < record_header_bytes) return false;
-    const std::size_t length = body_bytes(header);
+    const std::size_t length = job::body_bytes(header);
     const off_t body_at = end_ + static_cast<off_t>(header.size());
     const std::string body = read_at(file_.get(), length, body_at, path_);
     if (body.size() < length) return false;
-    const FileStoreRecord record = decode_record(header, body);
+    const FileStoreRecord record = job::decode_record(header, body);
     if (record.kind == FileStoreRecord::Kind::set)
       table_.set(record.key, record.value);
     else
@@ -228,7 +233,7 @@ class FileStore::Log {
   void record(std::string_view key) {
     const std::string* value = table_.find(key);
     const auto kind = value ? FileStoreRecord::Kind::set : FileStoreRecord::Kind::erase;
-    const std::string bytes = encode({kind, key, value ? std::string_view(*value) : ""});
+    const std::string bytes = job::encode({kind, key, value ? std::string_view(*value) : ""});
     try {
       write_at(file_.get(), bytes, end_, path_);
     } catch (const Error&) {
@@ -258,7 +263,7 @@ class FileStore::Log {
       };
       append(file_store_magic);
       for (const auto& [key, value] : table_.values())
-        append(encode({FileStoreRecord::Kind::set, key, value}));
+        append(job::encode({FileStoreRecord::Kind::set, key, value}));
       if (::rename(temporary.c_str(), path_.c_str()) != 0)
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
@@ -305,7 +310,7 @@ std::string FileStore::wait(std::string_view key, Deadline deadline) {
   for (microseconds pause = first_pause;; pause_before(deadline, pause, longest_wait_pause)) {
     const bool looked = log_->look(std::max(deadline, in(last_look)), look);
     if (found) return *std::move(found);
-    if (!looked || Clock::now() >= deadline) throw_wait_timeout(key, start);
+    if (!looked || Clock::now() >= deadline) job::throw_wait_timeout(key, start);
   }
 }
 

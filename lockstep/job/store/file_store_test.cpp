@@ -16,7 +16,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
-namespace lockstep::file_store_test {
+namespace lockstep::job::file_store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -180,4 +180,4 @@ TEST_F(FileStoreFile, WritersThatAreKilledLeaveWholeValuesAndNoLock) {
 }
 
 }  // namespace
-}  // namespace lockstep::file_store_test
+}  // namespace lockstep::job::file_store_test

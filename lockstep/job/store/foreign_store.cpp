@@ -35,7 +35,7 @@ std::shared_ptr<Store> connect_foreign_store(const std::string& address, std::st
                                              Deadline deadline) {
   auto place = host_and_port(address);
   require(place.has_value(),
-          [&] { return fmt::format("'{}' is no address of a store: HOST:PORT is one", address); });
+          [&] { return fmt::format("'{}' is not a store's address: write HOST:PORT", address); });
   ForeignStoreConnector connector;
   {
     const std::lock_guard lock(registered().mutex);

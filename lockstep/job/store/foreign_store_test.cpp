@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/store.h"
 
-namespace lockstep::foreign_store_test {
+namespace lockstep::job::foreign_store_test {
 namespace {
 
 class ForeignStore : public testing::Test {
@@ -52,4 +52,4 @@ TEST_F(ForeignStore, AnAddressThatIsNoneIsRefusedBeforeAnybodyIsAsked) {
 }
 
 }  // namespace
-}  // namespace lockstep::foreign_store_test
+}  // namespace lockstep::job::foreign_store_test

@@ -21,6 +21,8 @@
 namespace lockstep {
 namespace {
 
+using job::in_quotes;
+
 constexpr std::size_t mac_bytes = 32;
 constexpr std::size_t job_id_field = max_job_id_bytes + 1;
 constexpr std::size_t holder_field = 80;
@@ -194,7 +196,7 @@ ClientHandshake::ClientHandshake(const JobMember& member, const std::optional<Jo
 
 std::string ClientHandshake::hello(std::string_view challenge) {
   if (challenge.size() != challenge_bytes || !challenge.starts_with(challenge_magic))
-    throw Error(Fault::corrupt, fmt::format("what listens there is no Lockstep {} of this version",
+    throw Error(Fault::corrupt, fmt::format("the listener is not a Lockstep {} of this version",
                                             name_of(channel_)));
   std::string hello = ByteWriter(hello_bytes)
                           .raw(hello_magic)
@@ -213,7 +215,7 @@ std::string ClientHandshake::hello(std::string_view challenge) {
 
 void ClientHandshake::confirm(std::string_view frame) const {
   if (frame.size() != verdict_bytes || !frame.starts_with(verdict_magic))
-    throw Error(Fault::corrupt, fmt::format("what listens there is no Lockstep {} of this version",
+    throw Error(Fault::corrupt, fmt::format("the listener is not a Lockstep {} of this version",
                                             name_of(channel_)));
   const std::string_view body = frame.substr(0, verdict_bytes - mac_bytes);
   ByteReader reader(body.substr(verdict_magic.size()));
@@ -256,13 +258,13 @@ void ClientHandshake::confirm(std::string_view frame) const {
                                              member_.rank, in_quotes(job_id), in_quotes(holder)));
     case Verdict::other_channel:
       throw Error(Fault::misuse,
-                  fmt::format("what listens there is {}, and no {}",
+                  fmt::format("the listener is {}, not a {}",
                               channel_ == Channel::store ? "the job's launcher" : "of this job",
                               name_of(channel_)));
     case Verdict::refused:
       break;
   }
-  throw Error(Fault::corrupt, "a verdict of no known kind");
+  throw Error(Fault::corrupt, "a verdict of an unknown kind");
 }
 
 std::string sha256_hex(std::string_view bytes) {

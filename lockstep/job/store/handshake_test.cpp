@@ -5,7 +5,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::handshake_test {
+namespace lockstep::job::handshake_test {
 namespace {
 
 using test::fault_of;
@@ -154,7 +154,7 @@ TEST(StoreHandshake, WhoMeansAnotherServiceOfTheJobIsToldSo) {
   EXPECT_EQ(answer.verdict, Verdict::other_channel);
   std::string text;
   EXPECT_EQ(fault_of([&] { client.confirm(answer.frame); }, &text), Fault::misuse);
-  EXPECT_NE(text.find("the job's launcher, and no store"), text.npos) << text;
+  EXPECT_NE(text.find("the job's launcher, not a store"), text.npos) << text;
 }
 
 TEST(StoreHandshake, MembersThatNoFrameCanCarryAreMisuse) {
@@ -169,4 +169,4 @@ TEST(StoreHandshake, MembersThatNoFrameCanCarryAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::handshake_test
+}  // namespace lockstep::job::handshake_test

@@ -128,7 +128,7 @@ std::optional<JobToken> read_job_token() {
   const char* path = ::getenv("LOCKSTEP_JOB_TOKEN_FILE");
   char* text = ::getenv("LOCKSTEP_JOB_TOKEN");
   require(path == nullptr || text == nullptr,
-          "both LOCKSTEP_JOB_TOKEN_FILE and LOCKSTEP_JOB_TOKEN are set: which one counts?");
+          "both LOCKSTEP_JOB_TOKEN_FILE and LOCKSTEP_JOB_TOKEN are set: unset one of them");
   if (path != nullptr) return read_token_file(path);
   if (text == nullptr) return std::nullopt;
   const JobToken token(text);

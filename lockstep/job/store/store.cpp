@@ -11,7 +11,7 @@ namespace lockstep {
 struct InProcessStore::State {
   std::mutex mutex;
   std::condition_variable changed;
-  StoreTable table;
+  job::StoreTable table;
 };
 
 InProcessStore::InProcessStore() : state_(std::make_unique<State>()) {}
@@ -37,7 +37,7 @@ std::string InProcessStore::wait(std::string_view key, Deadline deadline) {
   if (deadline == no_deadline)
     state_->changed.wait(lock, is_there);
   else if (!state_->changed.wait_until(lock, deadline, is_there))
-    throw_wait_timeout(key, start);
+    job::throw_wait_timeout(key, start);
   return *value;
 }
 

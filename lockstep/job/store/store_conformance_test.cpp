@@ -17,7 +17,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::store_conformance_test {
+namespace lockstep::job::store_conformance_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -272,4 +272,4 @@ TYPED_TEST(StoreConformance, PrefixesKeepTwoUsersApart) {
 }
 
 }  // namespace
-}  // namespace lockstep::store_conformance_test
+}  // namespace lockstep::job::store_conformance_test

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/store.h"
 
-namespace lockstep {
+namespace lockstep::job {
 namespace {
 
 std::string framed(std::string body) {
@@ -51,7 +51,7 @@ StoreRequest decode_request(std::string_view body) {
   ByteReader reader(body);
   StoreRequest request;
   const auto kind = reader.number<std::uint8_t>();
-  if (kind < 1 || kind > 7) throw Error(Fault::corrupt, "a store request of no known kind");
+  if (kind < 1 || kind > 7) throw Error(Fault::corrupt, "a store request of an unknown kind");
   request.kind = static_cast<StoreRequest::Kind>(kind);
   request.id = reader.number<std::uint64_t>();
   if (request.kind != StoreRequest::Kind::cancel)
@@ -80,7 +80,7 @@ StoreReply decode_reply(std::string_view body) {
   ByteReader reader(body);
   StoreReply reply;
   const auto kind = reader.number<std::uint8_t>();
-  if (kind < 1 || kind > 5) throw Error(Fault::corrupt, "a store reply of no known kind");
+  if (kind < 1 || kind > 5) throw Error(Fault::corrupt, "a store reply of an unknown kind");
   reply.kind = static_cast<StoreReply::Kind>(kind);
   reply.id = reader.number<std::uint64_t>();
   if (reply.kind == StoreReply::Kind::value) reply.bytes = reader.prefixed(Store::max_value_bytes);
@@ -88,7 +88,7 @@ StoreReply decode_reply(std::string_view body) {
   if (reply.kind == StoreReply::Kind::error) {
     const auto fault = reader.number<std::uint8_t>();
     if (fault > static_cast<std::uint8_t>(Fault::bug))
-      throw Error(Fault::corrupt, "a store reply with no known fault");
+      throw Error(Fault::corrupt, "a store reply with an unknown fault");
     reply.fault = static_cast<Fault>(fault);
     reply.bytes = reader.prefixed(max_reason_bytes);
   }
@@ -135,16 +135,16 @@ std::size_t body_bytes(std::string_view header) {
 
 FileStoreRecord decode_record(std::string_view header, std::string_view body) {
   if (body.size() != body_bytes(header))
-    throw Error(Fault::corrupt, "a record of a store file has another length than it says");
+    throw Error(Fault::corrupt, "a record of a store file has another length than its header says");
   ByteReader reader(header.substr(record_magic.size()));
   const auto kind = reader.number<std::uint32_t>();
   const std::size_t key = reader.number<std::uint32_t>();
   const std::size_t value = reader.number<std::uint32_t>();
   if (kind < 1 || kind > 2 || (kind == 2 && value > 0))
-    throw Error(Fault::corrupt, "a record of a store file is of no known kind");
+    throw Error(Fault::corrupt, "a record of a store file is of an unknown kind");
   if (reader.raw(body_check_bytes) != checksum(body, body_check_bytes))
     throw Error(Fault::corrupt, "a record of a store file is damaged");
   return {static_cast<FileStoreRecord::Kind>(kind), body.substr(0, key), body.substr(key)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -18,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/job/store/store.h"
 
-namespace lockstep {
+namespace lockstep::job {
 
 struct StoreRequest {
   enum class Kind : std::uint8_t {
@@ -90,4 +90,4 @@ std::size_t body_bytes(std::string_view header);
 
 FileStoreRecord decode_record(std::string_view header, std::string_view body);
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -10,7 +10,7 @@
 #include "lockstep/job/store/store_service.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::store_protocol_test {
+namespace lockstep::job::store_protocol_test {
 namespace {
 
 using test::fault_of;
@@ -103,4 +103,4 @@ TEST(StoreService, AnIdThatWaitsAlreadyIsCorrupt) {
 }
 
 }  // namespace
-}  // namespace lockstep::store_protocol_test
+}  // namespace lockstep::job::store_protocol_test

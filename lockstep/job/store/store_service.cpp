@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::job {
 namespace {
 
 std::int64_t number_in(std::string_view key, std::string_view text) {
@@ -160,7 +160,7 @@ void StoreService::wait(Client client, const StoreRequest& request, const Delive
     return deliver(client, encode({.kind = Answer::value, .id = request.id, .bytes = *value}));
   Waits& waits = waits_[client];
   if (waits.size() == max_waits || waits.contains(request.id))
-    throw Error(Fault::corrupt, "a store client waits for too much at a time");
+    throw Error(Fault::corrupt, "a store client has too many waits");
   waits.emplace(request.id, request.key);
   waiters_.emplace(request.key, std::pair(client, request.id));
 }
@@ -199,4 +199,4 @@ void StoreService::end_waits(std::string_view key, const Deliver& deliver) {
   waiters_.erase(first, last);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -16,7 +16,7 @@
 #include "lockstep/job/store/store.h"
 #include "lockstep/job/store/store_protocol.h"
 
-namespace lockstep {
+namespace lockstep::job {
 
 // The map: defines the operations of stores and their limits. Errors: misuse and system as in
 // store.h; the table is then unchanged.
@@ -82,4 +82,4 @@ class StoreService {
   std::string bytes_;  // Bytes that the current reply refers to.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -48,7 +48,7 @@ std::vector<SocketAddress> look_up(const std::string& host, int port, int flags)
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, ::freeaddrinfo);
   if (error != 0)
     throw Error(Fault::misuse,
-                fmt::format("'{}' is no address of a host: {}", host, ::gai_strerror(error)));
+                fmt::format("'{}' is not a host's address: {}", host, ::gai_strerror(error)));
   std::vector<SocketAddress> found;
   for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
     if (entry->ai_family != AF_INET && entry->ai_family != AF_INET6) continue;

@@ -25,6 +25,11 @@
 namespace lockstep {
 namespace {
 
+using job::require_store_key;
+using job::require_store_value;
+using job::StoreReply;
+using job::StoreRequest;
+
 constexpr std::chrono::seconds last_answer{1};  // wait() may overrun by this when the server hangs.
 
 }  // namespace
@@ -53,14 +58,14 @@ class TcpStore::Connection {
     throw_if_broken(what);
     request.id = next_id_++;
     const auto slot = answers_.try_emplace(request.id).first;
-    queue(encode(request));
+    queue(job::encode(request));
     while (!slot->second && broken_.empty() && Clock::now() < deadline) take_turn(lock, deadline);
     std::optional<Answer> answer = std::move(slot->second);
     answers_.erase(slot);
     if (answer) return answer;
     throw_if_broken(what);
     if (request.kind == StoreRequest::Kind::wait)
-      queue(encode({.kind = StoreRequest::Kind::cancel, .id = request.id}));
+      queue(job::encode({.kind = StoreRequest::Kind::cancel, .id = request.id}));
     return std::nullopt;
   }
 
@@ -70,7 +75,7 @@ class TcpStore::Connection {
     if (!answer)
       throw Error(Fault::timeout,
                   fmt::format("{} of key {}: the store at {} did not answer within {} ms", what,
-                              in_quotes(request.key), server_, timeout_.count()));
+                              job::in_quotes(request.key), server_, timeout_.count()));
     return checked(*answer, what);
   }
 
@@ -158,9 +163,9 @@ class TcpStore::Connection {
   void take_replies() {
     std::size_t used = 0;
     try {
-      while (const auto body = first_frame(std::string_view(input_).substr(used))) {
-        const StoreReply reply = decode_reply(*body);
-        used += frame_header_bytes + body->size();
+      while (const auto body = job::first_frame(std::string_view(input_).substr(used))) {
+        const StoreReply reply = job::decode_reply(*body);
+        used += job::frame_header_bytes + body->size();
         const auto slot = answers_.find(reply.id);
         if (slot == answers_.end()) continue;  // The caller gave up.
         slot->second = Answer{reply.kind, std::string(reply.bytes), reply.number, reply.fault};
@@ -216,7 +221,7 @@ std::string TcpStore::wait(std::string_view key, Deadline deadline) {
   if (deadline > start) answer = ask(StoreRequest::Kind::wait, deadline);
   // Returns an existing value even if the server's answer takes longer than the deadline.
   if (!answer) answer = ask(StoreRequest::Kind::find, in(last_answer));
-  if (!answer || answer->kind != StoreReply::Kind::value) throw_wait_timeout(key, start);
+  if (!answer || answer->kind != StoreReply::Kind::value) job::throw_wait_timeout(key, start);
   return std::move(answer->bytes);
 }
 

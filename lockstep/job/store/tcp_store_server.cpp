@@ -106,7 +106,7 @@ class TcpStoreServer::Loop {
   int port_ = 0;
 
   // The members below belong to the thread alone.
-  StoreService service_;
+  job::StoreService service_;
   std::unordered_map<Id, Connection> connections_;
   std::vector<Id> strangers_;  // In the handshake.
   std::vector<Id> touched_;    // With new output.
@@ -285,7 +285,7 @@ void TcpStoreServer::Loop::receive_hello(Id id, Connection& connection) {
   if (answer.verdict == Verdict::refused)
     return doom(id, connection, "it did not prove this job's token");
   if (answer.verdict != Verdict::accepted)
-    return doom(id, connection, "it has this job's token but is no rank that is missing here");
+    return doom(id, connection, "it has this job's token but is not an expected rank");
   if (sent != static_cast<ssize_t>(answer.frame.size())) return doom(id, connection);
   connection.handshake.reset();
   connection.member = answer.member;
@@ -307,10 +307,10 @@ void TcpStoreServer::Loop::process(Id id, Connection& connection) {
   const auto send = [this](Id client, std::string frame) { deliver(client, std::move(frame)); };
   std::size_t used = 0;
   while (!connection.paused() && !connection.doomed) {
-    const auto body = first_frame(std::string_view(connection.input).substr(used));
+    const auto body = job::first_frame(std::string_view(connection.input).substr(used));
     if (!body) break;
-    service_.handle(id, decode_request(*body), send);
-    used += frame_header_bytes + body->size();
+    service_.handle(id, job::decode_request(*body), send);
+    used += job::frame_header_bytes + body->size();
   }
   connection.input.erase(0, used);
   if (connection.input.empty() && connection.input.capacity() > pause_bytes)

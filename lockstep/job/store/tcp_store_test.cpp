@@ -36,7 +36,7 @@
 #include "tests/ranks.h"
 #include "tests/rigs/store_rig.h"
 
-namespace lockstep::tcp_store_test {
+namespace lockstep::job::tcp_store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -542,4 +542,4 @@ TEST_F(StoreServer, LargeValuesOfManyThreadsCrossOneConnection) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp_store_test
+}  // namespace lockstep::job::tcp_store_test

@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 using torch::autograd::GraphTask;
@@ -91,4 +91,4 @@ void GiveUpLater::wait() {
   for (const ProcessGroup& group : groups_) group.abort(reason_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

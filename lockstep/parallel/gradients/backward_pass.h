@@ -28,7 +28,7 @@ namespace c10::ivalue {
 struct Future;
 }
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // The outcome of one backward(), for code that observes LibTorch's graph task.
 class GraphTaskResult {
@@ -76,7 +76,7 @@ class BackwardPass {
   const Clock::time_point begin_ = Clock::now();
 };
 
-// Which graph tasks belong to the pass: each backward() is one, and so is each that it nests.
+// The graph tasks of the pass: each backward() is one, and so is each that it nests.
 class PassUnderWay {
  public:
   // Whether `graph_task` is a part of the pass. `watched`: it has come to an output of forward().
@@ -138,4 +138,4 @@ class GiveUpLater {
   Thread thread_;  // Declared last, because it uses the others.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

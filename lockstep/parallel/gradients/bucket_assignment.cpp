@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 constexpr double mib = 1024 * 1024;
@@ -67,7 +67,8 @@ BucketAssignment compute_bucket_assignment_by_size(at::TensorList tensors,
                                                    const std::vector<std::size_t>& limits,
                                                    const std::vector<std::size_t>& indices) {
   require(!limits.empty(), "buckets have no limit");
-  require(indices.empty() || indices.size() == tensors.size(), "not one index for each tensor");
+  require(indices.empty() || indices.size() == tensors.size(),
+          "the number of indices is not that of the tensors");
   BucketAssignment closed;
   std::vector<OpenBucket> open;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -127,4 +128,4 @@ void BucketOrder::assign(BucketAssignment assignment) {
     for (const std::size_t i : assignment_[b]) bucket_of_[i] = b;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

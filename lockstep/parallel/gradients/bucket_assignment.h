@@ -19,7 +19,7 @@
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 struct BucketLimits {
   std::vector<std::size_t> first;    // Bytes of each bucket until the order of arrival is known.
@@ -111,4 +111,4 @@ class BucketProgress {
   std::size_t next_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -8,7 +8,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::bucket_assignment_test {
+namespace lockstep::parallel::bucket_assignment_test {
 namespace {
 
 using test::fault_of;
@@ -65,4 +65,4 @@ TEST(BucketLimits, AreThoseOfPyTorch) {
 }
 
 }  // namespace
-}  // namespace lockstep::bucket_assignment_test
+}  // namespace lockstep::parallel::bucket_assignment_test

@@ -12,7 +12,7 @@
 #include "lockstep/base/signals.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 c10::Stream current_stream(c10::Device device) {
@@ -135,4 +135,4 @@ void BucketReduction::work() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -21,7 +21,7 @@
 #include "lockstep/base/thread.h"
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // The CUDA stream on which gradients are reduced in parallel to backward(), with its dependencies.
 //
@@ -99,4 +99,4 @@ class BucketReduction {
   bool stop_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

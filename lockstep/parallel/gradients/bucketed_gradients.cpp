@@ -14,7 +14,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::size_t>& indices) {
@@ -267,7 +267,7 @@ void BucketedGradients::call_hook(GradientBucket bucket) const {
   try {
     settings_.hook(bucket);
     require(bucket.buffer.defined() && bucket.buffer.sizes() == place.sizes(),
-            "a communication hook has exchanged the bucket's buffer for one of another shape");
+            "a communication hook has replaced the bucket's buffer by one of another shape");
     if (!bucket.buffer.is_same(place)) place.copy_(bucket.buffer);
   } catch (...) {
     group.abort("a communication hook ended with " + exception_text(std::current_exception()));
@@ -275,4 +275,4 @@ void BucketedGradients::call_hook(GradientBucket bucket) const {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -24,7 +24,7 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // The memory of the buckets, and the arithmetic on it.
 //
@@ -128,7 +128,6 @@ class BucketedGradients final : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
   void release() noexcept override;
-  bool allows_others() const override { return true; }
   std::shared_ptr<GradientPool> pool() const override { return buckets_->pool(); }
   std::vector<RegisteredMemory> memory() const override { return buckets_->memory(); }
   std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
@@ -151,4 +150,4 @@ class BucketedGradients final : public GradientSink {
   BucketReduction reduction_;          // Last, as its thread uses the others.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -13,7 +13,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::communication_hook_test {
+namespace lockstep::parallel::communication_hook_test {
 namespace {
 
 using test::fault_of;
@@ -161,4 +161,4 @@ TEST(CommunicationHook, IsRegisteredOnceAndBeforeTheFirstPass) {
 }
 
 }  // namespace
-}  // namespace lockstep::communication_hook_test
+}  // namespace lockstep::parallel::communication_hook_test

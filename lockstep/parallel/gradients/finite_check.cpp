@@ -15,7 +15,7 @@
 
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // Number of elements checked together, so that the compiler can vectorise.
@@ -133,4 +133,4 @@ void FiniteCheck::clear() {
   finite_.clear();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

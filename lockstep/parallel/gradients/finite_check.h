@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // --- Complex numbers as pairs of reals, their form in memory and in PyTorch's averages ----------
 
@@ -66,4 +66,4 @@ class FiniteCheck {
   std::vector<at::Tensor> finite_;  // One for each enqueue(): booleans in the order of `indices_`.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

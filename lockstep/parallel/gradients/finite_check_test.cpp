@@ -6,7 +6,7 @@
 
 #include <limits>
 
-namespace lockstep::finite_check_test {
+namespace lockstep::parallel::finite_check_test {
 namespace {
 
 torch::Tensor numbers(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -58,4 +58,4 @@ TEST(ScaledCopy, FindsOneElementThatIsNotFiniteWhereverItIs) {
 }
 
 }  // namespace
-}  // namespace lockstep::finite_check_test
+}  // namespace lockstep::parallel::finite_check_test

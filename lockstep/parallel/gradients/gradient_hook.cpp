@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 using torch::autograd::variable_list;
 
@@ -128,4 +128,4 @@ bool ParameterHooks::are_reached() const {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -24,7 +24,7 @@ namespace torch::autograd {
 struct Node;
 }
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // Averages gradients. Lifetime: outlives its hooks.
 class GradientOwner {
@@ -103,4 +103,4 @@ class ParameterHooks {
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

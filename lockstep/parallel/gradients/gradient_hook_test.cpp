@@ -20,7 +20,7 @@
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::gradient_hook_test {
+namespace lockstep::parallel::gradient_hook_test {
 namespace {
 
 using test::fault_of;
@@ -261,4 +261,4 @@ TEST(GradientsOfTwoModules, AreRefusedWhereOnlyOneCanAverageThem) {
 }
 
 }  // namespace
-}  // namespace lockstep::gradient_hook_test
+}  // namespace lockstep::parallel::gradient_hook_test

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // One that is refused goes at once: the rest of the pass could not read it.
@@ -108,7 +108,7 @@ void GradientIntake::take(std::size_t index, const at::Tensor& incoming) {
   require(progress_.is_open(order_.bucket_of(index)), [&name = name] {
     return "the gradient of parameter " + name +
            " came after its bucket was started: forward() of another DistributedDataParallel with "
-           "this parameter ran in the midst of backward()";
+           "this parameter ran during backward()";
   });
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined()) require_takeable(name, gradient, device_);
@@ -163,4 +163,4 @@ BackwardTimes GradientIntake::times() const {
   return {.copy = copy_time_, .wait = wait_time_, .reduce = sink_->reduce_time()};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

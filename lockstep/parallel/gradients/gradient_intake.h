@@ -24,7 +24,7 @@
 #include "lockstep/parallel/gradients/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // How often each gradient comes in a backward pass, and how often it has still to come. A static
 // graph's counts are learned from the first pass that is averaged. Otherwise each comes once.
@@ -120,4 +120,4 @@ class GradientIntake {
   std::chrono::nanoseconds wait_time_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -129,8 +129,8 @@ at::Tensor like_gradient(const at::Tensor& parameter) {
 void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming) {
   if (!gradient.defined()) {
     gradient = like_gradient(parameter).zero_();
-  } else if (!holds_values(gradient) || !has_strides(gradient, dense_strides(parameter)) ||
-             is_shared(gradient, incoming)) {
+  } else if (!parallel::holds_values(gradient) ||
+             !has_strides(gradient, dense_strides(parameter)) || is_shared(gradient, incoming)) {
     gradient = like_gradient(parameter).copy_(gradient);
   }
 }

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/collectives.h"
 
-namespace lockstep::gradient_memory_test {
+namespace lockstep::parallel::gradient_memory_test {
 namespace {
 
 constexpr std::int64_t rows = 300;  // Of 1024 floats: more than what is copied.
@@ -120,4 +120,4 @@ TEST(GradientPool, LargeGradientsAreAveragedWhereverTheyLie) {
 }
 
 }  // namespace
-}  // namespace lockstep::gradient_memory_test
+}  // namespace lockstep::parallel::gradient_memory_test

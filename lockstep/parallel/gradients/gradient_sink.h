@@ -24,7 +24,7 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/pass_report.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // How a gradient was found when it was taken.
 enum class Taken : std::uint8_t {
@@ -68,9 +68,6 @@ class GradientSink {
   // Drops the pass, once all that was started is done. The sink keeps no gradient.
   virtual void release() noexcept = 0;
 
-  // Whether a parameter may be another Reducer's in some passes.
-  virtual bool allows_others() const = 0;
-
   // Memory for large gradients, which is armed during a pass. Null where there is none.
   virtual std::shared_ptr<GradientPool> pool() const = 0;
 
@@ -81,4 +78,4 @@ class GradientSink {
   virtual std::chrono::nanoseconds reduce_time() const = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::gradient_sink_test {
+namespace lockstep::parallel::gradient_sink_test {
 namespace {
 
 using test::fault_of;
@@ -52,7 +52,6 @@ class RecordedCalls final : public GradientSink {
     note("finish " + std::to_string(reports.used_by_any(0)) + ' ' + std::to_string(factor));
   }
   void release() noexcept override { note("release"); }
-  bool allows_others() const override { return true; }
   std::shared_ptr<GradientPool> pool() const override { return nullptr; }
   std::vector<RegisteredMemory> memory() const override { return {}; }
   std::chrono::nanoseconds reduce_time() const override { return {}; }
@@ -67,7 +66,7 @@ class RecordedCalls final : public GradientSink {
 struct Rig {
   explicit Rig(const ProcessGroup& group, DistributedDataParallelOptions options = {})
       : reducer({{"a", a}, {"b", b}}, std::make_unique<RecordedCalls>(calls),
-                {.own = group, .given = group}, with_small_buckets(options)) {}
+                {.own = group, .given = group}, with_small_buckets(options), features) {}
 
   static DistributedDataParallelOptions with_small_buckets(DistributedDataParallelOptions options) {
     options.bucket_cap_mb = 1e-6;
@@ -85,6 +84,7 @@ struct Rig {
   torch::Tensor a = torch::ones({3}, torch::requires_grad());
   torch::Tensor b = torch::ones({3}, torch::requires_grad());
   Calls calls;
+  Features features{DistributedDataParallelOptions{}};
   Reducer reducer;
 };
 
@@ -165,4 +165,4 @@ TEST(GradientSink, LooksAtWhatAPassHasLeftOutOnOneRankAsOnSeveral) {
 }
 
 }  // namespace
-}  // namespace lockstep::gradient_sink_test
+}  // namespace lockstep::parallel::gradient_sink_test

@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 using Step = Join::Step;
@@ -22,11 +22,10 @@ std::vector<std::size_t> active_in(const std::vector<Step>& steps) {
 void require_same_step(const std::vector<Step>& steps, const std::vector<std::size_t>& active) {
   for (const std::size_t rank : active) {
     if (steps[rank] == steps[active.front()]) continue;
-    throw Error(Fault::mismatch, "of the ranks that have inputs, rank " +
-                                     std::to_string(active.front()) + " and rank " +
+    throw Error(Fault::mismatch, "rank " + std::to_string(active.front()) + " and rank " +
                                      std::to_string(rank) +
-                                     " do different things: one synchronises buffers, the other "
-                                     "averages gradients");
+                                     " have inputs but do different things: one synchronises "
+                                     "buffers, the other averages gradients");
   }
 }
 
@@ -47,12 +46,12 @@ std::optional<Step> Join::exchange(Step own) {
   if (active.empty()) return {};
   require_same_step(steps, active);
   if (options_.throw_on_early_termination && active.size() < steps.size())
-    throw Error(Fault::aborted, "a rank has no more inputs while rank " +
+    throw Error(Fault::aborted, "a rank has no inputs left, but rank " +
                                     std::to_string(active.front()) +
-                                    " has, and throw_on_early_termination is set");
+                                    " has some, and throw_on_early_termination is set");
   active_ranks_ = static_cast<int>(active.size());
   largest_active_rank_ = static_cast<int>(active.back());
   return steps[active.front()];
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

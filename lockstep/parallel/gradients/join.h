@@ -15,7 +15,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class Join {
  public:
@@ -43,4 +43,4 @@ class Join {
   int largest_active_rank_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

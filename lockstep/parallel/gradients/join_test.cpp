@@ -16,7 +16,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::join_test {
+namespace lockstep::parallel::join_test {
 namespace {
 
 using test::fault_of;
@@ -238,4 +238,4 @@ TEST(Join, WhatTheTrainingThrowsComesOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::join_test
+}  // namespace lockstep::parallel::join_test

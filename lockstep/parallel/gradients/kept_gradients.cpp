@@ -7,7 +7,7 @@
 #include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters, const ProcessGroup& group) {
@@ -66,4 +66,4 @@ bool PieceGradients::begin(bool) {
   throw Error(Fault::misuse, "backward(): with deterministic, it runs within train_pieces() only");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // One rank alone, whose gradients are their own mean.
 class KeptGradients : public GradientSink {
@@ -30,7 +30,6 @@ class KeptGradients : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
   void release() noexcept override;
-  bool allows_others() const override { return true; }
   std::shared_ptr<GradientPool> pool() const override { return nullptr; }
   std::vector<RegisteredMemory> memory() const override { return {}; }
   std::chrono::nanoseconds reduce_time() const override { return {}; }
@@ -49,7 +48,6 @@ class PooledGradients final : public KeptGradients {
   // Collective, unless the group has one rank.
   PooledGradients(const NamedTensors& parameters, const ProcessGroup& group, bool check_finite);
 
-  bool allows_others() const override { return false; }
   std::shared_ptr<GradientPool> pool() const override { return pool_; }
   std::vector<RegisteredMemory> memory() const override;
 
@@ -64,7 +62,6 @@ class PieceGradients final : public KeptGradients {
 
   // Errors: misuse, as a pass that reaches this is outside train_pieces().
   bool begin(bool early) override;
-  bool allows_others() const override { return false; }
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -11,7 +11,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_lists.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 OwnedGradients::OwnedGradients(const NamedTensors& parameters, std::vector<int> owners,
                                const ProcessGroup& group, bool check_finite)
@@ -133,4 +133,4 @@ void OwnedGradients::forget_places() {
   for (at::Tensor& place : places_) place.reset();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

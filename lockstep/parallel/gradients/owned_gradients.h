@@ -23,7 +23,7 @@
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class OwnedGradients final : public GradientSink {
  public:
@@ -44,7 +44,6 @@ class OwnedGradients final : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
   void release() noexcept override;
-  bool allows_others() const override { return false; }
   std::shared_ptr<GradientPool> pool() const override { return nullptr; }
   std::vector<RegisteredMemory> memory() const override { return {}; }
   std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
@@ -70,4 +69,4 @@ class OwnedGradients final : public GradientSink {
   BucketReduction reduction_;  // Last, as its thread uses the others.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

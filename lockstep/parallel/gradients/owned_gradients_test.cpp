@@ -20,7 +20,7 @@
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::owned_gradients_test {
+namespace lockstep::parallel::owned_gradients_test {
 namespace {
 
 using test::fault_of;
@@ -193,4 +193,4 @@ TEST(OwnedGradients, AreChosenOnceBeforeTheFirstPassAndNotWithHooksOrJoin) {
 }
 
 }  // namespace
-}  // namespace lockstep::owned_gradients_test
+}  // namespace lockstep::parallel::owned_gradients_test

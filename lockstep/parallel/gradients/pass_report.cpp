@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t most_text = 1024;  // Bytes of an exception's text.
@@ -78,7 +78,7 @@ void PassReports::require_same_pass() const {
         Fault::mismatch,
         "rank 0 is in backward pass " + std::to_string(expected) + " and rank " +
             std::to_string(rank) + " in pass " + std::to_string(pass) +
-            ": an exception has cut a pass of one of them short. All have dropped this one");
+            ": an exception has cut a pass of one of them short. All ranks have dropped this pass");
   }
 }
 
@@ -103,10 +103,11 @@ void PassReports::require_complete(const NamedTensors& parameters) const {
     require(repeated == PassReport::none, [&] {
       return "on rank " + std::to_string(rank) + " the gradient of " +
              parameters[static_cast<std::size_t>(repeated)].first +
-             " came more often in one backward pass than it should: nested backward() calls that "
-             "share a parameter, and recomputation of activations, need static_graph, and then "
-             "every pass must be as the first one was; nested calls also need outputs of forward() "
-             "in which tensors are found (lockstep/parallel/replicate/distributed_data_parallel.h)";
+             " came too often in one backward pass. Nested backward() calls that share a "
+             "parameter, "
+             "and recomputation of activations, need static_graph, and every pass must then be "
+             "like the first one. Nested calls also need outputs of forward() in which tensors are "
+             "found (lockstep/parallel/replicate/distributed_data_parallel.h)";
     });
     const std::int64_t kept = report_of(rank).kept_mean;
     require(kept == PassReport::none, [&] {
@@ -180,7 +181,7 @@ bool PassAgreement::judge(const PassReports& reports, const NamedTensors& parame
   reports.require_same_pass();
   reports.require_complete(parameters);
   require(options_.mean == GradientMean::over_ranks || reports.samples() > 0,
-          "count_samples() has counted none on any rank, though gradients are means over samples");
+          "no rank has counted samples: call count_samples() before backward()");
   non_finite_.reset();
   if (options_.non_finite == NonFinite::ignore) return true;
   non_finite_ = reports.non_finite(parameters);
@@ -192,4 +193,4 @@ bool PassAgreement::judge(const PassReports& reports, const NamedTensors& parame
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -20,7 +20,7 @@
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 enum class ParameterUse : std::uint8_t {
   used,       // Has a gradient to average.
@@ -116,4 +116,4 @@ class PassAgreement {
   std::optional<NonFiniteGradient> non_finite_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

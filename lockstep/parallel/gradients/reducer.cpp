@@ -13,11 +13,12 @@
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
-                 const DistributedDataParallelOptions& options)
+                 const DistributedDataParallelOptions& options, const Features& features)
     : options_(options),
+      features_(features),
       parameters_(std::move(parameters)),
       groups_(std::move(groups)),
       agreement_(options),
@@ -25,30 +26,12 @@ Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Gr
       touched_(parameters_.size(), false),
       hooks_(parameters_, *this) {
   const std::string refused = hooks_.refused();
-  if (!refused.empty())
-    throw Error(Fault::unsupported,
-                "another DistributedDataParallel has these parameters too: " + refused +
-                    ". Two average their gradients together only without share_parameters, "
-                    "deterministic, GradientMean::over_samples, shard_gradients() and join(): make "
-                    "one DistributedDataParallel of a module that holds both modules");
-}
-
-bool Reducer::allows_others() const {
-  return sink().allows_others() && options_.mean == GradientMean::over_ranks && join_ == nullptr;
+  if (!refused.empty()) Features::refuse_common_parameters(refused);
 }
 
 void Reducer::set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& group) {
   intake_.set_sink(std::move(sink));
   groups_.own = group;
-}
-
-void Reducer::set_join(Join* join) {
-  if (join != nullptr && has_others())
-    throw Error(
-        Fault::unsupported,
-        "join(): another DistributedDataParallel has some of the parameters too, and a rank "
-        "that is done cannot tell which of the two averages them");
-  join_ = join;
 }
 
 void Reducer::prepare(bool synchronize) {
@@ -167,7 +150,7 @@ void Reducer::end_pass(const BackwardPass& pass) {
 
 void Reducer::shadow_pass() {
   require(!intake_.counts().is_recording(),
-          "join(): a rank without any input cannot tell what a static graph looks like");
+          "join(): with static_graph, every rank needs inputs for the first pass");
   forget_pass_cut_short();
   pass_.end();
   intake_.begin_pass(/*early=*/false, /*is_shadow=*/true);
@@ -243,4 +226,4 @@ double Reducer::factor_of(const PassReports& reports) const {
   return 1;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -26,6 +26,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/backward_pass.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/gradients/features.h"
 #include "lockstep/parallel/gradients/gradient_hook.h"
 #include "lockstep/parallel/gradients/gradient_intake.h"
 #include "lockstep/parallel/gradients/gradient_sink.h"
@@ -33,7 +34,7 @@
 #include "lockstep/parallel/gradients/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class Reducer final : public GradientOwner {
  public:
@@ -44,8 +45,11 @@ class Reducer final : public GradientOwner {
   };
 
   // Collective. `parameters` require gradients and are on one device; `sink` is made for them.
+  // `features`, which may change, outlive this.
+  // Errors: unsupported, with their names, if another reducer has some of the parameters and a
+  // feature of either excludes that.
   Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
-          const DistributedDataParallelOptions& options);
+          const DistributedDataParallelOptions& options, const Features& features);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
@@ -67,8 +71,7 @@ class Reducer final : public GradientOwner {
   void count_samples(double samples);
 
   // While set, every pass is announced to ranks that have no input left; null ends it.
-  // Errors: unsupported when another reducer has some of the parameters.
-  void set_join(Join* join);
+  void set_join(Join* join) { join_ = join; }
 
   // Takes part in the others' pass with no gradient at all: `.grad` is undefined afterwards.
   void shadow_pass();
@@ -79,7 +82,7 @@ class Reducer final : public GradientOwner {
   // Whether a pass was averaged.
   bool has_passed() const { return intake_.has_passed(); }
   bool has_others() const { return hooks_.has_others(); }
-  bool allows_others() const override;
+  bool allows_others() const override { return features_.allow_common_parameters(); }
 
   PassAgreement& agreement() { return agreement_; }
   const GradientSink& sink() const { return intake_.sink(); }
@@ -103,6 +106,7 @@ class Reducer final : public GradientOwner {
   double factor_of(const PassReports& reports) const;
 
   const DistributedDataParallelOptions options_;
+  const Features& features_;
   const NamedTensors parameters_;
   Groups groups_;
   PassAgreement agreement_;
@@ -112,7 +116,7 @@ class Reducer final : public GradientOwner {
   // Since the last synchronised pass.
   bool synchronize_ = true;
   double samples_ = 0;
-  std::vector<bool> touched_;  // Which gradients have come.
+  std::vector<bool> touched_;  // Gradients that have come.
 
   PassUnderWay pass_;
   std::optional<GraphTaskResult> unreported_;  // On a device, until all ranks know of the pass.
@@ -122,4 +126,4 @@ class Reducer final : public GradientOwner {
   ParameterHooks hooks_;  // Last: while the other members go, no gradient comes.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

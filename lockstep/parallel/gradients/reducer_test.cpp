@@ -25,7 +25,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::reducer_test {
+namespace lockstep::parallel::reducer_test {
 namespace {
 
 using test::fault_of;
@@ -434,7 +434,7 @@ TEST(Reducer, AFrozenDiscriminatorLetsGradientsThroughToItsGenerator) {
   });
 }
 
-// What ends a pass on one rank, the first time.
+// An exception ends a pass on one rank, the first time.
 void throw_in_a_hook(Choice& net) {
   const auto armed = std::make_shared<bool>(true);
   net.weights[1].register_hook([armed](const torch::Tensor& gradient) {
@@ -599,4 +599,4 @@ TEST(Reducer, TimesAddUp) {
 }
 
 }  // namespace
-}  // namespace lockstep::reducer_test
+}  // namespace lockstep::parallel::reducer_test

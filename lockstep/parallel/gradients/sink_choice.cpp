@@ -6,7 +6,6 @@
 #include <sched.h>
 
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +18,7 @@
 #include "lockstep/parallel/gradients/owned_gradients.h"
 #include "lockstep/tensor/collectives.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // Errors: unsupported for a parameter, named, whose gradient cannot be averaged here.
@@ -50,6 +49,10 @@ ProcessGroup group_of_its_own(const ProcessGroup& group) {
 
 bool checks_finite(const DistributedDataParallelOptions& options) {
   return options.non_finite != NonFinite::ignore;
+}
+
+bool averages_in_backward(const DistributedDataParallelOptions& options) {
+  return options.deterministic == 0 && !options.share_parameters;
 }
 
 // Exchanged between ranks.
@@ -96,34 +99,22 @@ SinkChoice::SinkChoice(NamedTensors parameters, const ProcessGroup& group,
                        const DistributedDataParallelOptions& options)
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
-      kind_(kind_of(options)),
-      overlapped_(kind_ == Kind::averaged &&
+      overlapped_(averages_in_backward(options) &&
                   agree_on_overlap(options, group, parameters_.front().second.device())),
       group_(overlapped_ ? group_of_its_own(group) : group) {}
 
-SinkChoice::Kind SinkChoice::kind_of(const DistributedDataParallelOptions& options) {
-  if (options.deterministic != 0) return Kind::pieces;
-  return options.share_parameters ? Kind::shared : Kind::averaged;
-}
-
 std::unique_ptr<GradientSink> SinkChoice::sink() const {
   const bool check = checks_finite(options_);
-  if (kind_ == Kind::pieces) return std::make_unique<PieceGradients>(parameters_, check);
-  if (kind_ == Kind::shared) return std::make_unique<PooledGradients>(parameters_, group_, check);
+  if (options_.deterministic != 0) return std::make_unique<PieceGradients>(parameters_, check);
+  if (options_.share_parameters)
+    return std::make_unique<PooledGradients>(parameters_, group_, check);
   if (group_.size() == 1) return std::make_unique<KeptGradients>(parameters_, check);
   return std::make_unique<BucketedGradients>(
       parameters_, group_,
       BucketedGradients::Settings{.overlapped = overlapped_, .check_finite = check});
 }
 
-SinkChoice::Chosen SinkChoice::with_hook(ReducerState reducer, CommunicationHook hook) const {
-  require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
-  require(kind_ != Kind::hooked, "register_comm_hook: there is one already");
-  if (kind_ != Kind::averaged)
-    throw Error(
-        Fault::unsupported,
-        "register_comm_hook: gradients that are shared, sharded or of pieces lie in no bucket");
-  require(!reducer.has_passed, "register_comm_hook: a backward pass has been averaged already");
+SinkChoice::Chosen SinkChoice::with_hook(CommunicationHook hook) const {
   // An exception of the hook ends its group, which must not be the caller's.
   const ProcessGroup group = overlapped_ ? group_ : group_of_its_own(group_);
   return {.sink = std::make_unique<BucketedGradients>(
@@ -131,43 +122,13 @@ SinkChoice::Chosen SinkChoice::with_hook(ReducerState reducer, CommunicationHook
               BucketedGradients::Settings{.overlapped = overlapped_,
                                           .check_finite = checks_finite(options_),
                                           .hook = std::move(hook)}),
-          .group = group,
-          .kind = Kind::hooked};
+          .group = group};
 }
 
-std::optional<SinkChoice::Chosen> SinkChoice::with_owners(ReducerState reducer,
-                                                          std::vector<int> owners) const {
-  require(kind_ != Kind::owned, "shard_gradients: they are sharded already");
-  require(!reducer.has_passed, "shard_gradients: a backward pass has been averaged already");
-  require_shardable(reducer);
-  if (group_.size() == 1) return std::nullopt;  // This rank owns all.
-  return Chosen{
-      .sink = std::make_unique<OwnedGradients>(parameters_, std::move(owners),
-                                               group_of_its_own(group_), checks_finite(options_)),
-      .group = group_,
-      .kind = Kind::owned};
+SinkChoice::Chosen SinkChoice::with_owners(std::vector<int> owners) const {
+  return {.sink = std::make_unique<OwnedGradients>(
+              parameters_, std::move(owners), group_of_its_own(group_), checks_finite(options_)),
+          .group = group_};
 }
 
-void SinkChoice::confirm(const Chosen& chosen) {
-  group_ = chosen.group;
-  kind_ = chosen.kind;
-}
-
-void SinkChoice::require_shardable(ReducerState reducer) const {
-  if (kind_ == Kind::hooked)
-    throw Error(Fault::unsupported, "shard_gradients: a communication hook takes whole buckets");
-  if (kind_ != Kind::averaged)
-    throw Error(
-        Fault::unsupported,
-        "shard_gradients: not together with share_parameters or deterministic, whose gradients "
-        "are not averaged in backward()");
-  const auto& [name, first] = parameters_.front();
-  if (!first.is_cpu())
-    throw Error(Fault::unsupported, "shard_gradients: only in CPU memory, and parameter " + name +
-                                        " is on " + first.device().str());
-  if (reducer.has_others)
-    throw Error(Fault::unsupported,
-                "shard_gradients: another DistributedDataParallel has some of the parameters too");
-}
-
-}  // namespace lockstep
+}  // namespace lockstep::parallel

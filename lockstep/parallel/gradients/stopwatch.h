@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class Stopwatch {
  public:
@@ -19,4 +19,4 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

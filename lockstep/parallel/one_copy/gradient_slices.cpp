@@ -13,7 +13,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // Number of elements after which a new cache line begins.
@@ -180,4 +180,4 @@ std::vector<at::Tensor> GradientSlices::own_parts(const std::vector<at::Tensor>&
   return parts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -21,7 +21,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/sharded_optimizer.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class GradientSlices {
  public:
@@ -76,4 +76,4 @@ class GradientSlices {
   std::vector<Shard> shards_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

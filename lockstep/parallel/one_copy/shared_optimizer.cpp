@@ -7,22 +7,20 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_options.h"
+#include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/gradient_slices.h"
+#include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
 
 namespace lockstep {
 namespace {
 
-std::shared_ptr<SharedParameters> require_usable(const std::shared_ptr<SharedParameters>& shared,
-                                                 bool elementwise) {
-  require(shared != nullptr,
+std::shared_ptr<parallel::SharedParameters> shared_parameters_of(
+    const parallel::ModuleReplica& replica) {
+  require(replica.shared() != nullptr,
           "SharedOptimizer: DistributedDataParallel was made without share_parameters");
-  if (!elementwise)
-    throw Error(Fault::unsupported,
-                "SharedOptimizer gives an optimizer fragments of parameters, and this one is not "
-                "known to step each element by itself (is_elementwise)");
-  return shared;
+  return replica.shared();
 }
 
 // Options must be equal, because each rank steps a part of every parameter.
@@ -42,13 +40,13 @@ void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
 
 SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                                         Make make, bool elementwise)
-    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group_),
+                                         Make make)
+    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group()),
       are_means_(ddp.is_deterministic()),
-      passes_(ddp.passes()),
-      parameters_(require_usable(ddp.shared_, elementwise)),
-      slices_(std::make_unique<const GradientSlices>(parameters_->require_shared(all_parameters()),
-                                                     group())) {
+      passes_(ddp.reducer_->agreement().passes()),
+      parameters_(shared_parameters_of(*ddp.replica_)),
+      slices_(std::make_unique<const parallel::GradientSlices>(
+          parameters_->require_shared(all_parameters()), group())) {
   require_same_hyperparameters(*this, group());
   std::vector<at::Tensor> fragments;
   for (const auto& [parameter, begin, end, owner] : slices_->shards())
@@ -71,17 +69,17 @@ bool SharedOptimizerBase::is_averaged() const {
 void SharedOptimizerBase::average() {
   parameters_->require_intact();
   if (is_averaged()) {
-    const Stopwatch watch(times_.wait);
+    const parallel::Stopwatch watch(times_.wait);
     // Other ranks may still read the parameters.
     group().barrier({.label = "step of shared parameters"});
     return;
   }
   forget();
   {
-    const Stopwatch watch(times_.wait);
+    const parallel::Stopwatch watch(times_.wait);
     used_ = slices_->used();
   }
-  const Stopwatch watch(times_.reduce);
+  const parallel::Stopwatch watch(times_.reduce);
   const auto parts = are_means_ ? slices_->cut(used_) : slices_->average(used_);
   for (std::size_t i = 0; i < parts.size(); ++i) stepped()[i].mutable_grad() = parts[i];
   averaged_in_ = *passes_;
@@ -97,7 +95,7 @@ void SharedOptimizerBase::after_step() {
   times_.step += std::chrono::steady_clock::now() - step_began_;
   parameters_->end_step();
   forget();
-  const Stopwatch watch(times_.wait);
+  const parallel::Stopwatch watch(times_.wait);
   group().barrier({.label = "shared parameters are stepped"});
   for (std::size_t i = 0; i < used_.size(); ++i)
     if (used_[i]) parameters_->note_written(all_parameters()[i]);
@@ -120,8 +118,7 @@ double SharedOptimizerBase::gradient_norm(double norm_type) {
     average();
     return ShardedOptimizer::gradient_norm(norm_type);
   }
-  require(!is_averaged(),
-          "clip_grad_norm_: gradients that are deterministic are clipped once a step");
+  require(!is_averaged(), "clip_grad_norm_: with deterministic, call it once per step");
   const double norm = norm_of({power_of_norm(all_parameters(), norm_type)}, norm_type);
   average();
   return norm;

@@ -20,10 +20,9 @@
 // archives are as ShardedOptimizer's.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: as ShardedOptimizer's; unsupported for an optimizer that is not elementwise
-// (is_elementwise, optimizers.h); misuse without share_parameters, and if other code has
-// written to a shared parameter or given it other memory; mismatch if options differ between ranks
-// at construction. A rank lost in step() leaves the weights torn: see
+// Errors: as ShardedOptimizer's; misuse without share_parameters, and if other code has written to
+// a shared parameter or given it other memory; mismatch if options differ between ranks at
+// construction. A rank lost in step() leaves the weights torn: see
 // DistributedDataParallel::has_torn_parameters().
 
 // SPDX-License-Identifier: Apache-2.0
@@ -41,10 +40,14 @@
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class GradientSlices;
 class SharedParameters;
+
+}  // namespace lockstep::parallel
+
+namespace lockstep {
 
 // Time that this rank has spent in step() and clip_grad_norm_() since the beginning.
 struct StepTimes {
@@ -68,10 +71,9 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   std::vector<at::Tensor> gradient_memory() const;
 
  protected:
-  // Errors: unsupported unless `elementwise`; misuse if `ddp` does not share parameters.
+  // Errors: misuse if `ddp` does not share parameters.
   SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
-                      std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make,
-                      bool elementwise);
+                      std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make);
 
  private:
   void before_step() override;
@@ -83,15 +85,18 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
   const std::shared_ptr<const std::int64_t> passes_;  // Averaged by `ddp`.
-  const std::shared_ptr<SharedParameters> parameters_;
-  const std::unique_ptr<const GradientSlices> slices_;
+  const std::shared_ptr<parallel::SharedParameters> parameters_;
+  const std::unique_ptr<const parallel::GradientSlices> slices_;
   std::optional<std::int64_t> averaged_in_;  // Last pass in the fragments' gradients.
   std::vector<bool> used_;                   // Parameters with such gradients.
   StepTimes times_;
   std::chrono::steady_clock::time_point step_began_;
 };
 
+// `Inner` gets fragments of parameters, so it must step each element separately (is_elementwise,
+// optimizers.h).
 template <std::derived_from<torch::optim::Optimizer> Inner>
+  requires is_elementwise<Inner>
 class SharedOptimizer : public SharedOptimizerBase {
  public:
   // Collective. All parameters belong to `ddp`'s module.
@@ -101,8 +106,7 @@ class SharedOptimizer : public SharedOptimizerBase {
                   const Options& defaults)
       : SharedOptimizerBase(
             ddp, groups, std::make_unique<Options>(defaults),
-            [defaults](const Groups& some) { return std::make_unique<Inner>(some, defaults); },
-            is_elementwise<Inner>) {}
+            [defaults](const Groups& some) { return std::make_unique<Inner>(some, defaults); }) {}
 
   template <std::derived_from<torch::optim::OptimizerOptions> Options>
   SharedOptimizer(const DataParallelBase& ddp, std::vector<at::Tensor> parameters,

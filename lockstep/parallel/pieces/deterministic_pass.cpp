@@ -19,7 +19,7 @@
 #include "lockstep/parallel/pieces/fixed_state.h"
 #include "lockstep/tensor/vector_math.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 // While it lives, backward() leaves gradients to us.
@@ -33,12 +33,6 @@ class Alone {
  private:
   Reducer& reducer_;
 };
-
-void require_supported(bool set, const char* option) {
-  if (set)
-    throw Error(Fault::unsupported,
-                std::string("deterministic does not go together with ") + option);
-}
 
 void require_threads(std::int64_t threads, int rank, int promised) {
   require(threads == promised, [&] {
@@ -79,12 +73,8 @@ void require_deterministic(const DistributedDataParallelOptions& options,
   require(options.deterministic_threads > 0, "deterministic_threads is not positive");
   require(options.deterministic % group.size() == 0, [&] {
     return "deterministic: " + std::to_string(options.deterministic) +
-           " pieces cannot be dealt out evenly to " + std::to_string(group.size()) + " ranks";
+           " pieces cannot be divided evenly among " + std::to_string(group.size()) + " ranks";
   });
-  require_supported(options.overlap == true, "overlap");
-  require_supported(options.static_graph, "static_graph; find_unused_parameters does");
-  require_supported(options.bucket_cap_mb || !options.bucket_caps_mb.empty(),
-                    "sizes of buckets: it has none");
   require(
       options.deterministic_threads == 1 || at::globalContext().deterministicAlgorithms(),
       "deterministic: with several intra-op threads some of LibTorch's kernels add in any order "
@@ -152,7 +142,7 @@ DeterministicPass::Outcome DeterministicPass::compute_piece(const PieceTree::Ste
   const at::Tensor loss =
       loss_of({.index = step.piece, .count = options_.deterministic, .ranks = group_.size()});
   require(loss.defined() && loss.numel() == 1,
-          "train_pieces: a piece has no loss, a single number");
+          "train_pieces: the loss of a piece must be a single number");
   loss.backward();
   take_gradients(step);
   return {.loss = loss.item<double>(), .samples = samples_};
@@ -202,7 +192,7 @@ double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of) {
   return sum.loss / count;
 }
 
-// In the order of the pieces, so the same bits whoever computed them.
+// In the order of the pieces: the same bits on every number of ranks.
 DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
     const std::vector<Outcome>& own) const {
   const std::size_t bytes = own.size() * sizeof(Outcome);
@@ -248,4 +238,4 @@ void DeterministicPass::finish(const PassReports& reports, double count) {
   count_step(group_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -21,14 +21,13 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class PieceRandom;
 class Reducer;
 
 // Collective. Errors: misuse if the number of ranks does not divide that of the pieces, or if a
-// rank has another number of intra-op threads than the promised one; unsupported for options that
-// cannot be combined with it.
+// rank has another number of intra-op threads than the promised one.
 void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group);
 
@@ -39,6 +38,8 @@ class DeterministicPass {
                     const DistributedDataParallelOptions& options);
 
   double run(std::int64_t step, const PieceLoss& loss_of);
+
+  int pieces() const { return options_.deterministic; }
 
   // Bytes in which sums of gradients lie.
   std::vector<at::Tensor> memory() const { return sums_.memory(); }
@@ -84,4 +85,4 @@ class DeterministicPass {
   std::chrono::nanoseconds longest_{};  // Time of the pieces of a pass, so far.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

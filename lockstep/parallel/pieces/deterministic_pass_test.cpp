@@ -30,7 +30,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::deterministic_pass_test {
+namespace lockstep::parallel::deterministic_pass_test {
 namespace {
 
 using test::fault_of;
@@ -120,7 +120,7 @@ void train(const test::Rank&) {
 
 const test::Ranks training("deterministic training", train);
 
-// What each of the ranks prints; they must not differ.
+// Output of each rank; ranks must not differ.
 std::string printed(int ranks, int pieces, int from, int to, const std::string& folder = {}) {
   ::setenv("PIECES", std::to_string(pieces).c_str(), 1);
   ::setenv("FROM", std::to_string(from).c_str(), 1);
@@ -264,7 +264,7 @@ TEST(DeterministicPass, WhatFollowsTheSamplesIsNamedAndRefused) {
     EXPECT_NE(text.find("on rank 1 a piece has changed calls"), text.npos) << text;
     EXPECT_FALSE(other->weight.grad().defined());
 
-    // Which makes rows shorter as it reads them.
+    // max_norm makes rows shorter as they are read.
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(3, 5).max_norm(0.01));
     DistributedDataParallel reading(table, world, {.deterministic = 2});
     const auto read = [&](const Piece& piece) {
@@ -392,4 +392,4 @@ TEST(DeterministicPass, RandomNumbersFollowFromSeedStepAndPieceAndDoNotDisturbOt
 }
 
 }  // namespace
-}  // namespace lockstep::deterministic_pass_test
+}  // namespace lockstep::parallel::deterministic_pass_test

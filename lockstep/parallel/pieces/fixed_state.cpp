@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/sync_batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 template <class Layer>
@@ -85,4 +85,4 @@ void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
   generator_.set_current_seed(XXH3_64bits(key.data(), sizeof key));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

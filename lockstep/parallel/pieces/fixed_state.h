@@ -16,7 +16,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // Errors: unsupported, with its name, for a BatchNorm or InstanceNorm in training mode that has
 // running statistics, and for a SyncBatchNorm in training mode.
@@ -44,4 +44,4 @@ class PieceRandom {
   const at::Tensor before_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -22,7 +22,7 @@ at::Tensor Piece::of(const at::Tensor& rows) const {
   require(rows.size(0) % own == 0 && rows.size(0) > 0, [&] {
     return "Piece::of: " + std::to_string(rows.size(0)) + " rows cannot be cut into this rank's " +
            std::to_string(own) + " pieces of " + std::to_string(count) +
-           ": choose a batch size that can, and drop the last batch of an epoch if it is smaller";
+           ": choose another batch size, and drop the last batch of an epoch if it is smaller";
   });
   const auto format = rows.suggest_memory_format();
   const at::Tensor part = rows.slice(0, index / ranks, {}, own).contiguous(format);

@@ -159,7 +159,8 @@ bool PieceSums::take(const PieceTree::Step& step, std::size_t index,
                      const at::Tensor& gradient) const {
   const at::Tensor& place = places_[step.slot][index];
   if (gradient.defined())
-    return step.adds ? checked_add(place, gradient) : scaled_copy(place, gradient, 1);
+    return step.adds ? parallel::checked_add(place, gradient)
+                     : parallel::scaled_copy(place, gradient, 1);
   step.adds ? place.add_(0) : place.zero_();
   return true;
 }
@@ -175,13 +176,14 @@ void PieceSums::finish(double factor) const {
 
 void PieceSums::finish(const Region& region, double factor) const {
   if (group_.size() == 1) {
-    scaled_copy(region.slots[0], region.slots[0], factor);  // mul_() would also round the factor.
+    parallel::scaled_copy(region.slots[0], region.slots[0],
+                          factor);  // mul_() would also round the factor.
     return;
   }
   exchange(region);
   for (const auto& [to, from] : merges_) node(region, to).add_(node(region, from));
   const at::Tensor sum = node(region, 0);
-  scaled_copy(sum, sum, factor);
+  parallel::scaled_copy(sum, sum, factor);
   group_.all_gather(movable(sum), movable(region.slots[0]), {}, {.label = region.label});
 }
 

@@ -11,7 +11,7 @@
 #include "lockstep/parallel/pieces/piece.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::piece_sums_test {
+namespace lockstep::parallel::piece_sums_test {
 namespace {
 
 NamedTensors parameters() {
@@ -111,4 +111,4 @@ TEST(Piece, RowsThatCannotBeCutAreMisuse) {
 }
 
 }  // namespace
-}  // namespace lockstep::piece_sums_test
+}  // namespace lockstep::parallel::piece_sums_test

@@ -16,12 +16,12 @@
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
-#include "lockstep/tensor/torch_state.h"
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep::data_parallel_state_test {
+namespace lockstep::parallel::data_parallel_state_test {
 namespace {
 
 using test::catalogue_of;
@@ -205,4 +205,4 @@ TEST(DataParallelState, EveryRankRefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace lockstep::data_parallel_state_test
+}  // namespace lockstep::parallel::data_parallel_state_test

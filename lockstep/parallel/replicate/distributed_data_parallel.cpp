@@ -10,44 +10,26 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/gradients/gradient_hook.h"
+#include "lockstep/parallel/gradients/features.h"
 #include "lockstep/parallel/gradients/join.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/pieces/deterministic_pass.h"
+#include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/replicas.h"
-#include "lockstep/parallel/replicate/shared_parameters.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/tensor_memory.h"
-#include "lockstep/tensor/torch_state.h"
 
 namespace lockstep {
 namespace {
 
-void require_shareable(const torch::nn::Module& module,
-                       const DistributedDataParallelOptions& options) {
-  if (options.overlap.value_or(false) || options.bucket_cap_mb || !options.bucket_caps_mb.empty())
-    throw Error(
-        Fault::unsupported,
-        "share_parameters: gradients lie in no buckets, and are averaged by SharedOptimizer and "
-        "not during backward()");
-  for (const auto& [name, parameter] : named_parameters(module))
-    if (GradientHook::is_on(parameter))
-      throw Error(
-          Fault::unsupported,
-          "share_parameters: another DistributedDataParallel has parameter " + name + " too");
-}
-
-// After another DistributedDataParallel, which may be gone, has shared them.
-void require_own_memory(const torch::nn::Module& module) {
-  for (const auto& [name, parameter] : named_parameters(module))
-    require(!lies_in_shared_block(parameter), [&, &name = name] {
-      return "parameter " + name +
-             " is shared by all ranks, which would step it at once: make it one of its own with "
-             "set_data(clone()), or set share_parameters";
-    });
-}
+using parallel::Feature;
+using parallel::Features;
+using parallel::Join;
+using parallel::ModuleReplica;
+using parallel::Reducer;
 
 void require_cpu(const torch::nn::Module& module, const std::string& option) {
   for (const auto& [name, parameter] : named_parameters(module))
@@ -56,37 +38,42 @@ void require_cpu(const torch::nn::Module& module, const std::string& option) {
                                           " is on " + parameter.device().str());
 }
 
-// Makes the replicas equal, and shares what is to be shared.
-std::shared_ptr<SharedParameters> replicate(const std::shared_ptr<torch::nn::Module>& module,
-                                            const ProcessGroup& group,
-                                            const DistributedDataParallelOptions& options) {
+// Collective: the ranks' options are equal and go together.
+Features features_of(const std::shared_ptr<torch::nn::Module>& module, const ProcessGroup& group,
+                     const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
-  require_same_options(options, group);
-  if (options.deterministic != 0) {
+  parallel::require_same_options(options, group);
+  Features features(options);
+  if (features.has(Feature::deterministic)) {
     require_cpu(*module, "deterministic");
-    require_deterministic(options, group);
+    parallel::require_deterministic(options, group);
   }
-  require_same_tensors(named_tensors(*module), group);
-  require_one_device(named_parameters(*module));
-  if (options.share_parameters) require_shareable(*module, options);
-  if (!options.share_parameters) {
-    require_own_memory(*module);
-    broadcast_replica(named_tensors(*module), group);
-    return nullptr;
-  }
-  broadcast_replica(named_buffers(*module), group);
-  return std::make_shared<SharedParameters>(named_parameters(*module), group);
+  return features;
 }
 
-SinkChoice::ReducerState reducer_state(const Reducer& reducer) {
-  return {.has_passed = reducer.has_passed(), .has_others = reducer.has_others()};
-}
+// Announces passes and broadcasts of buffers while ranks may have run out of inputs. Other ranks
+// are not told if an exception ends it.
+class Joining {
+ public:
+  Joining(ModuleReplica& replica, Reducer& reducer, Features& features, Join& join)
+      : replica_(replica), reducer_(reducer), features_(features) {
+    set(&join);
+  }
+  ~Joining() { set(nullptr); }
+  Joining(const Joining&) = delete;
+  Joining& operator=(const Joining&) = delete;
 
-// `sinks` changes only if `reducer` has taken the sink.
-void exchange_sink(Reducer& reducer, SinkChoice& sinks, SinkChoice::Chosen chosen) {
-  reducer.set_sink(std::move(chosen.sink), chosen.group);
-  sinks.confirm(chosen);
-}
+ private:
+  void set(Join* join) {
+    replica_.set_join(join);
+    reducer_.set_join(join);
+    features_.set(Feature::join, join != nullptr);
+  }
+
+  ModuleReplica& replica_;
+  Reducer& reducer_;
+  Features& features_;
+};
 
 class DataParallelState final : public Stateful {
  public:
@@ -118,73 +105,113 @@ DataParallelBase::NoSync::NoSync(bool& synchronize, bool active)
 DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const ProcessGroup& group,
                                    const DistributedDataParallelOptions& options)
-    : replica_(std::move(module)),
-      group_(group),
-      options_(options),
-      shared_(replicate(replica_, group, options)),
-      sinks_(std::make_unique<SinkChoice>(named_parameters(*replica_), group, options)),
+    : features_(std::make_unique<Features>(features_of(module, group, options))),
+      replica_(std::make_unique<ModuleReplica>(std::move(module), group, options)),
+      sinks_(std::make_unique<parallel::SinkChoice>(named_parameters(replica()), group, options)),
       reducer_(std::make_unique<Reducer>(sinks_->parameters(), sinks_->sink(),
                                          Reducer::Groups{.own = sinks_->group(), .given = group},
-                                         options)),
-      pieces_(options.deterministic > 0
-                  ? std::make_unique<DeterministicPass>(*replica_, *reducer_, group, options)
-                  : nullptr) {}
+                                         options, *features_)),
+      pieces_(is_deterministic() ? std::make_unique<parallel::DeterministicPass>(
+                                       replica(), *reducer_, group, options)
+                                 : nullptr) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
-void DataParallelBase::require_pass_of_its_own(const char* call) const {
-  require(!is_deterministic(), [call] {
-    return std::string(call) + ": with deterministic, train_pieces() is how gradients are summed";
-  });
+const torch::nn::Module& DataParallelBase::replica() const { return replica_->module(); }
+
+const ProcessGroup& DataParallelBase::group() const { return replica_->group(); }
+
+// --- Parameters and buffers ---------------------------------------------------------------------
+
+bool DataParallelBase::shares_parameters() const { return replica_->shared() != nullptr; }
+
+bool DataParallelBase::has_torn_parameters() const { return replica_->is_torn(); }
+
+void DataParallelBase::edit_parameters(const std::function<void()>& change) {
+  replica_->edit(change);
+}
+
+void DataParallelBase::before_forward() {
+  replica_->require_intact();
+  const bool with_gradients = at::GradMode::is_enabled();
+  if (with_gradients) reducer_->prepare(synchronize_);
+  replica_->before_forward(with_gradients && synchronize_);
+}
+
+// --- Gradients, and other ways to average them --------------------------------------------------
+
+void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
+
+DataParallelBase::NoSync DataParallelBase::no_sync(bool active) {
+  features_->require_allowed(Feature::no_sync);
+  return {synchronize_, active};
+}
+
+void DataParallelBase::count_samples(double samples) {
+  require(features_->has(Feature::over_samples),
+          "count_samples: gradients are means over ranks; set GradientMean::over_samples");
+  require(samples >= 0 && std::isfinite(samples),
+          "count_samples: the number of samples is negative or not finite");
+  pieces_ ? pieces_->count_samples(samples) : reducer_->count_samples(samples);
+}
+
+void DataParallelBase::require_allowed(Feature feature) const {
+  features_->set(Feature::common_parameters, reducer_->has_others());
+  features_->require_allowed(feature);
+}
+
+void DataParallelBase::register_comm_hook(CommunicationHook hook) {
+  require_allowed(Feature::comm_hook);
+  require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
+  require(!reducer_->has_passed(), "register_comm_hook: a backward pass has been averaged already");
+  auto [sink, own_group] = sinks_->with_hook(std::move(hook));
+  reducer_->set_sink(std::move(sink), own_group);
+  features_->set(Feature::comm_hook, true);
+}
+
+void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer) {
+  require_allowed(Feature::shard_gradients);
+  require_cpu(replica(), "shard_gradients");
+  require(!reducer_->has_passed(), "shard_gradients: a backward pass has been averaged already");
+  require(optimizer.partition().size() == static_cast<std::size_t>(group().size()),
+          "shard_gradients: the optimizer was made for another number of ranks");
+  std::vector<int> owners;
+  for (const auto& [name, parameter] : reducer_->parameters())
+    owners.push_back(optimizer.owner(parameter));
+  if (group().size() == 1) return;  // This rank owns all.
+  auto [sink, own_group] = sinks_->with_owners(std::move(owners));
+  reducer_->set_sink(std::move(sink), own_group);
+  features_->set(Feature::shard_gradients, true);
+}
+
+bool DataParallelBase::shards_gradients() const { return features_->has(Feature::shard_gradients); }
+
+void DataParallelBase::join_others(const std::function<void()>& train, const JoinOptions& options) {
+  require_allowed(Feature::join);
+  Join join(group(), options);
+  const Joining joining(*replica_, *reducer_, *features_, join);
+  train();
+  while (const auto step = join.exchange(Join::Step::joined)) {
+    if (*step == Join::Step::average_gradients)
+      reducer_->shadow_pass();
+    else
+      replica_->broadcast_buffers(join.largest_active_rank());
+  }
+  replica_->become(join.largest_active_rank());
+  reducer_->forget_window();  // The others' last pass may have been under no_sync, ours not.
 }
 
 double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_of) {
   require(is_deterministic(), "train_pieces: set the option deterministic, the number of pieces");
   require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
-  require(synchronize_, "train_pieces: one is under way");
+  require(synchronize_, "train_pieces: another call is under way");
   const NoSync alone(synchronize_, /*active=*/true);  // Until all pieces' gradients are summed.
   return pieces_->run(step, loss_of);
 }
 
-void DataParallelBase::register_comm_hook(CommunicationHook hook) {
-  require_pass_of_its_own("register_comm_hook()");
-  exchange_sink(*reducer_, *sinks_, sinks_->with_hook(reducer_state(*reducer_), std::move(hook)));
-}
+bool DataParallelBase::is_deterministic() const { return features_->has(Feature::deterministic); }
 
-void DataParallelBase::edit_parameters(const std::function<void()>& change) {
-  const auto edit = [&] {
-    const at::NoGradGuard no_grad;
-    change();
-  };
-  const std::exception_ptr error = shared_ != nullptr
-                                       ? shared_->edit(edit)
-                                       : attempt_on_rank_0(group_, "edit_parameters()", edit);
-  broadcast_replica(shared_ != nullptr ? named_buffers(*replica_) : named_tensors(*replica_),
-                    group_);
-  if (error) std::rethrow_exception(error);
-}
-
-bool DataParallelBase::has_torn_parameters() const {
-  return shared_ != nullptr && shared_->is_torn();
-}
-
-void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer) {
-  require(optimizer.partition().size() == static_cast<std::size_t>(group_.size()),
-          "shard_gradients: the optimizer was made for another number of ranks");
-  std::vector<int> owners;
-  for (const auto& [name, parameter] : reducer_->parameters())
-    owners.push_back(optimizer.owner(parameter));
-  if (auto chosen = sinks_->with_owners(reducer_state(*reducer_), std::move(owners)))
-    exchange_sink(*reducer_, *sinks_, std::move(*chosen));
-}
-
-std::shared_ptr<const std::int64_t> DataParallelBase::passes() const {
-  return reducer_->agreement().passes();
-}
-
-bool DataParallelBase::shards_gradients() const { return sinks_->shards_gradients(); }
-
-void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
+// --- Reports ------------------------------------------------------------------------------------
 
 const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
   return reducer_->agreement().non_finite();
@@ -196,78 +223,21 @@ const BucketAssignment& DataParallelBase::bucket_assignment() const {
 
 BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
 
-std::vector<at::Tensor> DataParallelBase::piece_memory() const {
-  return pieces_ != nullptr ? pieces_->memory() : std::vector<at::Tensor>{};
+bool DataParallelBase::is_overlapped() const {
+  return sinks_->is_overlapped() || shards_gradients();
 }
 
 std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
   return reducer_->sink().memory();
 }
 
-bool DataParallelBase::is_overlapped() const { return sinks_->is_overlapped(); }
-
-void DataParallelBase::count_samples(double samples) {
-  require(options_.mean == GradientMean::over_samples,
-          "count_samples: gradients are means over ranks; set GradientMean::over_samples");
-  require(samples >= 0 && std::isfinite(samples),
-          "count_samples: their number is negative or not finite");
-  pieces_ ? pieces_->count_samples(samples) : reducer_->count_samples(samples);
+std::vector<at::Tensor> DataParallelBase::piece_memory() const {
+  return pieces_ != nullptr ? pieces_->memory() : std::vector<at::Tensor>{};
 }
 
-// As PyTorch: buffers are not synchronised in the first forward() after one under no_sync or
-// without gradients, so that of an evaluation no more than the first batch is collective.
-void DataParallelBase::before_forward() {
-  if (shared_ != nullptr) shared_->require_intact();
-  const bool with_gradients = at::GradMode::is_enabled();
-  if (with_gradients) reducer_->prepare(synchronize_);
-  if (is_deterministic()) return;
-  if (std::exchange(buffers_are_due_, with_gradients && synchronize_) && options_.broadcast_buffers)
-    broadcast_buffers();
-}
+int DataParallelBase::pieces() const { return pieces_ != nullptr ? pieces_->pieces() : 0; }
 
-void DataParallelBase::broadcast_buffers() {
-  const NamedTensors buffers = named_buffers(*replica_);  // A user may have exchanged them.
-  if (buffers.empty()) return;
-  if (!join_) return broadcast_replica(buffers, group_);
-  join_->exchange(Join::Step::broadcast_buffers);
-  broadcast_replica(buffers, group_, join_->largest_active_rank());
-}
-
-DataParallelBase::Joining::Joining(DataParallelBase& ddp, const JoinOptions& options) : ddp_(ddp) {
-  ddp.require_pass_of_its_own("join()");
-  require(!ddp.join_, "join() is under way already");
-  if (ddp.shared_ != nullptr)
-    throw Error(Fault::unsupported,
-                "join(): every rank steps its slice of shared parameters, so "
-                "that all must make the same number of passes");
-  if (ddp.shards_gradients())
-    throw Error(
-        Fault::unsupported,
-        "join(): with shard_gradients() a rank that is done would have to go on stepping the "
-        "parameters that it owns");
-  auto join = std::make_unique<Join>(ddp.group_, options);
-  ddp.reducer_->set_join(join.get());
-  ddp.join_ = std::move(join);
-}
-
-DataParallelBase::Joining::~Joining() {
-  ddp_.reducer_->set_join(nullptr);
-  ddp_.join_.reset();
-}
-
-void DataParallelBase::follow_others() {
-  while (const auto step = join_->exchange(Join::Step::joined)) {
-    if (*step == Join::Step::average_gradients)
-      reducer_->shadow_pass();
-    else
-      broadcast_replica(named_buffers(*replica_), group_, join_->largest_active_rank());
-  }
-  broadcast_replica(
-      options_.broadcast_buffers ? named_tensors(*replica_) : named_parameters(*replica_), group_,
-      join_->largest_active_rank());
-  reducer_->forget_window();  // The others' last pass may have been under no_sync, ours not.
-  buffers_are_due_ = true;
-}
+// --- State --------------------------------------------------------------------------------------
 
 std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp) {
   return std::make_unique<DataParallelState>(ddp);

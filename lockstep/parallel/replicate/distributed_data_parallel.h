@@ -75,14 +75,20 @@
 #include "lockstep/parallel/pieces/piece.h"
 #include "lockstep/tensor/state.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class DeterministicPass;
-class Join;
+class Features;
+class ModuleReplica;
 class Reducer;
-class SharedOptimizerBase;
-class SharedParameters;
 class SinkChoice;
+enum class Feature : std::uint8_t;
+
+}  // namespace lockstep::parallel
+
+namespace lockstep {
+
+class SharedOptimizerBase;
 class WholeParameterOptimizer;
 
 // The part of DistributedDataParallel that does not depend on the type of its module.
@@ -107,10 +113,7 @@ class LOCKSTEP_API DataParallelBase {
 
   // If `active` is false, it does nothing, for loops such as
   //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
-  [[nodiscard]] NoSync no_sync(bool active = true) {
-    require_pass_of_its_own("no_sync()");
-    return {synchronize_, active};
-  }
+  [[nodiscard]] NoSync no_sync(bool active = true);
 
   // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
   // backward() that was averaged, or if there is a hook already.
@@ -144,9 +147,7 @@ class LOCKSTEP_API DataParallelBase {
   // momentum, equal before training goes on; otherwise replicas drift apart.
   template <class Train>
   void join(Train&& train, const JoinOptions& options = {}) {
-    const Joining joining(*this, options);
-    std::forward<Train>(train)();
-    follow_others();
+    join_others([&] { std::forward<Train>(train)(); }, options);
   }
 
   // Collective: runs `change` on rank 0, without gradients. It may write to the module's parameters
@@ -157,7 +158,7 @@ class LOCKSTEP_API DataParallelBase {
   void edit_parameters(const std::function<void()>& change);
 
   // Whether all ranks have one copy of the parameters, the option share_parameters.
-  bool shares_parameters() const { return shared_ != nullptr; }
+  bool shares_parameters() const;
 
   // Whether a rank was lost while shared parameters were stepped, so that some are a step ahead of
   // others. Every forward() then throws Error(corrupt): load a checkpoint.
@@ -181,7 +182,7 @@ class LOCKSTEP_API DataParallelBase {
 
   // Whether the option `deterministic` is set. Buffers are then not broadcast: nothing may change
   // them.
-  bool is_deterministic() const { return options_.deterministic > 0; }
+  bool is_deterministic() const;
 
   // The first one in the last averaged backward pass, the same on all ranks. Empty with
   // NonFinite::ignore.
@@ -199,10 +200,10 @@ class LOCKSTEP_API DataParallelBase {
 
   // Memory in which train_pieces() sums gradients.
   std::vector<at::Tensor> piece_memory() const;
-  int pieces() const { return options_.deterministic; }
+  int pieces() const;
 
-  const torch::nn::Module& replica() const { return *replica_; }
-  const ProcessGroup& group() const { return group_; }
+  const torch::nn::Module& replica() const;
+  const ProcessGroup& group() const;
 
   // Whether gradients are reduced during backward(), on their own thread.
   bool is_overlapped() const;
@@ -219,34 +220,16 @@ class LOCKSTEP_API DataParallelBase {
  private:
   friend class SharedOptimizerBase;
 
-  std::shared_ptr<const std::int64_t> passes() const;
+  // Errors: if the options, or an earlier call, exclude `feature`.
+  void require_allowed(parallel::Feature feature) const;
+  void join_others(const std::function<void()>& train, const JoinOptions& options);
 
-  // A join() under way. Other ranks are not told if an exception ends it.
-  class LOCKSTEP_API Joining {
-   public:
-    Joining(DataParallelBase& ddp, const JoinOptions& options);
-    ~Joining();
-    Joining(const Joining&) = delete;
-    Joining& operator=(const Joining&) = delete;
-
-   private:
-    DataParallelBase& ddp_;
-  };
-
-  void follow_others();
-  void broadcast_buffers();
-  void require_pass_of_its_own(const char* call) const;
-
-  const std::shared_ptr<torch::nn::Module> replica_;
-  const ProcessGroup group_;
-  const DistributedDataParallelOptions options_;
-  const std::shared_ptr<SharedParameters> shared_;  // Null without share_parameters.
-  const std::unique_ptr<SinkChoice> sinks_;
-  const std::unique_ptr<Reducer> reducer_;
-  const std::unique_ptr<DeterministicPass> pieces_;  // Null unless deterministic.
-  std::unique_ptr<Join> join_;
+  const std::unique_ptr<parallel::Features> features_;
+  const std::unique_ptr<parallel::ModuleReplica> replica_;
+  const std::unique_ptr<parallel::SinkChoice> sinks_;
+  const std::unique_ptr<parallel::Reducer> reducer_;
+  const std::unique_ptr<parallel::DeterministicPass> pieces_;  // Null unless deterministic.
   bool synchronize_ = true;
-  bool buffers_are_due_ = true;
 };
 
 template <class Module>
@@ -283,7 +266,7 @@ class DistributedDataParallel : public DataParallelBase {
   const std::shared_ptr<Module> module_;
 };
 
-// The state of the module, as that of module_state() (lockstep/tensor/torch_state.h), also for
+// The state of the module, as that of module_state() (lockstep/tensor/module_state.h), also for
 // shared parameters. These are loaded by edit_parameters(), which is collective.
 // Lifetime: `ddp` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);

@@ -21,7 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::distributed_data_parallel_test {
+namespace lockstep::parallel::distributed_data_parallel_test {
 namespace {
 
 using test::fault_of;
@@ -355,4 +355,4 @@ TEST(DistributedDataParallel, ModulesThatDifferAreNamedOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace lockstep::distributed_data_parallel_test
+}  // namespace lockstep::parallel::distributed_data_parallel_test

@@ -11,7 +11,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/tensor_lists.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 std::string layout_of_gradient(const at::Tensor& tensor) {
@@ -96,7 +96,7 @@ std::string text_of(const std::exception_ptr& error) {
     const std::string text = exception.what();
     return text.substr(0, text.find('\n'));  // LibTorch's messages continue with all stack frames.
   } catch (...) {
-    return "an exception of no known type";
+    return "an exception that is not derived from std::exception";
   }
 }
 
@@ -151,4 +151,4 @@ std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view
   return error;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

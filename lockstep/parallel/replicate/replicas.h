@@ -12,7 +12,7 @@
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 // Collective. Errors: mismatch, on every rank, if names, types, shapes, strides, kinds of device or
 // requires_grad flags differ from rank 0's. The message names the first such tensor and its rank.
@@ -37,4 +37,4 @@ LOCKSTEP_API void broadcast_replica(const NamedTensors& tensors, const ProcessGr
 std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view what,
                                      const std::function<void()>& action);
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

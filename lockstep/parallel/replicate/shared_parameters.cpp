@@ -12,7 +12,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_memory.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t counter_bytes = padded(sizeof(std::uint64_t));
@@ -59,7 +59,8 @@ void SharedParameters::lay_out(const NamedTensors& parameters) {
     for (const Place& place : places_)
       if (parameter.is_alias_of(place.parameter) && lie_together(parameter, place.parameter))
         throw Error(Fault::unsupported, "share_parameters: " + name + " lies in the memory of " +
-                                            place.name + " but is another tensor: make them one");
+                                            place.name +
+                                            " but is another tensor: use one tensor for both");
     places_.push_back({name, parameter, offset, parameter.scalar_type(), parameter.sizes().vec(),
                        dense_strides(parameter)});
     offset += padded(parameter.nbytes());
@@ -102,20 +103,21 @@ bool SharedParameters::is_laid_out(const Place& place) {
 }
 
 void SharedParameters::require_intact() const {
-  require(!editing_, "forward() and step() are for after edit_parameters(), not within");
+  require(!editing_, "call forward() and step() after edit_parameters(), not within it");
   for (const Place& place : places_) {
     const at::Tensor& parameter = place.parameter;
     const auto* const address = static_cast<const std::byte*>(memory_.data()) + place.offset;
     const bool is_there = parameter.numel() == 0 || parameter.data_ptr() == address;
     require(is_there && is_laid_out(place), [&] {
       return "parameter " + place.name +
-             " is shared by all ranks but lies in other memory by now: to() and set_data() are for "
-             "before DistributedDataParallel is made, or for its edit_parameters()";
+             " is shared by all ranks but now lies in other memory: call to() and set_data() "
+             "before "
+             "DistributedDataParallel is made, or within edit_parameters()";
     });
     require(version_of(parameter) == place.version, [&] {
       return "parameter " + place.name +
-             " is shared by all ranks but was written to, by an optimizer that is no "
-             "SharedOptimizer or in place: edit_parameters() is for that";
+             " is shared by all ranks but was written to in place, or by an optimizer other than "
+             "SharedOptimizer: write to it within edit_parameters()";
     });
   }
   if (is_torn())
@@ -164,7 +166,7 @@ void SharedParameters::change_here(const std::function<void()>& change) {
 std::size_t SharedParameters::index_of(const at::Tensor& parameter) const {
   const auto found = indices_.find(parameter.unsafeGetTensorImpl());
   require(found != indices_.end(),
-          "a parameter of the optimizer is none of those that DistributedDataParallel shares");
+          "the optimizer has a parameter that DistributedDataParallel does not share");
   return found->second;
 }
 
@@ -181,4 +183,4 @@ at::Tensor SharedParameters::fragment(const at::Tensor& parameter, std::int64_t 
   return view_of(memory_, place.offset + skipped, {end - begin}, {1}, place.dtype);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -32,7 +32,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep {
+namespace lockstep::parallel {
 
 class SharedParameters {
  public:
@@ -57,7 +57,7 @@ class SharedParameters {
   // (replicas.h).
   std::exception_ptr edit(const std::function<void()>& change);
 
-  // Returns `tensors`. Errors: misuse if one of them is none of the parameters.
+  // Returns `tensors`. Errors: misuse if one of them is not one of the parameters.
   const std::vector<at::Tensor>& require_shared(const std::vector<at::Tensor>& tensors) const;
 
   // Elements [begin, end) of `parameter` in memory order: a one-dimensional tensor with its own
@@ -101,4 +101,4 @@ class SharedParameters {
   bool editing_ = false;  // Set while this rank runs the `change` of edit().
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::parallel

@@ -22,7 +22,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
-namespace lockstep::sync_batch_norm_test {
+namespace lockstep::parallel::sync_batch_norm_test {
 namespace {
 
 using test::fault_of;
@@ -400,4 +400,4 @@ TEST(SyncBatchNorm, LayersInAnotherOrderOnAnotherRankAreAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::sync_batch_norm_test
+}  // namespace lockstep::parallel::sync_batch_norm_test

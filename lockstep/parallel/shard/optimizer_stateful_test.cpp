@@ -21,7 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep::optimizer_stateful_test {
+namespace lockstep::parallel::optimizer_stateful_test {
 namespace {
 
 using test::catalogue_of;
@@ -359,7 +359,7 @@ TEST(OptimizerStateful, WhatDoesNotFitIsToldByName) {
   expect_refusal([](StateDict& s) { s.values.erase("param_groups.1.eps"); },
                  "param group 1: option eps was not saved");
   expect_refusal([](StateDict& s) { s.tensors["a.bias.sum"] = whole(torch::zeros({33})); },
-                 "a.bias.sum was saved and is not known here");
+                 "a.bias.sum was saved and is unknown here");
 }
 
 TEST(OptimizerStateful, AParameterThatIsNotSteppedHereIsToldOnce) {
@@ -378,7 +378,7 @@ TEST(OptimizerStateful, AtMostFiveMisfitsAreTold) {
   for (const char* name : {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"})
     saved.values[name] = true;
   const std::string text = refusal_of<OfAdam>(saved);
-  EXPECT_NE(text.find("x4 was saved and is not known here; and 3 more"), std::string::npos) << text;
+  EXPECT_NE(text.find("x4 was saved and is unknown here; and 3 more"), std::string::npos) << text;
 }
 
 TEST(OptimizerStateful, RefusesAnAdagradWithoutStateWhichItMakesNeverAgain) {
@@ -386,9 +386,9 @@ TEST(OptimizerStateful, RefusesAnAdagradWithoutStateWhichItMakesNeverAgain) {
   StateDict saved = Undisturbed<OfAdagrad>(2).state.whole();
   saved.tensors.erase("a.bias.sum");
   saved.values.erase("a.bias.step");
-  EXPECT_NE(refusal_of<OfAdagrad>(saved).find("of parameter a.bias no state was saved"),
+  EXPECT_NE(refusal_of<OfAdagrad>(saved).find("no state was saved for parameter a.bias"),
             std::string::npos);
 }
 
 }  // namespace
-}  // namespace lockstep::optimizer_stateful_test
+}  // namespace lockstep::parallel::optimizer_stateful_test

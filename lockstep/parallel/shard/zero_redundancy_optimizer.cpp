@@ -58,7 +58,7 @@ int WholeParameterOptimizer::owner(const at::Tensor& parameter) const {
   const auto shard = std::find_if(shards().begin(), shards().end(), [&](const Shard& each) {
     return all_parameters()[each.parameter].is_same(parameter);
   });
-  require(shard != shards().end(), "owner: this tensor is none of the optimizer's parameters");
+  require(shard != shards().end(), "owner: this tensor is not a parameter of the optimizer");
   return shard->owner;
 }
 

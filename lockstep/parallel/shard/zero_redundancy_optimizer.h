@@ -37,7 +37,7 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
   // By rank, as returned by partition_parameters().
   const std::vector<std::vector<std::size_t>>& partition() const { return partition_; }
 
-  // The rank that steps `parameter`. Errors: misuse for a tensor that is none of the parameters.
+  // The rank that steps `parameter`. Errors: misuse for a tensor that is not one of the parameters.
   int owner(const at::Tensor& parameter) const;
 
  protected:

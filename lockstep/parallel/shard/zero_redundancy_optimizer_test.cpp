@@ -18,7 +18,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::zero_redundancy_optimizer_test {
+namespace lockstep::parallel::zero_redundancy_optimizer_test {
 namespace {
 
 using test::fault_of;
@@ -240,7 +240,7 @@ TEST(ZeroRedundancyOptimizer, RefusesOtherParametersOnOtherRanks) {
     EXPECT_EQ(fault_of([&] { ZeroRedundancyOptimizer<Adam>(weights, world, AdamOptions(1e-3)); },
                        &message),
               Fault::mismatch);
-    EXPECT_NE(message.find("on rank 2 than on rank 0, from parameter 1 on"), std::string::npos)
+    EXPECT_NE(message.find("between rank 0 and rank 2, from parameter 1 on"), std::string::npos)
         << message;
   });
 }
@@ -306,4 +306,4 @@ TEST(ZeroRedundancyOptimizer, StepsWithAnOptimizerOfOnesOwnButCannotConsolidateI
 }
 
 }  // namespace
-}  // namespace lockstep::zero_redundancy_optimizer_test
+}  // namespace lockstep::parallel::zero_redundancy_optimizer_test

@@ -21,7 +21,7 @@
 #include "lockstep/comm/engine/gloo/mesh.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 // Gloo has one type for both faults; only the text tells them apart.
@@ -252,6 +252,6 @@ constexpr lockstep_engine engine = engine_of<Communicator>({
 });
 
 }  // namespace
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin
 
-const lockstep_engine* lockstep_engine_v1() { return &lockstep::plugin::engine; }
+const lockstep_engine* lockstep_engine_v1() { return &lockstep::comm::plugin::engine; }

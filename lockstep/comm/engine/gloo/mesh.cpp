@@ -21,7 +21,7 @@
 
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 constexpr std::size_t most_name_bytes = 16;  // For a thread's name, including its final zero.
@@ -140,7 +140,7 @@ LoopThread::Preempting::~Preempting() {
   if (id_ != 0) set_policy(id_, SCHED_BATCH);
 }
 
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin
 
 // Gloo's own class, with which it ends all connections after a timeout. Declared here because
 // packages ship its header without those that it includes.
@@ -151,7 +151,7 @@ class Context : public transport::Context {
 };
 }  // namespace gloo::transport::tcp
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 
 Mesh::Mesh(const lockstep_engine_config& config)
     : gloo::rendezvous::Context(config.rank, config.size) {
@@ -230,4 +230,4 @@ void Mesh::give_up(const std::string& why) {
   for (Buffer* buffer : buffers_) buffer->abort();
 }
 
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin

@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -66,9 +66,9 @@ const lockstep_engine* open_gloo() {
 }
 
 }  // namespace
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin
 
 const lockstep_engine* lockstep_engine_v1() {
-  static const lockstep_engine* const engine = lockstep::plugin::open_gloo();
+  static const lockstep_engine* const engine = lockstep::comm::plugin::open_gloo();
   return engine;
 }

@@ -8,7 +8,7 @@
 #include "lockstep/comm/engine/mpi/types.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::mpi {
+namespace lockstep::comm::mpi {
 namespace {
 
 using plugin::Failed;
@@ -205,4 +205,4 @@ void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffe
   messages.wait();
 }
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::comm::mpi

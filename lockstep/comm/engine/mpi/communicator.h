@@ -19,7 +19,7 @@
 #include "lockstep/comm/engine/mpi/library.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::mpi {
+namespace lockstep::comm::mpi {
 
 class Communicator {
  public:
@@ -67,4 +67,4 @@ class Communicator {
   bool is_whole_ = true;
 };
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::comm::mpi

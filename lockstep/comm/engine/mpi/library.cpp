@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::mpi {
+namespace lockstep::comm::mpi {
 namespace {
 
 using plugin::Failed;
@@ -215,4 +215,4 @@ int size_of(MPI_Comm communicator) {
   return size;
 }
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::comm::mpi

@@ -19,7 +19,7 @@
 
 #include <string>
 
-namespace lockstep::mpi {
+namespace lockstep::comm::mpi {
 
 // Throws an error with MPI's own text if `result` of `function` is not MPI_SUCCESS.
 void check(int result, const char* function);
@@ -63,4 +63,4 @@ MPI_Comm duplicated_world(const void* world);
 int rank_in(MPI_Comm communicator);
 int size_of(MPI_Comm communicator);
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::comm::mpi

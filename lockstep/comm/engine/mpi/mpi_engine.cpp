@@ -14,7 +14,7 @@
 #include "lockstep/comm/engine/mpi/types.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::mpi {
+namespace lockstep::comm::mpi {
 namespace {
 
 using Error = lockstep_engine_error;
@@ -71,6 +71,6 @@ constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
 });
 
 }  // namespace
-}  // namespace lockstep::mpi
+}  // namespace lockstep::comm::mpi
 
-const lockstep_engine* lockstep_engine_v1() { return &lockstep::mpi::engine; }
+const lockstep_engine* lockstep_engine_v1() { return &lockstep::comm::mpi::engine; }

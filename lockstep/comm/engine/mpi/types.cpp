@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/mpi/types.h"
 
-namespace lockstep::mpi {
+namespace lockstep::comm::mpi {
 namespace {
 
 // For bytes where every value but 0 is true, as in C. The result is 0 or 1.
@@ -117,4 +117,4 @@ void Messages::wait() {
   check(result, "MPI_Waitall");
 }
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::comm::mpi

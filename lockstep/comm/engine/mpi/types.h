@@ -15,7 +15,7 @@
 #define LOCKSTEP_MPI_LARGEST_CALL (std::size_t{1} << 30)
 #endif
 
-namespace lockstep::mpi {
+namespace lockstep::comm::mpi {
 
 // --- Types and reductions, where both mean the same ----------------------------------------------
 
@@ -76,4 +76,4 @@ class Messages {
   std::vector<MPI_Request> requests_;
 };
 
-}  // namespace lockstep::mpi
+}  // namespace lockstep::comm::mpi

@@ -8,7 +8,7 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/nccl/devices.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 std::optional<ncclDataType_t> type_of(DType dtype) {
@@ -278,4 +278,4 @@ void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffe
            parts_of(output, receive_counts));
 }
 
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 std::string version_text(int version) {
@@ -148,4 +148,4 @@ ncclUniqueId meet(const lockstep_engine_config& config) {
   return id;
 }
 
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin

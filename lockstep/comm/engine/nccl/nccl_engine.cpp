@@ -8,7 +8,7 @@
 #include "lockstep/comm/engine/nccl/communicator.h"
 #include "lockstep/comm/engine/nccl/devices.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
@@ -46,6 +46,6 @@ constexpr lockstep_engine engine = engine_of<Communicator>({
 });
 
 }  // namespace
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin
 
-const lockstep_engine* lockstep_engine_v1(void) { return &lockstep::plugin::engine; }
+const lockstep_engine* lockstep_engine_v1(void) { return &lockstep::comm::plugin::engine; }

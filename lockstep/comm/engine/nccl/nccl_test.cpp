@@ -20,7 +20,7 @@
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/reduce/reduce.h"
 
-namespace lockstep::nccl_test {
+namespace lockstep::comm::nccl_test {
 namespace {
 
 using Values = std::vector<float>;
@@ -249,4 +249,4 @@ TEST(Nccl, RefusesTwoRanksOnOneDevice) {
 }
 
 }  // namespace
-}  // namespace lockstep::nccl_test
+}  // namespace lockstep::comm::nccl_test

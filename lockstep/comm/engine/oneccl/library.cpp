@@ -8,7 +8,7 @@
 #include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 void choose_settings(const lockstep_engine_config& config) {
@@ -100,7 +100,7 @@ WithoutSigpipe::~WithoutSigpipe() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin
 
 // Replaces what oneCCL's archive takes from Intel's compiler runtime and tracer, which are absent.
 // The tracer's functions are these pointers; null means "none".

@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/engine/engine_abi.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 
 // Starts oneCCL at the first call. Sets defaults for ranks on different hosts, except where the
 // environment has a value. oneCCL reads them once: a later call with another interface throws.
@@ -47,4 +47,4 @@ class WithoutSigpipe {
   sigset_t before_;
 };
 
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin

@@ -14,7 +14,7 @@
 #include "lockstep/comm/engine/oneccl/library.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::plugin {
+namespace lockstep::comm::plugin {
 namespace {
 
 using std::chrono::steady_clock;
@@ -343,6 +343,6 @@ constexpr lockstep_engine engine = engine_of<Communicator>({
 });
 
 }  // namespace
-}  // namespace lockstep::plugin
+}  // namespace lockstep::comm::plugin
 
-const lockstep_engine* lockstep_engine_v1() { return &lockstep::plugin::engine; }
+const lockstep_engine* lockstep_engine_v1() { return &lockstep::comm::plugin::engine; }

@@ -21,13 +21,13 @@
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/peers.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
-class Meeting {
+class Barrier {
  public:
   // Returns once all ranks of the group have made theirs.
   // `watch` is called while they wait for that, and may throw.
-  Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
+  Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
           std::chrono::milliseconds timeout, std::function<void()> watch);
 
   // Blocks until all ranks have entered an operation; what this one says is in its next entry.
@@ -60,7 +60,7 @@ class Meeting {
  private:
   bool crowded() const;
   template <class FlagOf>
-  void meet(FlagOf flag_of, std::uint32_t target, const Collective& collective);
+  void await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective);
   template <class Absent>
   void await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   template <class Absent>
@@ -87,10 +87,10 @@ class Meeting {
   int yields_ = 0;
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;
-  std::uint32_t meetings_ = 0;
+  std::uint32_t rounds_ = 0;
   std::optional<Deadline> deadline_;  // The operation's, once it has begun to sleep.
   Clock::duration overslept_{0};  // Time in which this process was stopped: not the peers' fault.
   std::vector<bool> named_stalled_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

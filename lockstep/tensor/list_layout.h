@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::tensor {
 
 struct TensorLayout {
   std::optional<at::ScalarType> type;  // Empty for an undefined tensor.
@@ -39,4 +39,4 @@ std::vector<ListLayout> decode(std::string_view text);
 // The tensors of a list as writable views of its block of bytes.
 std::vector<at::Tensor> views_of(const ListLayout& list, const at::Tensor& block);
 
-}  // namespace lockstep
+}  // namespace lockstep::tensor

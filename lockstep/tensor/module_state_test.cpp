@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/torch_state.h"
+#include "lockstep/tensor/module_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/full_like.h>
@@ -23,7 +23,7 @@
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
-namespace lockstep::torch_state_test {
+namespace lockstep::tensor::module_state_test {
 namespace {
 
 using test::catalogue_of;
@@ -228,4 +228,4 @@ TEST(RandomGenerators, RefuseWhatIsNoStateOfAGenerator) {
 }
 
 }  // namespace
-}  // namespace lockstep::torch_state_test
+}  // namespace lockstep::tensor::module_state_test

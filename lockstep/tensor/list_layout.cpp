@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/tensor_layout.h"
+#include "lockstep/tensor/list_layout.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/buffers.h"
 
-namespace lockstep {
+namespace lockstep::tensor {
 namespace {
 
 constexpr std::int64_t magic = 0x31'53'52'4f'53'4e'45'54;  // "TENSORS1".
@@ -150,4 +150,4 @@ std::vector<at::Tensor> views_of(const ListLayout& list, const at::Tensor& block
   return tensors;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::tensor

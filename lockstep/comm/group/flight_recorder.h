@@ -14,7 +14,7 @@
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/job/activity.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 class FlightRecorder {
  public:
@@ -29,7 +29,7 @@ class FlightRecorder {
     Entry& entry = entries_[number % capacity];
     entry.sequence.store(sequence, relaxed);
     entry.count.store(signature.count, relaxed);
-    entry.tag.store(signature.label, relaxed);
+    entry.label.store(signature.label, relaxed);
     entry.entered.store(now, relaxed);
     entry.left.store(0, relaxed);
     entry.root.store(signature.root, relaxed);
@@ -55,7 +55,7 @@ class FlightRecorder {
   struct alignas(64) Entry {  // One cache line.
     std::atomic<std::uint64_t> sequence{0};
     std::atomic<std::uint64_t> count{0};
-    std::atomic<std::uint64_t> tag{0};  // For a collective, the hash of its label.
+    std::atomic<std::uint64_t> label{0};  // Signature::label.
     std::atomic<Ticks> entered{0};
     std::atomic<Ticks> left{0};  // 0 while it runs.
     std::atomic<std::int32_t> root{0};
@@ -87,4 +87,4 @@ std::string flight_record(const FlightRecordHeader& header, const FlightRecorder
 // to the log at level info. Never throws, because the caller is about to report another error.
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/flight_recorder.h"
+#include "lockstep/comm/group/flight_recorder.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 using nlohmann::ordered_json;
@@ -68,7 +68,11 @@ std::string FlightRecorder::json() const {
                      {"bytes", entry.count.load() * size_of(entry.dtype.load())},
                      {"root", entry.root.load()}};
     if (reduces(operation)) one["reduction"] = lockstep::name(entry.op.load());
-    if (entry.tag != 0) one["tag"] = entry.tag.load();
+    const std::uint64_t label = entry.label;
+    if (operation == Operation::send || operation == Operation::recv)
+      one["tag"] = static_cast<std::int64_t>(label);
+    else if (label != 0)
+      one["label_hash"] = label;
     one["phase"] = name(entry.phase.load());
     one["entered_us"] = microseconds(time_of(entry.entered));
     if (entry.left != 0) one["left_us"] = microseconds(time_of(entry.left));
@@ -79,7 +83,7 @@ std::string FlightRecorder::json() const {
 
 std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
                           const FlightRecorder& messages) {
-  const ordered_json record{{"version", 1},
+  const ordered_json record{{"version", 2},
                             {"group", header.group},
                             {"rank", header.rank},
                             {"size", header.size},
@@ -102,4 +106,4 @@ void save_flight_record(const FlightRecordHeader& header, std::string_view json)
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

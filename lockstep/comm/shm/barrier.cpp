@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/shm/meeting.h"
+#include "lockstep/comm/shm/barrier.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/given_up.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 void pause() {
@@ -27,7 +27,7 @@ void pause() {
 
 }  // namespace
 
-Meeting::Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
+Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
                  std::chrono::milliseconds timeout, std::function<void()> watch)
     : peers_(std::move(peers)),
       segment_(segment),
@@ -44,19 +44,19 @@ Meeting::Meeting(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
   yields_ = crowded_ ? 20 : 0;
 }
 
-bool Meeting::crowded() const {
+bool Barrier::crowded() const {
   cpu_set_t all;
   CPU_ZERO(&all);
   for (int peer = 0; peer < size_; ++peer) CPU_OR(&all, &all, &segment_.lane(peer).cores);
   return CPU_COUNT(&all) < size_;
 }
 
-void Meeting::enter(const Collective& collective) {
+void Barrier::enter(const Collective& collective) {
   ++entries_;
   deadline_.reset();
   overslept_ = {};
-  meet([this](int peer) -> Flag& { return segment_.lane(peer).entry[entries_ & 1].arrived; },
-       entries_, collective);
+  await_all([this](int peer) -> Flag& { return segment_.lane(peer).entry[entries_ & 1].arrived; },
+            entries_, collective);
   // A rank that came and then failed may have returned: its memory is not ours to write any more.
   // One that has left after its last call is no matter.
   const auto& common = segment_.common();
@@ -64,15 +64,15 @@ void Meeting::enter(const Collective& collective) {
   if (given_up && common.fault != Fault::peer_lost) throw_if_over(context(collective));
 }
 
-void Meeting::step(const Collective& collective) {
+void Barrier::step(const Collective& collective) {
   ++steps_;
-  meet([this](int peer) -> Flag& { return segment_.lane(peer).step; }, steps_, collective);
+  await_all([this](int peer) -> Flag& { return segment_.lane(peer).step; }, steps_, collective);
 }
 
 // With a core for each rank, everybody looks at everybody's flag: one cache line's way. Without,
 // the last one to come wakes all others at once, so that nobody is woken twice.
 template <class FlagOf>
-void Meeting::meet(FlagOf flag_of, std::uint32_t target, const Collective& collective) {
+void Barrier::await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective) {
   const auto absent = [&] {
     std::vector<int> ranks;
     for (int peer = 0; peer < size_; ++peer)
@@ -87,20 +87,20 @@ void Meeting::meet(FlagOf flag_of, std::uint32_t target, const Collective& colle
   }
   flag_of(rank_).value.store(target, std::memory_order_release);
   auto& common = segment_.common();
-  ++meetings_;
-  if (common.arrivals.fetch_add(1) + 1 == meetings_ * static_cast<std::uint32_t>(size_))
-    raise(common.all_here, meetings_);
+  ++rounds_;
+  if (common.arrivals.fetch_add(1) + 1 == rounds_ * static_cast<std::uint32_t>(size_))
+    raise(common.all_here, rounds_);
   else
-    await(common.all_here, meetings_, collective, absent);
+    await(common.all_here, rounds_, collective, absent);
 }
 
-void Meeting::raise(Flag& flag, std::uint32_t value) const {
+void Barrier::raise(Flag& flag, std::uint32_t value) const {
   flag.value.store(value);  // Ordered before the load, or a rank about to sleep could be missed.
   if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
 }
 
 template <class Absent>
-void Meeting::await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent) {
+void Barrier::await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent) {
   for (int i = 0; i < spins_; ++i) {
     if (flag.reached(target)) return;
     pause();
@@ -113,7 +113,7 @@ void Meeting::await(Flag& flag, std::uint32_t target, const Collective& collecti
 }
 
 template <class Absent>
-void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& collective,
+void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& collective,
                            Absent absent) {
   const auto begin = Clock::now();
   if (!deadline_) deadline_ = in(collective.timeout);
@@ -141,7 +141,7 @@ void Meeting::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
   }
 }
 
-void Meeting::name_the_stalled(const std::vector<int>& absent, const std::string& context) {
+void Barrier::name_the_stalled(const std::vector<int>& absent, const std::string& context) {
   for (const int peer : absent) {
     const auto stall = peers_->stall_of(peer);
     const auto known = named_stalled_[static_cast<std::size_t>(peer)];
@@ -152,7 +152,7 @@ void Meeting::name_the_stalled(const std::vector<int>& absent, const std::string
   }
 }
 
-std::string Meeting::describe(const std::vector<int>& absent) const {
+std::string Barrier::describe(const std::vector<int>& absent) const {
   std::string text;
   for (const int peer : absent) {
     const auto stall = peers_->stall_of(peer);
@@ -162,14 +162,14 @@ std::string Meeting::describe(const std::vector<int>& absent) const {
   return text;
 }
 
-std::vector<int> Meeting::numbers_of(const std::vector<int>& ranks) const {
+std::vector<int> Barrier::numbers_of(const std::vector<int>& ranks) const {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers_->number(rank));
   return numbers;
 }
 
 // The memory is other processes' as well: numbers that cannot be right are left out.
-std::optional<GivenUp> Meeting::given_up() const {
+std::optional<GivenUp> Barrier::given_up() const {
   const auto& common = segment_.common();
   if (common.given_up.load() != 2) return std::nullopt;
   GivenUp why{.fault = common.fault,
@@ -183,7 +183,7 @@ std::optional<GivenUp> Meeting::given_up() const {
 }
 
 // Whether a rank of another host waited for some of these, as far as it said.
-bool Meeting::is_missed_elsewhere(const std::vector<int>& absent) const {
+bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
   const auto why = given_up();
   if (!why) return segment_.common().is_awaited_in_vain.load() != 0;
   if (segment_.common().giver >= 0 || why->fault != Fault::timeout) return false;
@@ -195,7 +195,7 @@ bool Meeting::is_missed_elsewhere(const std::vector<int>& absent) const {
 
 // This host knows best who is absent here. A rank here that gave up has said whom it waited for,
 // and may be absent itself by now.
-void Meeting::throw_if_waited_in_vain(const std::vector<int>& absent,
+void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
                                       const std::string& context) const {
   if (absent.empty()) return;
   const auto text = [&] { return fmt::format("{}: without {}", context, describe(absent)); };
@@ -206,7 +206,7 @@ void Meeting::throw_if_waited_in_vain(const std::vector<int>& absent,
   if (why && why->fault == Fault::timeout) throw GroupGivenUp(text(), *why);
 }
 
-void Meeting::throw_timeout(const std::vector<int>& absent, const std::string& context,
+void Barrier::throw_timeout(const std::vector<int>& absent, const std::string& context,
                             Clock::time_point since) const {
   throw Error(Fault::timeout,
               fmt::format("{}: {} of {} ranks did not come in time (waited {:.1f} s): {}", context,
@@ -214,7 +214,7 @@ void Meeting::throw_timeout(const std::vector<int>& absent, const std::string& c
               numbers_of(absent));
 }
 
-void Meeting::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const {
+void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const {
   Flag& mine = segment_.lane(rank_).doorbell;
   for (int i = 0; i < spins_; ++i) {
     if (mine.value.load(std::memory_order_acquire) != seen) return;
@@ -225,13 +225,13 @@ void Meeting::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) 
   mine.sleepers.fetch_sub(1);
 }
 
-void Meeting::ring(int rank) const {
+void Barrier::ring(int rank) const {
   Flag& bell = segment_.lane(rank).doorbell;
   bell.value.fetch_add(1);
   if (bell.sleepers.load() != 0) futex_wake_all(bell.value);
 }
 
-void Meeting::give_up(const GivenUp& why, bool by_this_rank) const {
+void Barrier::give_up(const GivenUp& why, bool by_this_rank) const {
   auto& common = segment_.common();
   std::uint32_t none = 0;
   if (!common.given_up.compare_exchange_strong(none, 1)) return;
@@ -248,7 +248,7 @@ void Meeting::give_up(const GivenUp& why, bool by_this_rank) const {
   common.given_up.store(2);
 }
 
-void Meeting::throw_if_over(const std::string& context) const {
+void Barrier::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
   // A rank that gives the group up may leave the job for the same reason; one that leaves the group
   // may do so because another one was lost.
@@ -262,11 +262,10 @@ void Meeting::throw_if_over(const std::string& context) const {
               Failure{.rank = common.giver, .host = "this host", .pid = common.pid});
 }
 
-std::string Meeting::context(const Collective& collective) const {
+std::string Barrier::context(const Collective& collective) const {
   if (collective.signature.operation == Operation::none)
     return fmt::format("making group {} on rank {}", group_, peers_->number(rank_));
-  return fmt::format("{} #{} of group {} on rank {}", name(collective.signature.operation),
-                     collective.sequence, group_, peers_->number(rank_));
+  return describe_call(collective, group_, peers_->number(rank_));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

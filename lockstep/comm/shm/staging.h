@@ -16,18 +16,18 @@
 #pragma once
 
 #include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/shm/barrier.h"
 #include "lockstep/comm/shm/group_segment.h"
-#include "lockstep/comm/shm/meeting.h"
 #include "lockstep/comm/shm/parts.h"
 #include "lockstep/comm/shm/reduction.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
-class Passage {
+class Staging {
  public:
   // All arguments must outlive it.
-  Passage(const GroupSegment& segment, Meeting& meeting, Reduction& reduction, int rank, int ranks)
-      : segment_(segment), meeting_(meeting), reduction_(reduction), rank_(rank), size_(ranks) {}
+  Staging(const GroupSegment& segment, Barrier& barrier, Reduction& reduction, int rank, int ranks)
+      : segment_(segment), barrier_(barrier), reduction_(reduction), rank_(rank), size_(ranks) {}
 
   // Whether the data is small: copying it is faster than one more rendezvous.
   static bool is_small(const Collective& collective, int ranks);
@@ -65,7 +65,7 @@ class Passage {
   void keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes) const;
 
   const GroupSegment& segment_;
-  Meeting& meeting_;
+  Barrier& barrier_;
   Reduction& reduction_;
   const int rank_;
   const int size_;
@@ -79,4 +79,4 @@ class Passage {
   bool large_ = false;  // Too large for caches.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

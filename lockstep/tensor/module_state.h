@@ -1,4 +1,4 @@
-// The state of LibTorch's own objects, as Stateful: modules and random generators.
+// The state of modules, and of LibTorch's random generators, as Stateful.
 //
 // Errors: for modules, misuse, naming the tensors, if a tensor is missing in the module or in the
 // saved state, or has another type or shape; mismatch, naming both, if a tensor with two names was

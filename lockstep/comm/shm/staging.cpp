@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/shm/passage.h"
+#include "lockstep/comm/shm/staging.h"
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/ownership.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t small_bytes = 4 << 10;
@@ -37,13 +37,13 @@ std::size_t most_part_bytes(Operation operation, int ranks) {
 }  // namespace
 
 // Ranks with different calls may disagree on this, but then stop at the rendezvous.
-bool Passage::is_small(const Collective& collective, int ranks) {
+bool Staging::is_small(const Collective& collective, int ranks) {
   const Signature& signature = collective.signature;
   const auto parts = has_equal_parts(signature) ? static_cast<std::size_t>(ranks) : 1;
   return signature.count * parts * size_of(signature.dtype) <= small_bytes;
 }
 
-void Passage::begin(const Collective& collective) {
+void Staging::begin(const Collective& collective) {
   const Operation operation = collective.signature.operation;
   chunks_ = 0;
   if (!moves_data(operation) || collective.signature.count == 0) return;
@@ -68,43 +68,43 @@ void Passage::begin(const Collective& collective) {
     cursor_ += room - cursor_ % room;
 }
 
-std::byte* Passage::room(int rank, std::size_t chunk) const {
+std::byte* Staging::room(int rank, std::size_t chunk) const {
   return segment_.room(rank) + (cursor_ + chunk * stride_) % GroupSegment::room_bytes(size_);
 }
 
-std::byte* Passage::slot(int rank, int to, std::size_t chunk) const {
+std::byte* Staging::slot(int rank, int to, std::size_t chunk) const {
   return room(rank, chunk) + static_cast<std::size_t>(to) * whole_lines(part_ * element_);
 }
 
-Range Passage::in_chunk(std::size_t count, std::size_t chunk) const {
+Range Staging::in_chunk(std::size_t count, std::size_t chunk) const {
   const std::size_t begin = std::min(count, chunk * part_);
   return {begin, std::min(count, begin + part_)};
 }
 
 // A slice has the same place in every chunk, including a shorter last one.
-Range Passage::slice_in(Range chunk, int rank) const {
+Range Staging::slice_in(Range chunk, int rank) const {
   const Range slice = slice_of(part_, element_, rank, size_);
   return {std::min(slice.begin, chunk.count()), std::min(slice.end, chunk.count())};
 }
 
 // Small data stays in all ranks' caches, and is soon written again.
-void Passage::take_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
+void Staging::take_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
                          bool only_reader) const {
   if (large_) return copy_past_caches(to, from, bytes, only_reader);
   only_reader && !small_ ? copy_taking_over(to, from, bytes) : copy_bytes(to, from, bytes);
 }
 
 // Copies from this rank's own input.
-void Passage::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes) const {
+void Staging::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes) const {
   if (to == from) return;
   large_ ? copy_past_caches(to, from, bytes, false) : copy_bytes(to, from, bytes);
 }
 
-bool Passage::reduces_at_once(const Collective& collective) const {
+bool Staging::reduces_at_once(const Collective& collective) const {
   return small_ && collective.signature.operation == Operation::all_reduce;
 }
 
-void Passage::put_first(const Collective& collective) {
+void Staging::put_first(const Collective& collective) {
   if (chunks_ == 0) return;
   if (reduces_at_once(collective))
     copy_bytes(room(rank_, 0), Bytes(collective.output).at(0), collective.output.bytes());
@@ -112,7 +112,7 @@ void Passage::put_first(const Collective& collective) {
     put(collective, 0);
 }
 
-void Passage::run(const Collective& collective) {
+void Staging::run(const Collective& collective) {
   if (chunks_ == 0) return;
   if (reduces_at_once(collective)) {
     reduce_at_once(collective);
@@ -122,7 +122,7 @@ void Passage::run(const Collective& collective) {
     for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
       if (chunk > 0) {
         put(collective, chunk);
-        meeting_.step(collective);
+        barrier_.step(collective);
       }
       take(collective, chunk);
     }
@@ -131,7 +131,7 @@ void Passage::run(const Collective& collective) {
 }
 
 // Every rank combines all data. It is so little that this is faster than one more rendezvous.
-void Passage::reduce_at_once(const Collective& collective) {
+void Staging::reduce_at_once(const Collective& collective) {
   reduction_.begin();
   for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, room(peer, 0));
   reduction_.add_target(Bytes(collective.output).at(0));
@@ -140,18 +140,18 @@ void Passage::reduce_at_once(const Collective& collective) {
 
 // One rendezvous per chunk. While this rank combines its slice of a chunk, it reads the results of
 // the last chunk and writes the next one.
-void Passage::all_reduce(const Collective& collective) {
+void Staging::all_reduce(const Collective& collective) {
   for (std::size_t chunk = 0; chunk <= chunks_; ++chunk) {
     if (chunk < chunks_) combine_slice(collective, chunk);
     if (chunk > 0) take_slices(collective, chunk - 1);
     if (chunk + 1 < chunks_) put(collective, chunk + 1);
-    if (chunk < chunks_) meeting_.step(collective);
+    if (chunk < chunks_) barrier_.step(collective);
   }
 }
 
 // --- Putting -------------------------------------------------------------------------------------
 
-void Passage::put(const Collective& collective, std::size_t chunk) {
+void Staging::put(const Collective& collective, std::size_t chunk) {
   const Signature& signature = collective.signature;
   const Parts parts(collective, size_);
   const bool is_root = rank_ == signature.root;
@@ -191,7 +191,7 @@ void Passage::put(const Collective& collective, std::size_t chunk) {
 }
 
 // Writes all but the slice that this rank combines: that place holds the result.
-void Passage::put_around_slice(const Collective& collective, std::size_t chunk) {
+void Staging::put_around_slice(const Collective& collective, std::size_t chunk) {
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range own = slice_in(range, rank_);
   const Bytes data(collective.output);
@@ -202,7 +202,7 @@ void Passage::put_around_slice(const Collective& collective, std::size_t chunk) 
 }
 
 // Combines all staging buffers and its own memory, into its own memory and staging buffer.
-void Passage::combine_slice(const Collective& collective, std::size_t chunk) {
+void Staging::combine_slice(const Collective& collective, std::size_t chunk) {
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range slice = slice_in(range, rank_);
   std::byte* const own = Bytes(collective.output).at(range.begin + slice.begin);
@@ -216,7 +216,7 @@ void Passage::combine_slice(const Collective& collective, std::size_t chunk) {
 
 // --- Taking --------------------------------------------------------------------------------------
 
-void Passage::take(const Collective& collective, std::size_t chunk) {
+void Staging::take(const Collective& collective, std::size_t chunk) {
   const bool is_root = rank_ == collective.signature.root;
   switch (collective.signature.operation) {
     case Operation::broadcast:
@@ -240,7 +240,7 @@ void Passage::take(const Collective& collective, std::size_t chunk) {
 
 // Copies into lines that this rank has just copied to its staging buffer. They are in its cache,
 // whatever the size.
-void Passage::take_slices(const Collective& collective, std::size_t chunk) {
+void Staging::take_slices(const Collective& collective, std::size_t chunk) {
   const auto copy = size_ == 2 ? copy_taking_over : copy_bytes;
   const Range range = in_chunk(collective.signature.count, chunk);
   for (int peer = 0; peer < size_; ++peer) {
@@ -252,7 +252,7 @@ void Passage::take_slices(const Collective& collective, std::size_t chunk) {
 }
 
 // Takes data that comes from the root only.
-void Passage::take_whole(const Collective& collective, std::size_t chunk, bool only_reader) {
+void Staging::take_whole(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool scatters = collective.signature.operation == Operation::scatter;
   const int root = collective.signature.root;
   const Range range = in_chunk(collective.output.count, chunk);
@@ -266,7 +266,7 @@ void Passage::take_whole(const Collective& collective, std::size_t chunk, bool o
 }
 
 // Takes data that comes from all ranks, including this one.
-void Passage::take_parts(const Collective& collective, std::size_t chunk, bool only_reader) {
+void Staging::take_parts(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool exchanges = collective.signature.operation == Operation::all_to_all;
   const Parts parts(collective, size_);
   for (int peer = 0; peer < size_; ++peer) {
@@ -284,7 +284,7 @@ void Passage::take_parts(const Collective& collective, std::size_t chunk, bool o
 }
 
 // Reduces all staging buffers and its own memory.
-void Passage::reduce_part(const Collective& collective, std::size_t chunk) {
+void Staging::reduce_part(const Collective& collective, std::size_t chunk) {
   const bool scatters = collective.signature.operation == Operation::reduce_scatter;
   const Range range = in_chunk(collective.output.count, chunk);
   const Bytes output(collective.output);
@@ -299,4 +299,4 @@ void Passage::reduce_part(const Collective& collective, std::size_t chunk) {
   reduction_.run_taking_over(collective.signature, range.count(), rank_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/collective_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/signature.h"
+#include "lockstep/comm/engine/device_backend.h"
+#include "lockstep/comm/reduce/reduce.h"
+
+namespace lockstep::comm {
+namespace {
+
+// --- Arguments -----------------------------------------------------------------------------------
+
+constexpr std::size_t most_bytes = std::numeric_limits<std::ptrdiff_t>::max();
+
+void require_valid(const Buffer& buffer, std::string_view what) {
+  require(buffer.data != nullptr || buffer.count == 0,
+          [&] { return fmt::format("{}: {} elements at a null pointer", what, buffer.count); });
+  require(size_of(buffer.dtype) == 0 || buffer.count <= most_bytes / size_of(buffer.dtype), [&] {
+    return fmt::format("{}: {} elements are more than any memory holds", what, buffer.count);
+  });
+  require(size_of(buffer.dtype) != 0, [&] {
+    return fmt::format("{}: there is no type {}", what, static_cast<int>(buffer.dtype));
+  });
+  require(buffer.device == DeviceKind::cpu || buffer.device == DeviceKind::cuda, [&] {
+    return fmt::format("{}: there is no device {}", what, static_cast<int>(buffer.device));
+  });
+}
+
+void require_same_type(const Buffer& input, const Buffer& output, std::string_view what) {
+  require(input.dtype == output.dtype, [&] {
+    return fmt::format("{}: input is of {}, output of {}", what, name(input.dtype),
+                       name(output.dtype));
+  });
+}
+
+void require_rank(int rank, int size, std::string_view what) {
+  require(rank >= 0 && rank < size, [&] {
+    return fmt::format("{}: there is no rank {} in a group of {}", what, rank, size);
+  });
+}
+
+void require_count(std::size_t is, std::size_t should_be, std::string_view what,
+                   std::string_view which) {
+  require(is == should_be, [&] {
+    return fmt::format("{}: {} holds {} elements; the parts make {}", what, which, is, should_be);
+  });
+}
+
+void require_reducible(DType dtype, ReduceOp op, std::string_view what) {
+  if (reduce_function(dtype, op) == nullptr)
+    throw Error(Fault::unsupported,
+                fmt::format("{}: there is no {} of {}", what, name(op), name(dtype)));
+}
+
+std::size_t total(const Counts& counts) {
+  std::size_t sum = 0;
+  for (const std::size_t count : counts)
+    require(!__builtin_add_overflow(sum, count, &sum), "counts: they add up to too much");
+  return sum;
+}
+
+// Elements of all parts, of this rank's part, and of the parts before it.
+struct Extent {
+  std::size_t all;
+  std::size_t mine;
+  std::size_t before;
+};
+
+Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& group,
+                 std::string_view what) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const auto rank = static_cast<std::size_t>(group.rank());
+  if (counts.empty()) return {each * ranks, each, each * rank};
+  require(counts.size() == ranks,
+          [&] { return fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks); });
+  const auto mine = counts.begin() + group.rank();
+  return {total(counts), *mine, std::accumulate(counts.begin(), mine, std::size_t{0})};
+}
+
+// Returns the bytes that both share.
+std::size_t overlap_of(const Buffer& a, const Buffer& b) {
+  const auto begin_of = [](const Buffer& one) {
+    return reinterpret_cast<std::uintptr_t>(one.data);
+  };
+  const std::uintptr_t begin = std::max(begin_of(a), begin_of(b));
+  const std::uintptr_t end = std::min(begin_of(a) + a.bytes(), begin_of(b) + b.bytes());
+  return end > begin ? end - begin : 0;
+}
+
+// Whether `part` is exactly this rank's part of `whole`.
+bool is_own_part(const Buffer& part, const Buffer& whole, const Extent& extent) {
+  return part.data ==
+         static_cast<const std::byte*>(whole.data) + extent.before * size_of(whole.dtype);
+}
+
+constexpr std::string_view not_in_place = ", and the one is not this rank's own part of the other";
+
+void require_apart(const Buffer& input, const Buffer& output, std::string_view what,
+                   std::string_view unless = "") {
+  require(overlap_of(input, output) == 0, [&] {
+    return fmt::format("{}: input and output, of {} and {} bytes, overlap by {}{}", what,
+                       input.bytes(), output.bytes(), overlap_of(input, output), unless);
+  });
+}
+
+// --- Signatures ----------------------------------------------------------------------------------
+
+// Returns a hash that is neither 0 nor a layout with its own meaning.
+template <class Number>
+std::uint64_t layout_of(const std::vector<Number>& numbers) {
+  return (hash_of(numbers.data(), numbers.size() * sizeof numbers[0]) & ~layout_on_cuda) | 2;
+}
+
+Signature signature_of(Operation operation, const Buffer& buffer) {
+  return {.count = buffer.count, .operation = operation, .dtype = buffer.dtype};
+}
+
+// For operations with parts: of `each` elements, or of `counts`.
+Signature signature_of(Operation operation, DType dtype, std::size_t each, const Counts& counts) {
+  if (counts.empty()) return {.count = each, .operation = operation, .dtype = dtype};
+  return {
+      .count = total(counts), .layout = layout_of(counts), .operation = operation, .dtype = dtype};
+}
+
+// --- Parts ---------------------------------------------------------------------------------------
+
+// An operation in which one buffer, `part`, is this rank's part of the other, `whole`. gather and
+// scatter have a whole buffer on the root only.
+Collective in_parts(Operation operation, const Buffer& input, const Buffer& output,
+                    const Counts& counts, const ProcessGroup& group, bool has_whole = true) {
+  const std::string_view what = name(operation);
+  const bool collects = operation == Operation::all_gather || operation == Operation::gather;
+  const Buffer& part = collects ? input : output;
+  const Buffer& whole = collects ? output : input;
+  require_valid(part, what);
+  const Extent extent = extent_of(counts, part.count, group, what);
+  require_count(part.count, extent.mine, what, collects ? "input" : "output");
+  Collective collective{.signature = signature_of(operation, part.dtype, part.count, counts),
+                        .input = input,
+                        .output = output,
+                        .counts = counts};
+  if (!has_whole) {
+    (collects ? collective.output : collective.input) = {.dtype = part.dtype};
+    return collective;
+  }
+  require_valid(whole, what);
+  require_same_type(input, output, what);
+  require_count(whole.count, extent.all, what, collects ? "output" : "input");
+  if (!is_own_part(part, whole, extent)) require_apart(input, output, what, not_in_place);
+  return collective;
+}
+
+Collective rooted(Operation operation, const Buffer& input, const Buffer& output, int root,
+                  const Counts& counts, const ProcessGroup& group) {
+  require_rank(root, group.size(), name(operation));
+  const bool is_root = group.rank() == root;
+  Collective collective = in_parts(operation, input, output, counts, group, is_root);
+  collective.signature.root = root;
+  return collective;
+}
+
+}  // namespace
+
+// --- Collectives ---------------------------------------------------------------------------------
+
+Collective all_reduce_of(const Buffer& data, ReduceOp op) {
+  require_valid(data, "all_reduce");
+  require_reducible(data.dtype, op, "all_reduce");
+  Collective collective{.signature = signature_of(Operation::all_reduce, data), .output = data};
+  collective.signature.op = op;
+  return collective;
+}
+
+Collective broadcast_of(const Buffer& data, int root, const ProcessGroup& group) {
+  require_valid(data, "broadcast");
+  require_rank(root, group.size(), "broadcast");
+  Collective collective{.signature = signature_of(Operation::broadcast, data), .output = data};
+  collective.signature.root = root;
+  return collective;
+}
+
+Collective reduce_of(const Buffer& data, int root, ReduceOp op, const ProcessGroup& group) {
+  require_valid(data, "reduce");
+  require_rank(root, group.size(), "reduce");
+  require_reducible(data.dtype, op, "reduce");
+  Collective collective{.signature = signature_of(Operation::reduce, data), .output = data};
+  collective.signature.op = op;
+  collective.signature.root = root;
+  return collective;
+}
+
+Collective all_gather_of(const Buffer& input, const Buffer& output, const Counts& counts,
+                         const ProcessGroup& group) {
+  return in_parts(Operation::all_gather, input, output, counts, group);
+}
+
+Collective reduce_scatter_of(const Buffer& input, const Buffer& output, ReduceOp op,
+                             const Counts& counts, const ProcessGroup& group) {
+  Collective collective = in_parts(Operation::reduce_scatter, input, output, counts, group);
+  require_reducible(input.dtype, op, "reduce_scatter");
+  collective.signature.op = op;
+  return collective;
+}
+
+Collective gather_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
+                     const ProcessGroup& group) {
+  return rooted(Operation::gather, input, output, root, counts, group);
+}
+
+Collective scatter_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
+                      const ProcessGroup& group) {
+  return rooted(Operation::scatter, input, output, root, counts, group);
+}
+
+Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
+                         const ProcessGroup& group) {
+  require_valid(input, "all_to_all");
+  require_valid(output, "all_to_all");
+  require_same_type(input, output, "all_to_all");
+  require_apart(input, output, "all_to_all");
+  const auto ranks = static_cast<std::size_t>(group.size());
+  Collective collective{.signature = {.operation = Operation::all_to_all, .dtype = input.dtype},
+                        .input = input,
+                        .output = output,
+                        .counts = pairs};
+  if (pairs.empty()) {
+    require(input.count % ranks == 0, [&] {
+      return fmt::format("all_to_all: {} elements are not {} equal parts", input.count, ranks);
+    });
+    require_count(output.count, input.count, "all_to_all", "output");
+    collective.signature.count = input.count / ranks;
+    return collective;
+  }
+  const auto half = pairs.begin() + static_cast<std::ptrdiff_t>(ranks);
+  require_count(input.count, std::accumulate(pairs.begin(), half, std::size_t{0}), "all_to_all",
+                "input");
+  require_count(output.count, std::accumulate(half, pairs.end(), std::size_t{0}), "all_to_all",
+                "output");
+  collective.signature.layout = layout_uneven_pairs;
+  return collective;
+}
+
+Counts pairs_of(const Counts& send_counts, const Counts& receive_counts,
+                const ProcessGroup& group) {
+  if (send_counts.empty() && receive_counts.empty()) return {};
+  const auto ranks = static_cast<std::size_t>(group.size());
+  require(send_counts.size() == ranks && receive_counts.size() == ranks, [&] {
+    return fmt::format("all_to_all: {} send counts and {} receive counts for {} ranks",
+                       send_counts.size(), receive_counts.size(), ranks);
+  });
+  Counts pairs = send_counts;
+  pairs.insert(pairs.end(), receive_counts.begin(), receive_counts.end());
+  return pairs;
+}
+
+// There is nothing that a backend could not do in the CPU's memory.
+void require_possible(const Collective& collective, Backend& backend) {
+  if (!is_on_device(collective)) return;
+  const auto what = name(collective.signature.operation);
+  const Buffer& input = collective.input;
+  const Buffer& output = collective.output;
+  const auto is_none = [](const Buffer& buffer) {  // In place, or another rank's alone.
+    return buffer.data == nullptr && buffer.count == 0 && buffer.device == DeviceKind::cpu;
+  };
+  require(is_none(input) || is_none(output) ||
+              (input.device == output.device && input.device_index == output.device_index &&
+               input.stream == output.stream),
+          [&] { return fmt::format("{}: input and output differ in device or stream", what); });
+  const std::string refusal = backend.refusal_on_device(collective);
+  if (!refusal.empty()) throw Error(Fault::unsupported, fmt::format("{}: {}", what, refusal));
+}
+
+// --- Messages and groups -------------------------------------------------------------------------
+
+std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
+                                    std::int64_t tag, const ProcessGroup& group) {
+  const std::string_view what = name(operation);
+  const bool receives = operation == Operation::recv;
+  require_valid(data, what);
+  if (data.device != DeviceKind::cpu)
+    throw Error(Fault::unsupported,
+                fmt::format("{}: {}", what, cuda_unsupported(operation, data.dtype, {})));
+  if (!receives || peer != any_source) {
+    require_rank(peer, group.size(), what);
+    require(peer != group.rank(),
+            [&] { return fmt::format("{}: rank {} is this rank itself", what, peer); });
+  }
+  require(tag >= 0 || (receives && tag == any_tag),
+          [&] { return fmt::format("{}: the tag {} is negative", what, tag); });
+  auto message = std::make_shared<Message>();
+  message->operation = operation;
+  message->buffer = data;
+  message->peer = peer;
+  message->tag = tag;
+  return message;
+}
+
+std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group) {
+  require(!ranks.empty(), "new_group: no ranks");
+  for (const int member : ranks) require_rank(member, group.size(), "new_group");
+  require(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
+          "new_group: a rank is named twice");
+  const auto own = std::find(ranks.begin(), ranks.end(), group.rank());
+  if (own == ranks.end()) return std::nullopt;
+  return static_cast<int>(own - ranks.begin());
+}
+
+std::uint64_t layout_of_ranks(const std::vector<int>& ranks) { return layout_of(ranks); }
+
+}  // namespace lockstep::comm

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/group/group_collectives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/signature.h"
+#include "lockstep/comm/reduce/compose.h"
+
+namespace lockstep::comm {
+
+GroupCollectives::GroupCollectives(const GroupIdentity& group, const GroupLife& life,
+                                   GroupFailure& failure)
+    : group_(group), packed_name_(pack_group_name(group.name)), life_(life), failure_(failure) {}
+
+void GroupCollectives::throw_unless_all_agree(const Collective& collective) const {
+  const Signature& first = life_.backend().entered(0);
+  for (int peer = 1; peer < group_.size; ++peer)
+    if (life_.backend().entered(peer) != first) throw_mismatch(collective);
+}
+
+// All ranks see the same signatures, so all of them say the same.
+void GroupCollectives::throw_mismatch(const Collective& collective) const {
+  std::vector<Signature> calls;
+  for (int peer = 0; peer < group_.size; ++peer) calls.push_back(life_.backend().entered(peer));
+  const bool labels_differ = std::any_of(calls.begin(), calls.end(), [&](const Signature& call) {
+    return call.label != calls.front().label;
+  });
+  const Disagreement found =
+      disagreement_of(calls, labels_differ ? labels_of(collective) : std::vector<std::string>());
+  throw Error(Fault::mismatch, fmt::format("{}: {}", group_.describe(collective), found.text),
+              found.differing);
+}
+
+// Empty where not all ranks live to tell: that they differ is the better news.
+std::vector<std::string> GroupCollectives::labels_of(const Collective& collective) const {
+  Collective telling = collective;
+  telling.timeout = std::min<std::chrono::milliseconds>(telling.timeout, std::chrono::seconds(2));
+  try {
+    return life_.backend().labels(telling);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+void GroupCollectives::execute(Collective& collective) {
+  if (collective.signature.layout != layout_uneven_pairs)
+    return perform(collective, [this](const Collective& entered) { complete(entered); });
+  Collective announced = collective;  // The backend cannot know enough of the buffers yet.
+  announced.only_says = true;
+  announced.counts = {};
+  perform(announced, [&](const Collective& entered) {
+    collective.sequence = entered.sequence;
+    all_to_all_of_uneven_parts(collective);
+  });
+}
+
+void GroupCollectives::complete(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  if (is_on_device(collective) ||
+      life_.backend().native(signature.operation, signature.dtype, signature.op))
+    life_.backend().run(collective);
+  else
+    compose([this](const Collective& inner) { run_native(inner); }, collective, group_.rank,
+            group_.size);
+}
+
+void GroupCollectives::run_native(const Collective& collective) {
+  life_.backend().enter(collective);
+  throw_unless_all_agree(collective);
+  life_.backend().run(collective);
+}
+
+void GroupCollectives::all_gather_words(const Collective& outer, std::span<const std::int64_t> mine,
+                                        std::vector<std::int64_t>& all) {
+  all.resize(mine.size() * static_cast<std::size_t>(group_.size));
+  Collective inner = outer;
+  inner.signature = {
+      .count = mine.size(), .operation = Operation::all_gather, .dtype = DType::int64};
+  inner.input = buffer_of(mine);
+  inner.output = buffer_of(all);
+  inner.counts = {};
+  run_native(inner);
+}
+
+// Each rank knows its own row and column only: all of them learn the whole table, and see that
+// what one sends is what the other receives.
+void GroupCollectives::all_to_all_of_uneven_parts(const Collective& collective) {
+  const auto n = static_cast<std::size_t>(group_.size);
+  const std::vector<std::int64_t> mine(collective.counts.begin(), collective.counts.end());
+  std::vector<std::int64_t> all;
+  all_gather_words(collective, mine, all);
+  Counts pairs(n * n);
+  for (std::size_t s = 0; s < n; ++s)
+    for (std::size_t d = 0; d < n; ++d) {
+      const std::int64_t sent = all[s * 2 * n + d];
+      const std::int64_t received = all[d * 2 * n + n + s];
+      if (sent != received)
+        throw Error(Fault::mismatch,
+                    fmt::format("{}: rank {} sends {} elements to rank {}, which receives {} from "
+                                "it",
+                                group_.describe(collective), s, sent, d, received),
+                    s == d ? std::vector{static_cast<int>(s)}
+                           : std::vector{static_cast<int>(std::min(s, d)),
+                                         static_cast<int>(std::max(s, d))});
+      pairs[s * n + d] = static_cast<std::size_t>(sent);
+    }
+  Collective inner = collective;
+  inner.signature.count = std::accumulate(pairs.begin(), pairs.end(), std::size_t{0});
+  inner.counts = pairs;
+  run_native(inner);
+}
+
+}  // namespace lockstep::comm

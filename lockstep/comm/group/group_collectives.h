@@ -1,0 +1,81 @@
+// Runs the collectives of one group on this rank, one at a time: numbers them, sees that all ranks
+// call the same, and records them.
+//
+// Thread safety: one thread at a time, the one whose turn it is; any may read record().
+// Errors: every Error of a collective breaks the group.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/group/flight_recorder.h"
+#include "lockstep/comm/group/group_failure.h"
+#include "lockstep/comm/group/group_identity.h"
+#include "lockstep/comm/group/group_life.h"
+#include "lockstep/job/activity.h"
+
+namespace lockstep::comm {
+
+class GroupCollectives {
+ public:
+  // All arguments must outlive it.
+  GroupCollectives(const GroupIdentity& group, const GroupLife& life, GroupFailure& failure);
+
+  // Completes `collective`, and sets its sequence.
+  void execute(Collective& collective);
+
+  // Enters `collective` with all other ranks, sees that they do the same, then calls
+  // act(collective). Sets its sequence.
+  template <class Act>
+  void perform(Collective& collective, Act act) {
+    failure_.throw_if_broken();
+    Activity& activity = life_.activity();
+    const Ticks begin = ticks_now();
+    collective.sequence = ++sequence_;
+    activity.enter(packed_name_, collective.signature.operation, collective.sequence, begin);
+    const std::uint64_t recorded = record_.enter(collective.signature, collective.sequence, begin);
+    try {
+      life_.backend().enter(collective);
+      throw_unless_all_agree(collective);
+      act(collective);
+    } catch (...) {
+      record_.leave(recorded, FlightRecorder::Phase::failed, ticks_now());
+      activity.leave(ticks_now());
+      failure_.break_with(std::current_exception(), group_.describe(collective),
+                          collective.timeout);
+      throw;
+    }
+    const Ticks end = ticks_now();
+    record_.leave(recorded, FlightRecorder::Phase::completed, end);
+    activity.leave(end);
+  }
+
+  // Inside of `outer`, which is performed: gathers every rank's words in the order of the ranks.
+  void all_gather_words(const Collective& outer, std::span<const std::int64_t> mine,
+                        std::vector<std::int64_t>& all);
+
+  const FlightRecorder& record() const { return record_; }
+
+ private:
+  void throw_unless_all_agree(const Collective& collective) const;
+  [[noreturn]] void throw_mismatch(const Collective& collective) const;
+  std::vector<std::string> labels_of(const Collective& collective) const;
+  void complete(const Collective& collective);
+  void run_native(const Collective& collective);
+  void all_to_all_of_uneven_parts(const Collective& collective);
+
+  const GroupIdentity& group_;
+  const GroupName packed_name_;
+  const GroupLife& life_;
+  GroupFailure& failure_;
+  std::uint64_t sequence_ = 0;
+  FlightRecorder record_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/group/group_failure.h"
+
+#include <utility>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::comm {
+namespace {
+
+bool must_be_told(const Error& error) {
+  if (error.fault() == Fault::peer_lost) return !error.failure();  // Else all learn who it was.
+  return error.fault() != Fault::aborted;
+}
+
+}  // namespace
+
+GroupFailure::GroupFailure(const GroupIdentity& group, Reactions reactions)
+    : group_(group), reactions_(std::move(reactions)) {}
+
+void GroupFailure::throw_first() const {
+  const std::lock_guard lock(mutex_);
+  std::rethrow_exception(first_);
+}
+
+// By the numbers that the job has for its ranks. Another process may have said who is to blame.
+Failure GroupFailure::in_the_job(Failure failure) const {
+  failure.detected_by = group_.world_rank(failure.detected_by);
+  failure.ranks = ranks_within(std::move(failure.ranks), group_.size);
+  for (int& rank : failure.ranks) rank = group_.world_rank(rank);
+  failure.rank = failure.ranks.empty() ? -1 : failure.ranks.front();
+  return failure;
+}
+
+void GroupFailure::break_with(std::exception_ptr error, const std::string& context,
+                              std::chrono::milliseconds timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (first_) return;
+    first_ = error;
+    is_broken_.store(true, std::memory_order_release);
+  }
+  std::string what = "unknown";
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    what = known.what();
+    if (blames_the_living(known))
+      reactions_.tell_of_break(in_the_job(blame_in(known, group_.rank, context, timeout)));
+    if (must_be_told(known)) reactions_.give_up(given_up_for(known, group_.rank, context));
+  } catch (const std::exception& other) {
+    what = other.what();
+    reactions_.give_up({.rank = group_.rank, .reason = what});
+  }
+  reactions_.save_record(what);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,59 @@
+// The first Error that broke a group. Every later call throws it again.
+//
+// Thread safety: any thread may call any member at any time.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/group/group_identity.h"
+
+namespace lockstep::comm {
+
+class GroupFailure {
+ public:
+  // Called once each at most, in this order, on the thread whose call broke the group. May not
+  // throw.
+  struct Reactions {
+    // Living ranks are to blame, by their numbers in the job.
+    std::function<void(Failure)> tell_of_break = [](const Failure&) {};
+    // Ranks may no longer agree on where they are. Those that did not see the Error would wait for
+    // ever.
+    std::function<void(const GivenUp&)> give_up = [](const GivenUp&) {};
+    // Always, with the Error's text.
+    std::function<void(const std::string&)> save_record = [](const std::string&) {};
+  };
+
+  // `group` must outlive it.
+  GroupFailure(const GroupIdentity& group, Reactions reactions);
+
+  bool is_broken() const { return is_broken_.load(std::memory_order_acquire); }
+  void throw_if_broken() const {
+    if (is_broken()) throw_first();
+  }
+
+  // Breaks the group, unless it is broken. `context` begins the message of `error`, from a call
+  // that had `timeout`.
+  void break_with(std::exception_ptr error, const std::string& context,
+                  std::chrono::milliseconds timeout);
+
+ private:
+  [[noreturn]] void throw_first() const;
+  Failure in_the_job(Failure failure) const;
+
+  const GroupIdentity& group_;
+  const Reactions reactions_;
+  std::atomic<bool> is_broken_{false};
+  mutable std::mutex mutex_;
+  std::exception_ptr first_;
+};
+
+}  // namespace lockstep::comm

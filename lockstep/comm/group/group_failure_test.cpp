@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/group/group_failure.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/fault_of.h"
+
+namespace lockstep::comm::group_failure_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Rank 1 of a group of three, and what others learn of its failure.
+struct Rank {
+  const GroupIdentity identity{.name = "part", .rank = 1, .size = 3, .members = {4, 7, 9}};
+  std::optional<Failure> told = {};
+  std::optional<GivenUp> given_up = {};
+  std::vector<std::string> records = {};
+  GroupFailure failure{
+      identity,
+      {.tell_of_break = [this](const Failure& one) { told = one; },
+       .give_up = [this](const GivenUp& why) { given_up = why; },
+       .save_record = [this](const std::string& error) { records.push_back(error); }}};
+
+  void break_with(const std::exception_ptr& error) {
+    failure.break_with(error, "barrier #5 of group part on rank 1", 2s);
+  }
+  template <class Thrown>
+  void fail(const Thrown& error) {
+    break_with(std::make_exception_ptr(error));
+  }
+};
+
+TEST(GroupFailure, TheFirstErrorIsThrownAgainAndLaterOnesAreForgotten) {
+  Rank rank;
+  EXPECT_NO_THROW(rank.failure.throw_if_broken());
+  rank.fail(Error(Fault::system, "no memory"));
+  rank.fail(Error(Fault::timeout, "late", {0}));
+  EXPECT_TRUE(rank.failure.is_broken());
+  std::string text;
+  EXPECT_EQ(test::fault_of([&] { rank.failure.throw_if_broken(); }, &text), Fault::system);
+  EXPECT_NE(text.find("no memory"), text.npos) << text;
+  EXPECT_EQ(rank.records.size(), 1U);
+  EXPECT_FALSE(rank.told);
+}
+
+TEST(GroupFailure, TheJobLearnsWhichLivingRanksAreToBlameByItsOwnNumbers) {
+  Rank rank;
+  rank.fail(Error(Fault::timeout, "barrier #5 of group part on rank 1: late", {0, 2}));
+  ASSERT_TRUE(rank.told);
+  EXPECT_EQ(rank.told->ranks, (std::vector<int>{4, 9}));
+  EXPECT_EQ(rank.told->rank, 4);
+  EXPECT_EQ(rank.told->detected_by, 7);
+  EXPECT_EQ(rank.told->call, "barrier #5 of group part");
+}
+
+TEST(GroupFailure, RanksThatTheGroupDoesNotHaveAreLeftOut) {
+  Rank rank;
+  rank.fail(Error(Fault::mismatch, "differ", {2, 2'000'000'000}));
+  ASSERT_TRUE(rank.told);
+  EXPECT_EQ(rank.told->ranks, std::vector<int>{9});
+}
+
+TEST(GroupFailure, TheOtherRanksLearnOfItByTheNumbersOfTheGroup) {
+  Rank rank;
+  rank.fail(Error(Fault::timeout, "barrier #5 of group part on rank 1: late", {2}));
+  ASSERT_TRUE(rank.given_up);
+  EXPECT_EQ(rank.given_up->rank, 1);
+  EXPECT_EQ(rank.given_up->ranks, std::vector<int>{2});
+  EXPECT_EQ(rank.given_up->reason, "late");
+}
+
+TEST(GroupFailure, NobodyIsToldOfADeathThatAllLearnOf) {
+  Rank rank;
+  rank.fail(Error("rank 2 was lost", Failure{.rank = 2}));
+  EXPECT_FALSE(rank.given_up);
+  EXPECT_FALSE(rank.told);
+  EXPECT_EQ(rank.records.size(), 1U);
+}
+
+TEST(GroupFailure, ALostConnectionOfAnUnknownRankIsTold) {
+  Rank rank;
+  rank.fail(Error(Fault::peer_lost, "a connection ended"));
+  EXPECT_TRUE(rank.given_up);
+}
+
+TEST(GroupFailure, AnyExceptionBreaksTheGroup) {
+  Rank rank;
+  rank.fail(std::runtime_error("no more input"));
+  EXPECT_THROW(rank.failure.throw_if_broken(), std::runtime_error);
+  ASSERT_TRUE(rank.given_up);
+  EXPECT_EQ(rank.given_up->reason, "no more input");
+  EXPECT_EQ(rank.records, std::vector<std::string>{"no more input"});
+}
+
+}  // namespace
+}  // namespace lockstep::comm::group_failure_test

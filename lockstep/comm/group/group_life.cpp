@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/group/group_life.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace lockstep::comm {
+
+GroupLife::GroupLife(const GroupIdentity& group, std::shared_ptr<Backend> backend,
+                     std::shared_ptr<RankInJob> in_job)
+    : group_(group), in_job_(std::move(in_job)), backend_(std::move(backend)) {}
+
+void GroupLife::throw_over() const {
+  throw Error(Fault::misuse, fmt::format("group {} was destroyed", group_.name));
+}
+
+std::shared_ptr<RankInJob> GroupLife::in_job() const {
+  const std::lock_guard lock(mutex_);
+  require_usable();
+  return in_job_;
+}
+
+void GroupLife::give_up(const GivenUp& why) const {
+  std::unique_lock lock(mutex_);
+  const auto backend = backend_;
+  lock.unlock();
+  if (backend) backend->give_up(why);
+}
+
+void GroupLife::tell_of_break(Failure failure) const {
+  std::unique_lock lock(mutex_);
+  const auto in_job = in_job_;
+  lock.unlock();
+  if (in_job) in_job->tell_of_break(std::move(failure));
+}
+
+// Outside of the lock, as a backend may wait for its engine.
+void GroupLife::end() {
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<RankInJob> in_job;
+  const std::lock_guard lock(mutex_);
+  backend.swap(backend_);
+  in_job.swap(in_job_);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,59 @@
+// The parts of a group that go at its end, though handles of the group may live on.
+//
+// Thread safety: any thread may call any member at any time, but backend() and activity() only the
+// thread whose turn it is, before the end.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/group/group_identity.h"
+#include "lockstep/comm/group/rank_in_job.h"
+
+namespace lockstep::comm {
+
+class GroupLife {
+ public:
+  // `group` must outlive it.
+  GroupLife(const GroupIdentity& group, std::shared_ptr<Backend> backend,
+            std::shared_ptr<RankInJob> in_job);
+
+  bool is_over() const { return is_over_; }
+  // Errors: misuse, after the end has begun.
+  void require_usable() const {
+    if (is_over_) throw_over();
+  }
+
+  Backend& backend() const { return *backend_; }
+  Activity& activity() const { return in_job_->activity(); }
+
+  // Errors: misuse, after the end has begun.
+  std::shared_ptr<RankInJob> in_job() const;
+
+  // Do nothing after the end.
+  void give_up(const GivenUp& why) const;
+  void tell_of_break(Failure failure) const;
+
+  // The end: from now on the group is unusable.
+  void begin_end() { is_over_ = true; }
+  // Then all parts go. Nobody has a turn any more.
+  void end();
+
+ private:
+  [[noreturn]] void throw_over() const;
+
+  const GroupIdentity& group_;
+  std::atomic<bool> is_over_{false};
+  mutable std::mutex mutex_;  // Guards the next two.
+  std::shared_ptr<RankInJob> in_job_;
+  std::shared_ptr<Backend> backend_;  // May use what the rank's part in the job keeps alive.
+};
+
+}  // namespace lockstep::comm

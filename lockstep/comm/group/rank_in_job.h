@@ -1,0 +1,57 @@
+// What all groups of one rank share: where the rank shows what it does, its training step, and whom
+// it tells of preemption and of broken groups.
+//
+// Thread safety: any thread may call any member at any time.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/job/activity.h"
+
+namespace lockstep::comm {
+
+// All may do nothing, as where there is no agent.
+struct RankHooks {
+  std::function<void()> expect_preemption = [] {};    // Tells the agent.
+  std::function<void()> agree_on_preemption = [] {};  // The same.
+  // Tells the host, the agent and the log of ranks of the job that ended a call of this one.
+  std::function<void(Failure)> tell_of_break = [](const Failure&) {};
+};
+
+class RankInJob {
+ public:
+  // `activity` is this process's, which peers read.
+  explicit RankInJob(std::shared_ptr<Activity> activity, RankHooks hooks = {})
+      : activity_(std::move(activity)), hooks_(std::move(hooks)) {}
+
+  Activity& activity() const { return *activity_; }
+
+  void set_step(std::uint64_t step) {
+    step_is_told_.store(true, std::memory_order_relaxed);
+    activity_->step.store(step, std::memory_order_relaxed);
+  }
+
+  // For a program that never sets it.
+  void count_step() {
+    if (!step_is_told_.load(std::memory_order_relaxed))
+      activity_->step.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void expect_preemption() const { hooks_.expect_preemption(); }
+  void agree_on_preemption() const { hooks_.agree_on_preemption(); }
+  void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
+
+ private:
+  const std::shared_ptr<Activity> activity_;
+  const RankHooks hooks_;
+  std::atomic<bool> step_is_told_{false};
+};
+
+}  // namespace lockstep::comm

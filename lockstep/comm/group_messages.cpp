@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/group_messages.h"
+
+#include <utility>
+
+#include "lockstep/base/time.h"
+#include "lockstep/job/activity.h"
+
+namespace lockstep::comm {
+
+GroupMessages::GroupMessages(const GroupIdentity& group, const GroupLife& life,
+                             GroupFailure& failure, std::shared_ptr<Backend> backend)
+    : group_(group),
+      life_(life),
+      failure_(failure),
+      messages_(std::make_shared<PointToPoint>(std::move(backend))) {}
+
+std::shared_ptr<PointToPoint> GroupMessages::usable() const {
+  group_.require_own_process();
+  const std::lock_guard lock(mutex_);
+  life_.require_usable();
+  failure_.throw_if_broken();
+  return messages_;
+}
+
+Source GroupMessages::run(const std::shared_ptr<Message>& message,
+                          std::chrono::milliseconds timeout) {
+  const auto messages = usable();
+  const std::uint64_t number = note_begin(*message);
+  try {
+    messages->run(
+        message, [&] { return group_.describe(*message); }, in(timeout));
+  } catch (...) {
+    note_end(number, *message, std::current_exception(), timeout);
+    throw;
+  }
+  note_end(number, *message, nullptr, timeout);
+  return {message->peer, message->tag};
+}
+
+Work GroupMessages::start(const std::shared_ptr<Message>& message,
+                          std::chrono::milliseconds timeout, std::shared_ptr<const void> keep_alive,
+                          std::weak_ptr<const void> owner) {
+  const auto messages = usable();
+  const std::uint64_t number = note_begin(*message);
+  try {
+    return messages->start(message, group_.describe(*message), in(timeout),
+                           [this, number, message, timeout, owner = std::move(owner),
+                            kept = std::move(keep_alive)](std::exception_ptr error) {
+                             // The group may have gone with what the message kept alive.
+                             if (const auto strong = owner.lock())
+                               note_end(number, *message, error, timeout);
+                           });
+  } catch (...) {
+    note_end(number, *message, std::current_exception(), timeout);
+    throw;
+  }
+}
+
+std::uint64_t GroupMessages::note_begin(const Message& message) {
+  const Signature signature{.count = message.buffer.count,
+                            .label = static_cast<std::uint64_t>(message.tag),
+                            .root = message.peer,
+                            .operation = message.operation,
+                            .dtype = message.buffer.dtype};
+  const std::lock_guard lock(mutex_);
+  return record_.enter(signature, ++begun_, ticks_now());
+}
+
+void GroupMessages::note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
+                             std::chrono::milliseconds timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    using Phase = FlightRecorder::Phase;
+    record_.leave(number, error ? Phase::failed : Phase::completed, ticks_now());
+  }
+  if (error && !life_.is_over()) failure_.break_with(error, group_.describe(message), timeout);
+}
+
+bool GroupMessages::end(const std::exception_ptr& error) {
+  std::unique_lock lock(mutex_);
+  const auto messages = messages_;
+  lock.unlock();
+  if (messages) messages->end(error);
+  return messages != nullptr;
+}
+
+// The thread of messages ends outside of the lock.
+void GroupMessages::close(const std::exception_ptr& error) {
+  end(error);
+  std::shared_ptr<PointToPoint> messages;
+  const std::lock_guard lock(mutex_);
+  messages.swap(messages_);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,66 @@
+// The messages of one group on this rank, and their record.
+//
+// Thread safety: any thread may call any member at any time.
+// Errors: misuse after the group's end; every Error of a message breaks the group.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/group/flight_recorder.h"
+#include "lockstep/comm/group/group_failure.h"
+#include "lockstep/comm/group/group_identity.h"
+#include "lockstep/comm/group/group_life.h"
+#include "lockstep/comm/progress.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep::comm {
+
+class GroupMessages {
+ public:
+  // All arguments must outlive it.
+  GroupMessages(const GroupIdentity& group, const GroupLife& life, GroupFailure& failure,
+                std::shared_ptr<Backend> backend);
+
+  // Blocks until `message` is complete, and returns its origin.
+  Source run(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout);
+
+  // run() in the background, where `keep_alive` is released at the end. This object exists while
+  // `owner` does. A message may outlive it.
+  Work start(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout,
+             std::shared_ptr<const void> keep_alive, std::weak_ptr<const void> owner);
+
+  // Number of messages to or from this rank that were sent but not received. Before close().
+  std::size_t pending() const { return messages_->pending(); }
+
+  // Makes all messages fail with `error`. False after close().
+  bool end(const std::exception_ptr& error);
+
+  // end(), and lets the backend go. There are no messages after it.
+  void close(const std::exception_ptr& error);
+
+  const FlightRecorder& record() const { return record_; }
+
+ private:
+  std::shared_ptr<PointToPoint> usable() const;
+  std::uint64_t note_begin(const Message& message);
+  void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
+                std::chrono::milliseconds timeout);
+
+  const GroupIdentity& group_;
+  const GroupLife& life_;
+  GroupFailure& failure_;
+  mutable std::mutex mutex_;  // Guards the rest.
+  std::shared_ptr<PointToPoint> messages_;
+  std::uint64_t begun_ = 0;
+  FlightRecorder record_;
+};
+
+}  // namespace lockstep::comm

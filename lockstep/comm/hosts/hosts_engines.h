@@ -1,0 +1,95 @@
+// The engine's communicators of a group of ranks on several hosts, and one collective on them.
+//
+// Thread safety: that of the group.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/hosts/engine_communicator.h"
+#include "lockstep/comm/hosts/hosts_group.h"
+
+namespace lockstep::comm {
+
+// The communicators of a group. Collective over their members: the first call for each makes it.
+// Blocking, Errors: as EngineCommunicator's constructor.
+class HostsEngines {
+ public:
+  // Makes all communicators at once if the engine needs them in order. `watch` is then called while
+  // ranks wait for each other, and may throw. `group` must outlive it.
+  HostsEngines(const HostsGroup& group, std::chrono::milliseconds timeout,
+               std::function<void()> watch);
+  ~HostsEngines();
+  HostsEngines(const HostsEngines&) = delete;
+  HostsEngines& operator=(const HostsEngines&) = delete;
+
+  // Of the ranks that own the same slice. Its rank r is on host r.
+  EngineCommunicator& of_slice(const HostsCall& call);
+
+  // Of all ranks of the group.
+  EngineCommunicator& of_all(const HostsCall& call);
+
+ private:
+  void make_all(std::chrono::milliseconds timeout);
+  std::unique_ptr<EngineCommunicator> make(const HostsCall& call, const std::vector<int>& members,
+                                           int rank, const std::string& what, Backend::Place local);
+
+  const HostsGroup& group_;
+  std::function<void()> watch_;  // Only while the constructor makes all.
+  std::unique_ptr<EngineCommunicator> of_slice_;
+  std::unique_ptr<EngineCommunicator> of_all_;
+};
+
+// Whether the output is also the input.
+constexpr bool is_in_place(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::broadcast ||
+         operation == Operation::reduce;
+}
+
+// One collective of an engine. An engine that cannot cancel needs memory that outlives its caller,
+// so user memory is copied for it.
+class EngineCall {
+ public:
+  // Calls that exist at the same time have different slots.
+  static constexpr std::size_t slots = 2;
+
+  // Makes the necessary copies, in scratch memory of `memory` that is its own. All arguments must
+  // outlive this object. The collective's counts and memory must outlive the call.
+  EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunicator& engine,
+             const Collective& collective, std::size_t slot = 0);
+  ~EngineCall();  // Gives up a running call: EngineCommunicator::give_up().
+  EngineCall(const EngineCall&) = delete;
+  EngineCall& operator=(const EngineCall&) = delete;
+
+  // At most one runs at a time on an engine's communicator.
+  void start();
+
+  // Blocking: until it is complete. Errors: as Backend::run().
+  void wait();
+
+  // Copies the result to its destination.
+  void deliver();
+
+ private:
+  // Scratch of the memory: the first four are the collectives', then one for each slot.
+  static constexpr std::size_t staged_input = 4;
+  static constexpr std::size_t staged_output = staged_input + slots;
+
+  void keep(Buffer& buffer, std::size_t scratch, bool is_read);
+
+  KeptMemory& memory_;
+  const HostsCall& call_;
+  EngineCommunicator& engine_;
+  Collective collective_;
+  const Buffer result_;  // Destination of the result.
+  std::shared_ptr<std::vector<std::shared_ptr<const void>>> kept_;
+  bool is_under_way_ = false;
+};
+
+}  // namespace lockstep::comm

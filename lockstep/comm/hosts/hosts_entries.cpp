@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/hosts_entries.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string_view>
+#include <thread>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::comm {
+namespace {
+
+// After a deadline, for those who know better who is missing: they look every 20 ms.
+constexpr std::chrono::milliseconds time_for_names{200};
+
+// All that a host's ranks say: one signature when they say the same.
+std::string pack(const std::vector<Signature>& said) {
+  const bool same = std::all_of(said.begin(), said.end(),
+                                [&](const Signature& one) { return one == said.front(); });
+  return {reinterpret_cast<const char*>(said.data()), (same ? 1 : said.size()) * sizeof said[0]};
+}
+
+}  // namespace
+
+HostsEntries::HostsEntries(const HostsGroup& group)
+    : group_(group), map_(group.map()), said_(static_cast<std::size_t>(group.size())) {}
+
+void HostsEntries::enter(const Collective& collective) {
+  const Deadline deadline = in(collective.timeout);
+  if (collective.signature.operation == Operation::destroy) hear_all_pairs(collective, deadline);
+  enter(collective, {deadline});
+}
+
+void HostsEntries::enter(const Collective& collective, Patience patience) {
+  Collective saying = collective;
+  saying.only_says = true;
+  group_.local()->enter(saying);
+  std::vector<Signature> here;
+  for (int peer = 0; peer < map_.local_size(); ++peer)
+    here.push_back(group_.local()->entered(peer));
+  const std::vector<std::string> said = exchange(pack(here), collective, patience);
+  for (int host = 0; host < map_.hosts(); ++host) {
+    const std::vector<int>& members = map_.ranks(host);
+    const std::string& text = said[static_cast<std::size_t>(host)];
+    const std::size_t count = text.size() / sizeof(Signature);
+    if (text.size() % sizeof(Signature) != 0 || (count != 1 && count != members.size()))
+      throw Error(Fault::corrupt,
+                  group_.describe(collective) + ": a host said what is no signature");
+    for (std::size_t i = 0; i < members.size(); ++i)
+      std::memcpy(&said_[static_cast<std::size_t>(members[i])],
+                  text.data() + (count == 1 ? 0 : i) * sizeof(Signature), sizeof(Signature));
+  }
+}
+
+// Each host says its ranks' labels, every one ended by a zero. All ranks know by now that they
+// differ: one that does not hear the labels in time must not make the others time out, and so asks
+// nobody.
+std::vector<std::string> HostsEntries::labels(const Collective& collective) {
+  std::string here;
+  for (const std::string& label : group_.local()->labels(collective)) here += label + '\0';
+  const std::vector<std::string> said =
+      exchange(here, collective, {in(collective.timeout), /*asks=*/false});
+  std::vector<std::string> all(said_.size());
+  for (int host = 0; host < map_.hosts(); ++host) {
+    std::string_view rest = said[static_cast<std::size_t>(host)];
+    for (const int member : map_.ranks(host)) {
+      const std::string_view label = rest.substr(0, rest.find('\0'));
+      all[static_cast<std::size_t>(member)] = label;
+      rest.remove_prefix(std::min(rest.size(), label.size() + 1));
+    }
+  }
+  await_all(collective);
+  return all;
+}
+
+// A rank that has all labels gives the group up. One that still listens would hear that instead.
+void HostsEntries::await_all(const Collective& collective) {
+  Collective barrier = collective;
+  barrier.signature = {.operation = Operation::barrier};
+  try {
+    enter(barrier, {in(barrier.timeout), /*asks=*/false});
+  } catch (const Error&) {  // Somebody was here already, and has left.
+  }
+}
+
+std::vector<std::string> HostsEntries::exchange(const std::string& mine,
+                                                const Collective& collective) {
+  return exchange(mine, collective, {in(collective.timeout)});
+}
+
+std::vector<std::string> HostsEntries::exchange(const std::string& mine,
+                                                const Collective& collective, Patience patience) {
+  std::vector<std::string> said(static_cast<std::size_t>(map_.hosts()));
+  said[static_cast<std::size_t>(map_.host())] = mine;
+  if (map_.owns_slice()) {
+    const std::vector<int> peers = map_.slice_ranks(map_.local_rank());
+    for (const int peer : peers)
+      if (peer != group_.rank()) group_.lines()->say(peer, mine);
+    for (int host = 0; host < map_.hosts(); ++host)
+      if (host != map_.host())
+        said[static_cast<std::size_t>(host)] = hear(host, collective, patience);
+  }
+  if (map_.local_size() > map_.slices()) share_on_host(said, collective);
+  return said;
+}
+
+std::string HostsEntries::hear(int host, const Collective& collective, Patience patience) {
+  return hear_from(map_.slice_ranks(map_.local_rank())[static_cast<std::size_t>(host)], collective,
+                   patience);
+}
+
+std::string HostsEntries::hear_from(int peer, const Collective& collective, Patience patience) {
+  const auto watch = [&] { group_.throw_if_over(collective); };
+  if (auto said = group_.lines()->hear(peer, patience.deadline, watch)) return *std::move(said);
+  const int host = map_.host_of(peer);
+  if (patience.asks && map_.ranks(host).size() > 1) ask_who_is_absent(collective, host);
+  throw Error(Fault::timeout,
+              fmt::format("{}: {}", group_.describe(collective), describe_absent(collective, host)),
+              map_.ranks(host));
+}
+
+// Only the ranks of that host know who of them is missing. Those that wait for it there give up as
+// soon as they hear that we wait no longer, and name it to all hosts. The others must not hear from
+// us before that, or they would blame the whole host.
+void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
+  group_.lines()->ask_who_is_absent(map_.ranks(host));
+  constexpr std::chrono::milliseconds pause{2};
+  for (const Deadline patience = in(time_for_names); Clock::now() < patience;
+       std::this_thread::sleep_for(pause))
+    group_.throw_if_over(collective);
+}
+
+// Whatever two ranks have sent each other has come when they have heard of each other: how many of
+// their messages nobody received is then known.
+void HostsEntries::hear_all_pairs(const Collective& collective, Deadline deadline) {
+  for (int peer = 0; peer < group_.size(); ++peer)
+    if (map_.host_of(peer) != map_.host()) group_.lines()->say(peer, {});
+  for (int peer = 0; peer < group_.size(); ++peer)
+    if (map_.host_of(peer) != map_.host()) hear_from(peer, collective, {deadline});
+}
+
+std::string HostsEntries::describe_absent(const Collective& collective, int host) const {
+  std::string absent;
+  for (const int member : map_.ranks(host)) {
+    const RemoteRank& who = group_.who(member);
+    absent += fmt::format("{}rank {} (pid {} on {})", absent.empty() ? "" : " or ", member, who.pid,
+                          who.host);
+  }
+  return fmt::format("{} did not come within {:.1f} s", absent,
+                     static_cast<double>(collective.timeout.count()) / 1000);
+}
+
+// Before anybody has compared what ranks say: the steps are the same whatever that is.
+void HostsEntries::share_on_host(std::vector<std::string>& said, const Collective& collective) {
+  Collective sharing;
+  sharing.sequence = collective.sequence;
+  sharing.timeout = collective.timeout;
+  const HostsCall call(group_, sharing);
+  std::vector<std::uint64_t> lengths;
+  std::string all;
+  for (const std::string& text : said) {
+    lengths.push_back(text.size());
+    all += text;
+  }
+  call.on_host(Operation::broadcast, {}, buffer_of(lengths), {});
+  all.resize(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}));
+  call.on_host(Operation::broadcast, {},
+               {.data = all.data(), .count = all.size(), .dtype = DType::uint8}, {});
+  std::size_t begin = 0;
+  for (std::size_t host = 0; host < said.size(); begin += lengths[host++])
+    said[host] = all.substr(begin, lengths[host]);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,58 @@
+// How ranks of several hosts enter a collective: each tells all others its call before it begins.
+//
+// Ranks of a host compare theirs in shared memory; hosts tell each other by the lines. The owners
+// of a slice tell each other, so that no rank has to pass the news on. Surplus ranks hear from rank
+// 0 of their host.
+//
+// Thread safety: one thread only.
+// Blocking, Errors: as Backend::enter().
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/time.h"
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/hosts/hosts_group.h"
+
+namespace lockstep::comm {
+
+class HostsEntries {
+ public:
+  // `group` must outlive it.
+  explicit HostsEntries(const HostsGroup& group);
+
+  // Backend's.
+  void enter(const Collective& collective);
+  const Signature& entered(int rank) const { return said_[static_cast<std::size_t>(rank)]; }
+  std::vector<std::string> labels(const Collective& collective);
+
+  // Tells all ranks `mine`, which is the same on all ranks of a host. Returns each host's, by host.
+  std::vector<std::string> exchange(const std::string& mine, const Collective& collective);
+
+ private:
+  // How long to wait for another host, and whether to ask it then who is absent.
+  struct Patience {
+    Deadline deadline;
+    bool asks = true;
+  };
+
+  void enter(const Collective& collective, Patience patience);
+  std::vector<std::string> exchange(const std::string& mine, const Collective& collective,
+                                    Patience patience);
+  std::string hear(int host, const Collective& collective, Patience patience);
+  std::string hear_from(int peer, const Collective& collective, Patience patience);
+  void hear_all_pairs(const Collective& collective, Deadline deadline);
+  void await_all(const Collective& collective);
+  std::string describe_absent(const Collective& collective, int host) const;
+  void ask_who_is_absent(const Collective& collective, int host);
+  void share_on_host(std::vector<std::string>& said, const Collective& collective);
+
+  const HostsGroup& group_;
+  const HostMap& map_;
+  std::vector<Signature> said_;  // By rank, of what all have entered last.
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,109 @@
+// A group of ranks on several hosts, as one of them sees it: who they are, what connects them, and
+// whether the group is over. Also the collectives that ranks of one host complete as steps of a
+// larger one.
+//
+// Thread safety: after construction, any thread may call the const members.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/engine/plugin_communicator.h"
+#include "lockstep/comm/hosts/failure_news.h"
+#include "lockstep/comm/hosts/host_map.h"
+#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/shm/host_peers.h"
+#include "lockstep/comm/shm/shm_backend.h"
+
+namespace lockstep::comm {
+
+// All groups of a process share this. Ranks are those of the job.
+struct HostsContext {
+  std::string backend;             // As InitOptions::backend names it.
+  std::shared_ptr<HostPeers> job;  // All ranks; those of this host share memory.
+  std::vector<int> places;         // The first rank on the same host, by rank.
+  bool shares_memory = true;       // Whether those of one host do; else each counts as a host.
+  std::vector<RemoteRank> ranks;   // Who they are, by rank; address is empty for this rank.
+  CommunicatorOptions engine;      // All but the members, their place and the name.
+  std::unique_ptr<Lines> lines;
+  std::unique_ptr<FailureNews> news;
+};
+
+class HostsGroup {
+ public:
+  // Collective over `ranks` of the job, of which `rank` is this one's place in the list. `name`
+  // names the group. `watch` is called while ranks of this host wait for each other, and may throw.
+  HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank,
+             std::string name, std::chrono::milliseconds timeout, std::function<void()> watch);
+
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  const HostMap& map() const { return map_; }
+
+  // This rank among those on its host, also where these do not share memory.
+  Backend::Place place() const { return place_; }
+
+  const std::shared_ptr<HostsContext>& context() const { return context_; }
+  const std::shared_ptr<ShmBackend>& local() const { return local_; }  // Of this host's ranks.
+  const std::shared_ptr<LineGroup>& lines() const { return lines_; }
+
+  // Ranks of the job, for ranks of the group.
+  std::vector<int> in_the_job(const std::vector<int>& ranks) const;
+  const RemoteRank& who(int rank) const;
+
+  // Begins the messages about a call.
+  std::string describe(const Collective& collective) const;
+
+  // Throws when the group is over.
+  void throw_if_over(const Collective& collective) const;
+
+  // Waits for the news of a death. An engine fails when a peer dies, and often before we have heard
+  // who it was.
+  void throw_if_explained(const Collective& collective) const;
+
+ private:
+  const std::shared_ptr<HostsContext> context_;
+  const std::vector<int> ranks_;  // Of the job, by rank of the group.
+  const int rank_;
+  const std::string name_;
+  const HostMap map_;
+  const Backend::Place place_;
+  const std::shared_ptr<ShmBackend> local_;
+  const std::shared_ptr<LineGroup> lines_;
+};
+
+// A collective under way.
+struct HostsCall {
+  // Both must outlive it.
+  HostsCall(const HostsGroup& group, const Collective& collective);
+
+  Counts counts() const;  // Of each rank's part.
+
+  // A step, for an engine or the ranks of this host. `counts` must outlive it.
+  Collective step(Operation operation, const Buffer& input, const Buffer& output,
+                  const Counts& counts, int root = 0) const;
+
+  // Completes a step among the ranks of this host. Blocking, Errors: as Backend::run().
+  void on_host(Operation operation, const Buffer& input, const Buffer& output, const Counts& counts,
+               int root = 0) const;
+
+  const HostsGroup& group;
+  const Collective& outer;
+  const DType dtype;
+  const Deadline deadline;  // Of all its steps.
+  const ReduceOp sums;      // What steps combine by: of an average, the sum.
+  const bool averages;
+  const int root_host;
+  const bool root_is_here;
+  const int local_root;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,76 @@
+// The agent's poll() loop: the interface of its parts, and two small parts.
+//
+// Thread safety: none; the parts belong to the loop's thread. Blocking: next_events() only.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+
+#include <functional>
+#include <vector>
+
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/time.h"
+
+namespace lockstep::launch {
+
+class Pollable {
+ public:
+  virtual ~Pollable() = default;
+
+  // Adds the descriptors, with their events, that it waits for.
+  virtual void watch(std::vector<pollfd>& entries) const = 0;
+
+  // Latest time of the next serve().
+  virtual Deadline deadline() const = 0;
+
+  // Acts on what poll() found, and on what is due. Entries of other parts are ignored; events_of()
+  // finds its own.
+  virtual void serve(const std::vector<pollfd>& entries) = 0;
+};
+
+// Waits for an event or the deadline of a part, until `limit` or a signal at the latest. Returns
+// what poll() found. Errors: system.
+std::vector<pollfd> next_events(const std::vector<Pollable*>& parts, Deadline limit = no_deadline);
+
+// Signals to this process.
+class Signals final : public Pollable {
+ public:
+  // `blocked` are the signals to be received; they are blocked already. serve() calls `act` for
+  // each one. Errors: system.
+  Signals(const sigset_t& blocked, std::function<void(int signal)> act);
+
+  void watch(std::vector<pollfd>& entries) const override;
+  Deadline deadline() const override { return no_deadline; }
+  void serve(const std::vector<pollfd>& entries) override;
+
+ private:
+  bool is_double(int signal);
+
+  const FileDescriptor descriptor_;
+  const std::function<void(int signal)> act_;
+  int last_ = 0;  // The latest signal except SIGCHLD.
+  Clock::time_point last_at_ = {};
+};
+
+// Notices the end of another process: the one that holds the other end of a pipe.
+class Lifeline final : public Pollable {
+ public:
+  explicit Lifeline(int pipe) : pipe_(pipe) {}
+
+  bool is_cut() const { return is_cut_; }
+
+  void watch(std::vector<pollfd>& entries) const override { entries.push_back({pipe_, POLLIN, 0}); }
+  Deadline deadline() const override { return no_deadline; }
+  void serve(const std::vector<pollfd>& entries) override {
+    if (events_of(entries, pipe_) != 0) is_cut_ = true;
+  }
+
+ private:
+  const int pipe_;
+  bool is_cut_ = false;
+};
+
+}  // namespace lockstep::launch

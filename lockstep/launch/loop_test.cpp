@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/launch/loop.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+namespace lockstep::launch::loop_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Blocks SIGUSR1 and SIGCHLD for this test's thread.
+class Blocked {
+ public:
+  Blocked() {
+    ::sigemptyset(&signals_);
+    ::sigaddset(&signals_, SIGUSR1);
+    ::sigaddset(&signals_, SIGCHLD);
+    ::pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+  }
+  ~Blocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Blocked(const Blocked&) = delete;
+  Blocked& operator=(const Blocked&) = delete;
+
+  const sigset_t& signals() const { return signals_; }
+
+ private:
+  sigset_t signals_{};
+  sigset_t before_{};
+};
+
+// Has no descriptor, and is due at a given time.
+class Due final : public Pollable {
+ public:
+  explicit Due(Deadline deadline) : deadline_(deadline) {}
+
+  void watch(std::vector<pollfd>& /*entries*/) const override {}
+  Deadline deadline() const override { return deadline_; }
+  void serve(const std::vector<pollfd>& /*entries*/) override {}
+
+ private:
+  const Deadline deadline_;
+};
+
+TEST(Loop, WaitsForTheFirstDeadlineOfItsPartsAndTheLimit) {
+  Due soon(in(20ms));
+  Due later(in(1h));
+  const auto start = Clock::now();
+  EXPECT_TRUE(next_events({&later, &soon}).empty());
+  EXPECT_GE(Clock::now() - start, 19ms);
+  EXPECT_TRUE(next_events({&later}, in(20ms)).empty());
+  EXPECT_LT(Clock::now() - start, 10s);
+}
+
+TEST(Loop, ReturnsEveryPartsDescriptorsWithTheirEvents) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const FileDescriptor read_end(ends[0]);
+  FileDescriptor write_end(ends[1]);
+  Lifeline lifeline(read_end.get());
+  const Blocked blocked;
+  Signals signals(blocked.signals(), [](int) { FAIL() << "no signal was sent"; });
+
+  lifeline.serve(next_events({&signals, &lifeline}, Clock::now()));
+  EXPECT_FALSE(lifeline.is_cut());
+  write_end = FileDescriptor();
+  const std::vector<pollfd> entries = next_events({&signals, &lifeline});
+  EXPECT_EQ(entries.size(), 2U);
+  EXPECT_EQ(events_of(entries, read_end.get()), POLLHUP);
+  signals.serve(entries);
+  lifeline.serve(entries);
+  EXPECT_TRUE(lifeline.is_cut());
+}
+
+TEST(Signals, TwoAtOnceAreOneExceptOfChildren) {
+  const Blocked blocked;
+  std::vector<int> received;
+  Signals signals(blocked.signals(), [&](int signal) { received.push_back(signal); });
+  const auto send = [&](int signal) {
+    ::pthread_kill(::pthread_self(), signal);
+    signals.serve(next_events({&signals}));
+  };
+  send(SIGUSR1);
+  send(SIGCHLD);
+  send(SIGCHLD);
+  send(SIGUSR1);
+  EXPECT_EQ(received, (std::vector{SIGUSR1, SIGCHLD, SIGCHLD}));
+  std::this_thread::sleep_for(60ms);
+  send(SIGUSR1);
+  EXPECT_EQ(received.size(), 4U);
+}
+
+}  // namespace
+}  // namespace lockstep::launch::loop_test

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/features.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// `wanted` cannot begin while `in_use` is.
+struct Exclusion {
+  Feature wanted;
+  Feature in_use;
+  std::string_view reason;
+  Fault fault = Fault::unsupported;
+};
+
+constexpr std::string_view no_buckets = "its gradients lie in no buckets";
+constexpr std::string_view one_averages = "only one of the two would average their gradients";
+constexpr std::string_view not_in_backward = "its gradients are not averaged in backward()";
+constexpr std::string_view pieces_only = "train_pieces() sums gradients";
+
+std::span<const Exclusion> exclusions() {
+  using enum Feature;
+  static constexpr Exclusion rows[] = {
+      {share_parameters, overlap,
+       "SharedOptimizer averages gradients in step(), not in backward()"},
+      {share_parameters, bucket_sizes, no_buckets},
+      {share_parameters, common_parameters, one_averages},
+
+      {deterministic, overlap, "gradients are summed after backward()"},
+      {deterministic, static_graph, "use find_unused_parameters"},
+      {deterministic, bucket_sizes, no_buckets},
+      {deterministic, common_parameters, one_averages},
+
+      {over_samples, common_parameters, "each counts its own samples"},
+
+      {comm_hook, deterministic, pieces_only, Fault::misuse},
+      {comm_hook, share_parameters, no_buckets},
+      {comm_hook, shard_gradients, no_buckets},
+
+      {shard_gradients, comm_hook, "a hook takes whole buckets"},
+      {shard_gradients, share_parameters, not_in_backward},
+      {shard_gradients, deterministic, not_in_backward},
+      {shard_gradients, common_parameters, one_averages},
+
+      {join, deterministic, pieces_only, Fault::misuse},
+      {join, share_parameters, "every rank steps its slice, so all must make equally many passes"},
+      {join, shard_gradients, "a rank without inputs would have to go on stepping its parameters"},
+      {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
+
+      {no_sync, deterministic, pieces_only, Fault::misuse},
+  };
+  return rows;
+}
+
+constexpr std::string_view name_of(Feature feature) {
+  using enum Feature;
+  switch (feature) {
+    case overlap:
+      return "overlap";
+    case bucket_sizes:
+      return "bucket_cap_mb";
+    case static_graph:
+      return "static_graph";
+    case over_samples:
+      return "GradientMean::over_samples";
+    case share_parameters:
+      return "share_parameters";
+    case deterministic:
+      return "deterministic";
+    case comm_hook:
+      return "register_comm_hook()";
+    case shard_gradients:
+      return "shard_gradients()";
+    case join:
+      return "join()";
+    case no_sync:
+      return "no_sync()";
+    case common_parameters:
+      return "another DistributedDataParallel of the same parameters";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+Features::Features(const DistributedDataParallelOptions& options) {
+  using enum Feature;
+  set(overlap, options.overlap.value_or(false));
+  set(bucket_sizes, options.bucket_cap_mb.has_value() || !options.bucket_caps_mb.empty());
+  set(static_graph, options.static_graph);
+  set(over_samples, options.mean == GradientMean::over_samples);
+  for (const auto& [feature, wanted] : {std::pair(share_parameters, options.share_parameters),
+                                        std::pair(deterministic, options.deterministic != 0)}) {
+    if (wanted) require_allowed(feature);
+    set(feature, wanted);
+  }
+}
+
+void Features::require_allowed(Feature feature) const {
+  require(!has(feature), [&] { return std::string(name_of(feature)) + " is in use already"; });
+  for (const Exclusion& row : exclusions())
+    if (row.wanted == feature && has(row.in_use))
+      throw Error(row.fault, std::string(name_of(feature)) + " does not go together with " +
+                                 std::string(name_of(row.in_use)) + ": " + std::string(row.reason));
+}
+
+bool Features::allow_common_parameters() const {
+  return std::ranges::none_of(exclusions(), [&](const Exclusion& row) {
+    return row.in_use == Feature::common_parameters && has(row.wanted);
+  });
+}
+
+void Features::refuse_common_parameters(const std::string& names) {
+  std::string excluding;
+  for (const Exclusion& row : exclusions())
+    if (row.in_use == Feature::common_parameters)
+      excluding += (excluding.empty() ? "" : ", ") + std::string(name_of(row.wanted));
+  throw Error(Fault::unsupported,
+              "another DistributedDataParallel has these parameters too: " + names +
+                  ". Two of them average gradients together only without any of " + excluding +
+                  ": make one of a module that holds both modules");
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,55 @@
+// Features of a DistributedDataParallel, and the one table of those that exclude each other.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+
+namespace lockstep::parallel {
+
+enum class Feature : std::uint8_t {
+  // In use from the beginning, by the options.
+  overlap,
+  bucket_sizes,
+  static_graph,
+  over_samples,
+  share_parameters,
+  deterministic,
+  // Begun by calls.
+  comm_hook,
+  shard_gradients,
+  join,
+  no_sync,
+  // Another DistributedDataParallel has some of the parameters.
+  common_parameters,
+};
+
+class Features {
+ public:
+  // Errors: as require_allowed().
+  explicit Features(const DistributedDataParallelOptions& options);
+
+  bool has(Feature feature) const { return in_use_[static_cast<std::size_t>(feature)]; }
+  void set(Feature feature, bool used) { in_use_[static_cast<std::size_t>(feature)] = used; }
+
+  // Errors: misuse if `feature` is in use already; the fault of the table, by default unsupported,
+  // if a feature in use excludes it.
+  void require_allowed(Feature feature) const;
+
+  // Whether another DistributedDataParallel may have some of the parameters. Errors of refusals
+  // name these parameters.
+  bool allow_common_parameters() const;
+  [[noreturn]] static void refuse_common_parameters(const std::string& names);
+
+ private:
+  std::bitset<static_cast<std::size_t>(Feature::common_parameters) + 1> in_use_;
+};
+
+}  // namespace lockstep::parallel

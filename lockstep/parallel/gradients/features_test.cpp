@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/gradients/features.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "tests/fault_of.h"
+
+namespace lockstep::parallel::features_test {
+namespace {
+
+using test::fault_of;
+using Options = DistributedDataParallelOptions;
+
+TEST(Features, AreThoseOfTheOptions) {
+  const Features features(Options{.overlap = true, .mean = GradientMean::over_samples});
+  EXPECT_TRUE(features.has(Feature::overlap));
+  EXPECT_TRUE(features.has(Feature::over_samples));
+  EXPECT_FALSE(features.has(Feature::deterministic));
+  EXPECT_FALSE(Features(Options{.overlap = false}).has(Feature::overlap));
+}
+
+TEST(Features, OfOptionsThatExcludeEachOtherAreAnError) {
+  std::string text;
+  EXPECT_EQ(fault_of([] { Features(Options{.static_graph = true, .deterministic = 2}); }, &text),
+            Fault::unsupported);
+  EXPECT_NE(text.find("deterministic does not go together with static_graph: use find_unused"),
+            text.npos)
+      << text;
+  EXPECT_EQ(fault_of([] { Features(Options{.bucket_cap_mb = 1, .share_parameters = true}); }),
+            Fault::unsupported);
+  Features(Options{.share_parameters = true, .deterministic = 2});
+}
+
+TEST(Features, BeginOnceAndWithoutThoseThatExcludeThem) {
+  Features features{Options{}};
+  features.require_allowed(Feature::join);
+  features.set(Feature::join, true);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { features.require_allowed(Feature::join); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("join() is in use already"), text.npos) << text;
+  features.set(Feature::join, false);
+  features.set(Feature::shard_gradients, true);
+  EXPECT_EQ(fault_of([&] { features.require_allowed(Feature::join); }), Fault::unsupported);
+}
+
+TEST(Features, OfTwoModulesMustAllowCommonParameters) {
+  Features features{Options{.bucket_cap_mb = 1, .overlap = true}};
+  EXPECT_TRUE(features.allow_common_parameters());
+  features.set(Feature::shard_gradients, true);
+  EXPECT_FALSE(features.allow_common_parameters());
+  EXPECT_FALSE(Features(Options{.mean = GradientMean::over_samples}).allow_common_parameters());
+  std::string text;
+  EXPECT_EQ(fault_of([] { Features::refuse_common_parameters("encoder.weight"); }, &text),
+            Fault::unsupported);
+  EXPECT_NE(text.find("has these parameters too: encoder.weight. "), text.npos) << text;
+  EXPECT_NE(text.find("GradientMean::over_samples"), text.npos) << text;
+}
+
+}  // namespace
+}  // namespace lockstep::parallel::features_test

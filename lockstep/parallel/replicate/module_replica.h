@@ -1,0 +1,66 @@
+// One rank's replica of a module, and how it stays equal to the other ranks'.
+//
+// Parameters are this rank's own, or all ranks of a host share them (SharedParameters). Buffers are
+// always its own: they are broadcast before forward().
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep::parallel {
+
+class Join;
+class SharedParameters;
+
+class ModuleReplica {
+ public:
+  // Collective: all ranks get rank 0's parameters and buffers.
+  // Errors: mismatch if the ranks' modules differ; unsupported for parameters on several devices,
+  // and for those that cannot be shared; misuse for those that another module's ranks share.
+  ModuleReplica(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
+                const DistributedDataParallelOptions& options);
+
+  const torch::nn::Module& module() const { return *module_; }
+  const ProcessGroup& group() const { return group_; }
+
+  // Null if parameters are this rank's own.
+  const std::shared_ptr<SharedParameters>& shared() const { return shared_; }
+  bool is_torn() const;
+
+  // Before forward(). Collective if buffers are due: as in PyTorch, they are not synchronised in
+  // the first forward() after one that is not `synchronized`, so that only the first batch of an
+  // evaluation is collective. Errors: as SharedParameters::require_intact().
+  void require_intact() const;
+  void before_forward(bool synchronized);
+
+  // While set, every broadcast of buffers is announced to ranks that have no input left; null ends
+  // it.
+  void set_join(Join* join) { join_ = join; }
+
+  // Collective: buffers, or all that is kept equal, become those of rank `root`.
+  void broadcast_buffers(int root) const;
+  void become(int root);
+
+  // Collective: as DistributedDataParallel::edit_parameters().
+  void edit(const std::function<void()>& change);
+
+ private:
+  const std::shared_ptr<torch::nn::Module> module_;
+  const ProcessGroup group_;
+  const bool broadcasts_buffers_;  // Before forward().
+  const std::shared_ptr<SharedParameters> shared_;
+  Join* join_ = nullptr;
+  bool buffers_are_due_ = true;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers: the umbrellas include every public one, and namespaces tell who may use a name."""
+
+import re
+
+from tidy.lists import Offence
+
+UMBRELLAS = ("lockstep/lockstep.h", "lockstep/comm/comm.h")
+MOST_PUBLIC = 50
+
+BLOCK = re.compile(r"^namespace ([\w:]+) \{(.*?)^\}", re.M | re.S)
+FORWARD = re.compile(r"\s*((class|struct|enum class) [\w: ]+;)?\s*(//.*)?")
+
+
+def complaints(tree):
+    """Returns public headers that no umbrella includes, and whether there are too many."""
+    public = tree.public_headers
+    if len(public) > MOST_PUBLIC:
+        yield f"lockstep/lockstep.h:1: {len(public)} public headers: {MOST_PUBLIC} are the limit"
+    for header in sorted(public - reached(tree)):
+        if "/detail/" not in header:
+            yield f"{header}:1: a public header, but not included by {' or '.join(UMBRELLAS)}"
+
+
+def reached(tree):
+    """Returns the headers that the umbrellas include, directly or through public headers."""
+    files = {str(file.path): file for file in tree.files}
+    found, open_ones = set(), [name for name in UMBRELLAS if name in files]
+    while open_ones:
+        name = open_ones.pop()
+        if name in found or name not in files:
+            continue
+        found.add(name)
+        if name in tree.public_headers or name in UMBRELLAS:
+            open_ones += [include.name for include in files[name].includes]
+    return found
+
+
+def misplaced_names(tree):
+    """Returns private headers that declare outside of lockstep::ROOM, and others that declare in
+    it. Forward declarations may be anywhere."""
+    found = []
+    for file in tree.product:
+        if file.path.suffix != ".h":
+            continue
+        name, own = str(file.path), f"lockstep::{file.room}"
+        spaces = [space for space, body in BLOCK.findall(file.text)
+                  if not all(map(FORWARD.fullmatch, body.splitlines()))]
+        if name in tree.offered_headers:
+            if any(space == own or space == file.room for space in spaces):
+                found.append(Offence(name, f"{name}:1", f"other rooms may include {name}: its "
+                                     f"names belong in lockstep, not in {own}"))
+        elif any(not f"{space}::".startswith(f"{own}::") for space in spaces):
+            found.append(Offence(name, f"{name}:1",
+                                 f"{name} is private: its names belong in {own}"))
+    return found
