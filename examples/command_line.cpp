@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -57,6 +59,11 @@ std::string unless_checkpoint(const std::string& folder) {
   return folder + " is neither a folder nor 'auto'";
 }
 
+// Goes with CLI::Range, which lets a NaN pass.
+std::string unless_number(const std::string& text) {
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number" : "";
+}
+
 void add_checkpoint_options(CLI::App& app, Options& options) {
   CLI::Option* folder = app.add_option("--checkpoint", options.checkpoint,
                                        "Save the whole state of the training in this folder")
@@ -92,6 +99,7 @@ void add_options(CLI::App& app, Options& options, const std::vector<std::string>
       ->check(CLI::Range(std::int64_t{1}, most_samples));
   app.add_option("--lr", options.lr, "Learning rate; a resumed training keeps its own")
       ->check(CLI::Range(0.0, 1000.0))
+      ->check(CLI::Validator(unless_number, ""))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of the first weights and of the order of samples")
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -12,6 +13,15 @@
 #include "tools/standard_output.h"
 
 namespace lockstep::tools {
+
+// Goes with CLI::Range, which lets a NaN pass. Not in help.
+inline CLI::Validator not_nan() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number" : "";
+      },
+      "");
+}
 
 // Prints --help to stdout. Reports an error in one line, with exit code 64, EX_USAGE of sysexits.h.
 [[noreturn]] inline void end_parsing(const CLI::App& app, const CLI::ParseError& error) {

@@ -55,7 +55,8 @@ CommandLine parse(int argc, char** argv) {
   app.add_flag("--json", line.json, "Print JSON: an array with an object for each job");
   app.add_option("--watch", line.watch, "Repeat the display every SECONDS")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 1e6).description(""));
+      ->check(CLI::Range(0.1, 1e6).description(""))
+      ->check(lockstep::tools::not_nan());
   lockstep::tools::parse(app, argc, argv);
   return line;
 }

@@ -131,7 +131,9 @@ TEST(LockstepStatus, WatchesUntilTheJobIsGone) {
 
 TEST(LockstepStatus, RefusesWhatItDoesNotUnderstandAndHelps) {
   EXPECT_EQ(run_command({LOCKSTEP_STATUS, "--fly"}).code, 64);
-  EXPECT_EQ(run_command({LOCKSTEP_STATUS, "--watch", "0"}).code, 64);
+  for (const char* seconds : {"0", "nan", "-nan(0x1)", "1e7", "2s"})
+    EXPECT_EQ(run_command({LOCKSTEP_STATUS, "no-such-job", "--watch", seconds}).code, 64)
+        << seconds;
   EXPECT_EQ(run_command({LOCKSTEP_STATUS, "a", "b"}).code, 64);
   const Finished help = run_command({LOCKSTEP_STATUS, "--help"});
   EXPECT_EQ(help.code, 0);

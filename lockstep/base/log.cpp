@@ -8,19 +8,27 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::array<std::string_view, 4> level_names{"error", "warning", "info", "debug"};
 
-int threshold() {
+std::string_view wanted_level() {
   const char* text = ::getenv("LOCKSTEP_LOG");
-  const std::string_view wanted = text == nullptr ? "warning" : text;
+  return text == nullptr || *text == '\0' ? "warning" : text;
+}
+
+// Returns the highest LogLevel to print, -1 for none; empty if `wanted` is no level.
+std::optional<int> number_of(std::string_view wanted) {
   for (std::size_t i = 0; i < level_names.size(); ++i)
     if (level_names[i] == wanted) return static_cast<int>(i);
-  return wanted == "off" ? -1 : static_cast<int>(LogLevel::warning);
+  return wanted == "off" ? std::optional(-1) : std::nullopt;
 }
 
 void write_to_stderr(LogLevel level, std::string_view message) {
@@ -41,12 +49,21 @@ void set_log_sink(LogSink replacement) {
 }
 
 void log(LogLevel level, std::string_view message) {
-  static const int least = threshold();
-  if (static_cast<int>(level) > least) return;
+  static const int highest =
+      number_of(wanted_level()).value_or(static_cast<int>(LogLevel::warning));
+  if (static_cast<int>(level) > highest) return;
   std::unique_lock lock(sink_mutex);
   const auto current = sink;
   lock.unlock();
   (*current)(level, message);
+}
+
+void require_known_log_level() {
+  const std::string_view wanted = wanted_level();
+  require(number_of(wanted).has_value(), [&] {
+    return fmt::format("LOCKSTEP_LOG='{}' is no level: error, warning, info, debug or off",
+                       clean_text(wanted, 100));
+  });
 }
 
 }  // namespace lockstep

@@ -1,7 +1,8 @@
 // The library's only output besides exceptions.
 //
 // The environment variable LOCKSTEP_LOG sets the lowest level to print: error, warning (the
-// default), info, debug or off.
+// default), info, debug or off. With another value, log() prints as by default, and
+// init_process_group() and the launcher refuse to start.
 // Thread safety: any thread may call set_log_sink() and log() at any time.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -26,6 +27,9 @@ using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 LOCKSTEP_API void set_log_sink(LogSink sink);
 
 LOCKSTEP_API void log(LogLevel level, std::string_view message);
+
+// Errors: misuse when LOCKSTEP_LOG has a value that is not a level; the message names the levels.
+LOCKSTEP_API void require_known_log_level();
 
 // Logs events that strangers cause, at a limited rate, so that they cannot fill the log.
 // Thread safety: one thread only.

@@ -83,6 +83,7 @@ comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const
   meeting.told = {number, who.world_size, comm::backend_asked_for(options)};
   const Deadline deadline = in(options.timeout);
   auto session = std::make_shared<HostSession>(meeting, deadline);
+  send_last_words_to(session->shared_page(), session->rank());
   const bool meets_here = is_simple(who, options);
   telling_whose_fault_it_is({.session = session}, options.timeout, [&] {
     meets_here ? comm::require_agreement(*session) : comm::await_agreement(*session, deadline);
@@ -175,6 +176,8 @@ ProcessGroup init_process_group(const InitOptions& options) {
   static pid_t owner = 0;  // The process that has it; its fork()ed children do not.
   static int tries = 0;    // A failed try may have left values in a store.
 
+  catch_last_words();
+  require_known_log_level();
   LaunchEnvironment who = identify(options);
   const std::unique_lock lock(mutex, std::try_to_lock);
   require(lock.owns_lock(),
@@ -187,7 +190,6 @@ ProcessGroup init_process_group(const InitOptions& options) {
   const std::string name = ++tries == 1 ? "world" : fmt::format("world#{}", tries);
   try {
     const comm::JoinedHosts joined = join(who, options, name, tries);
-    send_last_words_to(joined.session->shared_page(), who.rank);
     ProcessGroup world = telling_whose_fault_it_is(
         joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
     current = joined.session;

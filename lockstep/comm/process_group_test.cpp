@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -222,6 +223,14 @@ TEST(ProcessGroup, InitSaysThatWithoutAMasterAllRanksAreExpectedHere) {
   EXPECT_EQ(fault_of([&] { init_process_group({.timeout = 300ms, .environment = who}); }, &text),
             Fault::timeout);
   EXPECT_NE(text.find("as MASTER_ADDR is not set"), text.npos) << text;
+}
+
+TEST(ProcessGroup, InitRefusesALogLevelThatThereIsNot) {
+  ::setenv("LOCKSTEP_LOG", "loud", 1);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { init_process_group(); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("LOCKSTEP_LOG='loud' is no level"), text.npos) << text;
+  ::unsetenv("LOCKSTEP_LOG");
 }
 
 TEST(ProcessGroup, InitGivesUpAtItsDeadlineWhenARankNeverComes) {

@@ -86,9 +86,9 @@ void write_error_file(const ErrorReport& report) noexcept {
 
 // This process's slot in its job page. Never destroyed: static objects may throw at exit.
 struct Place {
-  std::atomic<pid_t> pid{0};  // Pid of the process that has the slot; its fork()ed children do not.
+  std::atomic<pid_t> pid{0};  // Pid of the process that is the rank; its fork()ed children are not.
   std::mutex mutex;
-  std::shared_ptr<const JobPage> page;
+  std::shared_ptr<const JobPage> page;  // Null until it has a slot.
   int slot = 0;
 };
 
@@ -104,7 +104,7 @@ bool is_child_of_rank() {
   const pid_t rank = ours.pid;
   if (rank == 0 || rank == this_process()) return false;
   const std::unique_lock lock(ours.mutex, std::try_to_lock);
-  if (!lock) return true;
+  if (!lock || !ours.page) return true;
   return ours.page->pid(ours.slot) == rank && ours.page->phase(ours.slot) == JobPage::Phase::alive;
 }
 
@@ -156,12 +156,19 @@ int exit_code_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-void send_last_words_to(std::shared_ptr<const JobPage> page, int slot) {
+void catch_last_words() {
   static std::once_flag installed;
   std::call_once(installed, [] {
     handler_before = std::get_terminate();
     std::set_terminate(on_terminate);
   });
+  Place& ours = place();
+  const std::lock_guard lock(ours.mutex);
+  if (!ours.page) ours.pid = this_process();
+}
+
+void send_last_words_to(std::shared_ptr<const JobPage> page, int slot) {
+  catch_last_words();
   Place& ours = place();
   const std::lock_guard lock(ours.mutex);
   ours.page = std::move(page);

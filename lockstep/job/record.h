@@ -10,8 +10,8 @@
 // it.
 //
 // Without record(), an uncaught exception reaches the other ranks and the launcher too, before the
-// stack is unwound. init_process_group() installs a terminate handler for this, which then calls
-// the former one.
+// stack is unwound, also one of init_process_group(), which begins with installing a terminate
+// handler for this. That handler then calls the former one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,9 +44,13 @@ int record(Body&& body) noexcept {
     return record_main([&]() -> int { return body(); });
 }
 
-// For init_process_group(): from now on record_exception() writes this process's last words to
+// For init_process_group(): installs the terminate handler, once. From now on an uncaught exception
+// of this process is written to TORCHELASTIC_ERROR_FILE.
+LOCKSTEP_API void catch_last_words();
+
+// For init_process_group(), too: from now on record_exception() writes this process's last words to
 // `slot` of `page`, which this process holds. This stays so after its group is gone: an exception
-// has often ended the group before it is caught. The first call installs the terminate handler.
+// has often ended the group before it is caught. Calls catch_last_words().
 LOCKSTEP_API void send_last_words_to(std::shared_ptr<const JobPage> page, int slot);
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/job/store/tcp_store.h"
@@ -132,6 +133,7 @@ int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inheri
 }  // namespace
 
 int run(const RunOptions& options) {
+  require_known_log_level();
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
   require(options.max_restarts >= 0, "the number of restarts is negative");
   require_hosts(options);

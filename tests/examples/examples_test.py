@@ -223,6 +223,7 @@ class Examples(unittest.TestCase):
     def test_wrong_arguments_are_refused_before_training(self):
         program = PROGRAMS.fashion_mnist
         self.refuses(program, "--batch-size", 0, code=64, text="--batch-size")
+        self.refuses(program, "--lr", "nan", code=64, text="--lr")
         self.refuses(program, "--no-such-option", code=64, text="--no-such-option")
         self.refuses(program, "--save", "", code=64, text="a file name is needed")
         self.refuses(program, "--save", "/no/such/folder/file", code=64, text="/no/such/folder")

@@ -173,6 +173,13 @@ class Faults(unittest.TestCase):
                 for rank in (0, 2):
                     self.assertRegex(errors, rf"\[{rank}\] .*the loss is not finite")
 
+    def test_an_error_of_init_process_group_is_shown_without_record_too(self):
+        job = self.start("-n", 2, OPTIONS.rank, "reduce-for", 1, LOCKSTEP_BACKEND="none-such",
+                         FAULT_RANK_WITHOUT_RECORD="1")
+        self.assertEqual(job.wait(), 128 + signal.SIGABRT, job.errors())
+        headline = re.search(r"lockstep run: (rank.*)", job.errors())[1]
+        self.assertRegex(headline, r"misuse: .*'none-such'")
+
     def assert_blamed(self, errors, rank, others):
         """Asserts that the last rank is named, which stayed away from the all_reduce after `ready`.
         """

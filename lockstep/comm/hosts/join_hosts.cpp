@@ -18,6 +18,7 @@
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/network.h"
+#include "lockstep/job/record.h"
 
 namespace lockstep::comm {
 namespace {
@@ -62,6 +63,7 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
   meeting.opens = place == who.rank;
   meeting.is_alone = std::count(places.begin(), places.end(), place) == 1;
   auto session = std::make_shared<HostSession>(meeting, deadline);
+  send_last_words_to(session->shared_page(), session->rank());
   if (who.agent_fd) AgentLine(*who.agent_fd).offer_session_page(session->page());
   return session;
 }
