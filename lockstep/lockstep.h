@@ -26,6 +26,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/differentiable.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/state.h"
 #include "lockstep/tensor/state_types.h"
