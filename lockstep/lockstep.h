@@ -25,6 +25,7 @@
 #include "lockstep/parallel/pieces/piece.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/activation_checkpoint.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
 #include "lockstep/tensor/named_tensors.h"
