@@ -191,8 +191,10 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
     std::sort(members.begin(), members.end());
     std::vector<int> ranks;
     for (const auto& [order, member] : members) ranks.push_back(member);
+    const std::string label = options.label.empty() ? "" : fmt::format(".{}", collective.label);
     const std::string suffix = layout == 0 ? fmt::format(":{}", *color) : "";
-    child = make_child(ranks, fmt::format("{}.{}{}", identity_.name, splits_, suffix), entered);
+    child = make_child(ranks, fmt::format("{}.{}{}{}", identity_.name, splits_, label, suffix),
+                       entered);
   });
   if (child) children_.push_back(child);
   return child;

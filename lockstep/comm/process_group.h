@@ -147,7 +147,7 @@ class LOCKSTEP_API ProcessGroup {
                                         const CallOptions& options = {}) const;
 
   // Collective: makes a group of all ranks with the same `color`, which may be any number. They are
-  // ordered by `key`, then by their rank in this group.
+  // ordered by `key`, then by their rank in this group. A label becomes part of the group's name.
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 
   // Collective: allocates memory on which collectives copy nothing. `bytes` is the same on all

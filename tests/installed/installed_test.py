@@ -135,6 +135,11 @@ def guide(args):
     if len(hashes) != 1:
         sys.exit(f"the weights of 1, 2 and 4 ranks differ: {hashes}")
 
+    # The programs of model-parallel.md compare their results with one process themselves.
+    for program in blocks(pages / "model-parallel.md", "cpp"):
+        copy.compile(program)
+        copy.start(4)
+
     program = only(blocks(pages / "checkpoints.md", "cpp"), "checkpoints.md")
     copy.compile(program.replace("++step % 200", "++step % 2"))  # The data set is small.
     if "resumed" in copy.start(2) or 'resumed "checkpoints/' not in copy.start(2):

@@ -1,0 +1,67 @@
+// Named axes of a group: rank r has the coordinates of element r of an n-dimensional array.
+//
+//   lockstep::DeviceMesh mesh(world, {{"dp", -1}, {"tp", 2}});  // Of 8 ranks: dp=4, tp=2.
+//   mesh["tp"]            // The group of the ranks that differ in tp alone: ranks 2 and 3.
+//   mesh[{"dp", "tp"}]    // The group of the ranks that differ in these two alone.
+//   mesh.rank("tp")       // This rank's coordinate, equal to mesh["tp"].rank().
+//
+// Coordinates and groups are those of PyTorch's init_device_mesh(), that is row-major: the last
+// axis varies fastest. Ranks that differ in the last axis alone are neighbours, so they usually
+// share a host.
+// Thread safety: any thread may call any member.
+// Blocking: the constructor, and operator[] with a set of axes that it has not seen. Both are
+// collective over the mesh's whole group.
+// Errors: misuse, on all ranks and before any group is made: the product of the sizes is not the
+// number of ranks; two sizes are -1; a name is empty or repeated. Mismatch, on all ranks, when the
+// axes differ between ranks; the given group stays usable. Misuse for an unknown axis.
+// Lifetime: a copyable handle; copies share the groups. The groups end with the group that the mesh
+// was made of.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+struct MeshDim {
+  std::string name;
+  int size = -1;  // -1, for one axis at most: as many as the other axes leave.
+};
+
+class LOCKSTEP_API DeviceMesh {
+ public:
+  // Splits `group` once for each axis, in their order. All ranks pass the same `dims`.
+  DeviceMesh(const ProcessGroup& group, const std::vector<MeshDim>& dims);
+
+  // The ranks that differ from this one in axis `name` alone, ordered by their coordinate. An
+  // ordinary group, named after the axis: "world.2.tp:3".
+  ProcessGroup operator[](std::string_view name) const;
+
+  // The ranks that differ from this one in axes `names` alone, in the mesh's row-major order,
+  // whatever the order of `names`. Collective at the first call with a set of several axes: all
+  // ranks make these first calls in the same order. Later calls return the same group.
+  ProcessGroup operator[](std::initializer_list<std::string_view> names) const;
+  ProcessGroup operator[](const std::vector<std::string>& names) const;
+
+  // The group of all ranks of the mesh, as it was given.
+  const ProcessGroup& group() const;
+
+  const std::vector<std::string>& names() const;
+  int size(std::string_view name) const;
+  int rank(std::string_view name) const;  // This rank's coordinate.
+
+ private:
+  class State;
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+// The states of generators, and the results of operators that a second run of a block takes over
+// from its first run.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::tensor {
+
+using Generators = std::vector<at::Generator>;
+
+// The states of generators at one time. Thread safety: locks each generator.
+class GeneratorStates {
+ public:
+  explicit GeneratorStates(const Generators& generators);
+  void restore() const;
+
+ private:
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+// Sees every operator below autograd by a fallback for DispatchKey::Fake, LibTorch's key for a mode
+// that C++ programs do not use. The fallback costs nothing outside of record() and replay().
+// Errors: unsupported if someone else has a fallback for that key.
+class KeptResults {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using Body = std::function<Tensors()>;
+
+  // `name` of the block, for messages. `keep` chooses operators; if it is empty, none is kept.
+  KeptResults(std::function<bool(std::string_view)> keep, Generators generators, std::string name);
+
+  // Runs `body`, and appends to `kept` the results to hand to replay(). They share memory with the
+  // results that `body` got, except those that `body` changes in place or returns.
+  Tensors record(const Body& body, Tensors& kept);
+
+  // Runs `body` again. Errors: misuse if it calls other operators than in record().
+  Tensors replay(const Body& body, const Tensors& kept);
+
+ private:
+  struct Return {
+    std::optional<std::size_t> tensor;  // Position in `kept`.
+    c10::IValue value;                  // If it is no tensor.
+  };
+  struct Call {
+    std::string name;
+    std::vector<Return> returns;
+    std::optional<GeneratorStates> after;  // If the operator draws random numbers.
+  };
+  class Session;
+  class Recording;
+  class Replay;
+
+  const std::function<bool(std::string_view)> keep_;
+  const Generators generators_;
+  const std::string name_;
+  std::vector<Call> calls_;
+  std::vector<bool> is_changed_;  // By position in `kept`: the body changes it in place.
+};
+
+}  // namespace lockstep::tensor
