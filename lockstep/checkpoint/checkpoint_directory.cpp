@@ -135,7 +135,7 @@ LatestLink::LatestLink(const fs::path& root) : path_(root / latest_name) {
   }
   try {
     if (const auto link = make_aside(path_.filename())) ::unlink(link->c_str());
-  } catch (const Error&) {  // For example a full disk; the first save will report it.
+  } catch (const Error&) {  // A full disk; the first save will report it.
   }
 }
 
@@ -151,19 +151,29 @@ void LatestLink::set(const fs::path& target) {
     return;
   }
   const auto link = make_aside(target);
-  if (!link || ::rename(link->c_str(), path_.c_str()) == 0) return;
+  if (!link) return;
+  if (::rename(link->c_str(), path_.c_str()) == 0)
+    return note_failure(path_, try_to_sync_directory(path_.parent_path()));
   const int error = errno;
   ::unlink(link->c_str());
-  throw_errno(path_.string(), error);
+  note_failure(path_, error);
 }
 
-// Creates the link under another name. Returns nothing if the file system has no links.
+// Creates the link under another name. Returns nothing if that failed, which was noted.
 std::optional<fs::path> LatestLink::make_aside(const fs::path& target) {
   const fs::path link = beside(path_);
   if (::symlink(target.c_str(), link.c_str()) == 0) return link;
-  if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) throw_errno(link.string());
-  forgo("this file system has no symbolic links (" + std::generic_category().message(errno) + ")");
+  note_failure(link, errno);
   return std::nullopt;
+}
+
+// Object stores that are mounted refuse links with other errors than file systems of disks.
+void LatestLink::note_failure(const fs::path& path, int error) {
+  if (error == 0) return;
+  if (error == ENOSPC || error == EDQUOT) throw_errno(path.string(), error);
+  const bool is_clear = error == EPERM || error == EOPNOTSUPP || error == ENOSYS;
+  forgo((is_clear ? "this file system has no symbolic links (" : "the link cannot be set (") +
+        std::generic_category().message(error) + ")");
 }
 
 void LatestLink::forgo(const std::string& reason) {
@@ -197,7 +207,6 @@ void StagedCheckpoint::commit(std::string_view manifest, LatestLink& latest) {
   try {
     sync_directory(root_);
     latest.set(target_.filename());
-    sync_directory(root_);
   } catch (...) {
     withdraw(latest, before);
     throw;

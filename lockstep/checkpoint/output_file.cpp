@@ -108,13 +108,18 @@ void OutputFile::fail() const {
               name_ + ": " + std::generic_category().message(error) + file_size_limit());
 }
 
-void sync_directory(const std::filesystem::path& directory) {
+int try_to_sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path name = directory.empty() ? "." : directory;
   const FileDescriptor fd(
       uninterrupted([&] { return ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   // EINVAL: the file system cannot sync directories; some network file systems cannot.
-  if (!fd || (uninterrupted([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL))
-    throw_errno(name.string());
+  if (fd && uninterrupted([&] { return ::fsync(fd.get()); }) == 0) return 0;
+  return fd && errno == EINVAL ? 0 : errno;
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  if (const int error = try_to_sync_directory(directory))
+    throw_errno(directory.empty() ? "." : directory.string(), error);
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& target, std::uint64_t size)

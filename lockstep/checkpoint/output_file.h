@@ -74,4 +74,7 @@ class AtomicFile {
 // Forces a directory to the disk. Otherwise a new name in it would not survive a power failure.
 void sync_directory(const std::filesystem::path& directory);
 
+// Returns the errno in place of an Error, 0 after success.
+int try_to_sync_directory(const std::filesystem::path& directory);
+
 }  // namespace lockstep::checkpoint

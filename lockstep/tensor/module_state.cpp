@@ -5,7 +5,9 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_set>
 
@@ -21,17 +23,26 @@
 namespace lockstep {
 namespace {
 
+// Whether two saved tensors of one type and shape have equal elements; empty where that cannot be
+// known before they are read.
+std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) {
+  if (one.digest && other.digest) return *one.digest == *other.digest;
+  if (one.data.is_meta() || other.data.is_meta()) return std::nullopt;
+  const at::Tensor first = plain_values(one.data);
+  const at::Tensor second = plain_values(other.data);
+  if (first.nbytes() != second.nbytes()) return false;
+  return first.const_data_ptr() == second.const_data_ptr() ||
+         std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()) == 0;
+}
+
 // A tensor with two names in the module can take only one of two saved values.
 void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
-  for (const auto& [name, first] : first_names(named_tensors(module))) {
-    const auto& digest = saved.tensors.at(name).digest;
-    const auto& other = saved.tensors.at(first).digest;
-    if (digest && other && *digest != *other)
+  for (const auto& [name, first] : first_names(named_tensors(module)))
+    if (!are_equal(saved.tensors.at(name), saved.tensors.at(first)).value_or(true))
       throw Error(Fault::mismatch, first + " and " + name +
                                        " are one tensor in the module, and were saved with unequal "
                                        "elements, as two tensors or by replicas that had drifted "
                                        "apart");
-  }
 }
 
 class ModuleState final : public Stateful {
@@ -120,11 +131,15 @@ StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& s
   StateRequest request = everything(saved);
   for (const auto& [name, tensor] : named_tensors(module))
     if (has_plain_values(tensor)) request.at(name).into = tensor.detach();
+  for (const auto& [name, first] : first_names(named_tensors(module)))
+    if (name != first && !are_equal(saved.tensors.at(name), saved.tensors.at(first)))
+      request.at(name).into.reset();  // copy_into() compares them.
   return request;
 }
 
 void copy_into(const torch::nn::Module& module, const StateDict& state) {
   const at::NoGradGuard no_grad;
+  require_equal_where_tied(module, state);
   for (const auto& [name, tensor] : named_tensors(module)) {
     const at::Tensor& loaded = state.tensors.at(name).data;
     if (loaded.is_alias_of(tensor))

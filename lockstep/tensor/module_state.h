@@ -37,7 +37,8 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved);
 StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
 // Copies the loaded tensors into the module. For tensors that were read in place it only increases
-// autograd's version counter.
+// autograd's version counter. Errors: mismatch, if two values of one tensor could not be compared
+// before; values that were read in place are then in the module.
 void copy_into(const torch::nn::Module& module, const StateDict& state);
 
 // The state of each rank's default LibTorch random generator, from which dropout and randn() draw.

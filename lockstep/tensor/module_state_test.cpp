@@ -12,6 +12,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -117,6 +118,23 @@ TEST(ModuleState, RefusesParametersThatAllRanksShare) {
     EXPECT_NE(text.find("add the DistributedDataParallel"), std::string::npos) << text;
     world.barrier();
   });
+}
+
+// Neither the catalogue nor the request says whether the values are equal: there are no digests.
+TEST(ModuleState, UnequalValuesOfOneTensorAreRefusedWithoutDigestsToo) {
+  Net net;
+  StateDict state = saved(net);
+  EXPECT_NO_THROW(test::load(*module_state(net), state));
+  state.tensors["tied"].data = state.tensors["in.weight"].data + 1;
+  std::string text;
+  EXPECT_EQ(fault_of([&] { test::load(*module_state(net), state); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("in.weight and tied are one tensor in the module"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { module_state(net)->wanted(state); }), Fault::mismatch);
+
+  const at::Tensor nan = torch::full({5, 4}, NAN);
+  state.tensors["in.weight"] = whole(nan);
+  state.tensors["tied"] = whole(nan.clone());
+  EXPECT_NO_THROW(test::load(*module_state(net), state)) << "equal bytes are equal";
 }
 
 std::vector<double> drawn() {

@@ -95,7 +95,7 @@ class Saver {
     world_.barrier();
   }
 
-  // Expects that `latest` leads to this step.
+  // Expects that this step is the newest one.
   static void expect_whole(const fs::path& root, std::int64_t step, const std::string& context) {
     SavedState state;
     EXPECT_EQ(load_checkpoint(root, {{"model", &state}}), step) << context;
@@ -120,14 +120,25 @@ struct Operation {
   int rank;
   int number;
   std::string name;
+  std::string path;
 };
+
+// Whether it sets the link `latest`, or follows that. Then a save does without it, unless the disk
+// is full.
+bool is_of_latest(const Operation& operation, const std::vector<Operation>& all) {
+  const auto last = std::ranges::find_if(
+      all.rbegin(), all.rend(), [](const Operation& each) { return each.name == "fsync"; });
+  return operation.path.find("/latest") != operation.path.npos ||
+         (operation.rank == last->rank && operation.number == last->number);
+}
 
 std::vector<Operation> read_operations(const fs::path& log) {
   std::vector<Operation> found;
   std::ifstream in(log);
   for (std::string line; std::getline(in, line);) {
     Operation operation{};
-    std::istringstream(line) >> operation.rank >> operation.number >> operation.name;
+    std::istringstream(line) >> operation.rank >> operation.number >> operation.name >>
+        operation.path;
     found.push_back(operation);
   }
   return found;
@@ -323,7 +334,8 @@ TEST_P(CheckpointFaults, AnOperationThatFailsFailsTheSaveOnAllRanksAndHarmsNothi
                            "rank=" + std::to_string(operation.rank) +
                                " at=" + std::to_string(operation.number) + " do=" + action +
                                " name=" + operation.name,
-                           tolerated.contains(operation.name));
+                           tolerated.contains(operation.name) ||
+                               (action == "eio" && is_of_latest(operation, all)));
     saver.end();
   })));
 }
@@ -339,7 +351,8 @@ TEST_P(CheckpointFaults, ADiskThatDiesLeavesWholeOnesOnly) {
       const std::string fault = "rank=" + std::to_string(operation.rank) +
                                 " at=" + std::to_string(operation.number) + "+ do=eio";
       const std::string message = saver.error_of_save(step, fault);
-      EXPECT_TRUE(!message.empty() || operation.name == "close") << fault;
+      EXPECT_TRUE(!message.empty() || operation.name == "close" || is_of_latest(operation, all))
+          << fault;
       SavedState state;
       const std::int64_t latest = load_checkpoint(root_, {{"model", &state}});
       EXPECT_TRUE(latest == step || latest == step - 1) << fault;
@@ -481,9 +494,10 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
   EXPECT_EQ(fs::read_symlink(base_ / "latest"), step_folder(base_, 4).filename());
 }
 
-// vfat gives these answers, and network file systems may.
+// vfat gives the first three answers, and network file systems may; mounted object stores have
+// others.
 TEST_P(CheckpointFaults, AFileSystemWithoutLinksKeepsCheckpointsAndIsNamedOnce) {
-  for (const std::string refusal : {"eperm", "enosys", "eopnotsupp"}) {
+  for (const std::string refusal : {"eperm", "enosys", "eopnotsupp", "eio", "eacces", "einval"}) {
     const fs::path folder = root_ / refusal;
     EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
       int warnings = 0;
