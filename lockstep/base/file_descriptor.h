@@ -75,11 +75,10 @@ inline short events_of(const std::vector<pollfd>& entries, int fd) {
 // Writes all of `text` to a file, a pipe or a device. Errors: system.
 LOCKSTEP_API void write_all(int descriptor, std::string_view text);
 
-// Writes a small file atomically: it gets its name once it is complete. On a full disk the old file
-// stays as it is.
-// Replaces `path` by a file with `text` that only this user may read. A process killed meanwhile
-// leaves PATH.XXXXXX. If this user may write the file but may create none beside it, the file is
-// overwritten in place: it keeps its mode, and a full disk or a kill may leave it half written.
+// Replaces `path` by a file with `text` that only this user may read. The file gets its name once
+// it is complete, so the old one stays on a full disk. A process killed meanwhile leaves
+// PATH.XXXXXX. The exception is a file that this user may write in a folder where they may create
+// none: it is overwritten in place, keeps its mode, and may be left half written.
 // Errors: system, naming the file; no temporary file stays then.
 LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 

@@ -2,7 +2,9 @@
 //
 // A process may end while its files are read. A read() on a file of a reaped process fails with
 // ESRCH, which a stream's iterators throw as an exception. Here it is no error: the result is
-// empty. Thread safety: any thread may call any function. Blocking: no.
+// empty.
+//
+// Thread safety: any thread may call any function. Blocking: no.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

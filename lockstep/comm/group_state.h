@@ -1,5 +1,5 @@
-// What all copies of a ProcessGroup share: the parts of the group, the order of its calls, the
-// groups made from it, and its end.
+// The state that all copies of a ProcessGroup share: the parts of the group, the order of its
+// calls, the groups made from it, and its end.
 //
 // Thread safety, Blocking, Errors: as ProcessGroup's.
 
@@ -30,7 +30,7 @@ namespace lockstep {
 
 class ProcessGroup::State : public std::enable_shared_from_this<State> {
  public:
-  // What a group is made of.
+  // The parts of a new group.
   struct Parts {
     comm::GroupIdentity identity;  // All but the backend's name and place.
     std::shared_ptr<comm::Backend> backend;

@@ -129,9 +129,10 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
   if (secret.empty() && secret_of_environment())
     identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
   require(identity.size() < sizeof Packet::text, [&] {
-    return fmt::format("the job's name is too long: with it, what its ranks say to find each other "
-                       "takes {} bytes; {} is most",
-                       identity.size(), sizeof Packet::text - 1);
+    return fmt::format(
+        "the job's name is too long: with it, what its ranks say to find each other "
+        "takes {} bytes; {} is most",
+        identity.size(), sizeof Packet::text - 1);
   });
   return {.rank = who.rank,
           .size = who.world_size,

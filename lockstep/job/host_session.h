@@ -87,9 +87,9 @@ struct LOCKSTEP_API HostMeeting {
 class LOCKSTEP_API HostSession {
  public:
   // Returns when this rank has its slot; others may come later. Errors: timeout when rank 0 does
-  // not come. Mismatch when this rank has no slot. Mismatch when the launcher, or without one rank
-  // 0, gives another number of ranks, unless `told` is announced. Misuse when a process with this
-  // rank is already there.
+  // not come. Mismatch when this rank has no slot. Mismatch when the launcher gives another number
+  // of ranks (rank 0 does, if there is no launcher), unless `told` is announced. Misuse when a
+  // process with this rank is already there.
   HostSession(const HostMeeting& meeting, Deadline deadline);
 
   // Leaves the job page: in order after finish(), otherwise as a rank that abandons the job.

@@ -1,4 +1,4 @@
-// Reads the environment variables of launchers. Those of SLURM need more than reading.
+// Reads the environment variables of launchers. SLURM's describe hosts and ranks as lists.
 //
 // Thread safety: that of the lookup; getenv() must not run beside setenv().
 

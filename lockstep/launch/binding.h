@@ -15,8 +15,7 @@
 
 namespace lockstep {
 
-// --- Cores that this process may use
-// --------------------------------------------------------------
+// --- Cores that this process may use -------------------------------------------------------------
 
 struct Core {
   // Numbers of package and node are the kernel's.
@@ -50,8 +49,7 @@ LOCKSTEP_API std::optional<double> cpu_quota(const std::filesystem::path& root =
 // Number of cores that mask and quota let this process use; at least 1.
 LOCKSTEP_API int usable_cores();
 
-// --- Their division among the ranks
-// ---------------------------------------------------------------
+// --- Their division among the ranks --------------------------------------------------------------
 
 struct RankBinding {
   std::vector<int> cpus = {};  // Logical processors of whole cores; empty if not bound.

@@ -87,8 +87,7 @@ void LineSplitter::finish(const Receiver& receive) {
 }
 
 void LineSplitter::end_line(const Receiver& receive) {
-  // "\r
-  // " ends a line too, but when the carriage return arrived that was not known.
+  // CR LF ends a line too, but when CR arrived that was not known.
   if (after_return_) rest_.swap(status_);
   if (after_return_ || returns_first_) {
     status_.clear();

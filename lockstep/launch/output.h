@@ -5,7 +5,8 @@
 // the output byte for byte.
 //
 // Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: never. While a reader is slow the ranks that write to it wait, as on any pipe.
+// Blocking: only while a log file is written, which is as long as its file system takes. While a
+// reader of the launcher's output is slow, the ranks that write to it wait, as on any pipe.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -49,8 +49,7 @@ class Process {
 // Raises this process's soft limit of open descriptors to the hard limit. Returns the earlier one.
 int raise_open_files();
 
-// --- Descendants
-// ----------------------------------------------------------------------------------
+// --- Descendants ---------------------------------------------------------------------------------
 
 // Time for the kernel to end a killed process; a process that is stuck in the kernel never ends.
 constexpr std::chrono::milliseconds time_to_die{5000};
@@ -67,8 +66,7 @@ std::vector<pid_t> children(const std::filesystem::path& proc = "/proc");
 // kernel.
 bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& spared = {});
 
-// --- Signals
-// --------------------------------------------------------------------------------------
+// --- Signals -------------------------------------------------------------------------------------
 
 // Returns "SIGTERM", or "signal 77" for a signal without a name.
 std::string signal_name(int signal);

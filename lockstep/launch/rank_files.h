@@ -4,7 +4,7 @@
 // Everything below DIRECTORY is newly made and belongs to this user alone: folders have mode 0700,
 // files 0600. Existing files and symbolic links are never opened.
 //
-// Thread safety: none. Blocking: only as long as the file system takes to make a file.
+// Thread safety: none. Blocking: as long as the file system takes to make or write a file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -54,9 +54,8 @@ struct StartLater {
   std::chrono::milliseconds pause{0};
 };
 // Order to end the ranks; the agent answers with all_gone().
-// For people, such as "host node3 was lost".
 struct EndRanks {
-  std::string why = {};
+  std::string why = {};                 // For people, such as "host node3 was lost".
   std::optional<Failure> failure = {};  // A rank's failure, if that is the reason.
 };
 struct EndJob {

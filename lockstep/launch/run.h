@@ -22,8 +22,7 @@
 
 namespace lockstep {
 
-// --- Options
-// --------------------------------------------------------------------------------------
+// --- Options -------------------------------------------------------------------------------------
 
 // Binding of ranks to cores of the host.
 enum class Binding {
@@ -118,8 +117,7 @@ struct RunOptions {
   std::vector<int> signals_to_handle = {};  // Empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT.
 };
 
-// --- Calls
-// ----------------------------------------------------------------------------------------
+// --- Calls ---------------------------------------------------------------------------------------
 
 // Returns the launcher's exit code once no process of the job is left on this host:
 // 0 when every rank ended with 0;

@@ -167,6 +167,13 @@ void StatusService::watch(std::vector<pollfd>& entries) const {
   for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLOUT, 0});
 }
 
+Deadline StatusService::deadline() const {
+  const Deadline now = Clock::now();
+  Deadline first = accept_again_ > now ? accept_again_ : no_deadline;
+  for (const Client& client : clients_) first = std::min(first, client.deadline);
+  return first;
+}
+
 void StatusService::serve(const std::vector<pollfd>& entries) {
   std::erase_if(clients_, [&](Client& client) {
     if (events_of(entries, client.socket.get()) != 0) return !send(client);

@@ -84,7 +84,7 @@ class StatusService final : public launch::Pollable {
   StatusService(const std::string& job_id, std::function<JobStatus()> status);
 
   void watch(std::vector<pollfd>& entries) const override;
-  Deadline deadline() const override { return no_deadline; }
+  Deadline deadline() const override;
   void serve(const std::vector<pollfd>& entries) override;
 
  private:
@@ -103,8 +103,7 @@ class StatusService final : public launch::Pollable {
   Deadline accept_again_ = Clock::now();
 };
 
-// --- Addresses
-// ------------------------------------------------------------------------------------
+// --- Addresses -----------------------------------------------------------------------------------
 
 // The names of the sockets on which agents answer: lockstep/UID/agent/PID.N/JOB in the abstract
 // namespace, where JOB is cut to what fits. N tells apart agents that have the same pid, in PID

@@ -29,17 +29,17 @@ class ProcessGroup;
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 
 // The parts of module_state(), for classes that hold a module in another way.
-StateDict state_of(const torch::nn::Module& module);
-void require_fits(const torch::nn::Module& module, const StateDict& saved);
+LOCKSTEP_API StateDict state_of(const torch::nn::Module& module);
+LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict& saved);
 
 // A request that reads `saved` directly into the module's tensors. Tensors that are not contiguous
 // in CPU memory are read into new ones.
-StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
+LOCKSTEP_API StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
 // Copies the loaded tensors into the module. For tensors that were read in place it only increases
 // autograd's version counter. Errors: mismatch, if two values of one tensor could not be compared
 // before; values that were read in place are then in the module.
-void copy_into(const torch::nn::Module& module, const StateDict& state);
+LOCKSTEP_API void copy_into(const torch::nn::Module& module, const StateDict& state);
 
 // The state of each rank's default LibTorch random generator, from which dropout and randn() draw.
 // Each rank's generator is saved under its rank: "rank.0", "rank.1" and so on. On load, each rank

@@ -32,7 +32,7 @@ LOCKSTEP_API NamedTensors named_tensors(const torch::nn::Module& module);
 // Tied weights are one tensor with several names in a module. Maps each name to the first name of
 // the same tensor, usually itself. Two tensors are the same if all of their elements lie at the
 // same addresses.
-std::map<std::string, std::string> first_names(const NamedTensors& tensors);
+LOCKSTEP_API std::map<std::string, std::string> first_names(const NamedTensors& tensors);
 
 // The SHA-256 over all tensors in order, as 64 hexadecimal digits. It tells whether tensors are
 // equal bit for bit: between ranks, between runs, and between C++ and Python. Each tensor

@@ -45,8 +45,9 @@ inline at::Tensor plain_values(const at::Tensor& tensor) {
   return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
 }
 
-// A registry of memory that all ranks of the host share. Code that writes to tensors as its own can
-// refuse tensors that lie there.
+// --- Memory that all ranks of the host share -----------------------------------------------------
+//
+// Code that writes to tensors as its own can refuse tensors that lie in such a block.
 
 // Registers `memory` and returns a new handle to it. The block stays registered until the last
 // handle is released.

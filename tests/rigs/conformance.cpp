@@ -29,8 +29,7 @@ std::vector<DType> all_dtypes() {
   return all;
 }
 
-// --- Values in the range of every type
-// ------------------------------------------------------------
+// --- Values in the range of every type -----------------------------------------------------------
 
 template <class T>
 void store(std::byte* to, T value) {

@@ -47,8 +47,8 @@ LineTeam::LineTeam(int size, const std::string& listen_on)
   for (int rank = 0; rank < size; ++rank) {
     lines_.push_back(std::make_unique<comm::Lines>(
         comm::Lines::Options{.member = member_of(rank, size),
-                       .listen_on = listen_on,
-                       .on_failure = heard_[static_cast<std::size_t>(rank)].listener()}));
+                             .listen_on = listen_on,
+                             .on_failure = heard_[static_cast<std::size_t>(rank)].listener()}));
     addresses_.push_back(lines_.back()->address());
   }
 }

@@ -47,7 +47,7 @@ def misplaced_names(tree):
         spaces = [space for space, body in BLOCK.findall(file.text)
                   if not all(map(FORWARD.fullmatch, body.splitlines()))]
         if name in tree.offered_headers:
-            if any(space == own or space == file.room for space in spaces):
+            if any(space == file.room or f"{space}::".startswith(f"{own}::") for space in spaces):
                 found.append(Offence(name, f"{name}:1", f"other rooms may include {name}: its "
                                      f"names belong in lockstep, not in {own}"))
         elif any(not f"{space}::".startswith(f"{own}::") for space in spaces):

@@ -1,10 +1,11 @@
-// What a way of moving bytes between the ranks of one group must be able to do.
+// The interface of a backend: a way of moving bytes between the ranks of one group.
 //
-// ProcessGroup holds, once, everything that all backends share: argument checks, the numbering
-// and comparison of calls, asynchronous calls, the flight recorder, and the operations that a
-// backend does not do itself. A backend may rely on it that collectives come one at a time, in the
-// same order on all ranks, with arguments that are valid on this rank; messages may come at the
-// same time from another thread, also one at a time.
+// The code above it serves all backends: argument checks (comm/collective_calls.h), the numbering
+// and comparison of calls and the operations that a backend does not do itself
+// (comm/group/group_collectives.h), asynchronous calls and the flight recorder. A backend may rely
+// on it that collectives come one at a time, in the same order on all ranks, with arguments that
+// are valid on this rank; messages may come at the same time from another thread, also one at a
+// time.
 //
 // Blocking: enter(), run() and allocate(), until this rank's part is complete and its memory may be
 // used. Their Errors: peer_lost; timeout after the collective's time, which names every rank that
@@ -105,7 +106,7 @@ class Backend {
   // Begins `collective`: blocks until all ranks have entered one, and writes to no user's memory.
   virtual void enter(const Collective& collective) = 0;
 
-  // What `rank` said of the collective that all have entered.
+  // The signature with which `rank` has entered the collective.
   virtual const Signature& entered(int rank) const = 0;
 
   // Each rank's label for `collective`, which all have entered and in which they differ. All of
@@ -116,8 +117,8 @@ class Backend {
   virtual void run(const Collective& collective) = 0;
 
   // Memory of signature.count bytes after enter(): of allocate for every rank, of allocate_shared
-  // for all ranks of the host together. When there is too little, no
-  // rank gets any, all get the same `refusal`, and the group can still be used.
+  // for all ranks of the host together. When there is too little, no rank gets any, all get
+  // the same `refusal`, and the group can still be used.
   struct Allocation {
     RegisteredMemory memory;
     std::string refusal;

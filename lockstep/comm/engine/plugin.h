@@ -97,8 +97,7 @@ constexpr std::size_t sent_at_once = std::size_t{8} << 10;
 constexpr std::size_t of_any_size =
     std::numeric_limits<std::size_t>::max();  // For members that know different sizes.
 
-// --- An engine of one class
-// -----------------------------------------------------------------------
+// --- An engine of one class ----------------------------------------------------------------------
 
 // The functions of an engine whose communicators are objects of one class, which has a constructor
 // from lockstep_engine_config, and the collectives of lockstep_engine. Where it has run(bytes,

@@ -37,8 +37,8 @@ void GroupLife::tell_of_break(Failure failure) const {
 
 // Outside of the lock, as a backend may wait for its engine.
 void GroupLife::end() {
-  std::shared_ptr<Backend> backend;
   std::shared_ptr<RankInJob> in_job;
+  std::shared_ptr<Backend> backend;  // Goes first: it may use what `in_job` keeps alive.
   const std::lock_guard lock(mutex_);
   backend.swap(backend_);
   in_job.swap(in_job_);

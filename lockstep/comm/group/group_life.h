@@ -41,9 +41,10 @@ class GroupLife {
   void give_up(const GivenUp& why) const;
   void tell_of_break(Failure failure) const;
 
-  // The end: from now on the group is unusable.
+  // From now on the group is unusable.
   void begin_end() { is_over_ = true; }
-  // Then all parts go. Nobody has a turn any more.
+
+  // Releases all parts. No call of the group may be under way.
   void end();
 
  private:

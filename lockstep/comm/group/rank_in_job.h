@@ -1,5 +1,5 @@
-// What all groups of one rank share: where the rank shows what it does, its training step, and whom
-// it tells of preemption and of broken groups.
+// A rank's place in the job, which all of its groups share: where the rank shows its activity and
+// its training step, and whom it tells of preemption and of broken groups.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -17,7 +17,7 @@
 
 namespace lockstep::comm {
 
-// All may do nothing, as where there is no agent.
+// Calls into the rest of the process. They do nothing if no agent has started the job.
 struct RankHooks {
   std::function<void()> expect_preemption = [] {};    // Tells the agent.
   std::function<void()> agree_on_preemption = [] {};  // The same.

@@ -27,11 +27,11 @@ class HostsCollectives {
   // All arguments must outlive it.
   HostsCollectives(const HostsGroup& group, HostsEngines& engines, KeptMemory& memory);
 
-  // Backend's.
+  // Blocking, Errors: as Backend::run().
   void run(const Collective& collective);
 
  private:
-  // A part of a buffer that travels at a time, and what of it this rank takes from host to host.
+  // A part of a buffer, and the slice of it that this rank sends to other hosts.
   struct Piece {
     Buffer data;
     std::size_t slot;  // Two neighbours have different ones.

@@ -29,10 +29,10 @@ class HostsEngines {
   HostsEngines(const HostsEngines&) = delete;
   HostsEngines& operator=(const HostsEngines&) = delete;
 
-  // Of the ranks that own the same slice. Its rank r is on host r.
+  // The engine between ranks that own the same slice. Its rank r is on host r.
   EngineCommunicator& of_slice(const HostsCall& call);
 
-  // Of all ranks of the group.
+  // The engine between all ranks of the group.
   EngineCommunicator& of_all(const HostsCall& call);
 
  private:

@@ -52,7 +52,7 @@ class HostsGroup {
   Backend::Place place() const { return place_; }
 
   const std::shared_ptr<HostsContext>& context() const { return context_; }
-  const std::shared_ptr<ShmBackend>& local() const { return local_; }  // Of this host's ranks.
+  const std::shared_ptr<ShmBackend>& local() const { return local_; }  // This host's ranks.
   const std::shared_ptr<LineGroup>& lines() const { return lines_; }
 
   // Ranks of the job, for ranks of the group.
@@ -71,7 +71,7 @@ class HostsGroup {
 
  private:
   const std::shared_ptr<HostsContext> context_;
-  const std::vector<int> ranks_;  // Of the job, by rank of the group.
+  const std::vector<int> ranks_;  // Ranks of the job, by rank of the group.
   const int rank_;
   const std::string name_;
   const HostMap map_;
@@ -85,7 +85,7 @@ struct HostsCall {
   // Both must outlive it.
   HostsCall(const HostsGroup& group, const Collective& collective);
 
-  Counts counts() const;  // Of each rank's part.
+  Counts counts() const;  // Elements of each rank's part.
 
   // A step, for an engine or the ranks of this host. `counts` must outlive it.
   Collective step(Operation operation, const Buffer& input, const Buffer& output,
@@ -98,8 +98,8 @@ struct HostsCall {
   const HostsGroup& group;
   const Collective& outer;
   const DType dtype;
-  const Deadline deadline;  // Of all its steps.
-  const ReduceOp sums;      // What steps combine by: of an average, the sum.
+  const Deadline deadline;  // For all steps together.
+  const ReduceOp sums;      // The operation of each step; sum for an average.
   const bool averages;
   const int root_host;
   const bool root_is_here;

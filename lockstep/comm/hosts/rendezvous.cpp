@@ -213,11 +213,6 @@ class StartRendezvous {
   const Clock::time_point began_ = Clock::now();
 };
 
-using Json = nlohmann::json;
-
-// Other ranks wait a little longer than rank 0, which then tells them who is missing.
-constexpr std::chrono::seconds time_for_table{2};
-
 constexpr std::size_t longest_text = 4096;  // Bytes.
 
 Json to_json(const RankInfo& info) {
@@ -335,7 +330,7 @@ RankTable exchange_rank_info(Store& store, const std::string& prefix, const Rank
     put_down(store, prefix, mine);
     if (mine.rank == 0) store.set(all, gather_infos(store, prefix, world_size, deadline));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
-    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_table : deadline));
+    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_news : deadline));
     if (said.contains("missing"))
       throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
                                               clean(said["missing"])));

@@ -14,8 +14,6 @@ namespace {
 
 using Kind = LineFrame::Kind;
 
-// Same as in shm/barrier.cpp.
-
 // Limit for the unread entries of one rank in one group. An honest rank is ahead by one collective,
 // and by the credit of its streams.
 constexpr std::size_t max_unheard_bytes = std::size_t{16} << 20;

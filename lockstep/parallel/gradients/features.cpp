@@ -22,6 +22,8 @@ struct Exclusion {
 constexpr std::string_view no_buckets = "its gradients lie in no buckets";
 constexpr std::string_view one_averages = "only one of the two would average their gradients";
 constexpr std::string_view not_in_backward = "its gradients are not averaged in backward()";
+constexpr std::string_view without_inputs =
+    "a rank without inputs would have to go on stepping its parameters";
 constexpr std::string_view pieces_only = "train_pieces() sums gradients";
 
 std::span<const Exclusion> exclusions() {
@@ -47,10 +49,11 @@ std::span<const Exclusion> exclusions() {
       {shard_gradients, share_parameters, not_in_backward},
       {shard_gradients, deterministic, not_in_backward},
       {shard_gradients, common_parameters, one_averages},
+      {shard_gradients, join, without_inputs},
 
       {join, deterministic, pieces_only, Fault::misuse},
       {join, share_parameters, "every rank steps its slice, so all must make equally many passes"},
-      {join, shard_gradients, "a rank without inputs would have to go on stepping its parameters"},
+      {join, shard_gradients, without_inputs},
       {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
 
       {no_sync, deterministic, pieces_only, Fault::misuse},

@@ -41,6 +41,8 @@ TEST(Features, BeginOnceAndWithoutThoseThatExcludeThem) {
   std::string text;
   EXPECT_EQ(fault_of([&] { features.require_allowed(Feature::join); }, &text), Fault::misuse);
   EXPECT_NE(text.find("join() is in use already"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { features.require_allowed(Feature::shard_gradients); }),
+            Fault::unsupported);
   features.set(Feature::join, false);
   features.set(Feature::shard_gradients, true);
   EXPECT_EQ(fault_of([&] { features.require_allowed(Feature::join); }), Fault::unsupported);

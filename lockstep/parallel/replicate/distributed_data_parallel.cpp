@@ -155,7 +155,7 @@ void DataParallelBase::count_samples(double samples) {
   pieces_ ? pieces_->count_samples(samples) : reducer_->count_samples(samples);
 }
 
-void DataParallelBase::require_allowed(Feature feature) const {
+void DataParallelBase::require_allowed(Feature feature) {
   features_->set(Feature::common_parameters, reducer_->has_others());
   features_->require_allowed(feature);
 }

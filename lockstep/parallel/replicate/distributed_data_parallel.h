@@ -221,7 +221,7 @@ class LOCKSTEP_API DataParallelBase {
   friend class SharedOptimizerBase;
 
   // Errors: if the options, or an earlier call, exclude `feature`.
-  void require_allowed(parallel::Feature feature) const;
+  void require_allowed(parallel::Feature feature);
   void join_others(const std::function<void()>& train, const JoinOptions& options);
 
   const std::unique_ptr<parallel::Features> features_;

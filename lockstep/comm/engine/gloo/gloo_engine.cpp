@@ -88,6 +88,9 @@ class Communicator {
       const Failed told{is_cancelled_ ? Fault::aborted : fault_of(failed), failed.what()};
       end_connections("an earlier call failed");
       throw told;
+    } catch (const Failed& refused) {
+      if (refused.fault != Fault::unsupported) end_connections("an earlier call failed");
+      throw;  // Nothing was sent for what is not supported.
     } catch (...) {
       end_connections("an earlier call failed");
       throw;
