@@ -111,11 +111,11 @@ TEST_F(StandInCuda, FindsStreamsThatDoNotWaitForEachOther) {
 
 class StandInEngine : public testing::Test {
  protected:
-  std::unique_ptr<DeviceCommunicator> rank(int index) {
+  std::unique_ptr<comm::DeviceCommunicator> rank(int index) {
     return engine_of(devices_)->make({.name = "both", .world_ranks = {0, 1}, .rank = index}, index,
                                      no_deadline);
   }
-  static Fault fault_of_one(DeviceCommunicator& communicator) {
+  static Fault fault_of_one(comm::DeviceCommunicator& communicator) {
     float value = 1;
     return fault_of([&] {
       communicator.all_reduce(
