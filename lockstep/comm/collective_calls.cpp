@@ -105,7 +105,7 @@ bool is_own_part(const Buffer& part, const Buffer& whole, const Extent& extent) 
          static_cast<const std::byte*>(whole.data) + extent.before * size_of(whole.dtype);
 }
 
-constexpr std::string_view not_in_place = ", and the one is not this rank's own part of the other";
+constexpr std::string_view not_in_place = ", and one is not this rank's own part of the other";
 
 void require_apart(const Buffer& input, const Buffer& output, std::string_view what,
                    std::string_view unless = "") {

@@ -180,11 +180,14 @@ ProcessGroup init_process_group(const InitOptions& options) {
   require_known_log_level();
   LaunchEnvironment who = identify(options);
   const std::unique_lock lock(mutex, std::try_to_lock);
-  require(lock.owns_lock(),
-          "init_process_group: another thread is in it, or was when this process was fork()ed");
+  require(
+      lock.owns_lock(),
+      "init_process_group: another thread is calling it, or was when this process was fork()ed");
   require(current.expired() || owner == this_process(), [&] {
-    return fmt::format("init_process_group: process {} is in a group and fork()ed this one: exec()",
-                       owner);
+    return fmt::format(
+        "init_process_group: this process was fork()ed by process {}, which is in a group: use "
+        "exec()",
+        owner);
   });
   require(current.expired(), "init_process_group: this process is in a group already");
   const std::string name = ++tries == 1 ? "world" : fmt::format("world#{}", tries);

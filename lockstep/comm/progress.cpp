@@ -70,7 +70,7 @@ void ProgressThread::loop(const std::shared_ptr<Queue>& queue) {
     lock.unlock();
     std::exception_ptr error;
     try {
-      if (stopping) throw Error(Fault::aborted, "the group was given up before this could run");
+      if (stopping) throw Error(Fault::aborted, "the group was given up before this operation ran");
       task.run();
     } catch (...) {
       error = std::current_exception();
@@ -151,7 +151,7 @@ PointToPoint::PointToPoint(std::shared_ptr<Backend> backend)
 
 PointToPoint::~PointToPoint() {
   end(std::make_exception_ptr(
-      Error(Fault::aborted, "the group was given up before this message went through")));
+      Error(Fault::aborted, "the group was given up before this message was complete")));
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(shared_->mutex);

@@ -13,9 +13,8 @@ Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Work::State& Work::state() const {
   require(state_ != nullptr, "this Work belongs to no operation");
   require(state_->pid == this_process(), [&] {
-    return fmt::format(
-        "this Work is of process {}; this one ({}) was fork()ed and has no part in it", state_->pid,
-        this_process());
+    return fmt::format("this Work belongs to process {}; process {} was fork()ed and cannot use it",
+                       state_->pid, this_process());
   });
   return *state_;
 }
@@ -27,7 +26,7 @@ void Work::wait(Deadline deadline) const {
   if (deadline == no_deadline) {
     shared.done.wait(lock, completed);
   } else if (!shared.done.wait_until(lock, deadline, completed)) {
-    throw Error(Fault::timeout, "Work::wait: the operation is still under way");
+    throw Error(Fault::timeout, "Work::wait: the operation still runs");
   }
   if (shared.error) std::rethrow_exception(shared.error);
 }

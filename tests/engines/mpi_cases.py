@@ -73,4 +73,4 @@ class Cases:
 
     def another_launcher(self, variable):
         """An MPI that the launcher does not know would start one job per process."""
-        self.succeed(2, self.rank, "refused", "not of one installation", variable)
+        self.succeed(2, self.rank, "refused", "belong to different installations", variable)

@@ -170,7 +170,7 @@ void DeviceBackend::run_on_device(const Collective& collective) {
     case Operation::all_to_all:
       return all_to_all(device, collective);
     default:
-      check(false, "an operation without buffers is on a device");
+      check(false, "an operation without buffers uses a device");
   }
 }
 

@@ -57,8 +57,8 @@ std::string_view bringer_of(std::string_view name) {
 [[noreturn]] void refuse_absent(std::string_view name, const std::string& file,
                                 const std::vector<EngineFolder>& folders) {
   std::string text = fmt::format(
-      "there is no {}: it is made where Lockstep is built with the library underneath at hand, "
-      "which {} brings. Looked in",
+      "there is no {}: Lockstep builds it where the engine's library is installed, "
+      "which comes with {}. Looked in",
       file, bringer_of(name));
   for (const EngineFolder& folder : folders)
     text += fmt::format("\n  {}{}", folder.path.string(),
@@ -94,7 +94,7 @@ lockstep_engine_v1_function load(std::string_view name, const fs::path& file) {
                              file.string(), loaders_words(), bringer_of(name)));
   void* entry = ::dlsym(library, "lockstep_engine_v1");
   if (entry == nullptr)
-    refuse(name, fmt::format("{} is no plugin of this version of Lockstep: {}", file.string(),
+    refuse(name, fmt::format("{} is not a plugin for this version of Lockstep: {}", file.string(),
                              loaders_words()));
   return reinterpret_cast<lockstep_engine_v1_function>(entry);
 }
@@ -120,7 +120,7 @@ void require_fit(std::string_view name, const fs::path& file, const lockstep_eng
     refuse_file(fmt::format("describes itself in {} bytes instead of {}", engine->struct_bytes,
                             sizeof(lockstep_engine)));
   if (engine->name == nullptr || engine->name != name)
-    refuse_file(fmt::format("is of another engine, '{}'", engine->name ? engine->name : ""));
+    refuse_file(fmt::format("belongs to another engine, '{}'", engine->name ? engine->name : ""));
   if (!has_all_functions(*engine)) refuse_file("lacks a function that every engine must have");
 }
 

@@ -92,7 +92,7 @@ TEST(Engine, ThatDescribesLessThanTheCoreUsesIsRefused) {
 }
 
 TEST(Engine, UnderTheNameOfAnotherIsRefused) {
-  EXPECT_TRUE(has(refusal("other_name"), "is of another engine, 'sneaky'"));
+  EXPECT_TRUE(has(refusal("other_name"), "belongs to another engine, 'sneaky'"));
 }
 
 TEST(Engine, ThatLacksACollectiveIsRefused) {
@@ -101,7 +101,7 @@ TEST(Engine, ThatLacksACollectiveIsRefused) {
 
 TEST(Engine, WithoutTheSymbolIsRefusedInTheLoadersWords) {
   const std::string text = refusal("no_symbol");
-  EXPECT_TRUE(has(text, "is no plugin of this version")) << text;
+  EXPECT_TRUE(has(text, "is not a plugin for this version")) << text;
   EXPECT_TRUE(has(text, "undefined symbol: lockstep_engine_v1")) << text;
 }
 

@@ -29,8 +29,8 @@ FlightRecordHeader GroupIdentity::record_header(std::string error) const {
 void GroupIdentity::throw_foreign() const {
   throw Error(
       Fault::misuse,
-      fmt::format("group {} is of process {}; this one ({}) was fork()ed and has no part in it",
-                  name, pid, this_process()));
+      fmt::format("group {} belongs to process {}; process {} was fork()ed and cannot use it", name,
+                  pid, this_process()));
 }
 
 }  // namespace lockstep::comm

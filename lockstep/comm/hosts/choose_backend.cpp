@@ -53,7 +53,7 @@ std::vector<std::string> engines_for(std::string_view backend, bool under_mpi) {
               std::end(between_hosts),
           [&] {
             return fmt::format(
-                "backend '{}' is none: auto, shm, mpi, gloo, oneccl, shm+mpi, shm+gloo or "
+                "there is no backend '{}': use auto, shm, mpi, gloo, oneccl, shm+mpi, shm+gloo or "
                 "shm+oneccl",
                 backend);
           });

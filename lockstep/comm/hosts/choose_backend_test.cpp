@@ -106,7 +106,7 @@ TEST(ChooseBackend, NamesARankThatWasToldWhatItsLauncherWasNot) {
 TEST(ChooseBackend, ListsTheBackendsWhenAskedForNone) {
   std::string text;
   EXPECT_EQ(fault_of([] { engines_for("nccl", false); }, &text), Fault::misuse);
-  EXPECT_NE(text.find("backend 'nccl' is none: auto, shm"), std::string::npos) << text;
+  EXPECT_NE(text.find("there is no backend 'nccl': use auto, shm"), std::string::npos) << text;
 }
 
 TEST(RankTable, GivesEveryRankAllCardsAndOneSecret) {
@@ -148,7 +148,7 @@ TEST(RankTable, RefusesASecondProcessOfARank) {
   twin.pid = 4711;
   EXPECT_EQ(fault_of([&] { exchange_rank_info(store, "job", twin, 2, in(30s)); }, &text),
             Fault::misuse);
-  EXPECT_NE(text.find("rank 0 is taken already, by process 100 on "), text.npos) << text;
+  EXPECT_NE(text.find("rank 0 already exists, as process 100 on "), text.npos) << text;
   exchange_rank_info(store, "job", all[1], 2, in(30s));
 }
 

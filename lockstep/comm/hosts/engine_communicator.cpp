@@ -75,7 +75,7 @@ class EngineCommunicator::Caller {
   // Makes the thread run `job`, described by `what`. `keep_alive` lives until the job is done.
   void start(std::function<void()> job, std::shared_ptr<const void> keep_alive, std::string what) {
     const std::lock_guard lock(mutex_);
-    check(job_ == nullptr, "a call of an engine was started before the last one had ended");
+    check(job_ == nullptr, "an engine's call was started before the last one ended");
     job_ = std::move(job);
     keep_alive_ = std::move(keep_alive);
     what_ = std::move(what);
@@ -191,7 +191,7 @@ class EngineCommunicator::Caller {
     if (!can_cancel()) return;
     if (!changed_.wait_for(lock, time_to_cancel, [&] { return job_ == nullptr; }))
       log(LogLevel::warning,
-          fmt::format("{} does not return from a call that was cancelled: its thread stays there",
+          fmt::format("{} does not return from a cancelled call: its thread is left behind",
                       options_.engine->name));
   }
 
@@ -219,7 +219,7 @@ class EngineCommunicator::Caller {
       case Operation::all_to_all:
         return all_to_all(collective);
       default:
-        throw Error(Fault::bug, describe(signature) + " is nothing that an engine does");
+        throw Error(Fault::bug, describe(signature) + " is not an operation of engines");
     }
   }
 

@@ -146,7 +146,7 @@ std::vector<HostsCollectives::Piece> HostsCollectives::sliced_pieces_of(const Ho
     // One cache line more than `most`: slices are cut at cache lines, and all pieces of a slot
     // share one buffer.
     const std::size_t room = most + cache_line / size_of(call.dtype);
-    check(mine <= room, "a slice is larger than its room");
+    check(mine <= room, "a slice is larger than its scratch memory");
     piece.mine = memory_.scratch(piece.slot, like(data, room));
     piece.mine.count = mine;
   }

@@ -49,7 +49,7 @@ void HostsEntries::enter(const Collective& collective, Patience patience) {
     const std::size_t count = text.size() / sizeof(Signature);
     if (text.size() % sizeof(Signature) != 0 || (count != 1 && count != members.size()))
       throw Error(Fault::corrupt,
-                  group_.describe(collective) + ": a host said what is no signature");
+                  group_.describe(collective) + ": a host sent bytes that are not a signature");
     for (std::size_t i = 0; i < members.size(); ++i)
       std::memcpy(&said_[static_cast<std::size_t>(members[i])],
                   text.data() + (count == 1 ? 0 : i) * sizeof(Signature), sizeof(Signature));

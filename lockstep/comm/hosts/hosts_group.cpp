@@ -122,7 +122,7 @@ void HostsCall::on_host(Operation operation, const Buffer& input, const Buffer& 
   local.enter(mine);
   for (int peer = 0; peer < group.map().local_size(); ++peer)
     check(local.entered(peer) == mine.signature,
-          "ranks of a host have lost their common order inside of a collective");
+          "ranks of a host took different steps within a collective");
   local.run(mine);
 }
 

@@ -70,7 +70,7 @@ struct Announcement {
 
 template <std::size_t n>
 void copy_text(char (&to)[n], std::string_view text) {
-  check(text.size() < n, "what rank 0 announces is too long");
+  check(text.size() < n, "the announcement of rank 0 is too long");
   to[text.copy(to, n - 1)] = '\0';
 }
 
@@ -201,7 +201,7 @@ JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
   if (!who.master.empty()) return meet_at_master(who, interface, deadline);
   if (!is_under_mpi(who))
     throw Error(Fault::misuse,
-                fmt::format("{} says nothing of where the ranks of several hosts are to meet: set "
+                fmt::format("{} does not say where ranks of several hosts find each other: set "
                             "MASTER_ADDR and MASTER_PORT, or give InitOptions::store",
                             who.launcher));
   return meet_by_mpi(who, nullptr, interface, deadline);

@@ -156,7 +156,7 @@ std::string backend_asked_for(const InitOptions& options) {
 JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                        const std::string& group) {
   require(!options.store || options.mpi_communicator == nullptr,
-          "init_process_group: ranks meet by `store` or by `mpi_communicator`, not by both");
+          "init_process_group: give `store` or `mpi_communicator`, not both");
   const Deadline deadline = in(options.timeout);
   const std::string contradicted = contradiction(who, deadline);
   who.job_id = member_id(who.job_id);

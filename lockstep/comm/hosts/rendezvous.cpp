@@ -200,8 +200,9 @@ class StartRendezvous {
         throw Error(Fault::timeout, proposed["why_not"].get<std::string>());
       return proposed.at("start");
     } catch (const Json::exception& error) {
-      throw Error(Fault::corrupt, fmt::format("what rank 0 said in the store under '{}': {}",
-                                              prefix_, error.what()));
+      throw Error(Fault::corrupt,
+                  fmt::format("the value of rank 0 in the store under '{}' is damaged: {}", prefix_,
+                              error.what()));
     }
   }
 
@@ -250,8 +251,8 @@ void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
   if (there == info) return;
   const RankInfo other = info_of(Json::parse(there));
   throw Error(Fault::misuse,
-              fmt::format("rank {} is taken already, by process {} on {}: two ranks have the same "
-                          "RANK, or the store is of an earlier start of the job",
+              fmt::format("rank {} already exists, as process {} on {}: two ranks have the same "
+                          "RANK, or the store has values of an earlier start of the job",
                           mine.rank, other.pid, other.host));
 }
 
@@ -342,7 +343,8 @@ RankTable exchange_rank_info(Store& store, const std::string& prefix, const Rank
     return table;
   } catch (const Json::exception& error) {
     throw Error(Fault::corrupt,
-                fmt::format("what ranks said in the store under '{}': {}", prefix, error.what()));
+                fmt::format("the descriptions of the ranks in the store under '{}' are damaged: {}",
+                            prefix, error.what()));
   }
 }
 

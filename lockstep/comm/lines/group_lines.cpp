@@ -35,7 +35,7 @@ void GroupLines::open(const std::string& name, const std::vector<int>& world_ran
   require(name_.empty(), [&] {
     return name_ == name ? fmt::format("group {} was opened before", name)
                          : fmt::format(
-                               "groups {} and {} have names of one hash: name one of them "
+                               "the names of groups {} and {} have the same hash: name one of them "
                                "otherwise",
                                name_, name);
   });
@@ -91,7 +91,7 @@ void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const L
         asked_ = true;
         break;
       default:
-        throw Error(Fault::corrupt, "a frame that no group gets");
+        throw Error(Fault::corrupt, "a frame without a group");
     }
   }
   tell(frame.kind != Kind::give_up && frame.kind != Kind::absent);
@@ -100,7 +100,7 @@ void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const L
 void GroupLines::take_entry(Inbox& inbox, const LineFrame& frame) {
   inbox.unheard += frame.bytes.size() + entry_cost;
   if (inbox.unheard > max_unheard_bytes)
-    throw Error(Fault::corrupt, "it is ahead by more entries than a rank can be");
+    throw Error(Fault::corrupt, "it sent more entries than a rank can be ahead");
   inbox.begun.append(frame.bytes);
   if (frame.number != 0) return;
   inbox.entries.push_back(std::exchange(inbox.begun, {}));
@@ -227,7 +227,8 @@ GroupLines::Inbox& GroupLines::inbox_of(int world_rank, const std::shared_ptr<Li
 
 GroupLines::Inbox& GroupLines::inbox(int peer) const {
   const auto index = static_cast<std::size_t>(peer);
-  check(index < by_rank_.size() && by_rank_[index] != nullptr, "there is no line to that rank");
+  check(index < by_rank_.size() && by_rank_[index] != nullptr,
+        "there is no connection to that rank");
   return *by_rank_[index];
 }
 
@@ -258,8 +259,7 @@ std::shared_ptr<GroupLines> GroupTable::receiver(std::uint64_t id) {
   const std::lock_guard lock(mutex_);
   if (!groups_.contains(id)) {
     if (was_opened(id)) return nullptr;
-    if (++unopened_ > max_unopened)
-      throw Error(Fault::corrupt, "it speaks of too many groups that are not here");
+    if (++unopened_ > max_unopened) throw Error(Fault::corrupt, "it named too many unknown groups");
   }
   return group(id);
 }

@@ -54,7 +54,7 @@ void Line::send(const LineFrame& frame) {
   if (!output_.empty()) {
     output_.append(head).append(frame.bytes);
     queued_ = output_.size() - sent_;
-    if (queued_ > max_queued_bytes) give_up_sending("it did not read what it was sent");
+    if (queued_ > max_queued_bytes) give_up_sending("it stopped reading");
     return;
   }
   std::array<iovec, 2> parts{iovec{head.data(), head.size()},

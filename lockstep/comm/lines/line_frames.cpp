@@ -32,18 +32,19 @@ bool belongs_to_group(LineFrame::Kind kind) { return kind >= LineFrame::Kind::en
 // Checks fields that only some kinds have.
 void check_fields(const LineFrame& frame) {
   if (frame.kind < Kind::rank || frame.kind > Kind::absent)
-    throw_corrupt("a frame of no known kind");
+    throw_corrupt("a frame of unknown kind");
   if (!belongs_to_group(frame.kind) && frame.group != 0)
-    throw_corrupt("a frame names a group that has none");
+    throw_corrupt("a frame names a group, but its kind has no group");
   const bool has_number =
       frame.kind != Kind::finished && frame.kind != Kind::failure && frame.kind != Kind::absent;
-  if (!has_number && frame.number != 0) throw_corrupt("a frame has a number that has none");
+  if (!has_number && frame.number != 0)
+    throw_corrupt("a frame has a number, but its kind has none");
   if (frame.kind == Kind::entry && frame.number > 1) throw_corrupt("an entry is malformed");
   if (frame.kind == Kind::give_up && frame.number > static_cast<std::uint64_t>(Fault::bug))
-    throw_corrupt("a fault of no known kind");
+    throw_corrupt("an unknown fault");
   const bool has_bytes = frame.kind == Kind::failure || frame.kind == Kind::entry ||
                          frame.kind == Kind::give_up || frame.kind == Kind::data;
-  if (!has_bytes && !frame.bytes.empty()) throw_corrupt("a frame goes on after its end");
+  if (!has_bytes && !frame.bytes.empty()) throw_corrupt("a frame has bytes, but its kind has none");
 }
 
 void write_ranks(ByteWriter& writer, const std::vector<int>& ranks) {
@@ -56,11 +57,11 @@ int read_integer(ByteReader& reader) { return static_cast<int>(reader.number<std
 
 std::vector<int> read_ranks(ByteReader& reader) {
   const auto count = reader.number<std::uint32_t>();
-  if (count > most_blamed) throw_corrupt("more ranks are blamed than are ever named");
+  if (count > most_blamed) throw_corrupt("too many ranks are blamed");
   std::vector<int> ranks;
   for (std::uint32_t i = 0; i < count; ++i) ranks.push_back(read_integer(reader));
   if (std::any_of(ranks.begin(), ranks.end(), [](int rank) { return rank < 0; }))
-    throw_corrupt("a rank is blamed that cannot be");
+    throw_corrupt("a blamed rank has an impossible number");
   return ranks;
 }
 
@@ -78,7 +79,7 @@ std::uint8_t number_of(const std::optional<Fault>& fault) {
 std::optional<Fault> fault_of_the_living(std::uint8_t number) {
   for (const Fault fault : {Fault::timeout, Fault::mismatch})
     if (number == number_of(fault)) return fault;
-  if (number != 0) throw_corrupt("living ranks are blamed for what they cannot do");
+  if (number != 0) throw_corrupt("living ranks are blamed for a fault that is not theirs");
   return std::nullopt;
 }
 
@@ -100,7 +101,7 @@ std::optional<ParsedFrame> parse_line_frame(std::string_view input) {
   const std::size_t length = ByteReader(input).number<std::uint32_t>();
   if (length < line_head_bytes - length_bytes ||
       length + length_bytes - line_head_bytes > max_line_frame_bytes)
-    throw_corrupt("a frame of a length that none has");
+    throw_corrupt("a frame has an impossible length");
   if (input.size() < length_bytes + length) return std::nullopt;
   ByteReader reader(input.substr(length_bytes, length));
   LineFrame frame;
@@ -147,7 +148,7 @@ Failure decode_failure(std::string_view bytes) {
   failure.sequence = reader.number<std::uint64_t>();
   const auto flags = reader.number<std::uint8_t>();
   if (flags > all_flags || (flags & (has_oom | is_oom)) == is_oom)
-    throw_corrupt("a failure's flags are not known");
+    throw_corrupt("a failure has unknown flags");
   const int exit_code = read_integer(reader);
   const int signal = read_integer(reader);
   if ((flags & has_exit_code) != 0) failure.exit_code = exit_code;

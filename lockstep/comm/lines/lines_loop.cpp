@@ -23,7 +23,7 @@ FileDescriptor listen_on(const SocketAddress& address, const std::string& host) 
   FileDescriptor listener = try_to_listen(address);
   if (listener) return listener;
   if (errno == EADDRNOTAVAIL)
-    throw Error(Fault::misuse, fmt::format("{} is no address of this host", host));
+    throw Error(Fault::misuse, fmt::format("{} is not an address of this host", host));
   throw_not_listening(address, errno);
 }
 
@@ -166,7 +166,7 @@ int Lines::Loop::timeout_ms() const {
 
 // Each rank connects to those of higher number, once.
 std::optional<std::string> Lines::Loop::holder_of(const JobMember& member) const {
-  if (member.rank >= options_.member.rank) return "nowhere: it is for the lower rank to connect";
+  if (member.rank >= options_.member.rank) return "no address: the lower rank connects";
   return peers_.holder_of(member.rank);
 }
 
@@ -189,7 +189,7 @@ void Lines::Loop::serve(int rank, const std::shared_ptr<Line>& line, short event
     if (error.fault() != Fault::corrupt) throw;
     const std::string why = "its connection broke the protocol: " + bare_text(error);
     log(LogLevel::warning,
-        fmt::format("rank {} ends its line to rank {}: {}", options_.member.rank, rank, why));
+        fmt::format("rank {} ends its connection to rank {}: {}", options_.member.rank, rank, why));
     peers_.end(rank, line, why);
   }
 }
@@ -225,7 +225,7 @@ void Lines::Loop::look_for_silence(Clock::time_point now) {
 
 // Called in an exception handler. Peers see their connections end, so this rank is lost to them.
 void Lines::Loop::fail() {
-  const Error error(Fault::system, fmt::format("the thread of rank {}'s lines failed: {}",
+  const Error error(Fault::system, fmt::format("the connection thread of rank {} failed: {}",
                                                options_.member.rank, text_of_current()));
   log(LogLevel::error, error.what());
   peers_.fail(error);

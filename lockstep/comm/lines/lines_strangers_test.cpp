@@ -168,7 +168,7 @@ TEST(LinesStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
 }
 
 TEST(LinesFrames, OfGarbageEndTheLine) {
-  ByHand().expect_lost(std::string(100, '\xee'), "a frame of a length that none has");
+  ByHand().expect_lost(std::string(100, '\xee'), "a frame has an impossible length");
 }
 
 TEST(LinesFrames, ThatBlameRanksWhichTheJobDoesNotHaveEndTheLine) {
@@ -181,7 +181,7 @@ TEST(LinesFrames, ThatBlameRanksWhichTheJobDoesNotHaveEndTheLine) {
 TEST(LinesFrames, ThatAreTooLongEndTheLine) {
   std::string head = frame({.kind = Kind::entry, .group = 1});
   head[2] = 2;  // 128 KiB.
-  ByHand().expect_lost(head, "a frame of a length that none has");
+  ByHand().expect_lost(head, "a frame has an impossible length");
 }
 
 TEST(LinesFrames, BeyondTheCreditEndTheLine) {
@@ -190,7 +190,7 @@ TEST(LinesFrames, BeyondTheCreditEndTheLine) {
       frame({.kind = Kind::data, .group = group_id("world"), .number = 1, .bytes = part});
   std::string all;
   for (int i = 0; i < 17; ++i) all += data;
-  ByHand().expect_lost(all, "it sent more than there was room for");
+  ByHand().expect_lost(all, "it sent more bytes than the buffer holds");
 }
 
 TEST(LinesFrames, ForEverMoreGroupsEndTheLine) {

@@ -24,7 +24,7 @@ void PeerTable::expect(const std::vector<RemoteRank>& ranks) {
   const std::lock_guard lock(mutex_);
   for (const RemoteRank& remote : ranks) {
     require(remote.rank >= 0 && remote.rank < static_cast<int>(peers_.size()) && remote.rank != me_,
-            "a line is to another rank of the job");
+            "a connection leads to another rank of the job");
     at(remote.rank).remote = remote;
   }
 }
@@ -59,8 +59,7 @@ void PeerTable::refuse(int rank, const std::string& why) {
 void PeerTable::confirm(int rank, const LineFrame& frame) {
   const std::lock_guard lock(mutex_);
   Peer& peer = at(rank);
-  if (peer.up || frame.kind != Kind::rank)
-    throw Error(Fault::corrupt, "a frame that comes at the wrong time");
+  if (peer.up || frame.kind != Kind::rank) throw Error(Fault::corrupt, "a frame at the wrong time");
   if (frame.number != static_cast<std::uint64_t>(rank))
     throw Error(Fault::corrupt, fmt::format("it is rank {}", frame.number));
   peer.up = true;

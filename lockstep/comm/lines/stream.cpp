@@ -37,13 +37,14 @@ std::size_t OutStream::pending() const {
 }
 
 void OutStream::was_read(std::uint64_t bytes) {
-  if (bytes > sent_ || bytes < read_) throw Error(Fault::corrupt, "it read what was not sent");
+  if (bytes > sent_ || bytes < read_)
+    throw Error(Fault::corrupt, "it acknowledged bytes that were not sent");
   read_ = bytes;
 }
 
 void OutStream::was_received(std::uint64_t messages) {
   if (messages > begun_ || messages < received_)
-    throw Error(Fault::corrupt, "it received what was not sent");
+    throw Error(Fault::corrupt, "it confirmed messages that were not sent");
   received_ = messages;
 }
 
@@ -90,9 +91,9 @@ std::size_t InStream::pending() const {
 
 void InStream::arrive(std::uint64_t begun, std::string_view bytes) {
   const std::lock_guard lock(mutex_);
-  if (begun < begun_ || begun == 0) throw Error(Fault::corrupt, "bytes of no message");
+  if (begun < begun_ || begun == 0) throw Error(Fault::corrupt, "bytes that belong to no message");
   if (read_ - told_ + readable_ + bytes.size() > stream_credit)
-    throw Error(Fault::corrupt, "it sent more than there was room for");
+    throw Error(Fault::corrupt, "it sent more bytes than the buffer holds");
   begun_ = begun;
   if (bytes.empty()) return;
   if (parts_.empty() || parts_.back().size() + bytes.size() > max_line_frame_bytes)

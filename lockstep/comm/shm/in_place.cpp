@@ -37,7 +37,7 @@ RegisteredMemory Regions::add(SharedMemory memory, std::size_t bytes, int rank) 
   const std::size_t stride = stride_of(bytes);
   check(
       made_ + 1 < std::uint64_t{1} << (64 - offset_bits) && stride < std::size_t{1} << offset_bits,
-      "a region is too large, or one of too many, to be told to peers");
+      "a registered region is too large, or there are too many");
   std::byte* const all = memory.get();
   std::byte* const mine = all + static_cast<std::size_t>(rank) * stride;
   // A separate owner: the memory itself may have other owners.
@@ -62,7 +62,7 @@ std::byte* Regions::address(std::uint64_t location, int rank) const {
     if (region.number == region_of(location))
       return region.all + static_cast<std::size_t>(rank) * region.stride +
              (location & ((std::uint64_t{1} << offset_bits) - 1));
-  throw Error(Fault::bug, "a peer's registered memory is not known here");
+  throw Error(Fault::bug, "a peer used registered memory that this rank does not know");
 }
 
 bool can_read_inputs(Operation operation) {

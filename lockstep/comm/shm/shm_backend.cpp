@@ -39,7 +39,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
-    return fmt::format("{} ranks on one host; {} is most", size_, GroupSegment::most_ranks);
+    return fmt::format("{} ranks on one host: the limit is {}", size_, GroupSegment::most_ranks);
   });
   const std::size_t bytes = GroupSegment::bytes_for(size_);
   const auto give_up = [&] {

@@ -61,7 +61,7 @@ void Staging::begin(const Collective& collective) {
   const std::size_t bytes =
       part_bytes * (has_slots(operation) ? static_cast<std::size_t>(size_) : 1);
   stride_ = chunks_ > 1 ? GroupSegment::chunk_bytes : bytes;
-  check(bytes <= GroupSegment::chunk_bytes, "a chunk does not fit its place in the room");
+  check(bytes <= GroupSegment::chunk_bytes, "a chunk does not fit its part of the staging buffer");
   if (chunks_ > 1)
     cursor_ = (cursor_ + stride_ - 1) / stride_ * stride_;
   else if (cursor_ % room + stride_ > room)

@@ -22,7 +22,7 @@ SharedMemory zeros(std::size_t bytes) {
   auto* memory =
       whole < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(page_size, whole));
   if (memory == nullptr)
-    throw Error(Fault::system, fmt::format("there are no {} bytes of memory", bytes));
+    throw Error(Fault::system, fmt::format("{} bytes of memory could not be allocated", bytes));
   std::memset(memory, 0, whole);
   return {memory, std::free};
 }

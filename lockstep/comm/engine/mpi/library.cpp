@@ -75,7 +75,7 @@ void require_all_ranks() {
                "the launcher has started " + std::to_string(told->ranks) + " ranks (" +
                    told->variable + ") and MPI_COMM_WORLD has " + std::to_string(size) +
                    ": mpirun and the MPI library (" + version() +
-                   ") are not of one installation, and do not understand each other"};
+                   ") belong to different installations and cannot communicate"};
 }
 
 std::string_view name_of_level(int level) {
@@ -189,7 +189,7 @@ void Unfinished::finish() { --unfinished; }
 const MPI_Comm* duplicate_world(const void* original_world) {
   const MPI_Comm original = handed_over(original_world);
   if (original == MPI_COMM_NULL)
-    throw plugin::Failed{Fault::misuse, "the communicator handed over is MPI_COMM_NULL"};
+    throw plugin::Failed{Fault::misuse, "the given communicator is MPI_COMM_NULL"};
   if (const MPI_Comm* duplicate = find_duplicate(original)) return duplicate;
   auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   check(MPI_Comm_dup(original, made.get()), "MPI_Comm_dup");

@@ -143,7 +143,7 @@ ncclUniqueId meet(const lockstep_engine_config& config) {
   }
   if (!verdict.starts_with('+')) throw Failed{Fault::misuse, verdict.substr(1)};
   if (verdict.size() != 1 + sizeof id.internal)
-    throw Failed{Fault::system, "rank 0 has another version of NCCL"};
+    throw Failed{Fault::system, "rank 0 uses another version of NCCL"};
   verdict.copy(id.internal, sizeof id.internal, 1);
   return id;
 }
