@@ -196,7 +196,7 @@ TEST(LinesFrames, BeyondTheCreditEndTheLine) {
 TEST(LinesFrames, ForEverMoreGroupsEndTheLine) {
   std::string all;
   for (std::uint64_t id = 1; id < 2000; ++id) all += frame({.kind = Kind::entry, .group = id});
-  ByHand().expect_lost(all, "it speaks of too many groups");
+  ByHand().expect_lost(all, "it named too many unknown groups");
 }
 
 TEST(LinesFrames, OfEntriesThatNobodyHearsEndTheLine) {
@@ -204,7 +204,7 @@ TEST(LinesFrames, OfEntriesThatNobodyHearsEndTheLine) {
       frame({.kind = Kind::entry, .group = 1, .bytes = std::string(max_line_frame_bytes, 'x')});
   std::string all;
   for (int i = 0; i < 257; ++i) all += entry;
-  ByHand().expect_lost(all, "it is ahead by more entries");
+  ByHand().expect_lost(all, "it sent more entries");
 }
 
 TEST(LinesFrames, ThatComeByteByByteAreWhole) {
