@@ -26,7 +26,7 @@ inline CLI::Validator not_nan() {
 // Prints --help to stdout. Reports an error in one line, with exit code 64, EX_USAGE of sysexits.h.
 [[noreturn]] inline void end_parsing(const CLI::App& app, const CLI::ParseError& error) {
   constexpr int usage_error = 64;
-  const std::string command = app.get_name();
+  const std::string& command = app.get_name();
   if (error.get_exit_code() == 0) {
     print(app.help());
     std::exit(end_output(command.c_str(), 0));

@@ -40,7 +40,7 @@ class LOCKSTEP_API Thread {
   explicit Thread(Body body) {
     auto owned = std::make_unique<Body>(std::move(body));
     start(&run<Body>, owned.get());
-    owned.release();  // The thread owns it now.
+    owned.release();  // NOLINT(bugprone-unused-return-value): the thread owns it now.
   }
 
   Thread(Thread&& other) noexcept : id_(std::exchange(other.id_, std::nullopt)) {}

@@ -285,7 +285,7 @@ struct Overlap {
 
 // A call of two ranks. `part` is a range of one block of memory: first element and count.
 const Overlap overlaps[] = {
-    {"all_gather: input and output, of 16 and 32 bytes, overlap by 16, and the one is not",
+    {"all_gather: input and output, of 16 and 32 bytes, overlap by 16, and one is not",
      [](const auto& group, const auto& part) {
        group.all_gather(part((group.rank() + 1) % 2 * 4, 4), part(0, 8));
      }},
