@@ -242,7 +242,7 @@ std::shared_ptr<GroupLines> GroupTable::open(const std::string& name,
     return fmt::format("group {}, or one of the same hash, was opened before", name);
   });
   const bool came_before = groups_.contains(id) && !was_opened(id);
-  const auto opened = group(id);
+  auto opened = group(id);
   opened->open(name, world_ranks, lines);
   ever_opened_.insert(std::upper_bound(ever_opened_.begin(), ever_opened_.end(), id), id);
   if (came_before) --unopened_;

@@ -6,7 +6,11 @@
 
 namespace lockstep::comm {
 
+namespace {
+
 using Kind = LineFrame::Kind;
+
+}  // namespace
 
 OutStream::OutStream(std::shared_ptr<Line> line, std::uint64_t group)
     : line_(std::move(line)), group_(group) {}

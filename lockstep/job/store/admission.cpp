@@ -158,7 +158,8 @@ void Door::accept_some(Clock::time_point now) {
 void Door::welcome(FileDescriptor socket, Clock::time_point now) {
   if (strangers_.size() == max_strangers)  // Drops a random one, so that no stranger can crowd out
                                            // all others.
-    strangers_.erase(std::next(strangers_.begin(), random_() % max_strangers));
+    strangers_.erase(
+        std::next(strangers_.begin(), static_cast<std::ptrdiff_t>(random_() % max_strangers)));
   tune_stream(socket.get());
   ServerHandshake handshake(options_.job, options_.token, make_nonce(), options_.channel);
   if (!send_at_once(socket.get(), handshake.challenge())) return;

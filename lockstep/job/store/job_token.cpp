@@ -117,8 +117,7 @@ JobToken make_job_token() {
     throw Error(Fault::system, "OpenSSL has no random bytes");
   std::array<unsigned char, 45> text{};  // 44 characters and a final 0.
   const int length = EVP_EncodeBlock(text.data(), random.data(), random.size());
-  const JobToken token(
-      {reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(length)});
+  JobToken token({reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(length)});
   OPENSSL_cleanse(random.data(), random.size());
   OPENSSL_cleanse(text.data(), text.size());
   return token;
