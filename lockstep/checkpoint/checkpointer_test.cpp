@@ -357,7 +357,7 @@ TEST_F(Checkpoints, OfOtherPartsOrStepsOnEachRankAreRefused) {
                                checkpoints.save(1, {{part, &saved}});
                              },
                              Fault::mismatch),
-                         "other parts on rank 1"));
+                         "the parts of the state differ between rank 0 and rank 1"));
     error_of([&] { checkpoints.save(world.rank(), {{"model", &saved}}); }, Fault::mismatch);
     error_of([&] { checkpoints.save(1, {{"../model", &saved}}); }, Fault::misuse);
     error_of([&] { checkpoints.save(-1, {{"model", &saved}}); }, Fault::misuse);
@@ -644,7 +644,7 @@ TEST_F(Checkpoints, OfOneFolderAreOneLineOfTraining) {
                              again.save(15, {{"model", &saved}});
                            },
                            Fault::misuse),
-                       "step-0000000020 is there already: resume from that"));
+                       "step-0000000020 exists already: resume from it"));
   fs::rename(step("010"), step("030"));
   EXPECT_TRUE(contains(error_of([&] { CheckpointReader reader(step("030")); }, Fault::corrupt),
                        "step 10, but its folder is named for another step"));
