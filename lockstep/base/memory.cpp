@@ -28,6 +28,8 @@
 namespace lockstep {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::size_t whole_pages(std::size_t bytes) {
@@ -61,7 +63,7 @@ void reserve(int fd, std::size_t bytes, std::string_view purpose) {
     if (errno != EINTR) throw_not_reserved(errno, bytes, purpose);
 }
 
-std::optional<std::size_t> number_in(const std::filesystem::path& file) {
+std::optional<std::size_t> number_in(const fs::path& file) {
   std::ifstream in(file);
   std::size_t number = 0;
   if (in >> number) return number;  // "max" is not a number and means no limit.
@@ -80,7 +82,7 @@ std::size_t mem_available() {
 
 // Returns this process's group in the unified hierarchy, or in the memory controller's of cgroup
 // v1.
-std::filesystem::path memory_cgroup() {
+fs::path memory_cgroup() {
   std::ifstream in("/proc/self/cgroup");
   std::string line;
   while (std::getline(in, line)) {
@@ -92,34 +94,34 @@ std::filesystem::path memory_cgroup() {
 }
 
 // Returns this process's memory cgroup and those above it.
-std::vector<std::filesystem::path> memory_cgroups() {
-  std::vector<std::filesystem::path> groups;
+std::vector<fs::path> memory_cgroups() {
+  std::vector<fs::path> groups;
   for (auto group = memory_cgroup(); group.string().starts_with("/sys/fs/cgroup");
        group = group.parent_path())
     groups.push_back(group);
   return groups;
 }
 
-// Returns the value of `key` in a file of lines "key value"; 0 when it is absent.
-std::size_t value_in(const std::filesystem::path& file, std::string_view key) {
+// Returns the value of `key` in a file of lines "key value".
+std::optional<std::uint64_t> value_in(const fs::path& file, std::string_view key) {
   std::ifstream in(file);
   std::string name;
-  for (std::size_t value = 0; in >> name >> value;)
+  for (std::uint64_t value = 0; in >> name >> value;)
     if (name == key) return value;
-  return 0;
+  return std::nullopt;
 }
 
 // Cached files count as used, but the kernel drops them before an allocation fails.
-std::size_t reclaimable_in(const std::filesystem::path& stat, std::string_view prefix) {
-  return value_in(stat, fmt::format("{}active_file", prefix)) +
-         value_in(stat, fmt::format("{}inactive_file", prefix));
+std::size_t reclaimable_in(const fs::path& stat, std::string_view prefix) {
+  return value_in(stat, fmt::format("{}active_file", prefix)).value_or(0) +
+         value_in(stat, fmt::format("{}inactive_file", prefix)).value_or(0);
 }
 
 std::size_t left_of(std::size_t limit, std::size_t used, std::size_t reclaimable) {
   return limit - std::min(limit, used - std::min(used, reclaimable));
 }
 
-std::size_t left_by(const std::filesystem::path& cgroup) {
+std::size_t left_by(const fs::path& cgroup) {
   if (const auto limit = number_in(cgroup / "memory.max"))
     return left_of(*limit, number_in(cgroup / "memory.current").value_or(0),
                    reclaimable_in(cgroup / "memory.stat", ""));
@@ -129,21 +131,11 @@ std::size_t left_by(const std::filesystem::path& cgroup) {
   return std::numeric_limits<std::size_t>::max();
 }
 
-namespace fs = std::filesystem;
-
-// The value of `oom_kill` in a file of lines "key value".
-std::optional<std::uint64_t> count_in(const fs::path& file) {
-  std::ifstream in(file);
-  std::string key;
-  for (std::uint64_t value = 0; in >> key >> value;)
-    if (key == "oom_kill") return value;
-  return std::nullopt;
-}
-
-// Reads the group at `path` below `mount`, or the nearest group above it that has the file.
+// Reads `oom_kill` of the group at `path` below `mount`, or the nearest group above it that has the
+// file.
 std::optional<std::uint64_t> count_of(const fs::path& mount, fs::path path, const char* file) {
   for (path = path.relative_path();; path = path.parent_path()) {
-    if (const auto count = count_in(mount / path / file)) return count;
+    if (const auto count = value_in(mount / path / file, "oom_kill")) return count;
     if (path.empty()) return std::nullopt;
   }
 }
@@ -251,7 +243,7 @@ void futex_wake_all(const std::atomic<std::uint32_t>& word) {
 
 std::optional<std::uint64_t> oom_kills(const fs::path& root) {
   if (const auto count = count_of_own_group(root)) return count;
-  return count_in(root / "proc/vmstat");
+  return value_in(root / "proc/vmstat", "oom_kill");
 }
 
 }  // namespace lockstep

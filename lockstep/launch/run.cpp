@@ -19,7 +19,6 @@
 #include "lockstep/job/store/tcp_store.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
-#include "lockstep/launch/process.h"
 #include "lockstep/launch/rendezvous.h"
 
 namespace lockstep {

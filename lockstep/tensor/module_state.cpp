@@ -129,9 +129,10 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved) {
 
 StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved) {
   StateRequest request = everything(saved);
-  for (const auto& [name, tensor] : named_tensors(module))
+  const NamedTensors tensors = named_tensors(module);
+  for (const auto& [name, tensor] : tensors)
     if (has_plain_values(tensor)) request.at(name).into = tensor.detach();
-  for (const auto& [name, first] : first_names(named_tensors(module)))
+  for (const auto& [name, first] : first_names(tensors))
     if (name != first && !are_equal(saved.tensors.at(name), saved.tensors.at(first)))
       request.at(name).into.reset();  // copy_into() compares them.
   return request;

@@ -100,9 +100,9 @@ constexpr std::size_t of_any_size =
 // --- An engine of one class ----------------------------------------------------------------------
 
 // The functions of an engine whose communicators are objects of one class, which has a constructor
-// from lockstep_engine_config, and the collectives of lockstep_engine. Where it has run(bytes,
-// act), that calls act(), which is the collective. `bytes` is the total that it moves, the same on
-// all members.
+// from lockstep_engine_config, and the collectives of lockstep_engine, except reduce_scatter() if
+// the library lacks it. Where it has run(bytes, act), that calls act(), which is the collective.
+// `bytes` is the total that it moves, the same on all members.
 template <class Communicator>
 class EngineCalls {
  public:
@@ -143,9 +143,12 @@ class EngineCalls {
   static int reduce_scatter(void* communicator, const lockstep_buffer* input,
                             const lockstep_buffer* output, const std::size_t* counts,
                             std::uint8_t reduce_op, lockstep_engine_error* error) {
-    return run(communicator, bytes_of(*input), error, [&](Communicator& self) {
-      self.reduce_scatter(*input, *output, counts, reduce_op);
-    });
+    if constexpr (has_reduce_scatter)
+      return run(communicator, bytes_of(*input), error, [&](Communicator& self) {
+        self.reduce_scatter(*input, *output, counts, reduce_op);
+      });
+    else
+      return fail(error, Fault::unsupported, "this engine has no reduce_scatter with counts");
   }
 
   static int all_to_all(void* communicator, const lockstep_buffer* input,
@@ -157,6 +160,11 @@ class EngineCalls {
   }
 
  private:
+  static constexpr bool has_reduce_scatter =
+      requires(Communicator& self, const lockstep_buffer& buffer, const std::size_t* counts) {
+        self.reduce_scatter(buffer, buffer, counts, std::uint8_t{});
+      };
+
   template <class Act>
   static int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Act act) {
     auto& self = *static_cast<Communicator*>(communicator);

@@ -88,9 +88,6 @@ class Communicator {
       const Failed told{is_cancelled_ ? Fault::aborted : fault_of(failed), failed.what()};
       end_connections("an earlier call failed");
       throw told;
-    } catch (const Failed& refused) {
-      if (refused.fault != Fault::unsupported) end_connections("an earlier call failed");
-      throw;  // Nothing was sent for what is not supported.
     } catch (...) {
       end_connections("an earlier call failed");
       throw;
@@ -102,10 +99,6 @@ class Communicator {
   void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
   void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                   const std::size_t* counts);
-  void reduce_scatter(const lockstep_buffer&, const lockstep_buffer&, const std::size_t*,
-                      std::uint8_t) {
-    throw Failed{Fault::unsupported, "Gloo has no reduce_scatter with counts"};
-  }
   void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                   const std::size_t* send_counts, const std::size_t* receive_counts);
 

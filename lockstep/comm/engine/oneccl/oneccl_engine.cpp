@@ -181,10 +181,6 @@ class Communicator {
   void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
   void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                   const std::size_t* counts);
-  void reduce_scatter(const lockstep_buffer&, const lockstep_buffer&, const std::size_t*,
-                      std::uint8_t) {
-    throw Failed{Fault::unsupported, "oneCCL has no reduce_scatter with counts"};
-  }
   void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                   const std::size_t* send_counts, const std::size_t* receive_counts);
 
