@@ -65,7 +65,7 @@ class Job:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
             kill_all(self.process.pid)
-            raise AssertionError("the launcher hangs:\n" + self.errors())
+            raise AssertionError("the launcher hangs:\n" + self.output() + self.errors())
 
 
 def record_in(text):

@@ -12,14 +12,17 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -206,19 +209,28 @@ void require_protection(const SocketAddress& address, const std::string& host, b
 }
 
 FileDescriptor try_to_listen(const SocketAddress& address) {
-  FileDescriptor listener = make_socket(address);
-  if (!listener) throw_errno("making a TCP socket");
-  const int yes = 1;  // Allows lingering connections of an earlier job, but no second listener.
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (address.family() == AF_INET6)
-    ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
-  if (::bind(listener.get(), address.generic(), address.length) == 0 &&
-      ::listen(listener.get(), SOMAXCONN) == 0)
-    return listener;
-  const int error = errno;
-  listener = FileDescriptor();
-  errno = error;
-  return FileDescriptor();
+  std::minstd_rand random(std::random_device{}());
+  for (int tries_left = 20;; --tries_left) {
+    FileDescriptor listener = make_socket(address);
+    if (!listener) throw_errno("making a TCP socket");
+    const int yes = 1;  // Allows lingering connections of an earlier job, but no second listener.
+    ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (address.family() == AF_INET6)
+      ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+    const bool bound = ::bind(listener.get(), address.generic(), address.length) == 0;
+    if (bound && ::listen(listener.get(), SOMAXCONN) == 0) return listener;
+    const int error = errno;
+    // Linux fails both of two listen() for one port at the same instant. bind() fails if another
+    // socket listens already.
+    if (bound && error == EADDRINUSE && tries_left > 0) {
+      listener = FileDescriptor();
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+      continue;
+    }
+    listener = FileDescriptor();
+    errno = error;
+    return FileDescriptor();
+  }
 }
 
 void throw_not_listening(const SocketAddress& address, int error) {

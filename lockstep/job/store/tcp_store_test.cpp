@@ -362,6 +362,36 @@ TEST_F(StoreServer, AJobsPortThatAnotherJobHoldsNeverMixesThem) {
             Fault::misuse);
 }
 
+// Linux fails both of two listen() for one port at the same instant.
+TEST(Listen, OfTwoAtTheSameInstantOneSucceeds) {
+  const auto address = [] {  // Of a port that no other process gets.
+    static const FileDescriptor holder(::socket(AF_INET, SOCK_STREAM, 0));
+    const int yes = 1;
+    ::setsockopt(holder.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const SocketAddress any = numeric_address("127.0.0.1", 0);
+    EXPECT_EQ(::bind(holder.get(), any.generic(), any.length), 0);
+    return local_address(holder.get());
+  }();
+  std::atomic<int> arrivals{0}, listeners{0};
+  const auto meet = [&](int round) {
+    ++arrivals;
+    for (int tries = 0; arrivals < 2 * round; ++tries)
+      if (tries > 10'000) std::this_thread::yield();  // Not sooner: both are to go on at once.
+  };
+  const auto listen_many_times = [&](bool checks) {
+    for (int i = 0; i < 100'000; ++i) {
+      meet(3 * i + 1);
+      const FileDescriptor listener = try_to_listen(address);
+      if (listener) ++listeners;
+      meet(3 * i + 2);
+      if (checks && listeners.exchange(0) != 1) ADD_FAILURE() << "in round " << i;
+      meet(3 * i + 3);
+    }
+  };
+  std::jthread other(listen_many_times, false);
+  listen_many_times(true);
+}
+
 // Leaves `more` free descriptors to the process while it lives.
 class FewDescriptors {
  public:
