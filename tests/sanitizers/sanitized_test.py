@@ -24,6 +24,7 @@ def build(options):
     configure = ["cmake", "-G", "Ninja", "-S", options.source, "-B", options.build,
                  "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1",
                  "-DLOCKSTEP_WITH_TORCH=OFF", "-DLOCKSTEP_BUILD_BENCHMARKS=OFF",
+                 "-DLOCKSTEP_UNITY=ON",
                  f"-DLOCKSTEP_SANITIZE={options.sanitizers}"]
     subprocess.run(configure, check=True)
     subprocess.run(["cmake", "--build", options.build, "--target", *PROGRAMS], check=True)
