@@ -7,7 +7,6 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
-#include <functional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -21,6 +20,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/sharded_module.h"
 
 namespace lockstep {
 namespace {
@@ -29,6 +29,8 @@ namespace {
 struct ReplicaState {
   Facts settings;      // Types and shapes of tensors, and hyperparameters.
   Facts fingerprints;  // XXH3, 64 bits, of each tensor's elements.
+  Facts parts;         // The same of parameters that are cut over ranks.
+  std::string boxes;   // Which parts these are.
 };
 
 std::string layout_of(const at::Tensor& tensor) {
@@ -46,9 +48,30 @@ std::string fingerprint_of(const at::Tensor& tensor) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), hash, 16).ptr};
 }
 
-std::uint64_t hash_of(const ReplicaState& state) {
-  const std::string text = encode(state.settings) + encode(state.fingerprints);
-  return XXH3_64bits(text.data(), text.size());
+std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+// What ranks exchange at first.
+struct Hashes {
+  std::uint64_t whole = 0, parts = 0, boxes = 0;
+};
+
+Hashes hashes_of(const ReplicaState& state) {
+  return {hash_of(encode(state.settings) + encode(state.fingerprints)),
+          hash_of(encode(state.parts)), hash_of(state.boxes)};
+}
+
+// Whether a member is equal on all ranks.
+bool agree(const std::vector<Hashes>& all, std::uint64_t Hashes::*member) {
+  return std::all_of(all.begin(), all.end(),
+                     [&](const Hashes& each) { return each.*member == all.front().*member; });
+}
+
+std::string text_of(const Boxes& boxes) {
+  std::ostringstream text;
+  text << "along " << boxes.cat_dim;
+  for (const Box& box : boxes.list)
+    text << ", offsets " << at::IntArrayRef(box.offsets) << " sizes " << at::IntArrayRef(box.sizes);
+  return text.str();
 }
 
 std::vector<Facts> gather(const Facts& facts, const ProcessGroup& group, std::string_view call) {
@@ -70,29 +93,38 @@ std::string describe_differences(const std::vector<Facts>& settings,
 
 // `optimizer` may be null. Errors: misuse for a tensor that is undefined or not dense; those of
 // hyperparameters_of().
-ReplicaState state_of(const NamedTensors& tensors, const torch::optim::Optimizer* optimizer) {
+ReplicaState state_of(const NamedTensors& tensors, const Layouts& layouts,
+                      const torch::optim::Optimizer* optimizer) {
   ReplicaState state;
   for (const auto& [name, tensor] : tensors) {
     require(tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized(),
             [&] { return "replicas cannot be compared: " + name + " is undefined or not dense"; });
-    state.settings.emplace_back(name, layout_of(tensor));
-    state.fingerprints.emplace_back(name, fingerprint_of(tensor));
+    const auto layout = layouts.find(name);
+    if (layout == layouts.end()) {
+      state.settings.emplace_back(name, layout_of(tensor));
+      state.fingerprints.emplace_back(name, fingerprint_of(tensor));
+    } else {
+      state.boxes += name + ' ' + text_of(layout->second.boxes) + '\n';
+      state.parts.emplace_back(name, layout_of(tensor) + ' ' + fingerprint_of(tensor));
+    }
   }
   if (optimizer != nullptr)
     for (auto& fact : hyperparameters_of(*optimizer)) state.settings.push_back(std::move(fact));
   return state;
 }
 
-// Collective. Sends eight bytes per rank, and all of `state` only if these differ. `call` names the
-// caller; ranks with another name get a mismatch from `group`.
+// Collective. Sends 24 bytes per rank, and all of `state` only if these differ. Parts of parameters
+// are compared if all ranks hold the same ones. `call` names the caller; ranks with another name
+// get a mismatch from `group`.
 // Errors: mismatch, on all ranks with the same text, if the states differ; `group` stays usable.
 void require_equal(const ReplicaState& state, const ProcessGroup& group, std::string_view call) {
-  const std::vector<std::uint64_t> hashes =
-      all_gather_value(hash_of(state), group, {.label = call});
-  if (std::adjacent_find(hashes.begin(), hashes.end(), std::not_equal_to<>()) == hashes.end())
-    return;
+  const std::vector<Hashes> hashes = all_gather_value(hashes_of(state), group, {.label = call});
+  const bool with_parts = agree(hashes, &Hashes::boxes);
+  if (agree(hashes, &Hashes::whole) && (!with_parts || agree(hashes, &Hashes::parts))) return;
+  Facts tensors = state.fingerprints;
+  if (with_parts) tensors.insert(tensors.end(), state.parts.begin(), state.parts.end());
   const std::vector<Facts> settings = gather(state.settings, group, call);
-  const std::vector<Facts> fingerprints = gather(state.fingerprints, group, call);
+  const std::vector<Facts> fingerprints = gather(tensors, group, call);
   throw Error(Fault::mismatch, std::string(call) + ": the replicas have drifted apart:" +
                                    describe_differences(settings, fingerprints));
 }
@@ -117,17 +149,17 @@ void DriftCheck::step() {
   // Collected anew each time, because a module may have got other tensors since.
   const NamedTensors tensors =
       options_.buffers ? named_tensors(module_) : named_parameters(module_);
-  require_equal(state_of(tensors, optimizer_), group_,
+  require_equal(state_of(tensors, layouts_of(module_), optimizer_), group_,
                 "drift check after step " + std::to_string(steps_));
 }
 
 void require_equal_replicas(const NamedTensors& tensors, const ProcessGroup& group) {
-  require_equal(state_of(tensors, nullptr), group, "require_equal_replicas");
+  require_equal(state_of(tensors, {}, nullptr), group, "require_equal_replicas");
 }
 
 void require_equal_replicas(const NamedTensors& tensors, const torch::optim::Optimizer& optimizer,
                             const ProcessGroup& group) {
-  require_equal(state_of(tensors, &optimizer), group, "require_equal_replicas");
+  require_equal(state_of(tensors, {}, &optimizer), group, "require_equal_replicas");
 }
 
 }  // namespace lockstep

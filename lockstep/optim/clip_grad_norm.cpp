@@ -8,14 +8,19 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -51,8 +56,9 @@ std::vector<std::vector<at::Tensor>> grouped(const std::vector<at::Tensor>& grad
   return result;
 }
 
-at::Tensor norm_of(const std::vector<std::vector<at::Tensor>>& groups, at::Device device,
-                   double norm_type) {
+using Groups = std::vector<std::vector<at::Tensor>>;
+
+at::Tensor norm_of(const Groups& groups, at::Device device, double norm_type) {
   std::vector<at::Tensor> norms;
   for (const auto& group : groups)
     for (const at::Tensor& norm : at::_foreach_norm(group, norm_type))
@@ -76,6 +82,49 @@ void require_finite(const at::Tensor& total, at::TensorList parameters) {
                   (bad.empty() ? "" : ", first that of parameter " + std::to_string(bad.front())));
 }
 
+// Python computes number / tensor in these steps; C++'s operator rounds only once.
+void scale(const Groups& groups, const at::Tensor& total, double max_norm) {
+  const at::Tensor factor = at::clamp(total.add(1e-6).reciprocal().mul(max_norm), {}, 1.0);
+  for (const auto& group : groups) at::_foreach_mul_(group, factor.to(group.front().device()));
+}
+
+// --- Parameters that are cut over ranks ----------------------------------------------------------
+
+// The parameters of a module of which the same ranks hold parts.
+struct CutParameters {
+  ProcessGroup group;
+  std::vector<at::Tensor> parameters;
+};
+
+// Two norms as one vector's.
+double joined(double one, double other, double norm_type) {
+  return std::isinf(norm_type)
+             ? std::max(one, other)
+             : std::pow(std::pow(one, norm_type) + std::pow(other, norm_type), 1 / norm_type);
+}
+
+double norm_of(const std::vector<at::Tensor>& parameters, double norm_type) {
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
+  if (gradients.empty()) return 0;
+  return norm_of(grouped(gradients), at::kCPU, norm_type).item<double>();
+}
+
+// Of the whole gradients: parts are added over their ranks, copies count once.
+double norm_of_all(const std::vector<at::Tensor>& whole, const std::vector<CutParameters>& cut,
+                   double norm_type) {
+  constexpr std::string_view call = "clip_grad_norm_";
+  double total = norm_of(whole, norm_type);
+  for (const auto& [group, parameters] : cut) {
+    const double own = norm_of(parameters, norm_type);
+    std::vector<double> sum{std::isinf(norm_type) ? own : std::pow(own, norm_type)};
+    group.all_reduce(buffer_of(sum), std::isinf(norm_type) ? ReduceOp::max : ReduceOp::sum,
+                     {.label = call});
+    total = joined(total, std::isinf(norm_type) ? sum[0] : std::pow(sum[0], 1 / norm_type),
+                   norm_type);
+  }
+  return total;
+}
+
 }  // namespace
 
 at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double norm_type,
@@ -87,10 +136,39 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double no
   const auto groups = grouped(gradients);
   at::Tensor total = norm_of(groups, gradients.front().device(), norm_type);
   if (error_if_nonfinite) require_finite(total, parameters);
+  scale(groups, total, max_norm);
+  return total;
+}
 
-  // Python computes number / tensor in these steps; C++'s operator rounds only once.
-  const at::Tensor factor = at::clamp(total.add(1e-6).reciprocal().mul(max_norm), {}, 1.0);
-  for (const auto& group : groups) at::_foreach_mul_(group, factor.to(group.front().device()));
+at::Tensor clip_grad_norm_(const torch::nn::Module& module, double max_norm, double norm_type,
+                           bool error_if_nonfinite) {
+  const Layouts layouts = layouts_of(module);
+  if (layouts.empty())
+    return clip_grad_norm_(module.parameters(), max_norm, norm_type, error_if_nonfinite);
+  require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
+  require(norm_type > 0, "clip_grad_norm_: over parts of parameters, norm_type is positive");
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> all, whole;
+  std::vector<CutParameters> cut;
+  for (const auto& [name, parameter] : named_parameters(module)) {
+    all.push_back(parameter);
+    const auto layout = layouts.find(name);
+    if (layout == layouts.end()) {
+      whole.push_back(parameter);
+      continue;
+    }
+    const ProcessGroup& group = layout->second.group;
+    auto found = std::find_if(cut.begin(), cut.end(), [&](const CutParameters& one) {
+      return one.group.name() == group.name();
+    });
+    if (found == cut.end()) found = cut.insert(cut.end(), {group, {}});
+    found->parameters.push_back(parameter);
+  }
+  const at::Tensor total =
+      at::scalar_tensor(norm_of_all(whole, cut, norm_type), all.front().options());
+  if (error_if_nonfinite) require_finite(total, all);
+  const std::vector<at::Tensor> gradients = gradients_of(all);
+  if (!gradients.empty()) scale(grouped(gradients), total, max_norm);
   return total;
 }
 

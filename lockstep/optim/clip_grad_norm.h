@@ -7,6 +7,10 @@
 
 #include "lockstep/base/api.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep {
 
 // Multiplies the gradients of `parameters` by min(1, max_norm / (total + 1e-6)) and returns total:
@@ -22,6 +26,13 @@ namespace lockstep {
 // unsupported for sparse gradients; corrupt if error_if_nonfinite is set and the total is not
 // finite. After corrupt the gradients are unchanged: skip this step.
 LOCKSTEP_API at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm,
+                                        double norm_type = 2.0, bool error_if_nonfinite = false);
+
+// As above, for all parameters of `module`. Those that are cut over ranks (sharded_module.h) count
+// as the whole ones: parts are added up, copies count once, and the total is equal on all ranks. It
+// is then computed in double precision, and the call is collective over the group of each layout.
+// Errors: in addition, misuse for a norm_type that is not positive when parameters are cut.
+LOCKSTEP_API at::Tensor clip_grad_norm_(const torch::nn::Module& module, double max_norm,
                                         double norm_type = 2.0, bool error_if_nonfinite = false);
 
 }  // namespace lockstep

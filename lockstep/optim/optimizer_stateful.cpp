@@ -30,6 +30,8 @@ struct Parameter {
   std::string name;
   at::Tensor tensor;
   std::size_t group = 0;
+  std::vector<std::int64_t> shape = {};  // Of the whole,
+  Boxes boxes = {};                      // of which the tensor is these parts.
 };
 
 // The whole or the shard of a parameter that this rank steps.
@@ -43,9 +45,10 @@ bool is_fragment(const Part& part) { return !part.stepped.is_same(part.whole.ten
 
 StateTensor describe(const Part& part, const at::Tensor& data) {
   StateTensor tensor = whole(data);
-  if (!is_fragment(part)) return tensor;
   const at::Tensor& parameter = part.whole.tensor;
-  tensor.shape = parameter.sizes().vec();
+  tensor.shape = part.whole.shape;
+  tensor.boxes = part.whole.boxes;
+  if (!is_fragment(part)) return tensor;
   if (!parameter.is_contiguous()) tensor.strides = parameter.strides().vec();
   tensor.begin = part.shard.begin;
   return tensor;
@@ -55,8 +58,8 @@ StateTensor describe(const Part& part, const at::Tensor& data) {
 // order.
 ElementRange needed_of(const Part& part) {
   if (is_fragment(part) && part.whole.tensor.is_contiguous())
-    return {part.shard.begin, part.shard.end};
-  return {0, part.whole.tensor.numel()};
+    return {part.shard.begin, part.shard.end, {}, part.whole.boxes};
+  return {0, part.whole.tensor.numel(), {}, part.whole.boxes};
 }
 
 // The part's elements of `data`, which holds those of `range`. Copies only if necessary.
@@ -113,11 +116,12 @@ void find_strangers(const StateDict& saved, const std::set<std::string>& known, 
 
 class OptimizerState final : public Stateful {
  public:
-  OptimizerState(Optimizer& optimizer, const NamedTensors& parameters)
+  OptimizerState(Optimizer& optimizer, const NamedTensors& parameters, Layouts layouts)
       : optimizer_(optimizer),
         sharded_(dynamic_cast<ShardedOptimizer*>(&optimizer)),
         stepping_(sharded_ != nullptr ? *sharded_->local_ : optimizer),
         named_(parameters),
+        layouts_(std::move(layouts)),
         prototype_(make_param_state(stepping_)),
         prototype_parts_(parts_of(*prototype_)) {
     for (const auto& [name, tensor] : named_) names_.emplace(tensor.unsafeGetTensorImpl(), name);
@@ -148,6 +152,7 @@ class OptimizerState final : public Stateful {
   Optimizer& stepping_;  // The optimizer that has the state.
   const NamedTensors
       named_;  // Keeps the tensors alive, so that no other tensor gets their address.
+  const Layouts layouts_;
   std::unordered_map<const void*, std::string> names_;
   const std::unique_ptr<OptimizerParamState> prototype_;
   const OptimizerStateParts prototype_parts_;
@@ -165,7 +170,12 @@ std::vector<Parameter> OptimizerState::parameters() const {
         return "parameter " + std::to_string(all.size()) +
                " of the optimizer is not in the module: its state would have no name";
       });
-      all.push_back({name->second, tensor, group});
+      const auto layout = layouts_.find(name->second);
+      if (layout == layouts_.end())
+        all.push_back({name->second, tensor, group, tensor.sizes().vec()});
+      else
+        all.push_back(
+            {name->second, tensor, group, layout->second.shape, layout->second.boxes});
     }
   return all;
 }
@@ -262,7 +272,7 @@ void OptimizerState::look_for(const Parameter& parameter, const StateDict& saved
   }
   for (const auto& [part, tensor] : prototype_parts_.tensors)
     if (!is_optional(part) || saved.tensors.contains(name_of(part)))
-      misfits.find(saved, name_of(part), parameter.tensor.scalar_type(), parameter.tensor.sizes());
+      misfits.find(saved, name_of(part), parameter.tensor.scalar_type(), parameter.shape);
 }
 
 void OptimizerState::look_for_options(std::size_t group, const StateDict& saved,
@@ -298,7 +308,8 @@ StateRequest OptimizerState::request(const StateDict& saved) const {
       if (!saved.tensors.contains(full_name)) continue;
       const ElementRange needed = needed_of(part);
       auto& range = ranges.emplace(full_name, needed).first->second;
-      range = {std::min(range.begin, needed.begin), std::max(range.end, needed.end)};
+      range.begin = std::min(range.begin, needed.begin);
+      range.end = std::max(range.end, needed.end);
     }
   return ranges;
 }
@@ -344,8 +355,9 @@ void OptimizerState::load_state_dict(StateDict state) {
   if (sharded_ != nullptr) sharded_->whole_.reset();
 }
 
-std::unique_ptr<Stateful> optimizer_state(Optimizer& optimizer, const NamedTensors& parameters) {
-  return std::make_unique<OptimizerState>(optimizer, parameters);
+std::unique_ptr<Stateful> optimizer_state(Optimizer& optimizer, const NamedTensors& parameters,
+                                          const Layouts& layouts) {
+  return std::make_unique<OptimizerState>(optimizer, parameters, layouts);
 }
 
 }  // namespace lockstep

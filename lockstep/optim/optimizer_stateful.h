@@ -24,17 +24,20 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep {
 
 // `parameters` are those of the module; the optimizer may step only some. A parameter with two
-// names is saved under the first. Neither this function nor the members of its result are
-// collective.
+// names is saved under the first. `layouts` are those of the module (layouts_of()): the state of a
+// parameter that is cut over ranks is saved and loaded as that of the whole one. Neither this
+// function nor the members of its result are collective.
 // Lifetime: `optimizer` outlives the result.
 // Errors: misuse for a parameter without a name. wanted() throws misuse, naming the misfits, for
 // the state of another kind of optimizer or of other parameters or param groups.
 LOCKSTEP_API std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer,
-                                                       const NamedTensors& parameters);
+                                                       const NamedTensors& parameters,
+                                                       const Layouts& layouts = {});
 
 }  // namespace lockstep

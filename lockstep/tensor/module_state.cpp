@@ -18,6 +18,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -109,6 +110,11 @@ StateDict state_of(const torch::nn::Module& module) {
   StateDict state;
   for (const auto& [name, parameter] : named_parameters(module))
     state.tensors.emplace(name, whole(parameter));
+  for (const auto& [name, layout] : layouts_of(module)) {
+    StateTensor& part = state.tensors.at(name);
+    part.shape = layout.shape;
+    part.boxes = layout.boxes;
+  }
   for (const auto& [name, buffer] : named_buffers(module))
     state.tensors.emplace(name, whole(buffer)).first->second.of_rank_0 = true;
   return state;
@@ -117,8 +123,11 @@ StateDict state_of(const torch::nn::Module& module) {
 void require_fits(const torch::nn::Module& module, const StateDict& saved) {
   Misfits misfits;
   std::unordered_set<std::string> known;
+  const Layouts layouts = layouts_of(module);
   for (const auto& [name, tensor] : named_tensors(module)) {
-    misfits.find(saved, name, tensor.scalar_type(), tensor.sizes());
+    const auto layout = layouts.find(name);
+    misfits.find(saved, name, tensor.scalar_type(),
+                 layout == layouts.end() ? tensor.sizes() : at::IntArrayRef(layout->second.shape));
     known.insert(name);
   }
   for (const auto& [name, tensor] : saved.tensors)
@@ -129,6 +138,7 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved) {
 
 StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved) {
   StateRequest request = everything(saved);
+  for (const auto& [name, layout] : layouts_of(module)) request.at(name) = all_of(layout.boxes);
   const NamedTensors tensors = named_tensors(module);
   for (const auto& [name, tensor] : tensors)
     if (has_plain_values(tensor)) request.at(name).into = tensor.detach();

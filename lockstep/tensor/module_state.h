@@ -22,7 +22,8 @@ class ProcessGroup;
 
 // The state of a module: its parameters and buffers under their names in the module. Buffers are
 // saved from rank 0, because those of a BatchNorm differ between ranks. A tensor with two names in
-// the module is saved under both.
+// the module is saved under both. Parameters that are cut over ranks (sharded_module.h) are saved
+// as parts of whole ones, so a module that is cut in another way, or not at all, can load them.
 // Lifetime: `module` outlives the result.
 // Errors: in addition, wanted() throws misuse for parameters that all ranks of a host share,
 // because every rank would write to them.

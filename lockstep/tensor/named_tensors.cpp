@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -112,7 +113,8 @@ std::string sha256(at::TensorList tensors) {
 
 std::string sha256(const torch::nn::Module& module) {
   std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : named_tensors(module)) tensors.push_back(tensor);
+  for (const auto& [name, tensor] : whole_parameters(module)) tensors.push_back(tensor);
+  for (const auto& [name, tensor] : named_buffers(module)) tensors.push_back(tensor);
   return sha256(tensors);
 }
 

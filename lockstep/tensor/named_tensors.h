@@ -43,7 +43,8 @@ LOCKSTEP_API std::map<std::string, std::string> first_names(const NamedTensors& 
 // Errors: misuse for a tensor that is undefined or not dense.
 LOCKSTEP_API std::string sha256(at::TensorList tensors);
 
-// The digest of named_tensors(module), without the names.
+// The digest of named_tensors(module), without the names. Of parameters that are cut over ranks
+// (sharded_module.h), that of the whole ones: then collective over the ranks of each layout.
 LOCKSTEP_API std::string sha256(const torch::nn::Module& module);
 
 }  // namespace lockstep

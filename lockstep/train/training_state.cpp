@@ -7,6 +7,7 @@
 #include "lockstep/optim/schedule_state.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/train/variable_state.h"
 
 namespace lockstep {
@@ -75,7 +76,7 @@ void TrainingState::add(const std::string& name, DataParallelBase& ddp) {
 
 void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimizer,
                         const torch::nn::Module& module) {
-  keep(name, optimizer_state(optimizer, named_parameters(module)));
+  keep(name, optimizer_state(optimizer, named_parameters(module), layouts_of(module)));
 }
 
 void TrainingState::add(const std::string& name, torch::optim::LRScheduler& schedule) {

@@ -6,7 +6,7 @@ import re
 from tidy.lists import Offence
 
 UMBRELLAS = ("lockstep/lockstep.h", "lockstep/comm/comm.h")
-MOST_PUBLIC = 50
+MOST_PUBLIC = 56  # 50 of data parallel training; the others are of model parallel training.
 
 BLOCK = re.compile(r"^namespace ([\w:]+) \{(.*?)^\}", re.M | re.S)
 FORWARD = re.compile(r"\s*((class|struct|enum class) [\w: ]+;)?\s*(//.*)?")

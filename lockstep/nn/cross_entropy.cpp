@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/nn/cross_entropy.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <limits>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/tensor/collectives.h"
+
+namespace lockstep {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::string_view function = "cross_entropy";
+
+// This rank's classes: [begin, begin + count) of `all`.
+struct Classes {
+  std::int64_t begin = 0, count = 0, all = 0;
+};
+
+Classes classes_of(const at::Tensor& logits, const ProcessGroup& group) {
+  const auto counts = all_gather_value(logits.size(1), group, {.label = function});
+  const auto own = counts.begin() + group.rank();
+  return {std::accumulate(counts.begin(), own, std::int64_t{0}), *own,
+          std::accumulate(own, counts.end(),
+                          std::accumulate(counts.begin(), own, std::int64_t{0}))};
+}
+
+void require_shapes(const at::Tensor& logits, const at::Tensor& target) {
+  require(logits.dim() == 2 && target.dim() == 1 && logits.size(0) == target.size(0) &&
+              logits.is_floating_point() && target.scalar_type() == at::kLong,
+          "cross_entropy: logits are [N, classes], targets [N] of int64");
+}
+
+// Equal on all ranks, as targets are.
+void require_classes(const at::Tensor& target, const at::Tensor& ignored, const Classes& classes) {
+  const at::Tensor bad = ((target < 0).logical_or_(target >= classes.all))
+                             .logical_and_(ignored.logical_not());
+  require(!bad.any().item<bool>(), [&] {
+    return "cross_entropy: target " + std::to_string(target.masked_select(bad)[0].item<std::int64_t>()) +
+           " is not one of " + std::to_string(classes.all) + " classes";
+  });
+}
+
+// With m the largest logit of a row: loss = log(sum(exp(x - m))) - (x[target] - m).
+// Backward: d x = (softmax - one where the target is) * d loss.
+struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
+                            const at::Tensor& target, const ProcessGroup& group,
+                            const CrossEntropyOptions& options) {
+    const Classes classes = classes_of(logits, group);
+    const at::Tensor ignored = target == options.ignore_index;
+    require_classes(target, ignored, classes);
+    const bool is_half = at::isReducedFloatingType(logits.scalar_type());
+    const at::Tensor x = is_half ? logits.to(at::kFloat) : logits;
+
+    at::Tensor largest =
+        classes.count > 0
+            ? x.amax(1)
+            : at::full({x.size(0)}, -std::numeric_limits<double>::infinity(), x.options());
+    all_reduce(largest, group, ReduceOp::max, {.label = function});
+
+    at::Tensor softmax = (x - largest.unsqueeze(1)).exp_();
+    const at::Tensor here = target - classes.begin;
+    const at::Tensor elsewhere =
+        (here < 0).logical_or_(here >= classes.count).logical_or_(ignored);
+    const at::Tensor index = here.masked_fill(elsewhere, 0).unsqueeze(1);
+    const at::Tensor picked =
+        classes.count > 0
+            ? (x.gather(1, index).squeeze(1) - largest).masked_fill_(elsewhere, 0)
+            : at::zeros_like(largest);
+    const at::Tensor sums = at::stack({softmax.sum(1), picked});
+    all_reduce(sums, group, ReduceOp::sum, {.label = function});
+    softmax.div_(sums[0].unsqueeze(1));
+
+    at::Tensor loss = (sums[0].log() - sums[1]).masked_fill_(ignored, 0);
+    at::Tensor scale = ignored.logical_not().to(x.scalar_type());  // d result / d loss of each row.
+    if (options.reduction == at::Reduction::Mean) {
+      const at::Tensor counted = scale.sum();
+      scale = scale / counted;
+      loss = loss.sum() / counted;
+    } else if (options.reduction == at::Reduction::Sum) {
+      loss = loss.sum();
+    }
+    context->save_for_backward({softmax, index, elsewhere, scale});
+    context->saved_data["type"] = logits.scalar_type();
+    return is_half ? loss.to(logits.scalar_type()) : loss;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &softmax = saved[0], &index = saved[1], &elsewhere = saved[2];
+    const at::Tensor rows =
+        (gradients[0].to(softmax.scalar_type()) * saved[3]).unsqueeze(1);
+    at::Tensor gradient = softmax * rows;
+    if (gradient.size(1) > 0)
+      gradient.scatter_add_(1, index,
+                            rows.neg().masked_fill_(elsewhere.unsqueeze(1), 0));
+    return {gradient.to(context->saved_data["type"].toScalarType()), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target,
+                         const ProcessGroup& group, const CrossEntropyOptions& options) {
+  require_shapes(logits, target);
+  return VocabularyParallel::apply(logits, target, group, options);
+}
+
+}  // namespace lockstep

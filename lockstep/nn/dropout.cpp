@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <mutex>
+#include <numeric>
+#include <ostream>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/nn/cut.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/tensor/differentiable.h"
+
+namespace lockstep::nn {
+namespace {
+
+// One number of the default generator, so that it stays in step on all ranks; then a generator of
+// this rank's own. The rule is frozen: it decides the masks of a resumed training.
+at::Generator generator_of(int rank) {
+  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  std::uint64_t drawn = 0;
+  {
+    const std::lock_guard lock(shared.mutex());
+    drawn = at::check_generator<at::CPUGeneratorImpl>(shared)->random64();
+  }
+  return at::detail::createCPUGenerator(
+      XXH3_64bits_withSeed(&drawn, sizeof drawn, static_cast<XXH64_hash_t>(rank)));
+}
+
+// The mask of at::dropout(): 0, or what keeps the mean.
+at::Tensor& drawn(at::Tensor& mask, double p, const std::optional<at::Generator>& generator) {
+  return p == 1 ? mask.zero_() : mask.bernoulli_(1 - p, generator).div_(1 - p);
+}
+
+}  // namespace
+
+DropoutImpl::DropoutImpl(const torch::nn::DropoutOptions& dropout) : options(dropout) {
+  require(options.p() >= 0 && options.p() <= 1, [&] {
+    return "lockstep::nn::Dropout: p is between 0 and 1, not " + std::to_string(options.p());
+  });
+}
+
+void DropoutImpl::pretty_print(std::ostream& stream) const {
+  stream << std::boolalpha << "lockstep::nn::Dropout(p=" << options.p()
+         << ", inplace=" << options.inplace();
+  if (cut_) stream << ", " << name_of(cut_->style) << " over " << cut_->group.size() << " ranks";
+  stream << ')';
+}
+
+torch::Tensor DropoutImpl::forward(const torch::Tensor& input) {
+  if (!is_training() || options.p() == 0) return input;
+  if (cut_ && cut_->group.size() > 1)
+    return on_part(input, std::get<SequenceParallel>(cut_->style).dim);
+  if (!options.inplace()) return at::dropout(input, options.p(), /*train=*/true);
+  torch::Tensor in_place = input;
+  return at::dropout_(in_place, options.p(), /*train=*/true);
+}
+
+torch::Tensor DropoutImpl::on_part(const torch::Tensor& input, std::int64_t dim) const {
+  torch::Tensor mask;
+  if (exact) {
+    const std::int64_t along = dim < 0 ? dim + input.dim() : dim;
+    const auto sizes = all_gather_value(input.size(along), cut_->group, label_of(*cut_));
+    const auto own = sizes.begin() + cut_->group.rank();
+    auto shape = input.sizes().vec();
+    shape[static_cast<std::size_t>(along)] =
+        std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    mask = at::empty(shape, input.options());
+    mask = drawn(mask, options.p(), std::nullopt)
+               .narrow(along, std::accumulate(sizes.begin(), own, std::int64_t{0}), *own);
+  } else {
+    mask = at::empty_like(input);
+    drawn(mask, options.p(), generator_of(cut_->group.rank()));
+  }
+  if (!options.inplace()) return input * mask;
+  torch::Tensor in_place = input;
+  return in_place.mul_(mask);
+}
+
+std::string DropoutImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
+  return std::holds_alternative<SequenceParallel>(style) ? "" : cannot_cut(style, "Dropout");
+}
+
+void DropoutImpl::parallelize(const ParallelStyle& style, const ProcessGroup& group,
+                              const std::string& name) {
+  cut_ = CutTo{style, group, name};
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <torch/nn/init.h>
+
+#include <cmath>
+#include <ostream>
+#include <utility>
+
+#include "lockstep/nn/cut.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/tensor/differentiable.h"
+
+namespace lockstep::nn {
+
+LinearImpl::LinearImpl(const torch::nn::LinearOptions& linear) : options(linear) { reset(); }
+
+void LinearImpl::reset() {
+  weight = register_parameter("weight",
+                              torch::empty({options.out_features(), options.in_features()}));
+  bias = register_parameter(
+      "bias", options.bias() ? torch::empty({options.out_features()}) : torch::Tensor(),
+      /*requires_grad=*/options.bias());
+  reset_parameters();
+}
+
+// As torch::nn::Linear's.
+void LinearImpl::reset_parameters() {
+  torch::nn::init::kaiming_uniform_(weight, std::sqrt(5));
+  if (!bias.defined()) return;
+  const double bound = 1 / std::sqrt(static_cast<double>(options.in_features()));
+  torch::nn::init::uniform_(bias, -bound, bound);
+}
+
+void LinearImpl::pretty_print(std::ostream& stream) const {
+  stream << std::boolalpha << "lockstep::nn::Linear(in_features=" << options.in_features()
+         << ", out_features=" << options.out_features() << ", bias=" << options.bias();
+  if (cut_) stream << ", " << name_of(cut_->style) << " over " << cut_->group.size() << " ranks";
+  stream << ')';
+}
+
+torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
+  if (!cut_) return at::linear(input, weight, bias);
+  if (const auto* const style = std::get_if<ColwiseParallel>(&cut_->style))
+    return colwise(input, *style);
+  return rowwise(input, std::get<RowwiseParallel>(cut_->style));
+}
+
+torch::Tensor LinearImpl::colwise(const torch::Tensor& input, const ColwiseParallel& style) const {
+  const torch::Tensor output = at::linear(enter(input, style.input, *cut_), weight, bias);
+  return style.output.is_whole()
+             ? gather_from_parallel_region(output, cut_->group, -1, label_of(*cut_))
+             : output;
+}
+
+// The bias is added once, after the sum.
+torch::Tensor LinearImpl::rowwise(const torch::Tensor& input, const RowwiseParallel& style) const {
+  const torch::Tensor part =
+      style.input.is_whole() ? scatter_to_parallel_region(input, cut_->group, -1, label_of(*cut_))
+                             : input;
+  const torch::Tensor output = leave(at::linear(part, weight), style.output, *cut_);
+  if (!bias.defined()) return output;
+  return output + (style.output.is_whole() ? bias : for_parts(bias, "bias", *cut_));
+}
+
+std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
+  if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {
+    if (colwise->segments > 1 && (colwise->output.is_whole() || colwise->uneven))
+      return "an output of several segments is neither gathered nor cut unevenly";
+    if (!colwise->output.is_whole() && colwise->output != Shard(-1))
+      return "its output is Shard(-1) or Replicate";
+    return colwise->uneven
+               ? ""
+               : misfit_of("out_features", options.out_features(), colwise->segments, ranks);
+  }
+  if (const auto* const rowwise = std::get_if<RowwiseParallel>(&style)) {
+    if (!rowwise->input.is_whole() && rowwise->input != Shard(-1))
+      return "its input is Shard(-1) or Replicate";
+    return misfit_of("in_features", options.in_features(), 1, ranks);
+  }
+  return cannot_cut(style, "Linear");
+}
+
+void LinearImpl::parallelize(const ParallelStyle& style, const ProcessGroup& group,
+                             const std::string& name) {
+  cut_ = CutTo{style, group, name};
+  if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {
+    layouts_.emplace("weight", cut_parameter(weight, 0, colwise->segments, group));
+    if (bias.defined()) layouts_.emplace("bias", cut_parameter(bias, 0, colwise->segments, group));
+  } else {
+    layouts_.emplace("weight", cut_parameter(weight, 1, 1, group));
+  }
+}
+
+Layouts LinearImpl::layouts() const { return layouts_; }
+
+}  // namespace lockstep::nn

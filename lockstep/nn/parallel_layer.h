@@ -1,0 +1,78 @@
+// How a layer is cut over the ranks of a group: the styles of a plan, and what layers offer to
+// parallelize_module().
+//
+// Styles are those of torch.distributed.tensor.parallel. In torch::nn::Linear's terms, y = x W^T + b:
+//
+//   style               weight             input             output            communicates
+//   ColwiseParallel     rows, and the bias whole             part of features  in backward()
+//   RowwiseParallel     columns            part of features  whole             in forward()
+//   SequenceParallel    whole              part along dim    part along dim    in backward()
+//
+// An Embedding that is RowwiseParallel has some rows of the vocabulary. A SequenceParallel
+// LayerNorm or RMSNorm has whole weights, whose gradients backward() sums over the ranks. A
+// SequenceParallel Dropout draws another mask on each rank.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/sharded_module.h"
+
+namespace lockstep {
+
+// How an activation lies on the ranks: whole on each, or a part of it along `dim`, as
+// chunk_sizes() cuts. Negative dims count from the end.
+struct Placement {
+  std::optional<std::int64_t> dim = {};
+
+  bool is_whole() const { return !dim; }
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+inline constexpr Placement Replicate{};
+constexpr Placement Shard(std::int64_t dim) { return {dim}; }
+
+struct ColwiseParallel {
+  // Equal parts of the output that are cut each for itself: 3 where one weight makes q | k | v, 2
+  // for gate | up.
+  std::int64_t segments = 1;
+
+  Placement input = Replicate;   // Or Shard(dim), such as Shard(1) behind a SequenceParallel norm.
+  Placement output = Shard(-1);  // Or Replicate, for one segment.
+
+  // Allows parts of unequal sizes, as a vocabulary has. Not where heads are to stay whole.
+  bool uneven = false;
+};
+
+struct RowwiseParallel {
+  Placement input = Shard(-1);    // Or Replicate.
+  Placement output = Replicate;   // Or Shard(dim), such as Shard(1) before a SequenceParallel norm.
+};
+
+struct SequenceParallel {
+  std::int64_t dim = 1;  // [batch, sequence, features]. Only a Dropout with `exact` looks at it.
+};
+
+using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel>;
+
+// Such as "ColwiseParallel".
+LOCKSTEP_API std::string name_of(const ParallelStyle& style);
+
+// A layer that parallelize_module() can cut. An interface of a torch::nn::Module.
+class LOCKSTEP_API ParallelLayer : public ShardedModule {
+ public:
+  // Why the layer cannot be cut in this style over `ranks` ranks, with the numbers; empty if it
+  // can. Changes nothing.
+  virtual std::string misfit(const ParallelStyle& style, int ranks) const = 0;
+
+  // Cuts the layer. Parameters stay the same tensors, with this rank's part of their values. `name`
+  // is the layer's in the model, for Errors. Requires: misfit() is empty.
+  virtual void parallelize(const ParallelStyle& style, const ProcessGroup& group,
+                           const std::string& name) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/tensor_parallel/check_parallel.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+
+#include <cmath>
+#include <optional>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
+
+namespace lockstep {
+namespace {
+
+// The largest difference between two tensors, as a part of the largest absolute value of the first;
+// infinite where one has a NaN.
+double difference_of(const at::Tensor& expected, const at::Tensor& found) {
+  if (expected.numel() == 0) return 0;
+  const double largest = expected.abs().max().item<double>();
+  const double most = (expected - found).abs().max().item<double>();
+  if (!std::isfinite(most)) return std::numeric_limits<double>::infinity();
+  return most == 0 ? 0 : most / std::max(largest, std::numeric_limits<double>::min());
+}
+
+std::string text_of(const at::Tensor& expected, const at::Tensor& found, double difference) {
+  const at::Tensor at = (expected - found).abs().nan_to_num(INFINITY).flatten().argmax();
+  const auto place = at.item<std::int64_t>();
+  return fmt::format("differs by {:.3g} of its largest value: element {} is {:.7g} and should be {:.7g}",
+                     difference, place, found.flatten()[place].item<double>(),
+                     expected.flatten()[place].item<double>());
+}
+
+// The gradient of a parameter as a whole tensor; nothing if there is none. Collective where there
+// is a layout, in which case all ranks have a gradient or none has.
+at::Tensor whole_gradient(const at::Tensor& parameter, const Layouts& layouts,
+                          const std::string& name) {
+  const auto layout = layouts.find(name);
+  if (layout == layouts.end() || !parameter.grad().defined()) return parameter.grad();
+  return gather_whole(parameter.grad(), layout->second);
+}
+
+}  // namespace
+
+ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& whole_loss,
+                             const torch::nn::Module& parallel, const at::Tensor& parallel_loss,
+                             const ProcessGroup& group, const CheckParallelOptions& options) {
+  const at::NoGradGuard no_grad;
+  const NamedTensors expected = named_parameters(whole);
+  const NamedTensors found = named_parameters(parallel);
+  require(expected.size() == found.size(), "check_parallel: the models have different parameters");
+
+  ParallelCheck check;
+  std::string first;
+  const auto compare = [&](const std::string& name, const at::Tensor& one, const at::Tensor& other) {
+    if (!one.defined() && !other.defined()) return;
+    if (one.defined() != other.defined()) {
+      if (first.empty())
+        first = name + " has a gradient in one of the models alone";
+      return;
+    }
+    const double difference = difference_of(one, other);
+    if (difference > options.tolerance && first.empty())
+      first = name + " " + text_of(one, other, difference);
+    if (difference >= check.difference) {
+      check.worst = name;
+      check.difference = difference;
+    }
+  };
+  compare("the loss", whole_loss.detach(), parallel_loss.detach());
+  const Layouts layouts = layouts_of(parallel);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto& [name, parameter] = expected[i];
+    require(found[i].first == name, "check_parallel: the models have different parameters");
+    const at::Tensor gradient = whole_gradient(found[i].second, layouts, name);
+    compare("the gradient of " + name, parameter.grad(), gradient);
+    ++check.parameters;
+  }
+  // A whole parameter's gradient may be wrong on one rank alone.
+  const auto all = all_gather_bytes(first, group, {.label = "check_parallel"});
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty())
+      throw Error(Fault::mismatch, fmt::format("check_parallel: on rank {} {}", rank, all[rank]));
+  return check;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fnmatch.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <typeinfo>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
+
+namespace lockstep {
+namespace {
+
+using torch::nn::AnyModule;
+using torch::nn::Module;
+using torch::nn::SequentialImpl;
+
+constexpr std::string_view function = "parallelize_module";
+
+std::vector<std::string> tokens_of(const std::string& name) {
+  std::vector<std::string> tokens(1);
+  for (const char c : name)
+    if (c == '.')
+      tokens.emplace_back();
+    else
+      tokens.back() += c;
+  return tokens;
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  const auto patterns = tokens_of(pattern), tokens = tokens_of(name);
+  return std::equal(patterns.begin(), patterns.end(), tokens.begin(), tokens.end(),
+                    [](const std::string& one, const std::string& other) {
+                      return ::fnmatch(one.c_str(), other.c_str(), 0) == 0;
+                    });
+}
+
+// --- LibTorch's layers in a Sequential -----------------------------------------------------------
+
+// A layer draws its first weights, which are not wanted here.
+class KeptGenerator {
+ public:
+  KeptGenerator() : before_(generator_.get_state()) {}
+  ~KeptGenerator() { generator_.set_state(before_); }
+  KeptGenerator(const KeptGenerator&) = delete;
+  KeptGenerator& operator=(const KeptGenerator&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  const at::Tensor before_;
+};
+
+template <class Theirs, class Ours>
+bool exchange_if(const Module& module, AnyModule& result) {
+  if (typeid(module) != typeid(Theirs)) return false;  // A derived class may do something else.
+  const KeptGenerator kept;
+  const auto& plain = static_cast<const Theirs&>(module);
+  auto ours = std::make_shared<Ours>(plain.options);
+  auto theirs = plain.named_parameters(/*recurse=*/false);
+  for (auto& item : ours->named_parameters(/*recurse=*/false)) {
+    const at::Tensor& parameter = theirs[item.key()];
+    item.value().set_data(parameter.detach());
+    item.value().set_requires_grad(parameter.requires_grad());
+  }
+  ours->train(plain.is_training());
+  result = AnyModule(std::move(ours));
+  return true;
+}
+
+// The lockstep::nn layer that does what `module` does, with the same parameters; empty if there is
+// none.
+AnyModule exchanged(const Module& module) {
+  AnyModule result;
+  exchange_if<torch::nn::LinearImpl, nn::LinearImpl>(module, result) ||
+      exchange_if<torch::nn::EmbeddingImpl, nn::EmbeddingImpl>(module, result) ||
+      exchange_if<torch::nn::LayerNormImpl, nn::LayerNormImpl>(module, result) ||
+      exchange_if<torch::nn::DropoutImpl, nn::DropoutImpl>(module, result);
+  return result;
+}
+
+// --- The cut -------------------------------------------------------------------------------------
+
+// All that is to be done. It is complete before anything is changed, so a refusal changes nothing.
+class Cut {
+ public:
+  Cut(Module& module, const ParallelPlan& plan, int ranks) : ranks_(ranks) {
+    std::vector<bool> used(plan.size(), false);
+    const auto visit = [&](const std::string& name, Module& owner, const std::string& key,
+                           const std::shared_ptr<Module>& layer) {
+      const ParallelStyle* style = nullptr;
+      for (std::size_t i = 0; i < plan.size(); ++i) {
+        if (!matches(plan[i].first, name)) continue;
+        used[i] = true;
+        if (style != nullptr)
+          refuse(name, "two patterns of the plan name it");
+        else
+          style = &plan[i].second;
+      }
+      if (style != nullptr) add(name, *style, owner, key, layer);
+    };
+    walk(module, "", visit);
+    for (std::size_t i = 0; i < plan.size(); ++i)
+      if (!used[i]) refuse("'" + plan[i].first + "'", "no layer has such a name");
+  }
+
+  const std::string& refusals() const { return refusals_; }
+
+  void apply(const ProcessGroup& group) {
+    for (Exchange& exchange : exchanges_) {
+      for (AnyModule& element : *exchange.sequential)
+        if (element.ptr() == exchange.old) element = exchange.layer;
+      exchange.sequential->replace_module(exchange.key, exchange.layer.ptr());
+    }
+    for (const Target& target : targets_)
+      target.layer->parallelize(target.style, group, target.name);
+  }
+
+ private:
+  struct Target {
+    std::string name;
+    ParallelStyle style;
+    ParallelLayer* layer;
+  };
+  struct Exchange {
+    SequentialImpl* sequential;
+    std::string key;
+    std::shared_ptr<Module> old;
+    AnyModule layer;
+  };
+
+  template <class Visit>
+  void walk(Module& owner, const std::string& prefix, const Visit& visit) {
+    for (const auto& child : owner.named_children()) {
+      visit(prefix + child.key(), owner, child.key(), child.value());
+      walk(*child.value(), prefix + child.key() + '.', visit);
+    }
+  }
+
+  void refuse(const std::string& name, const std::string& why) {
+    refusals_ += "\n  " + name + ": " + why;
+  }
+
+  void add(const std::string& name, const ParallelStyle& style, Module& owner,
+           const std::string& key, const std::shared_ptr<Module>& module) {
+    auto* layer = dynamic_cast<ParallelLayer*>(module.get());
+    if (layer == nullptr) {
+      AnyModule ours = exchanged(*module);
+      if (ours.is_empty())
+        return refuse(name, module->name() + " is not a layer that can be cut");
+      auto* const sequential = owner.as<SequentialImpl>();
+      if (sequential == nullptr)
+        return refuse(name, "it is a " + module->name() + ": declare it as lockstep::nn" +
+                                short_name(module->name()));
+      layer = dynamic_cast<ParallelLayer*>(ours.ptr().get());
+      exchanges_.push_back({sequential, key, module, std::move(ours)});
+    }
+    if (!layer->layouts().empty()) return refuse(name, "it is cut already");
+    if (!cut_.insert(module.get()).second) return refuse(name, "it has two names");
+    const std::string misfit = layer->misfit(style, ranks_);
+    if (!misfit.empty()) return refuse(name, misfit);
+    targets_.push_back({name, style, layer});
+  }
+
+  // "::Linear" of "torch::nn::LinearImpl".
+  static std::string short_name(const std::string& name) {
+    const std::string last = name.substr(name.rfind(':') - 1);
+    return last.ends_with("Impl") ? last.substr(0, last.size() - 4) : last;
+  }
+
+  const int ranks_;
+  std::vector<Target> targets_;
+  std::vector<Exchange> exchanges_;
+  std::set<const Module*> cut_;
+  std::string refusals_;
+};
+
+// --- Agreement of the ranks ----------------------------------------------------------------------
+
+std::string text_of(Placement placement) {
+  return placement.is_whole() ? "whole" : "dim " + std::to_string(*placement.dim);
+}
+
+std::string text_of(const ParallelStyle& style) {
+  std::string text = name_of(style);
+  if (const auto* const colwise = std::get_if<ColwiseParallel>(&style))
+    text += " in " + std::to_string(colwise->segments) + (colwise->uneven ? " uneven" : "") +
+            " segments, " + text_of(colwise->input) + " to " + text_of(colwise->output);
+  if (const auto* const rowwise = std::get_if<RowwiseParallel>(&style))
+    text += ", " + text_of(rowwise->input) + " to " + text_of(rowwise->output);
+  if (const auto* const sequence = std::get_if<SequenceParallel>(&style))
+    text += ", dim " + std::to_string(sequence->dim);
+  return text;
+}
+
+// What must be equal on all ranks. The parameters are compared before they are cut: afterwards
+// nobody could.
+Facts facts_of(const ParallelPlan& plan, const ParallelizeOptions& options) {
+  Facts facts;
+  for (std::size_t i = 0; i < plan.size(); ++i)
+    facts.emplace_back("plan[" + std::to_string(i) + "]",
+                       plan[i].first + ": " + text_of(plan[i].second));
+  facts.emplace_back("across_hosts", options.across_hosts ? "true" : "false");
+  return facts;
+}
+
+void require_agreement(const Module& module, const ProcessGroup& group, const ParallelPlan& plan,
+                       const ParallelizeOptions& options) {
+  std::vector<Facts> facts, digests;
+  Facts own;
+  for (const auto& [name, tensor] : named_tensors(module)) own.emplace_back(name, sha256(tensor));
+  for (const std::string& theirs :
+       all_gather_bytes(encode(facts_of(plan, options)), group, {.label = function}))
+    facts.push_back(decode_facts(theirs));
+  for (const std::string& theirs : all_gather_bytes(encode(own), group, {.label = function}))
+    digests.push_back(decode_facts(theirs));
+  std::vector<std::string> lines = differing_values(facts);
+  for (std::string& line : differing_tensors(digests)) lines.push_back(std::move(line));
+  if (lines.empty()) return;
+  std::string text = "parallelize_module: the ranks differ, and nothing was changed:";
+  for (const std::string& line : lines) text += "\n  " + line;
+  throw Error(Fault::mismatch, text);
+}
+
+}  // namespace
+
+void parallelize_module(Module& module, const ProcessGroup& group, const ParallelPlan& plan,
+                        const ParallelizeOptions& options) {
+  require_agreement(module, group, plan, options);
+  require(options.across_hosts || group.local_size() == group.size(), [&] {
+    return "parallelize_module: the " + std::to_string(group.size()) + " ranks of group " +
+           group.name() + " are on several hosts: every layer would communicate between them. Put " +
+           "the axis last in the mesh, or allow it with across_hosts";
+  });
+  Cut cut(module, plan, group.size());
+  require(cut.refusals().empty(), [&] {
+    return "parallelize_module over " + std::to_string(group.size()) +
+           " ranks: nothing was changed, because of" + cut.refusals();
+  });
+  cut.apply(group);
+}
+
+}  // namespace lockstep

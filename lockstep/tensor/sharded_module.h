@@ -1,0 +1,60 @@
+// Modules that hold parts of their parameters. All that must know of it asks here: checkpoints,
+// optimizer state, norms, digests, drift checks.
+//
+//   for (const auto& [name, layout] : lockstep::layouts_of(*model))
+//     std::cout << name << " is cut over " << layout.group.size() << " ranks\n";
+//
+// Thread safety: as the module's.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/state_types.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+// How this rank's part of a parameter lies in the whole parameter.
+struct ParameterLayout {
+  std::vector<std::int64_t> shape;  // Of the whole.
+  Boxes boxes;                      // This rank's part: the parameter is made of them.
+  ProcessGroup group;               // The ranks that have all parts, each element once.
+};
+
+// By the parameter's name in a module.
+using Layouts = std::map<std::string, ParameterLayout>;
+
+// An interface of a torch::nn::Module.
+class LOCKSTEP_API ShardedModule {
+ public:
+  virtual ~ShardedModule() = default;
+
+  // Of the module's own parameters, not those of its children. Whole parameters have none.
+  virtual Layouts layouts() const = 0;
+};
+
+// The layouts of all parameters of `module` of which this rank holds a part.
+LOCKSTEP_API Layouts layouts_of(const torch::nn::Module& module);
+
+// The whole tensor whose part under `layout` is `part`. Collective over layout.group.
+// Errors: those of ProcessGroup.
+LOCKSTEP_API at::Tensor gather_whole(const at::Tensor& part, const ParameterLayout& layout);
+
+// named_parameters(), with whole tensors. Collective over the group of each layout. Parameters that
+// are whole share the module's memory.
+LOCKSTEP_API NamedTensors whole_parameters(const torch::nn::Module& module);
+
+}  // namespace lockstep
