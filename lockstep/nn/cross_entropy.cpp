@@ -33,9 +33,9 @@ struct Classes {
 Classes classes_of(const at::Tensor& logits, const ProcessGroup& group) {
   const auto counts = all_gather_value(logits.size(1), group, {.label = function});
   const auto own = counts.begin() + group.rank();
-  return {std::accumulate(counts.begin(), own, std::int64_t{0}), *own,
-          std::accumulate(own, counts.end(),
-                          std::accumulate(counts.begin(), own, std::int64_t{0}))};
+  return {
+      std::accumulate(counts.begin(), own, std::int64_t{0}), *own,
+      std::accumulate(own, counts.end(), std::accumulate(counts.begin(), own, std::int64_t{0}))};
 }
 
 void require_shapes(const at::Tensor& logits, const at::Tensor& target) {
@@ -46,11 +46,12 @@ void require_shapes(const at::Tensor& logits, const at::Tensor& target) {
 
 // Equal on all ranks, as targets are.
 void require_classes(const at::Tensor& target, const at::Tensor& ignored, const Classes& classes) {
-  const at::Tensor bad = ((target < 0).logical_or_(target >= classes.all))
-                             .logical_and_(ignored.logical_not());
+  const at::Tensor bad =
+      ((target < 0).logical_or_(target >= classes.all)).logical_and_(ignored.logical_not());
   require(!bad.any().item<bool>(), [&] {
-    return "cross_entropy: target " + std::to_string(target.masked_select(bad)[0].item<std::int64_t>()) +
-           " is not one of " + std::to_string(classes.all) + " classes";
+    return "cross_entropy: target " +
+           std::to_string(target.masked_select(bad)[0].item<std::int64_t>()) + " is not one of " +
+           std::to_string(classes.all) + " classes";
   });
 }
 
@@ -74,13 +75,11 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
 
     at::Tensor softmax = (x - largest.unsqueeze(1)).exp_();
     const at::Tensor here = target - classes.begin;
-    const at::Tensor elsewhere =
-        (here < 0).logical_or_(here >= classes.count).logical_or_(ignored);
+    const at::Tensor elsewhere = (here < 0).logical_or_(here >= classes.count).logical_or_(ignored);
     const at::Tensor index = here.masked_fill(elsewhere, 0).unsqueeze(1);
     const at::Tensor picked =
-        classes.count > 0
-            ? (x.gather(1, index).squeeze(1) - largest).masked_fill_(elsewhere, 0)
-            : at::zeros_like(largest);
+        classes.count > 0 ? (x.gather(1, index).squeeze(1) - largest).masked_fill_(elsewhere, 0)
+                          : at::zeros_like(largest);
     const at::Tensor sums = at::stack({softmax.sum(1), picked});
     all_reduce(sums, group, ReduceOp::sum, {.label = function});
     softmax.div_(sums[0].unsqueeze(1));
@@ -102,12 +101,10 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &softmax = saved[0], &index = saved[1], &elsewhere = saved[2];
-    const at::Tensor rows =
-        (gradients[0].to(softmax.scalar_type()) * saved[3]).unsqueeze(1);
+    const at::Tensor rows = (gradients[0].to(softmax.scalar_type()) * saved[3]).unsqueeze(1);
     at::Tensor gradient = softmax * rows;
     if (gradient.size(1) > 0)
-      gradient.scatter_add_(1, index,
-                            rows.neg().masked_fill_(elsewhere.unsqueeze(1), 0));
+      gradient.scatter_add_(1, index, rows.neg().masked_fill_(elsewhere.unsqueeze(1), 0));
     return {gradient.to(context->saved_data["type"].toScalarType()), {}, {}, {}};
   }
 };

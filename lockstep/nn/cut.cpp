@@ -68,8 +68,7 @@ at::Tensor enter(const at::Tensor& input, Placement placement, const CutTo& cut)
 at::Tensor leave(const at::Tensor& partial, Placement placement, const CutTo& cut) {
   return placement.is_whole()
              ? reduce_from_parallel_region(partial, cut.group, label_of(cut))
-             : reduce_scatter_to_sequence_region(partial, cut.group, *placement.dim,
-                                                 label_of(cut));
+             : reduce_scatter_to_sequence_region(partial, cut.group, *placement.dim, label_of(cut));
 }
 
 at::Tensor for_parts(const at::Tensor& parameter, const char* what, const CutTo& cut) {

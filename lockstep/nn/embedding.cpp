@@ -53,9 +53,9 @@ void EmbeddingImpl::pretty_print(std::ostream& stream) const {
 
 torch::Tensor EmbeddingImpl::forward(const torch::Tensor& indices) {
   if (!cut_)
-    return torch::nn::functional::detail::embedding(
-        indices, weight, options.padding_idx(), options.max_norm(), options.norm_type(),
-        options.scale_grad_by_freq(), options.sparse());
+    return torch::nn::functional::detail::embedding(indices, weight, options.padding_idx(),
+                                                    options.max_norm(), options.norm_type(),
+                                                    options.scale_grad_by_freq(), options.sparse());
   if (const auto* const style = std::get_if<RowwiseParallel>(&cut_->style))
     return leave(looked_up(indices), style->output, *cut_);
   const torch::Tensor part = at::embedding(weight, indices, options.padding_idx().value_or(-1));
@@ -70,8 +70,7 @@ torch::Tensor EmbeddingImpl::looked_up(const torch::Tensor& indices) const {
   const std::int64_t begin = box.offsets[0], rows = box.sizes[0];
   if (indices.numel() > 0) {
     const auto [least, most] = indices.aminmax();
-    require(least.item<std::int64_t>() >= 0 &&
-                most.item<std::int64_t>() < options.num_embeddings(),
+    require(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < options.num_embeddings(),
             [&, &lowest = least, &highest = most] {
               return cut_->name + ": indices " + std::to_string(lowest.item<std::int64_t>()) +
                      " to " + std::to_string(highest.item<std::int64_t>()) +
@@ -102,7 +101,7 @@ std::string EmbeddingImpl::misfit(const ParallelStyle& style, int ranks) const {
   if (options.max_norm() || options.scale_grad_by_freq() || options.sparse())
     return "an Embedding with max_norm, scale_grad_by_freq or sparse gradients cannot be cut";
   if (const auto* const rowwise = std::get_if<RowwiseParallel>(&style))
-    return !rowwise->input.is_whole() && rowwise->input != Shard(-1)
+    return !rowwise->input.is_whole() && rowwise->input != sharded(-1)
                ? "its indices are whole on all ranks"
                : "";
   if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {

@@ -171,9 +171,9 @@ class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, publi
 TORCH_MODULE(RMSNorm);
 
 // On whole activations, all ranks draw one mask, from the default generator. On parts (a
-// SequenceParallel style), each rank draws its own mask: its generator is seeded, at each call, with
-// one number of the default generator and the rank. So nothing but the default generator is to be
-// saved or restored, and it stays in step on all ranks.
+// SequenceParallel style), each rank draws its own mask: its generator is seeded, at each call,
+// with one number of the default generator and the rank. So nothing but the default generator is to
+// be saved or restored, and it stays in step on all ranks.
 class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, public ParallelLayer {
  public:
   explicit DropoutImpl(double p) : DropoutImpl(torch::nn::DropoutOptions(p)) {}

@@ -16,8 +16,8 @@ namespace lockstep::nn {
 LinearImpl::LinearImpl(const torch::nn::LinearOptions& linear) : options(linear) { reset(); }
 
 void LinearImpl::reset() {
-  weight = register_parameter("weight",
-                              torch::empty({options.out_features(), options.in_features()}));
+  weight =
+      register_parameter("weight", torch::empty({options.out_features(), options.in_features()}));
   bias = register_parameter(
       "bias", options.bias() ? torch::empty({options.out_features()}) : torch::Tensor(),
       /*requires_grad=*/options.bias());
@@ -67,15 +67,15 @@ std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
   if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {
     if (colwise->segments > 1 && (colwise->output.is_whole() || colwise->uneven))
       return "an output of several segments is neither gathered nor cut unevenly";
-    if (!colwise->output.is_whole() && colwise->output != Shard(-1))
-      return "its output is Shard(-1) or Replicate";
+    if (!colwise->output.is_whole() && colwise->output != sharded(-1))
+      return "its output is sharded(-1) or replicated";
     return colwise->uneven
                ? ""
                : misfit_of("out_features", options.out_features(), colwise->segments, ranks);
   }
   if (const auto* const rowwise = std::get_if<RowwiseParallel>(&style)) {
-    if (!rowwise->input.is_whole() && rowwise->input != Shard(-1))
-      return "its input is Shard(-1) or Replicate";
+    if (!rowwise->input.is_whole() && rowwise->input != sharded(-1))
+      return "its input is sharded(-1) or replicated";
     return misfit_of("in_features", options.in_features(), 1, ranks);
   }
   return cannot_cut(style, "Linear");

@@ -1,7 +1,8 @@
 // How a layer is cut over the ranks of a group: the styles of a plan, and what layers offer to
 // parallelize_module().
 //
-// Styles are those of torch.distributed.tensor.parallel. In torch::nn::Linear's terms, y = x W^T + b:
+// Styles are those of torch.distributed.tensor.parallel. In torch::nn::Linear's terms, y = x W^T +
+// b:
 //
 //   style               weight             input             output            communicates
 //   ColwiseParallel     rows, and the bias whole             part of features  in backward()
@@ -33,24 +34,26 @@ struct Placement {
   bool is_whole() const { return !dim; }
   friend bool operator==(const Placement&, const Placement&) = default;
 };
-inline constexpr Placement Replicate{};
-constexpr Placement Shard(std::int64_t dim) { return {dim}; }
+inline constexpr Placement replicated{};
+constexpr Placement sharded(std::int64_t dim) { return {dim}; }
 
 struct ColwiseParallel {
   // Equal parts of the output that are cut each for itself: 3 where one weight makes q | k | v, 2
   // for gate | up.
   std::int64_t segments = 1;
 
-  Placement input = Replicate;   // Or Shard(dim), such as Shard(1) behind a SequenceParallel norm.
-  Placement output = Shard(-1);  // Or Replicate, for one segment.
+  Placement input =
+      replicated;  // Or sharded(dim), such as sharded(1) behind a SequenceParallel norm.
+  Placement output = sharded(-1);  // Or replicated, for one segment.
 
   // Allows parts of unequal sizes, as a vocabulary has. Not where heads are to stay whole.
   bool uneven = false;
 };
 
 struct RowwiseParallel {
-  Placement input = Shard(-1);    // Or Replicate.
-  Placement output = Replicate;   // Or Shard(dim), such as Shard(1) before a SequenceParallel norm.
+  Placement input = sharded(-1);  // Or replicated.
+  Placement output =
+      replicated;  // Or sharded(dim), such as sharded(1) before a SequenceParallel norm.
 };
 
 struct SequenceParallel {

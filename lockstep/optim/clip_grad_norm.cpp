@@ -42,12 +42,14 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
   return gradients;
 }
 
+using ByType = std::vector<std::vector<at::Tensor>>;
+
 // Groups by device and type in the order of PyTorch's own grouping. The last bit of a total over
 // several types depends on that order.
-std::vector<std::vector<at::Tensor>> grouped(const std::vector<at::Tensor>& gradients) {
+ByType grouped(const std::vector<at::Tensor>& gradients) {
   const auto groups = at::native::_group_tensors_by_first_tensors_device_and_dtype(
       {{gradients.begin(), gradients.end()}}, /*with_indices=*/false);
-  std::vector<std::vector<at::Tensor>> result;
+  ByType result;
   for (const auto& [key, lists] : groups) {
     auto& group = result.emplace_back();
     group.reserve(lists.first.front().size());
@@ -56,9 +58,7 @@ std::vector<std::vector<at::Tensor>> grouped(const std::vector<at::Tensor>& grad
   return result;
 }
 
-using Groups = std::vector<std::vector<at::Tensor>>;
-
-at::Tensor norm_of(const Groups& groups, at::Device device, double norm_type) {
+at::Tensor norm_of(const ByType& groups, at::Device device, double norm_type) {
   std::vector<at::Tensor> norms;
   for (const auto& group : groups)
     for (const at::Tensor& norm : at::_foreach_norm(group, norm_type))
@@ -83,7 +83,7 @@ void require_finite(const at::Tensor& total, at::TensorList parameters) {
 }
 
 // Python computes number / tensor in these steps; C++'s operator rounds only once.
-void scale(const Groups& groups, const at::Tensor& total, double max_norm) {
+void scale(const ByType& groups, const at::Tensor& total, double max_norm) {
   const at::Tensor factor = at::clamp(total.add(1e-6).reciprocal().mul(max_norm), {}, 1.0);
   for (const auto& group : groups) at::_foreach_mul_(group, factor.to(group.front().device()));
 }
@@ -119,8 +119,8 @@ double norm_of_all(const std::vector<at::Tensor>& whole, const std::vector<CutPa
     std::vector<double> sum{std::isinf(norm_type) ? own : std::pow(own, norm_type)};
     group.all_reduce(buffer_of(sum), std::isinf(norm_type) ? ReduceOp::max : ReduceOp::sum,
                      {.label = call});
-    total = joined(total, std::isinf(norm_type) ? sum[0] : std::pow(sum[0], 1 / norm_type),
-                   norm_type);
+    total =
+        joined(total, std::isinf(norm_type) ? sum[0] : std::pow(sum[0], 1 / norm_type), norm_type);
   }
   return total;
 }

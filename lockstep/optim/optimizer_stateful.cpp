@@ -174,8 +174,7 @@ std::vector<Parameter> OptimizerState::parameters() const {
       if (layout == layouts_.end())
         all.push_back({name->second, tensor, group, tensor.sizes().vec()});
       else
-        all.push_back(
-            {name->second, tensor, group, layout->second.shape, layout->second.boxes});
+        all.push_back({name->second, tensor, group, layout->second.shape, layout->second.boxes});
     }
   return all;
 }

@@ -33,8 +33,7 @@ Boxes boxes_of(const std::vector<std::int64_t>& numbers, std::size_t dims) {
 
 std::vector<Boxes> boxes_of_all_ranks(const ParameterLayout& layout) {
   const std::vector<std::int64_t> mine = numbers_of(layout.boxes);
-  const std::string bytes(reinterpret_cast<const char*>(mine.data()),
-                          mine.size() * sizeof mine[0]);
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof mine[0]);
   std::vector<Boxes> all;
   for (const std::string& theirs :
        all_gather_bytes(bytes, layout.group, {.label = "gather_whole"})) {

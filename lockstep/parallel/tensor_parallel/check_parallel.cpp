@@ -2,11 +2,12 @@
 #include "lockstep/parallel/tensor_parallel/check_parallel.h"
 
 #include <ATen/core/grad_mode.h>
-#include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cmath>
-#include <optional>
+#include <limits>
+#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
@@ -29,9 +30,13 @@ double difference_of(const at::Tensor& expected, const at::Tensor& found) {
 std::string text_of(const at::Tensor& expected, const at::Tensor& found, double difference) {
   const at::Tensor at = (expected - found).abs().nan_to_num(INFINITY).flatten().argmax();
   const auto place = at.item<std::int64_t>();
-  return fmt::format("differs by {:.3g} of its largest value: element {} is {:.7g} and should be {:.7g}",
-                     difference, place, found.flatten()[place].item<double>(),
-                     expected.flatten()[place].item<double>());
+  std::ostringstream text;
+  text.precision(3);
+  text << "differs by " << difference << " of its largest value: element " << place << " is ";
+  text.precision(9);
+  text << found.flatten()[place].item<double>() << " and should be "
+       << expected.flatten()[place].item<double>();
+  return text.str();
 }
 
 // The gradient of a parameter as a whole tensor; nothing if there is none. Collective where there
@@ -55,11 +60,11 @@ ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& w
 
   ParallelCheck check;
   std::string first;
-  const auto compare = [&](const std::string& name, const at::Tensor& one, const at::Tensor& other) {
+  const auto compare = [&](const std::string& name, const at::Tensor& one,
+                           const at::Tensor& other) {
     if (!one.defined() && !other.defined()) return;
     if (one.defined() != other.defined()) {
-      if (first.empty())
-        first = name + " has a gradient in one of the models alone";
+      if (first.empty()) first = name + " has a gradient in one of the models alone";
       return;
     }
     const double difference = difference_of(one, other);
@@ -83,7 +88,8 @@ ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& w
   const auto all = all_gather_bytes(first, group, {.label = "check_parallel"});
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].empty())
-      throw Error(Fault::mismatch, fmt::format("check_parallel: on rank {} {}", rank, all[rank]));
+      throw Error(Fault::mismatch,
+                  "check_parallel: on rank " + std::to_string(rank) + ' ' + all[rank]);
   return check;
 }
 

@@ -32,8 +32,8 @@ struct CheckParallelOptions {
 
 // What check_parallel() has found equal.
 struct ParallelCheck {
-  std::string worst = {};   // The parameter whose gradient differs most.
-  double difference = 0;    // By how much, as a part of its largest absolute value.
+  std::string worst = {};  // The parameter whose gradient differs most.
+  double difference = 0;   // By how much, as a part of its largest absolute value.
   std::int64_t parameters = 0;
 };
 

@@ -160,8 +160,7 @@ class Cut {
     auto* layer = dynamic_cast<ParallelLayer*>(module.get());
     if (layer == nullptr) {
       AnyModule ours = exchanged(*module);
-      if (ours.is_empty())
-        return refuse(name, module->name() + " is not a layer that can be cut");
+      if (ours.is_empty()) return refuse(name, module->name() + " is not a layer that can be cut");
       auto* const sequential = owner.as<SequentialImpl>();
       if (sequential == nullptr)
         return refuse(name, "it is a " + module->name() + ": declare it as lockstep::nn" +
@@ -243,7 +242,8 @@ void parallelize_module(Module& module, const ProcessGroup& group, const Paralle
   require_agreement(module, group, plan, options);
   require(options.across_hosts || group.local_size() == group.size(), [&] {
     return "parallelize_module: the " + std::to_string(group.size()) + " ranks of group " +
-           group.name() + " are on several hosts: every layer would communicate between them. Put " +
+           group.name() +
+           " are on several hosts: every layer would communicate between them. Put " +
            "the axis last in the mesh, or allow it with across_hosts";
   });
   Cut cut(module, plan, group.size());

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/nn/layers.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/nn/cross_entropy.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/differentiable.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::nn::layers_test {
+namespace {
+
+using test::fault_of;
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor longs(const std::vector<std::int64_t>& values) { return at::tensor(values); }
+
+at::Tensor numbers(at::IntArrayRef sizes, double seed) {
+  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
+  return (x * 0.37 + seed).sin();
+}
+
+// Gives all parameters values that depend on their names alone, in double precision.
+template <class Holder>
+Holder filled(Holder layer) {
+  layer->to(at::kDouble);
+  const at::NoGradGuard no_grad;
+  double seed = 1;
+  for (auto& item : layer->named_parameters())
+    item.value().copy_(numbers(item.value().sizes(), ++seed));
+  return layer;
+}
+
+void expect_near(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) {
+  ASSERT_TRUE(ours.defined() && expected.defined()) << what;
+  ASSERT_EQ(ours.sizes(), expected.sizes()) << what;
+  if (ours.numel() == 0) return;
+  EXPECT_LE((ours - expected).abs().max().item<double>(), 1e-11) << what;
+}
+
+at::Tensor part(const at::Tensor& x, std::int64_t dim, const ProcessGroup& group) {
+  return x.split_with_sizes(chunk_sizes(x.size(dim), group.size()),
+                            dim)[static_cast<std::size_t>(group.rank())];
+}
+
+// Compares the gradients of a cut layer with those of the whole one.
+void expect_gradients(const torch::nn::Module& cut, const torch::nn::Module& whole,
+                      const std::string& what) {
+  const Layouts layouts = layouts_of(cut);
+  const auto expected = whole.named_parameters();
+  for (const auto& item : cut.named_parameters()) {
+    const auto layout = layouts.find(item.key());
+    const at::Tensor gradient = layout == layouts.end()
+                                    ? item.value().grad()
+                                    : gather_whole(item.value().grad(), layout->second);
+    expect_near(gradient, expected[item.key()].grad(), what + ' ' + item.key());
+  }
+}
+
+// A layer, cut in a style, and its input and output as the style places them.
+struct Case {
+  std::string name;
+  ParallelStyle style;
+  std::vector<std::int64_t> shape;  // Of the whole input.
+  Placement input, output;
+};
+
+// `whole` and `make()` are layers with equal parameters.
+template <class Whole, class Make>
+void expect_equal_to_whole(const Case& c, Whole whole, const Make& make, int ranks) {
+  const at::Tensor x = numbers(c.shape, 0.5).set_requires_grad(true);
+  const at::Tensor y = whole->forward(x);
+  const at::Tensor weight = numbers(y.sizes(), 7).cos();
+  (y * weight).sum().backward();
+  run_in_process(ranks, [&](ProcessGroup& group) {
+    const std::string what =
+        c.name + " on rank " + std::to_string(group.rank()) + " of " + std::to_string(ranks) + ":";
+    auto layer = make();
+    ASSERT_EQ(layer->misfit(c.style, ranks), "") << what;
+    layer->parallelize(c.style, group, c.name);
+    const auto placed = [&](const at::Tensor& tensor, Placement placement) {
+      if (placement.is_whole()) return tensor.detach();
+      return part(tensor.detach(),
+                  *placement.dim < 0 ? tensor.dim() + *placement.dim : *placement.dim, group);
+    };
+    const at::Tensor mine = placed(x, c.input).clone().set_requires_grad(true);
+    const at::Tensor result = layer->forward(mine);
+    expect_near(result.detach(), placed(y, c.output), what + " result");
+    (result * placed(weight, c.output)).sum().backward();
+    expect_near(mine.grad(), placed(x.grad(), c.input), what + " gradient of the input");
+    expect_gradients(*layer, *whole, what);
+  });
+}
+
+class Layers : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Layers, testing::Values(1, 2, 3, 4));
+
+TEST_P(Layers, LinearEqualsTheWholeOneInEveryStyle) {
+  for (const bool bias : {true, false}) {
+    const auto make = [&] { return filled(Linear(torch::nn::LinearOptions(12, 24).bias(bias))); };
+    const auto check = [&](const Case& c) {
+      auto whole = filled(torch::nn::Linear(torch::nn::LinearOptions(12, 24).bias(bias)));
+      expect_equal_to_whole(c, whole, make, GetParam());
+    };
+    const std::vector<std::int64_t> shape{2, 5, 12};
+    check({"colwise", ColwiseParallel(), shape, replicated, sharded(-1)});
+    check({"colwise, gathered", ColwiseParallel({.output = replicated}), shape, replicated,
+           replicated});
+    check({"colwise of a sequence", ColwiseParallel({.input = sharded(1)}), shape, sharded(1),
+           sharded(-1)});
+    check({"rowwise", RowwiseParallel(), shape, sharded(-1), replicated});
+    check({"rowwise of a whole", RowwiseParallel({.input = replicated}), shape, replicated,
+           replicated});
+    check({"rowwise to a sequence", RowwiseParallel({.output = sharded(1)}), shape, sharded(-1),
+           sharded(1)});
+    check({"uneven", ColwiseParallel({.uneven = true}), shape, replicated, sharded(-1)});
+  }
+}
+
+// q | k | v, each of which a rank has a part of.
+TEST_P(Layers, LinearCutsEachSegment) {
+  auto whole = filled(torch::nn::Linear(4, 36));
+  run_in_process(GetParam(), [&](ProcessGroup& group) {
+    auto linear = filled(Linear(4, 36));
+    linear->parallelize(ColwiseParallel({.segments = 3}), group, "qkv");
+    const at::Tensor x = numbers({2, 4}, 3);
+    const auto mine = linear->forward(x).chunk(3, -1), all = whole->forward(x).chunk(3, -1);
+    for (std::size_t i = 0; i < 3; ++i)
+      expect_near(mine[i].detach(), part(all[i].detach(), 1, group),
+                  "segment " + std::to_string(i));
+    const Layouts layouts = linear->layouts();
+    expect_near(gather_whole(linear->weight, layouts.at("weight")), whole->weight.detach(),
+                "weight");
+    expect_near(gather_whole(linear->bias, layouts.at("bias")), whole->bias.detach(), "bias");
+  });
+}
+
+TEST_P(Layers, NormsOfASequenceSumTheirGradients) {
+  const std::vector<std::int64_t> shape{2, 7, 6};
+  expect_equal_to_whole(
+      {"layer norm", SequenceParallel(), shape, sharded(1), sharded(1)},
+      filled(torch::nn::LayerNorm(torch::nn::LayerNormOptions({6}))),
+      [] { return filled(LayerNorm(torch::nn::LayerNormOptions({6}))); }, GetParam());
+  expect_equal_to_whole(
+      {"RMS norm", SequenceParallel(), shape, sharded(1), sharded(1)},
+      filled(RMSNorm(RMSNormOptions({6}))), [] { return filled(RMSNorm(RMSNormOptions({6}))); },
+      GetParam());
+}
+
+// A vocabulary of 11: 3 ranks have 4, 4 and 3 rows, 4 ranks 3, 3, 3 and 2; one of 2 leaves ranks
+// without rows.
+TEST_P(Layers, EmbeddingAndItsLogitsEqualTheWholeOnes) {
+  for (const std::int64_t vocabulary : {11, 2})
+    for (const bool padded : {false, true}) {
+      auto options = torch::nn::EmbeddingOptions(vocabulary, 12);
+      if (padded) options.padding_idx(-1);
+      auto whole = filled(torch::nn::Embedding(options));
+      const at::Tensor tokens = longs({0, 5, 10, 4, 5, 1}).remainder(vocabulary).view({2, 3});
+      const at::Tensor target = longs({3, 0, -100, 7, 10, 1}).fmod(vocabulary);
+      const at::Tensor targets = target.masked_fill(target < 0, -100);
+      const at::Tensor y = whole->forward(tokens);
+      const at::Tensor logits = at::linear(y.tanh(), whole->weight).flatten(0, 1);
+      const at::Tensor loss = at::cross_entropy_loss(logits, targets);
+      loss.backward();
+      run_in_process(GetParam(), [&](ProcessGroup& group) {
+        auto embedding = filled(Embedding(options));
+        embedding->parallelize(RowwiseParallel(), group, "wte");
+        const at::Tensor z = embedding->forward(tokens);
+        expect_near(z.detach(), y.detach(), "rows");
+        const at::Tensor own = embedding->as_linear(z.tanh()).flatten(0, 1);
+        expect_near(own.detach(), part(logits.detach(), 1, group), "logits");
+        const at::Tensor ours = lockstep::cross_entropy(own, targets, group);
+        expect_near(ours.detach(), loss.detach(), "loss");
+        ours.backward();
+        expect_gradients(*embedding, *whole, "tied embedding");
+      });
+    }
+}
+
+TEST_P(Layers, EmbeddingCutByFeatures) {
+  auto whole = filled(torch::nn::Embedding(5, 12));
+  const at::Tensor tokens = longs({0, 4, 4, 1});
+  const at::Tensor y = whole->forward(tokens);
+  y.pow(2).sum().backward();
+  run_in_process(GetParam(), [&](ProcessGroup& group) {
+    auto embedding = filled(Embedding(5, 12));
+    embedding->parallelize(ColwiseParallel(), group, "wte");
+    const at::Tensor z = embedding->forward(tokens);
+    expect_near(z.detach(), part(y.detach(), 1, group), "features");
+    z.pow(2).sum().backward();
+    expect_gradients(*embedding, *whole, "embedding");
+  });
+}
+
+TEST(WholeLayers, AnIndexOutsideOfTheVocabularyIsAnErrorOnAllRanks) {
+  run_in_process(2, [](ProcessGroup& group) {
+    auto embedding = filled(Embedding(5, 4));
+    embedding->parallelize(RowwiseParallel(), group, "wte");
+    std::string text;
+    EXPECT_EQ(fault_of([&] { embedding->forward(longs({0, 5})); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("wte: indices 0 to 5 are not all in a vocabulary of 5"), text.npos) << text;
+    embedding->forward(longs({0, 4}));
+  });
+}
+
+// --- Cross entropy -------------------------------------------------------------------------------
+
+TEST_P(Layers, CrossEntropyEqualsTheWholeOne) {
+  using namespace at::Reduction;
+  for (const auto reduction : {Mean, Sum, None})
+    for (const std::int64_t classes : {9, 2})
+      for (const std::int64_t ignored : {-100, 1}) {
+        at::Tensor x = (numbers({6, classes}, 2) * 40).set_requires_grad(true);
+        const at::Tensor target = longs({0, 1, 1, 0, 8, 3}).remainder(classes);
+        if (ignored < 0) target[2] = ignored;
+        const at::Tensor loss = at::cross_entropy_loss(x, target, {}, reduction, ignored);
+        (loss * 3).sum().backward();
+        run_in_process(GetParam(), [&](ProcessGroup& group) {
+          const at::Tensor mine = part(x.detach(), 1, group).clone().set_requires_grad(true);
+          const at::Tensor ours = lockstep::cross_entropy(
+              mine, target, group, {.ignore_index = ignored, .reduction = reduction});
+          expect_near(ours.detach(), loss.detach(), "loss");
+          (ours * 3).sum().backward();
+          expect_near(mine.grad(), part(x.grad(), 1, group), "gradient");
+        });
+      }
+}
+
+TEST(CrossEntropy, OfHalfPrecisionIsComputedInFloat) {
+  const at::Tensor logits = (numbers({4, 6}, 1) * 5).to(at::kBFloat16);
+  const at::Tensor target = longs({0, 5, 2, 3});
+  const at::Tensor expected = at::cross_entropy_loss(logits.to(at::kFloat), target);
+  run_in_process(2, [&](ProcessGroup& group) {
+    const at::Tensor ours = lockstep::cross_entropy(part(logits, 1, group), target, group);
+    EXPECT_EQ(ours.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(ours.item<float>(), expected.to(at::kBFloat16).item<float>());
+  });
+}
+
+TEST(CrossEntropy, RefusesATargetThatIsNoClass) {
+  run_in_process(2, [](ProcessGroup& group) {
+    std::string text;
+    const auto call = [&](std::int64_t target) {
+      return [&group, target] {
+        lockstep::cross_entropy(at::zeros({1, 3}), longs({target}), group);
+      };
+    };
+    EXPECT_EQ(fault_of(call(6), &text), Fault::misuse);
+    EXPECT_NE(text.find("target 6 is not one of 6 classes"), text.npos) << text;
+    EXPECT_EQ(fault_of(call(-1)), Fault::misuse);
+    EXPECT_EQ(fault_of([&] {
+                lockstep::cross_entropy(at::zeros({2, 3}), at::zeros({1}), group);
+              }),
+              Fault::misuse);
+  });
+}
+
+// --- Before they are cut, they are LibTorch's ----------------------------------------------------
+
+template <class Ours, class Theirs, class Options>
+void expect_same_layer(const Options& options, const at::Tensor& input) {
+  torch::manual_seed(3);
+  Ours ours(options);
+  torch::manual_seed(3);
+  Theirs theirs(options);
+  const auto expected = theirs->named_parameters();
+  ASSERT_EQ(ours->named_parameters().size(), expected.size());
+  for (const auto& item : ours->named_parameters())
+    EXPECT_TRUE(at::equal(item.value(), expected[item.key()])) << item.key();
+  torch::manual_seed(4);
+  const at::Tensor y = ours->forward(input);
+  torch::manual_seed(4);
+  EXPECT_TRUE(at::equal(y, theirs->forward(input)));
+}
+
+TEST(WholeLayers, HaveTheWeightsAndResultsOfLibTorchs) {
+  const at::Tensor x = numbers({2, 3, 8}, 1).to(at::kFloat);
+  expect_same_layer<Linear, torch::nn::Linear>(torch::nn::LinearOptions(8, 5).bias(false), x);
+  expect_same_layer<Embedding, torch::nn::Embedding>(
+      torch::nn::EmbeddingOptions(7, 5).padding_idx(2), longs({0, 2, 6, 1}).view({2, 2}));
+  expect_same_layer<LayerNorm, torch::nn::LayerNorm>(torch::nn::LayerNormOptions({8}), x);
+  expect_same_layer<Dropout, torch::nn::Dropout>(torch::nn::DropoutOptions(0.3), x);
+}
+
+TEST(WholeLayers, SayWhatCannotBeCut) {
+  const Linear linear(10, 9);
+  EXPECT_EQ(linear->misfit(ColwiseParallel(), 2),
+            "out_features 9 cannot be cut evenly over 2 ranks: 8 or 10 can");
+  EXPECT_EQ(linear->misfit(ColwiseParallel({.segments = 3}), 2),
+            "out_features 9 in 3 segments cannot be cut evenly over 2 ranks: 6 or 12 can");
+  EXPECT_EQ(linear->misfit(ColwiseParallel({.uneven = true}), 2), "");
+  EXPECT_EQ(linear->misfit(RowwiseParallel(), 3),
+            "in_features 10 cannot be cut evenly over 3 ranks: 9 or 12 can");
+  EXPECT_EQ(linear->misfit(SequenceParallel(), 2), "SequenceParallel cannot cut a Linear");
+  EXPECT_NE(linear->misfit(ColwiseParallel({.segments = 3, .output = replicated}), 3), "");
+  EXPECT_EQ(Embedding(5, 5)->misfit(RowwiseParallel(), 4), "");
+  EXPECT_NE(Embedding(torch::nn::EmbeddingOptions(5, 5).sparse(true))->misfit(RowwiseParallel(), 4),
+            "");
+  EXPECT_EQ(LayerNorm(torch::nn::LayerNormOptions({4}))->misfit(RowwiseParallel(), 2),
+            "RowwiseParallel cannot cut a LayerNorm");
+}
+
+// --- Dropout: ranks are processes, as each has a default generator -------------------------------
+
+const test::Ranks drop("layers: dropout", [](const test::Rank& /*rank*/) {
+  auto world = init_process_group();
+  const auto whole = at::ones({4, 30});
+  const at::Tensor mine = part(whole, 1, world);
+  const auto masks = [&](Dropout& dropout, const at::Tensor& x) {
+    torch::manual_seed(11);
+    const at::Tensor mask = dropout(x);
+    const at::Tensor next = at::randn({1});  // The default generators stay in step.
+    const auto all = all_gather(next, world);
+    EXPECT_TRUE(at::equal(all, all[0].expand_as(all)));
+    return mask;
+  };
+  Dropout plain(0.5);
+  const at::Tensor expected = masks(plain, whole);
+  Tensors all = all_gather_uneven(expected.flatten(), world);
+  EXPECT_TRUE(at::equal(all[0], all[1])) << "whole activations have one mask";
+
+  Dropout cut(0.5);
+  cut->parallelize(SequenceParallel({.dim = 1}), world, "drop");
+  const at::Tensor own = masks(cut, mine);
+  all = all_gather_uneven(own.flatten(), world);
+  EXPECT_FALSE(at::equal(all[0], all[1])) << "parts have different masks";
+  EXPECT_TRUE(at::equal(own, masks(cut, mine))) << "the same seed gives the same mask";
+  EXPECT_EQ(own.max().item<float>(), 2);
+
+  cut->exact = true;
+  EXPECT_TRUE(at::equal(masks(cut, mine), part(expected, 1, world))) << "as in one process";
+  EXPECT_TRUE(
+      at::equal(masks(cut, mine.clone().set_requires_grad(true)), part(expected, 1, world)));
+  destroy_process_group(world);
+});
+
+TEST(Dropout, DrawsOneMaskOfAWholeAndSeveralOfParts) { EXPECT_TRUE(all_succeeded(drop.run(3))); }
+
+TEST(Dropout, RefusesWhatIsNoProbability) {
+  EXPECT_EQ(fault_of([] { Dropout(1.5); }), Fault::misuse);
+}
+
+}  // namespace
+}  // namespace lockstep::nn::layers_test

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/parallel/tensor_parallel/check_parallel.h"
+#include "lockstep/tensor/differentiable.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::parallel::parallelize_module_test {
+namespace {
+
+using test::fault_of;
+
+at::Tensor numbers(at::IntArrayRef sizes, double seed) {
+  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
+  return (x * 0.37 + seed).sin();
+}
+
+void fill(torch::nn::Module& module) {
+  module.to(at::kDouble);
+  const at::NoGradGuard no_grad;
+  double seed = 1;
+  for (auto& item : module.named_parameters())
+    item.value().copy_(numbers(item.value().sizes(), ++seed));
+}
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    register_module("norm", norm);
+    register_module("in", in);
+    register_module("out", out);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x + out(at::gelu(in(norm(x)))); }
+
+  nn::LayerNorm norm{torch::nn::LayerNormOptions({6})};
+  nn::Linear in{6, 24}, out{24, 6};
+};
+TORCH_MODULE(Block);
+
+// Two blocks, and a head of LibTorch's own layers.
+struct Net : torch::nn::Module {
+  Net() {
+    for (int i = 0; i < 2; ++i) blocks->push_back(Block());
+    register_module("blocks", blocks);
+    register_module("head", head);
+    fill(*this);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
+    return head->forward(x);
+  }
+
+  torch::nn::ModuleList blocks;
+  torch::nn::Sequential head{torch::nn::Linear(6, 12), torch::nn::GELU(), torch::nn::Linear(12, 3)};
+};
+
+const ParallelPlan plan = {{"blocks.*.in", ColwiseParallel()},
+                           {"blocks.[0-9].out", RowwiseParallel()},
+                           {"head.0", ColwiseParallel()},
+                           {"head.2", RowwiseParallel()}};
+
+at::Tensor loss_of(Net& net) { return net.forward(numbers({5, 6}, 0.2)).pow(2).sum(); }
+
+class Parallelize : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Parallelize, testing::Values(1, 2, 3));
+
+TEST_P(Parallelize, AModelComputesWhatTheWholeOneDoes) {
+  run_in_process(GetParam(), [](ProcessGroup& group) {
+    Net whole, cut;
+    const std::string digest = sha256(whole);
+    parallelize_module(cut, group, plan);
+    EXPECT_EQ(layouts_of(cut).size(), group.size() > 0 ? 9U : 0U);
+    EXPECT_EQ(sha256(cut), digest) << "of the whole parameters";
+    EXPECT_EQ(cut.named_parameters()["head.0.weight"].size(0), 12 / group.size());
+    const at::Tensor expected = loss_of(whole), ours = loss_of(cut);
+    expected.backward();
+    ours.backward();
+    const ParallelCheck check =
+        compare_passes(whole, expected, cut, ours, group, {.tolerance = 1e-12});
+    EXPECT_EQ(check.parameters, static_cast<std::int64_t>(whole.parameters().size()));
+
+    for (const double norm_type : {2.0, 1.0, 3.0, static_cast<double>(INFINITY)}) {
+      const double norm = clip_grad_norm_(whole, 1e9, norm_type).item<double>();
+      EXPECT_NEAR(clip_grad_norm_(cut, 1e9, norm_type).item<double>(), norm, 1e-10 * norm);
+    }
+    clip_grad_norm_(whole, 0.5);
+    clip_grad_norm_(cut, 0.5);
+    compare_passes(whole, expected, cut, ours, group, {.tolerance = 1e-12});
+  });
+}
+
+TEST(CheckParallel, NamesTheFirstGradientThatDiffers) {
+  run_in_process(2, [](ProcessGroup& group) {
+    Net whole, cut;
+    parallelize_module(cut, group, plan);
+    const at::Tensor expected = loss_of(whole), ours = loss_of(cut);
+    expected.backward();
+    ours.backward();
+    const auto compare = [&] { compare_passes(whole, expected, cut, ours, group); };
+    compare();
+    std::string text;
+    if (group.rank() == 1) cut.named_parameters()["blocks.1.out.weight"].mutable_grad()[0][1] += 1;
+    EXPECT_EQ(fault_of(compare, &text), Fault::mismatch);
+    EXPECT_NE(text.find("the gradient of blocks.1.out.weight differs by"), text.npos) << text;
+    if (group.rank() == 1) cut.named_parameters()["blocks.0.norm.bias"].mutable_grad()[2] += 1;
+    EXPECT_EQ(fault_of(compare, &text), Fault::mismatch);
+    EXPECT_NE(text.find("on rank 1 the gradient of blocks.0.norm.bias differs"), text.npos) << text;
+    cut.named_parameters()["blocks.0.norm.weight"].mutable_grad().reset();
+    EXPECT_EQ(fault_of(compare, &text), Fault::mismatch);
+    EXPECT_NE(text.find("blocks.0.norm.weight has a gradient in one of the models"), text.npos);
+  });
+}
+
+TEST(Parallelize, ReportsAllThatIsWrongAndChangesNothing) {
+  run_in_process(2, [](ProcessGroup& group) {
+    Net net;
+    const std::string digest = sha256(net);
+    std::string text;
+    const auto refused = [&](const ParallelPlan& wrong) {
+      EXPECT_EQ(fault_of([&] { parallelize_module(net, group, wrong); }, &text), Fault::misuse);
+      EXPECT_EQ(sha256(net), digest);
+      EXPECT_TRUE(layouts_of(net).empty());
+    };
+    refused({{"blocks.*.in", ColwiseParallel({.segments = 5})},
+             {"blocks.0.out", RowwiseParallel()},
+             {"blocks.*.out", RowwiseParallel()},
+             {"blocks.*.mlp", RowwiseParallel()},
+             {"head.1", ColwiseParallel()},
+             {"blocks.0.norm", ColwiseParallel()}});
+    for (const char* part :
+         {"blocks.0.in: out_features 24 in 5 segments cannot be cut evenly over 2 ranks: 20 or 30 "
+          "can",
+          "blocks.1.in: out_features", "blocks.0.out: two patterns of the plan name it",
+          "'blocks.*.mlp': no layer has such a name", "is not a layer that can be cut",
+          "blocks.0.norm: ColwiseParallel cannot cut a LayerNorm"})
+      EXPECT_NE(text.find(part), text.npos) << part << " in " << text;
+
+    parallelize_module(net, group, plan);
+    EXPECT_EQ(fault_of([&] { parallelize_module(net, group, plan); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("blocks.0.in: it is cut already"), text.npos) << text;
+  });
+}
+
+struct Typed : torch::nn::Module {
+  Typed() { register_module("out", out); }
+  torch::nn::Linear out{4, 4};
+};
+
+TEST(Parallelize, SaysWhatToDeclareInsteadOfATypedMember) {
+  run_in_process(2, [](ProcessGroup& group) {
+    Typed typed;
+    fill(typed);
+    std::string text;
+    EXPECT_EQ(fault_of(
+                  [&] {
+                    parallelize_module(typed, group, {{"out", RowwiseParallel()}});
+                  },
+                  &text),
+              Fault::misuse);
+    EXPECT_NE(text.find("declare it as lockstep::nn::Linear"), text.npos) << text;
+  });
+}
+
+TEST(Parallelize, RanksThatDifferLearnWhatDiffers) {
+  run_in_process(2, [](ProcessGroup& group) {
+    Net net;
+    std::string text;
+    const ParallelStyle style = group.rank() == 0 ? ParallelStyle(ColwiseParallel())
+                                                  : ParallelStyle(ColwiseParallel({.segments = 2}));
+    const auto differing_plans = [&] { parallelize_module(net, group, {{"blocks.*.in", style}}); };
+    EXPECT_EQ(fault_of(differing_plans, &text), Fault::mismatch);
+    EXPECT_NE(text.find("segments"), text.npos) << text;
+    const at::NoGradGuard no_grad;
+    if (group.rank() == 1) net.parameters()[3].add_(1);
+    EXPECT_EQ(fault_of([&] { parallelize_module(net, group, plan); }, &text), Fault::mismatch);
+    EXPECT_NE(text.find("blocks.0.in.bias"), text.npos) << text;
+    EXPECT_TRUE(layouts_of(net).empty());
+  });
+}
+
+TEST(Parallelize, ASequenceParallelModelComputesWhatTheWholeOneDoes) {
+  run_in_process(2, [](ProcessGroup& group) {
+    const at::Tensor x = numbers({3, 8, 6}, 0.3);
+    Net whole, cut;
+    const at::Tensor expected = whole.forward(x).pow(2).sum();
+    expected.backward();
+    parallelize_module(cut, group,
+                       {{"blocks.*.norm", SequenceParallel()},
+                        {"blocks.*.in", ColwiseParallel({.input = sharded(1)})},
+                        {"blocks.*.out", RowwiseParallel({.output = sharded(1)})},
+                        {"head.0", ColwiseParallel({.input = sharded(1)})},
+                        {"head.2", RowwiseParallel()}});
+    const at::Tensor ours = cut.forward(scatter_to_parallel_region(x, group, 1)).pow(2).sum();
+    ours.backward();
+    compare_passes(whole, expected, cut, ours, group, {.tolerance = 1e-12});
+  });
+}
+
+// Ranks are processes, each with a default generator.
+const test::Ranks checked("check_parallel()", [](const test::Rank& /*rank*/) {
+  auto world = init_process_group();
+  torch::manual_seed(5);
+  const at::Tensor before = at::detail::getDefaultCPUGenerator().get_state();
+  const auto check = [&](double error) {
+    return check_parallel(
+        [] { return std::make_shared<Net>(); },
+        [&](Net& net) { parallelize_module(net, world, plan); },
+        [&](Net& net, bool is_parallel) { return loss_of(net) * (is_parallel ? 1 + error : 1.0); },
+        world);
+  };
+  EXPECT_LT(check(0).difference, 1e-12);
+  EXPECT_TRUE(at::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
+  std::string text;
+  EXPECT_EQ(fault_of([&] { check(1e-3); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("on rank 0 the loss differs by 0.001 of its largest value"), text.npos)
+      << text;
+  destroy_process_group(world);
+});
+
+TEST(CheckParallel, MakesRunsAndComparesBoth) { EXPECT_TRUE(all_succeeded(checked.run(2))); }
+
+}  // namespace
+}  // namespace lockstep::parallel::parallelize_module_test
