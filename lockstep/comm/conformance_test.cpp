@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/in_process.h"
+#include "lockstep/comm/reduce/compose.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
@@ -176,6 +177,23 @@ TEST(LeastBackend, NamesWhatRanksCallDifferently) {
       world.barrier();
     }
   });
+}
+
+// Else a new operation would silently do nothing.
+TEST(NewOperation, IsNotNativeAndItsRunIsABug) {
+  constexpr auto made_up = static_cast<Operation>(200);
+  ShmBackend backend(std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0), "world",
+                     1min);
+  EXPECT_TRUE(backend.native(Operation::barrier, DType::float32, ReduceOp::sum));
+  EXPECT_FALSE(backend.native(made_up, DType::float32, ReduceOp::sum));
+  float value = 1;
+  const Buffer data{.data = &value, .count = 1};
+  const Collective collective{
+      .signature = {.count = 1, .operation = made_up}, .input = data, .output = data};
+  backend.enter(collective);
+  EXPECT_EQ(test::fault_of([&] { backend.run(collective); }), Fault::bug);
+  EXPECT_EQ(test::fault_of([&] { compose([](const Collective&) {}, collective, 0, 2); }),
+            Fault::bug);
 }
 
 INSTANTIATE_TEST_SUITE_P(Conformance, Backends,

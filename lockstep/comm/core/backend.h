@@ -94,7 +94,8 @@ class Backend {
   virtual Place local() const = 0;
 
   // Whether run() does this itself. True for all_gather and all_to_all of every type: ProcessGroup
-  // composes all others from them. `op` matters to reductions only.
+  // composes all others from them. False for an operation that run() does not list. `op` matters to
+  // reductions only.
   virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;
 
   // Why it cannot do `collective`, of which a buffer is in a device's memory; empty when run() does

@@ -170,7 +170,7 @@ void DeviceBackend::run_on_device(const Collective& collective) {
     case Operation::all_to_all:
       return all_to_all(device, collective);
     default:
-      check(false, "an operation without buffers uses a device");
+      check(false, "a device was asked for an operation that it does not do");
   }
 }
 

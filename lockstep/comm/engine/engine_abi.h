@@ -12,8 +12,9 @@
    Lifetime: memory passed in belongs to the caller and is not used after the call, except where a
    function says otherwise. Strings are UTF-8 and end with a zero.
 
-   Frozen: new members are added at the end, and `struct_bytes` tells which are present. An
-   incompatible change needs another lockstep_engine_vN().
+   Frozen: new members are added at the end, and `struct_bytes` tells which are present. The core
+   refuses a plugin with fewer members than its own, so a new member means that all plugins are
+   rebuilt. An incompatible change needs another lockstep_engine_vN().
 
    SPDX-License-Identifier: Apache-2.0 */
 #pragma once

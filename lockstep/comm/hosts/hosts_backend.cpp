@@ -20,6 +20,24 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
       engines_(group_, timeout, watch),
       collectives_(group_, engines_, memory_) {}
 
+bool HostsBackend::native(Operation operation, DType, ReduceOp) const {
+  switch (operation) {  // All that HostsCollectives does; the core composes others.
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_to_all:
+    case Operation::barrier:
+    case Operation::monitored_barrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
                                              const std::string& group,
                                              std::chrono::milliseconds timeout) {

@@ -34,7 +34,7 @@ class HostsBackend final : public Backend {
 
   std::string_view name() const override { return group_.context()->backend; }
   Place local() const override { return group_.place(); }
-  bool native(Operation, DType, ReduceOp) const override { return true; }
+  bool native(Operation operation, DType dtype, ReduceOp op) const override;
   void enter(const Collective& collective) override { entries_.enter(collective); }
   const Signature& entered(int rank) const override { return entries_.entered(rank); }
   std::vector<std::string> labels(const Collective& collective) override {

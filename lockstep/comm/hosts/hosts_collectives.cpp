@@ -63,8 +63,11 @@ void HostsCollectives::run(const Collective& collective) {
     case Operation::all_to_all:  // No data of these crosses a link twice, so hosts need not combine
                                  // it.
       return by_all_ranks(call);
+    case Operation::barrier:
+    case Operation::monitored_barrier:
+      return;  // Complete when all ranks have entered.
     default:
-      return;  // A barrier is complete when all ranks have entered.
+      check(false, "ranks of several hosts were asked for an operation that they do not do");
   }
 }
 

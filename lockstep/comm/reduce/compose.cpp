@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep::comm {
@@ -45,8 +46,11 @@ class Composition {
         return gather(outer_.input, outer_.output, part_counts());
       case Operation::scatter:
         return scatter(part_counts());
+      case Operation::barrier:
+      case Operation::monitored_barrier:
+        return;  // Complete when all ranks have entered.
       default:
-        return;  // A barrier is complete when all ranks have entered.
+        check(false, "this operation is not composed of others");
     }
   }
 

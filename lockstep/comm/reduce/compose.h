@@ -14,7 +14,7 @@ namespace lockstep::comm {
 using NativeCall = std::function<void(const Collective& collective)>;
 
 // Completes `collective`, which all `size` ranks have entered. `rank` is this rank. Errors: as
-// `native`'s.
+// `native`'s; bug for an operation that cannot be composed, such as all_gather.
 void compose(const NativeCall& native, const Collective& collective, int rank, int size);
 
 }  // namespace lockstep::comm

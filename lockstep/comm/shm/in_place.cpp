@@ -71,7 +71,9 @@ bool can_read_inputs(Operation operation) {
 }
 
 bool can_write_outputs(Operation operation) {
-  return operation != Operation::gather && operation != Operation::reduce_scatter;
+  return operation == Operation::all_reduce || operation == Operation::reduce ||
+         operation == Operation::broadcast || operation == Operation::all_gather ||
+         operation == Operation::scatter || operation == Operation::all_to_all;
 }
 
 bool InPlace::is_possible() const {
@@ -105,8 +107,13 @@ void InPlace::run(const Collective& collective) {
         copy_part(collective, Bytes(collective.output).at(0), output_of(collective.signature.root),
                   collective.output.bytes());
       return;
-    default:
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_to_all:
       return in_one_region(&Lane::Entry::input) ? read(collective) : write(collective);
+    default:
+      check(false, "shared memory was asked for an operation that it does not do in place");
   }
 }
 

@@ -56,7 +56,22 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
 }
 
 bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
-  return !reduces(operation) || reduce_function(dtype, op) != nullptr;
+  switch (operation) {  // All that InPlace and Staging do; the core composes others.
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+      return reduce_function(dtype, op) != nullptr;
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_to_all:
+    case Operation::barrier:
+    case Operation::monitored_barrier:
+      return true;
+    default:
+      return false;
+  }
 }
 
 // Ranks with different calls may disagree on this, but go no further than enter().

@@ -21,6 +21,10 @@ bool moves_data(Operation operation) {
          operation == Operation::gather || has_slots(operation);
 }
 
+bool is_complete_on_entry(Operation operation) {
+  return operation == Operation::barrier || operation == Operation::monitored_barrier;
+}
+
 bool has_equal_parts(const Signature& signature) {
   return signature.layout == 0 &&
          (has_slots(signature.operation) || signature.operation == Operation::gather ||
@@ -113,10 +117,13 @@ void Staging::put_first(const Collective& collective) {
 }
 
 void Staging::run(const Collective& collective) {
-  if (chunks_ == 0) return;
+  const Operation operation = collective.signature.operation;
+  if (chunks_ == 0)
+    return check(moves_data(operation) || is_complete_on_entry(operation),
+                 "staging buffers were asked for an operation that they do not do");
   if (reduces_at_once(collective)) {
     reduce_at_once(collective);
-  } else if (collective.signature.operation == Operation::all_reduce) {
+  } else if (operation == Operation::all_reduce) {
     all_reduce(collective);
   } else {
     for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
@@ -186,7 +193,7 @@ void Staging::put(const Collective& collective, std::size_t chunk) {
     case Operation::all_to_all:
       return put_slots([&](int peer) { return parts.sent(rank_, peer); });
     default:
-      return;
+      check(false, "there is nothing to put for this operation");
   }
 }
 
@@ -234,7 +241,7 @@ void Staging::take(const Collective& collective, std::size_t chunk) {
     case Operation::all_to_all:
       return take_parts(collective, chunk, true);
     default:
-      return;
+      check(false, "there is nothing to take for this operation");
   }
 }
 

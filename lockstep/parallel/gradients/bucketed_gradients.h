@@ -30,9 +30,9 @@ namespace lockstep::parallel {
 //
 // Small gradients are copied, scaled by 1 / world_size, into memory that every rank of the host has
 // mapped, where summing them copies nothing. Those of one element type lie side by side, so that
-// one all_reduce can sum them all. A large gradient is averaged where autograd has made it, and is
-// never in memory or cache twice: half of it goes through the ranks' staging buffers
-// (docs/algorithms.md), where a copy into registered memory would be of all of it.
+// one all_reduce can sum them all. A large gradient is averaged where autograd has made it: in
+// registered memory of pool(), where nothing is copied. One that found no room there goes through
+// the ranks' staging buffers (docs/algorithms.md).
 // In a CUDA device's memory all gradients are copied side by side, because there is no registered
 // memory.
 class GradientBuckets {

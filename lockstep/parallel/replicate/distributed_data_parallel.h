@@ -50,9 +50,9 @@
 // Foreign exceptions in backward(), for example from a gradient hook: on the throwing rank, the
 // exception leaves backward() after the other ranks have reached the end of theirs. The others
 // throw Error(aborted) with its text. All ranks drop the pass and may continue. If the other ranks
-// do not arrive within 5 s, they may be waiting elsewhere for this one, and the group is aborted
-// with that text. Two kinds of exception become known only when their rank ends: one before
-// backward() has reached an output of forward(), and one on a CUDA device.
+// do not arrive within 5 s, or three times the longest pass, they may be waiting elsewhere for this
+// one, and the group is aborted with that text. Two kinds of exception become known only when their
+// rank ends: one before backward() has reached an output of forward(), and one on a CUDA device.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
