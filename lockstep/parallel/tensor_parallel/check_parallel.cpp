@@ -59,38 +59,42 @@ ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& w
   require(expected.size() == found.size(), "check_parallel: the models have different parameters");
 
   ParallelCheck check;
-  std::string first;
-  const auto compare = [&](const std::string& name, const at::Tensor& one,
-                           const at::Tensor& other) {
-    if (!one.defined() && !other.defined()) return;
-    if (one.defined() != other.defined()) {
-      if (first.empty()) first = name + " has a gradient in one of the models alone";
-      return;
-    }
-    const double difference = difference_of(one, other);
-    if (difference > options.tolerance && first.empty())
-      first = name + " " + text_of(one, other, difference);
-    if (difference >= check.difference) {
-      check.worst = name;
-      check.difference = difference;
-    }
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::int64_t first = none;  // The loss is 0, parameters follow.
+  std::string why;
+  const auto refuse = [&](std::int64_t place, const std::string& text) {
+    if (first != none) return;
+    first = place;
+    why = text;
   };
-  compare("the loss", whole_loss.detach(), parallel_loss.detach());
+  const auto compare = [&](std::int64_t place, const std::string& name, const at::Tensor& one,
+                           const at::Tensor& other) {
+    if (one.defined() != other.defined())
+      return refuse(place, name + " is there in one of the models alone");
+    if (!one.defined()) return;
+    const double difference = difference_of(one, other);
+    if (difference > options.tolerance) refuse(place, name + ' ' + text_of(one, other, difference));
+    if (difference < check.difference) return;
+    check.worst = name;
+    check.difference = difference;
+  };
+  compare(0, "the loss", whole_loss.detach(), parallel_loss.detach());
   const Layouts layouts = layouts_of(parallel);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const auto& [name, parameter] = expected[i];
     require(found[i].first == name, "check_parallel: the models have different parameters");
-    const at::Tensor gradient = whole_gradient(found[i].second, layouts, name);
-    compare("the gradient of " + name, parameter.grad(), gradient);
-    ++check.parameters;
+    compare(++check.parameters, "the gradient of " + name, parameter.grad(),
+            whole_gradient(found[i].second, layouts, name));
   }
   // A whole parameter's gradient may be wrong on one rank alone.
-  const auto all = all_gather_bytes(first, group, {.label = "check_parallel"});
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].empty())
-      throw Error(Fault::mismatch,
-                  "check_parallel: on rank " + std::to_string(rank) + ' ' + all[rank]);
-  return check;
+  const CallOptions call{.label = "check_parallel"};
+  const auto places = all_gather_value(first, group, call);
+  const auto reasons = all_gather_bytes(why, group, call);
+  const auto earliest = std::min_element(places.begin(), places.end()) - places.begin();
+  const auto rank = static_cast<std::size_t>(earliest);
+  if (places[rank] == none) return check;
+  throw Error(Fault::mismatch,
+              "check_parallel: on rank " + std::to_string(rank) + ' ' + reasons[rank]);
 }
 
 }  // namespace lockstep

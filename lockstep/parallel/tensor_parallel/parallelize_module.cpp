@@ -221,7 +221,9 @@ void require_agreement(const Module& module, const ProcessGroup& group, const Pa
                        const ParallelizeOptions& options) {
   std::vector<Facts> facts, digests;
   Facts own;
-  for (const auto& [name, tensor] : named_tensors(module)) own.emplace_back(name, sha256(tensor));
+  const Layouts layouts = layouts_of(module);
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (!layouts.contains(name)) own.emplace_back(name, sha256(tensor));
   for (const std::string& theirs :
        all_gather_bytes(encode(facts_of(plan, options)), group, {.label = function}))
     facts.push_back(decode_facts(theirs));

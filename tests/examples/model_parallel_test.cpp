@@ -1,0 +1,163 @@
+// The GPT of the examples on meshes of ranks: the same losses as on one, and checkpoints that each
+// of them loads.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "examples/models/gpt.h"
+#include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/comm/device_mesh.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/nn/cross_entropy.h"
+#include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/train/training_state.h"
+#include "tests/ranks.h"
+
+namespace lockstep::examples::model_parallel_test {
+namespace {
+
+// --- A rank's training, which the environment describes ------------------------------------------
+
+const char* variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+at::Tensor tokens_of(int step) {
+  const at::Tensor all = torch::arange(4 * 13, torch::kLong).view({4, 13});
+  return (all * 7 + 3 * step).remainder(51);  // Each token is its predecessor plus 7.
+}
+
+// Four sequences a step, of which each replica takes its part.
+const test::Ranks train("a GPT on a mesh", [](const test::Rank& /*rank*/) {
+  auto world = init_process_group();
+  const int tp = std::atoi(variable("GPT_TP")), steps = std::atoi(variable("GPT_STEPS"));
+  const DeviceMesh mesh(world, {{"dp", -1}, {"tp", tp}});
+  torch::manual_seed(1);
+  const auto gpt =
+      std::make_shared<Gpt>(GptOptions{.vocabulary = 51,
+                                       .block_size = 12,
+                                       .layers = 2,
+                                       .heads = 4,
+                                       .width = 32,
+                                       .recompute = *variable("GPT_RECOMPUTE") == '1'});
+  gpt->to(torch::kDouble);
+  parallelize_module(*gpt, mesh["tp"], gpt_plan());
+  DistributedDataParallel ddp(gpt, mesh["dp"]);
+  AdamW adamw(gpt->parameters(), torch::optim::AdamWOptions(1e-2));
+  int step = 0;
+  TrainingState state;
+  state.add("model", ddp);
+  state.add("optimizer", adamw, *gpt);
+  state.add("step", step);
+  Checkpointer checkpoints(variable("GPT_FOLDER"), world);
+  checkpoints.resume(state);
+
+  std::ofstream results(world.rank() == 0 ? variable("GPT_RESULTS") : "/dev/null");
+  results.precision(17);
+  results << sha256(*gpt) << '\n';
+  for (const int end = step + steps; step < end;) {
+    adamw.zero_grad();
+    const at::Tensor batch =
+        tokens_of(step).chunk(mesh.size("dp"), 0)[static_cast<std::size_t>(mesh.rank("dp"))];
+    const at::Tensor logits = ddp(batch.slice(1, 0, 12));
+    const at::Tensor loss =
+        cross_entropy(logits.flatten(0, 1), batch.slice(1, 1).flatten(), mesh["tp"]);
+    loss.backward();
+    const double norm = clip_grad_norm_(*gpt, 1.0).item<double>();
+    adamw.step();
+    const at::Tensor mean = loss.detach().clone();
+    all_reduce(mean, mesh["dp"], ReduceOp::average);
+    results << mean.item<double>() << ' ' << norm << '\n';
+    ++step;
+  }
+  results << sha256(*gpt) << '\n';
+  if (*variable("GPT_SAVE") == '1') {
+    checkpoints.save(step, state);
+    checkpoints.wait();
+  }
+  destroy_process_group(world);
+});
+
+// --- Several trainings ---------------------------------------------------------------------------
+
+struct Mesh {
+  std::string name;
+  int ranks, tp;
+};
+const std::vector<Mesh> meshes = {
+    {"1", 1, 1}, {"dp2", 2, 1}, {"tp2", 2, 2}, {"tp4", 4, 4}, {"dp2tp2", 4, 2}};
+
+struct Training {
+  std::string first, last;      // Digests of the whole model.
+  std::vector<double> numbers;  // Each step's loss and norm of gradients.
+};
+
+Training train_on(const Mesh& mesh, const std::string& folder, int steps, bool saves,
+                  bool recompute = false) {
+  const test::ScratchDirectory scratch;
+  const std::string results = scratch.path() / "results";
+  ::setenv("GPT_TP", std::to_string(mesh.tp).c_str(), 1);
+  ::setenv("GPT_STEPS", std::to_string(steps).c_str(), 1);
+  ::setenv("GPT_FOLDER", folder.c_str(), 1);
+  ::setenv("GPT_RESULTS", results.c_str(), 1);
+  ::setenv("GPT_SAVE", saves ? "1" : "0", 1);
+  ::setenv("GPT_RECOMPUTE", recompute ? "1" : "0", 1);
+  EXPECT_TRUE(test::all_succeeded(train.run(mesh.ranks))) << mesh.name;
+  std::ifstream file(results);
+  Training result;
+  file >> result.first;
+  for (int i = 0; i < 2 * steps; ++i) file >> result.numbers.emplace_back();
+  file >> result.last;
+  EXPECT_TRUE(file) << mesh.name;
+  return result;
+}
+
+void expect_near(const Training& run, const Training& expected, const std::string& what) {
+  ASSERT_EQ(run.numbers.size(), expected.numbers.size());
+  for (std::size_t i = 0; i < run.numbers.size(); ++i)
+    EXPECT_NEAR(run.numbers[i], expected.numbers[i], 1e-6) << what << ", number " << i;
+}
+
+TEST(GptOnAMesh, LosesWhatItDoesOnOneRank) {
+  const test::ScratchDirectory scratch;
+  const Training expected = train_on(meshes[0], scratch.path() / "none", 20, false);
+  EXPECT_LT(expected.numbers[38], 0.8 * expected.numbers[0]) << "it learns";
+  for (const Mesh& mesh : meshes) {
+    const Training ours = train_on(mesh, scratch.path() / "none", 20, false);
+    EXPECT_EQ(ours.first, expected.first) << mesh.name << ": the first weights are those of one";
+    expect_near(ours, expected, mesh.name);
+    const Training recomputed = train_on(mesh, scratch.path() / "none", 3, false, true);
+    EXPECT_EQ(recomputed.numbers[4], ours.numbers[4]) << mesh.name << ": recomputed, the same bits";
+  }
+}
+
+TEST(GptOnAMesh, IsSavedOnOneAndLoadedOnEveryOther) {
+  const test::ScratchDirectory scratch;
+  for (const Mesh& from : meshes) {
+    const std::string folder = scratch.path() / from.name;
+    const Training saved = train_on(from, folder, 3, true);
+    const Training expected = train_on(from, folder, 5, false);
+    EXPECT_EQ(expected.first, saved.last) << from.name;
+    for (const Mesh& to : meshes) {
+      if (to.name == from.name) continue;
+      const Training loaded = train_on(to, folder, 5, false);
+      EXPECT_EQ(loaded.first, saved.last) << from.name << " to " << to.name;
+      expect_near(loaded, expected, from.name + " to " + to.name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::examples::model_parallel_test
