@@ -1,0 +1,198 @@
+// Trains a small GPT on text, byte by byte, on a mesh of replicas and tensor parallel ranks, and
+// lets it write some:
+//   lockstep run -n 2 gpt --tp 2
+//   lockstep run -n 4 gpt --dp 2 --tp 2 --recompute
+
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/models/gpt.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/lockstep.h"
+
+namespace {
+
+struct TextOptions {
+  std::string text = "/usr/share/common-licenses";  // Debian and Ubuntu have it: 250 KB of English.
+  int dp = -1;
+  int tp = 1;
+  bool recompute = false;
+  std::int64_t steps = 200;
+  std::int64_t batch = 16;  // Sequences of all replicas together.
+  std::int64_t length = 64;
+  std::int64_t width = 128;
+  std::int64_t layers = 2;
+  std::int64_t heads = 4;
+  double lr = 3e-3;
+  std::uint64_t seed = 0;
+  std::int64_t sample = 200;
+  std::string prompt = "You may";
+  std::string checkpoint = {};
+};
+
+TextOptions read_command_line(int argc, char** argv) {
+  TextOptions options;
+  CLI::App app(
+      "Trains a small GPT on text, byte by byte, and lets it write some.\n"
+      "  lockstep run -n 2 gpt --tp 2\n"
+      "  lockstep run -n 4 gpt --dp 2 --tp 2 --recompute --checkpoint runs/gpt");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--text", options.text, "a file, or a folder of files, to learn from");
+  app.add_option("--dp", options.dp, "replicas; -1: as many as the ranks allow");
+  app.add_option("--tp", options.tp, "ranks that share one replica's layers")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--recompute", options.recompute, "keep only the inputs of blocks for backward()");
+  app.add_option("--steps", options.steps)->check(CLI::NonNegativeNumber);
+  app.add_option("--batch", options.batch, "sequences a step, of all replicas together")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--length", options.length, "bytes of a sequence")->check(CLI::PositiveNumber);
+  app.add_option("--width", options.width)->check(CLI::PositiveNumber);
+  app.add_option("--layers", options.layers)->check(CLI::PositiveNumber);
+  app.add_option("--heads", options.heads)->check(CLI::PositiveNumber);
+  app.add_option("--lr", options.lr)->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed);
+  app.add_option("--sample", options.sample, "bytes to write at the end");
+  app.add_option("--prompt", options.prompt, "what they begin with");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "a folder: saved at the end, resumed at start");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    std::exit(code == 0 ? 0 : lockstep::exit_usage);
+  }
+  return options;
+}
+
+// All bytes of the text, as one tensor.
+torch::Tensor read_text(const std::string& path) {
+  std::vector<std::filesystem::path> files;
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& entry : std::filesystem::directory_iterator(path))
+      if (entry.is_regular_file() && !entry.is_symlink()) files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+  } else {
+    files.emplace_back(path);
+  }
+  std::string bytes;
+  for (const auto& file : files) {
+    std::ifstream stream(file, std::ios::binary);
+    lockstep::require(stream.good(), [&] { return "cannot read " + file.string(); });
+    bytes.append(std::istreambuf_iterator<char>(stream), {});
+  }
+  return torch::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, torch::kByte)
+      .to(torch::kLong);
+}
+
+// Sequences [n, length + 1], the same on all ranks: the place of each follows from seed and step.
+torch::Tensor batch_of(const torch::Tensor& text, const TextOptions& options, std::int64_t step) {
+  auto generator = at::detail::createCPUGenerator(options.seed * 1'000'003 + step);
+  const auto begins = torch::randint(text.numel() - options.length - 1, {options.batch, 1},
+                                     generator, torch::kLong);
+  return text.index({begins + torch::arange(options.length + 1)});
+}
+
+// Draws one byte after the other. All ranks take part, and draw the same.
+std::string written(Gpt& gpt, const lockstep::ProcessGroup& tp, const TextOptions& options) {
+  const torch::NoGradGuard no_grad;
+  gpt.eval();
+  torch::manual_seed(options.seed);
+  std::string text = options.prompt;
+  for (std::int64_t i = 0; i < options.sample; ++i) {
+    const std::string seen =
+        text.substr(text.size() - std::min<std::size_t>(text.size(), options.length));
+    std::vector<std::int64_t> bytes;
+    for (const char c : seen) bytes.push_back(static_cast<unsigned char>(c));
+    const auto logits = gpt.forward(torch::tensor(bytes).unsqueeze(0)).select(1, -1);
+    const auto all = lockstep::gather_from_parallel_region(logits, tp, -1);
+    text += static_cast<char>(torch::multinomial(torch::softmax(all / 0.8, -1), 1).item<int>());
+  }
+  return text;
+}
+
+int train(const TextOptions& options) {
+  auto world = lockstep::init_process_group();
+  const lockstep::DeviceMesh mesh(world, {{"dp", options.dp}, {"tp", options.tp}});
+  lockstep::require(options.batch % mesh.size("dp") == 0, [&] {
+    return "--batch " + std::to_string(options.batch) + " is no multiple of " +
+           std::to_string(mesh.size("dp")) + " replicas";
+  });
+  lockstep::require(options.heads % options.tp == 0, [&] {
+    return std::to_string(options.heads) + " heads cannot be divided among " +
+           std::to_string(options.tp) + " tensor parallel ranks";
+  });
+  const torch::Tensor text = read_text(options.text);
+  lockstep::require(text.numel() > options.length + 1, [&] {
+    return options.text + " has " + std::to_string(text.numel()) +
+           " bytes: too few for one sequence";
+  });
+
+  torch::manual_seed(options.seed);
+  const auto gpt = std::make_shared<Gpt>(GptOptions{.vocabulary = 256,
+                                                    .block_size = options.length,
+                                                    .layers = options.layers,
+                                                    .heads = options.heads,
+                                                    .width = options.width,
+                                                    .recompute = options.recompute});
+  lockstep::parallelize_module(*gpt, mesh["tp"], gpt_plan());
+  lockstep::DistributedDataParallel ddp(gpt, mesh["dp"]);
+  lockstep::AdamW adamw(gpt->parameters(), torch::optim::AdamWOptions(options.lr));
+
+  std::int64_t step = 0;
+  lockstep::TrainingState state;
+  state.add("model", ddp);
+  state.add("optimizer", adamw, *gpt);
+  state.add("step", step);
+  std::optional<lockstep::Checkpointer> checkpoints;
+  if (!options.checkpoint.empty()) {
+    checkpoints.emplace(options.checkpoint, world);  // Whole tensors: any mesh loads them.
+    checkpoints->resume(state);
+  }
+
+  lockstep::Progress progress(options.steps, {.enabled = world.rank() == 0, .done = step});
+  double loss = 0;
+  for (; step < options.steps; ++step) {
+    adamw.zero_grad();
+    const auto batch = batch_of(text, options, step)
+                           .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
+    const auto logits = ddp(batch.slice(1, 0, -1));
+    auto mean =
+        lockstep::cross_entropy(logits.flatten(0, 1), batch.slice(1, 1).flatten(), mesh["tp"]);
+    mean.backward();
+    lockstep::clip_grad_norm_(*gpt, 1.0);
+    adamw.step();
+    mean = mean.detach().clone();
+    lockstep::all_reduce(mean, mesh["dp"], lockstep::ReduceOp::average);
+    loss = mean.item<double>();
+    progress.step(options.batch, loss);
+  }
+  if (checkpoints) {
+    checkpoints->save(step, state);
+    checkpoints->wait();
+  }
+  const std::string digest = lockstep::sha256(*gpt);
+  const std::string sample = written(*gpt, mesh["tp"], options);
+  if (world.rank() == 0)
+    std::cout << "dp " << mesh.size("dp") << ", tp " << mesh.size("tp") << ": loss " << loss
+              << " after " << step << " steps; weights " << digest.substr(0, 12) << "\n"
+              << sample << std::endl;
+  lockstep::destroy_process_group(world);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const TextOptions options = read_command_line(argc, argv);
+  return lockstep::record([&] { return train(options); });
+}
