@@ -53,6 +53,11 @@ void rename_directory(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) throw_errno(to.string());
 }
 
+// Returns an errno; 0 after success.
+int try_to_link(const fs::path& link, const fs::path& target) {
+  return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
+}
+
 void remove_or_log(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
@@ -128,49 +133,33 @@ fs::path beside(const fs::path& path) {
 }
 
 LatestLink::LatestLink(const fs::path& root) : path_(root / latest_name) {
-  if (!target().empty()) return;  // An existing link shows that links are possible.
+  std::error_code none;
+  if (fs::is_symlink(path_, none)) return;  // An existing link shows that links are possible.
   if (const char* other = in_the_way(path_)) {
     forgo(left_alone(other));
     return;
   }
-  try {
-    if (const auto link = make_aside(path_.filename())) ::unlink(link->c_str());
-  } catch (const Error&) {  // A full disk; the first save will report it.
-  }
-}
-
-fs::path LatestLink::target() const {
-  std::error_code none;
-  return fs::read_symlink(path_, none);
+  const fs::path link = beside(path_);
+  const int error = try_to_link(link, path_.filename());
+  if (error == 0) ::unlink(link.c_str());
+  if (error != ENOSPC && error != EDQUOT) note_failure(error);
 }
 
 void LatestLink::set(const fs::path& target) {
   if (const char* other = in_the_way(path_)) return forgo(left_alone(other));
-  if (target.empty()) {
-    ::unlink(path_.c_str());
-    return;
-  }
-  const auto link = make_aside(target);
-  if (!link) return;
-  if (::rename(link->c_str(), path_.c_str()) == 0)
-    return note_failure(path_, try_to_sync_directory(path_.parent_path()));
-  const int error = errno;
-  ::unlink(link->c_str());
-  note_failure(path_, error);
-}
-
-// Creates the link under another name. Returns nothing if that failed, which was noted.
-std::optional<fs::path> LatestLink::make_aside(const fs::path& target) {
   const fs::path link = beside(path_);
-  if (::symlink(target.c_str(), link.c_str()) == 0) return link;
-  note_failure(link, errno);
-  return std::nullopt;
+  int error = try_to_link(link, target);
+  if (error == 0 && ::rename(link.c_str(), path_.c_str()) != 0) {
+    error = errno;
+    ::unlink(link.c_str());
+  }
+  note_failure(error == 0 ? try_to_sync_directory(path_.parent_path()) : error);
 }
 
-// Object stores that are mounted refuse links with other errors than file systems of disks.
-void LatestLink::note_failure(const fs::path& path, int error) {
+// Object stores that are mounted refuse links with other errors than file systems of disks. A full
+// disk counts like them: the checkpoint, which is on the disk already, is worth more than its link.
+void LatestLink::note_failure(int error) {
   if (error == 0) return;
-  if (error == ENOSPC || error == EDQUOT) throw_errno(path.string(), error);
   const bool is_clear = error == EPERM || error == EOPNOTSUPP || error == ENOSYS;
   forgo((is_clear ? "this file system has no symbolic links (" : "the link cannot be set (") +
         std::generic_category().message(error) + ")");
@@ -203,15 +192,14 @@ void StagedCheckpoint::commit(std::string_view manifest, LatestLink& latest) {
   sync_directory(path_);
   require_new();
   rename_directory(path_, target_);
-  const fs::path before = latest.target();
   try {
     sync_directory(root_);
-    latest.set(target_.filename());
   } catch (...) {
-    withdraw(latest, before);
+    withdraw();
     throw;
   }
   path_.clear();
+  latest.set(target_.filename());
 }
 
 void StagedCheckpoint::require_new() const {
@@ -222,17 +210,12 @@ void StagedCheckpoint::require_new() const {
   });
 }
 
-// Frees the name for another attempt to save the step, and restores the target of `latest`.
-void StagedCheckpoint::withdraw(LatestLink& latest, const fs::path& latest_before) noexcept {
-  try {
-    if (::rename(target_.c_str(), path_.c_str()) != 0) {
-      path_.clear();
-      throw_errno(target_.string() + " was not saved, but keeps its name");
-    }
-    latest.set(latest_before);
-  } catch (const std::exception& error) {
-    log(LogLevel::warning, error.what());
-  }
+// Frees the name for another attempt to save the step.
+void StagedCheckpoint::withdraw() {
+  if (::rename(target_.c_str(), path_.c_str()) == 0) return;
+  path_.clear();
+  log(LogLevel::warning, target_.string() + " was not saved, but keeps its name: " +
+                             std::generic_category().message(errno));
 }
 
 void remove_unfinished(const fs::path& root) {

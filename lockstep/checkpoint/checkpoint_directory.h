@@ -47,26 +47,21 @@ std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
 
 // The link `latest` in a folder of checkpoints, which leads to the one that was saved last. It is
 // meant for users and their scripts: the library never follows it, and saves checkpoints also where
-// the link cannot be set. A file system may lack symbolic links, or refuse them with any error.
-// Something else may have the link's name, for example after copying a folder with links followed.
-// That is logged once.
+// the link cannot be set. A file system may lack symbolic links, refuse them with any error, or be
+// full. Something else may have the link's name, for example after copying a folder with links
+// followed. That is logged once.
 class LatestLink {
  public:
-  // Checks before the first save whether `root` can hold such a link. A full disk is left for the
-  // first save to report.
+  // Checks before the first save whether `root` can hold such a link. A disk that is full now may
+  // have room by then.
   explicit LatestLink(const std::filesystem::path& root);
 
-  // Empty if there is no link.
-  std::filesystem::path target() const;
-
-  // Points the link to the name `target` in its folder, by a rename; removes it if `target` is
-  // empty. Returns when the link would survive a power failure, or when it could not be set.
-  // Errors: system when the disk is full.
+  // Points the link to the name `target` in its folder, by a rename. Returns when the link would
+  // survive a power failure, or when it could not be set.
   void set(const std::filesystem::path& target);
 
  private:
-  std::optional<std::filesystem::path> make_aside(const std::filesystem::path& target);
-  void note_failure(const std::filesystem::path& path, int error);
+  void note_failure(int error);
   void forgo(const std::string& reason);
 
   const std::filesystem::path path_;
@@ -93,7 +88,7 @@ class StagedCheckpoint {
 
  private:
   void require_new() const;
-  void withdraw(LatestLink& latest, const std::filesystem::path& latest_before) noexcept;
+  void withdraw();
 
   const std::filesystem::path root_;
   const std::int64_t step_;

@@ -11,9 +11,9 @@
 // All ranks together write a folder under a temporary name, step-0000000100.tmp-*. It gets its
 // final name when all of it is on the disk, and never changes afterwards. A folder with a final
 // name is therefore complete, even if processes are killed at any time.
-// `latest` cannot be a link on a file system that refuses links, or if something else has its name.
-// That is logged once and has no other effect: the newest checkpoint is the one with the highest
-// step.
+// `latest` is not set on a file system that refuses links or has no room for one, or if something
+// else has its name. That is logged once and has no other effect: the newest checkpoint is the one
+// with the highest step.
 // docs/checkpoint-format.md describes the contents: safetensors and JSON, readable by other
 // programs.
 //

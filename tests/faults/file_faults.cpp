@@ -10,7 +10,7 @@
 //      kill-after    SIGKILL after it
 //      kill-all      SIGKILL before it, to the whole process group
 //      half          SIGKILL after half of a write
-//      eio, enospc, eperm, enosys, eopnotsupp, eacces, einval
+//      eio, enospc, edquot, eperm, enosys, eopnotsupp, eacces, einval
 //                    fails with this error; a close still closes
 //      eintr         fails with it where that may happen, and at most every second time
 //      short         writes half, and returns that length
@@ -157,6 +157,7 @@ long fail(int error) {
 int error_of(const std::string& action) {
   if (action == "eio") return EIO;
   if (action == "enospc") return ENOSPC;
+  if (action == "edquot") return EDQUOT;
   if (action == "eperm") return EPERM;
   if (action == "enosys") return ENOSYS;
   if (action == "eacces") return EACCES;
