@@ -140,7 +140,7 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double no
   return total;
 }
 
-at::Tensor clip_grad_norm_(const torch::nn::Module& module, double max_norm, double norm_type,
+at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm, double norm_type,
                            bool error_if_nonfinite) {
   const Layouts layouts = layouts_of(module);
   if (layouts.empty())

@@ -32,7 +32,7 @@ LOCKSTEP_API at::Tensor clip_grad_norm_(at::TensorList parameters, double max_no
 // as the whole ones: parts are added up, copies count once, and the total is equal on all ranks. It
 // is then computed in double precision, and the call is collective over the group of each layout.
 // Errors: in addition, misuse for a norm_type that is not positive when parameters are cut.
-LOCKSTEP_API at::Tensor clip_grad_norm_(const torch::nn::Module& module, double max_norm,
+LOCKSTEP_API at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm,
                                         double norm_type = 2.0, bool error_if_nonfinite = false);
 
 }  // namespace lockstep

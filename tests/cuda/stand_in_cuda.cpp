@@ -65,7 +65,7 @@ struct Event {
   StreamOrder::Moment moment;
 };
 
-std::mutex mutex;
+std::mutex device_mutex;
 std::array<std::vector<StreamEntry>, stand_in_devices> entries;  // By device.
 std::array<StreamOrder, stand_in_devices> orders;
 std::array<c10::StreamId, stand_in_devices> streams{};  // How many there are besides the first.
@@ -79,7 +79,7 @@ std::array<std::atomic<int>, stand_in_devices> host_waits{};  // By device.
 template <class Wait>
 void note_host_wait(std::size_t device, Wait wait) {
   ++host_waits.at(device);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(device_mutex);
   wait(orders.at(device));
 }
 
@@ -111,7 +111,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(device_mutex);
     return c10::Stream(c10::Stream::UNSAFE, device, ++streams.at(index_of(device)));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
@@ -125,7 +125,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     hold_up();
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(device_mutex);
     delete static_cast<Event*>(*event);
     const std::size_t device = index_of(stream.device());
     *event = new Event{device, stream.id(), entries.at(device).size(),
@@ -133,7 +133,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& stream) const override {
     hold_up();
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(device_mutex);
     const auto& recorded = *static_cast<Event*>(event);
     const std::size_t device = index_of(stream.device());
     entries.at(device).push_back(
@@ -157,7 +157,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     note_host_wait_for_device(device);
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(device_mutex);
     orders.at(index_of(stream.device())).keep_for(stream.id(), data.get());
   }
 
@@ -185,7 +185,7 @@ struct Hooks final : at::CUDAHooksInterface {
 void free_memory(void* data) {
   hold_up();
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(device_mutex);
     for (StreamOrder& order : orders)
       if (order.free(data)) break;
   }
@@ -200,7 +200,7 @@ struct Memory final : c10::Allocator {
                    : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (bytes > 0 && data == nullptr) throw std::bad_alloc();
     const auto device = static_cast<std::size_t>(current_device);
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(device_mutex);
     orders.at(device).allocate(current_streams.at(device),
                                {static_cast<const std::byte*>(data), bytes});
     return {data, data, &free_memory, {cuda, current_device}};
@@ -245,7 +245,7 @@ StreamOrder::Memory memory_of(const at::Tensor& tensor) {
 void note_use(const at::Tensor& tensor, StreamOrder::Kind kind) {
   if (!is_in_use(tensor)) return;
   const std::size_t device = index_of(tensor);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(device_mutex);
   orders.at(device).use(current_streams.at(device), memory_of(tensor), kind);
 }
 
@@ -254,7 +254,7 @@ void note_write(const at::Tensor& tensor) {
   if (!is_in_use(tensor)) return;
   note_use(tensor, StreamOrder::Kind::write);
   const std::size_t device = index_of(tensor);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(device_mutex);
   entries.at(device).push_back({.kind = StreamEntry::Kind::write,
                                 .stream = current_streams.at(device),
                                 .memory = memory_of(tensor)});
@@ -445,7 +445,7 @@ bool stand_in_for_cuda() {
 }
 
 std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(device_mutex);
   return std::exchange(entries.at(static_cast<std::size_t>(device)), {});
 }
 
@@ -454,7 +454,7 @@ int take_host_waits(c10::DeviceIndex device) {
 }
 
 std::vector<std::string> take_order_faults(c10::DeviceIndex device) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(device_mutex);
   return orders.at(static_cast<std::size_t>(device)).take_faults();
 }
 
@@ -462,7 +462,7 @@ void note_call(c10::DeviceIndex device, void* native_handle, std::span<const std
   hold_up();
   const auto index = static_cast<std::size_t>(device);
   const auto stream = reinterpret_cast<c10::StreamId>(native_handle);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(device_mutex);
   orders.at(index).use(stream, memory, StreamOrder::Kind::write);
   entries.at(index).push_back(
       {.kind = StreamEntry::Kind::call, .stream = stream, .memory = memory});

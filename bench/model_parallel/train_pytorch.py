@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's side of bench/model_parallel: steps of the same GPT with DTensor tensor parallelism over
+Gloo. Prints a JSON object with the median time of a step."""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, loss_parallel,
+                                               parallelize_module)
+
+
+class Block(nn.Module):
+    """q, k and v are Linears of their own: PyTorch's styles cannot cut one that has all three."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.head_width = width // heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.o = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        def by_head(y):
+            return y.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+        h = self.ln_1(x)
+        y = F.scaled_dot_product_attention(by_head(self.q(h)), by_head(self.k(h)),
+                                           by_head(self.v(h)), is_causal=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.wte = nn.Embedding(options.vocabulary, options.width)
+        self.wpe = nn.Embedding(options.length, options.width)
+        self.h = nn.ModuleList(Block(options.width, options.heads) for _ in range(options.layers))
+        self.ln_f = nn.LayerNorm(options.width)
+        self.lm_head = nn.Linear(options.width, options.vocabulary, bias=False)
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.size(1)))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
+def cut(model, mesh):
+    parallelize_module(model, mesh, {
+        "wte": RowwiseParallel(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(use_local_output=False)})
+    for block in model.h:
+        parallelize_module(block, mesh, {
+            "q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(),
+            "o": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("width", "layers", "heads", "vocabulary", "length", "batch", "steps"):
+        parser.add_argument("--" + name, type=int, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = Gpt(options)
+    cut(model, init_device_mesh("cpu", (dist.get_world_size(),)))
+    model.lm_head.weight = model.wte.weight  # One tied weight, as ours.
+    adamw = torch.optim.AdamW(model.parameters(), 1e-4)
+    tokens = torch.randint(options.vocabulary, (options.batch, options.length + 1))
+    times = []
+    for step in range(-3, options.steps):
+        dist.barrier()
+        begin = time.perf_counter()
+        adamw.zero_grad()
+        with loss_parallel():
+            F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        adamw.step()
+        if step >= 0:
+            times.append((time.perf_counter() - begin) * 1e3)
+    if dist.get_rank() == 0:
+        print(json.dumps({"ms": statistics.median(times)}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
