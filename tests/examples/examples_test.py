@@ -304,8 +304,27 @@ class Examples(unittest.TestCase):
         self.refuses(PROGRAMS.fashion_mnist, "--device", "tpu", code=64, text="--device")
         self.refuses(PROGRAMS.deterministic, "--device", "cuda", code=64, text="--device")
 
+    def test_a_gpt_learns_on_a_mesh_and_another_one_goes_on(self):
+        text = self.folder / "text"
+        text.write_text("to be, or not to be, that is the question. " * 50)
+        options = ("--text", text, "--width", 32, "--batch", 8, "--length", 24, "--sample", 20,
+                   "--checkpoint", self.folder / "gpt")
+        losses = []
+        for ranks, *mesh in ((2, "--tp", 2, "--steps", 60), (1, "--steps", 61),
+                             (4, "--tp", 2, "--dp", 2, "--recompute", "--steps", 62)):
+            done = run(ranks, PROGRAMS.gpt, *options, *mesh)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            losses.append(float(re.search(r"loss ([\d.]+) after", done.stdout)[1]))
+        self.assertLess(losses[0], 1.6)  # From log(256) = 5.5.
+        self.assertLess(max(losses), losses[0] + 0.3)
+        done = run(2, PROGRAMS.gpt, "--text", self.folder / "none", "--tp", 2)
+        self.assertIn("cannot read", done.stderr)
+        done = run(2, PROGRAMS.gpt, "--heads", 3, "--width", 66, "--tp", 2)
+        self.assertIn("3 heads cannot be divided among 2 tensor parallel ranks", done.stderr)
+
     def test_help_has_an_example(self):
-        for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic):
+        for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic,
+                        PROGRAMS.gpt):
             done = subprocess.run([program, "--help"],
                                   text=True,
                                   stdout=subprocess.PIPE,
@@ -322,7 +341,7 @@ class Examples(unittest.TestCase):
 def main():
     global PROGRAMS
     parser = argparse.ArgumentParser(description=__doc__)
-    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic"):
+    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt"):
         parser.add_argument(f"--{program}", type=pathlib.Path, required=True)
     PROGRAMS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
