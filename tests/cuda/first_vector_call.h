@@ -9,7 +9,8 @@ namespace lockstep::test {
 // False where LibTorch has not this oneMKL.
 bool has_vector_calls();
 
-// From now on the first call lasts until another thread calls too, or 300 ms.
+// From now on the first call lasts until another thread calls too, or 300 ms. Threads that call
+// meanwhile compute with other kernels, as on Intel's processors if they meet.
 void hold_up_first_vector_call();
 
 enum class VectorCalls { none, alone, met };

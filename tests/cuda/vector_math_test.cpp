@@ -2,10 +2,15 @@
 #include "lockstep/tensor/vector_math.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <array>
+#include <cstdint>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "tests/cuda/first_vector_call.h"
@@ -44,6 +49,51 @@ const Ranks of_deterministic("vector math with deterministic", [](const Rank&) {
   });
   EXPECT_EQ(first_vector_call(), VectorCalls::alone);
 });
+
+// Computes on two threads at once, the first use in this process, and then alone. Returns how many
+// values differ.
+std::int64_t unequal_to_serial(bool is_settled) {
+  torch::set_num_threads(1);
+  hold_up_first_vector_call();
+  const at::Tensor values = torch::linspace(-4, 4, 4096);
+  const auto compute = [&] { return torch::stack({values.sin(), values.exp(), values.tanh()}); };
+  std::array<at::Tensor, 2> of_threads;
+  std::vector<std::thread> threads;
+  for (at::Tensor& result : of_threads)
+    threads.emplace_back([&] {
+      if (is_settled) settle_vector_math();
+      result = compute();
+    });
+  for (std::thread& thread : threads) thread.join();
+  const at::Tensor serial = compute();
+  std::int64_t unequal = 0;
+  for (const at::Tensor& result : of_threads) unequal += result.ne(serial).sum().item().toLong();
+  return unequal;
+}
+
+const Ranks of_settled("vector math of threads that settle it", [](const Rank&) {
+  EXPECT_EQ(unequal_to_serial(true), 0);
+  EXPECT_EQ(first_vector_call(), VectorCalls::alone);
+});
+
+const Ranks of_unsettled("vector math of threads that do not settle it", [](const Rank&) {
+  EXPECT_GT(unequal_to_serial(false), 0);
+  EXPECT_EQ(first_vector_call(), VectorCalls::met);
+});
+
+TEST_F(VectorMath, IsThatOfASerialProgramOnThreadsThatSettleIt) {
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(all_succeeded(of_settled.run(1)));
+}
+
+// Otherwise the test above would show nothing.
+TEST_F(VectorMath, DiffersOnThreadsThatMeetInItsFirstCall) {
+  for (int i = 0; i < 4; ++i) {
+    const Exit exit = of_unsettled.run(1).front();
+    if (exit.signal == SIGSEGV || exit.signal == SIGILL)
+      GTEST_SKIP() << "this processor cannot run the kernels of another one";
+    EXPECT_EQ(exit.code, 0) << exit.output;
+  }
+}
 
 TEST_F(VectorMath, IsSettledBeforeRanksOnTheStandInCompute) {
   EXPECT_TRUE(all_succeeded(of_stand_in.run(1)));

@@ -6,7 +6,8 @@
                  ranks
   guide          the programs of docs/guide, each with its ranks
   comm           a program that needs no LibTorch, against the same copy, and the guide's
-  moved_torch    programs against a copy whose LibTorch is no longer where it was built with it
+  moved_torch    programs against a copy that was moved after it was installed, and whose LibTorch
+                 is no longer where it was built with it
   without_torch  the same as comm, against a copy that was built without LibTorch
 """
 
@@ -197,9 +198,21 @@ int main(int, char** argv) { return lockstep::list_checkpoints(argv[1]).empty() 
 """
 
 
+def install_and_move(build, prefix):
+    """Installs a copy beside `prefix` and moves it there; no file may name its first place."""
+    first = prefix.with_name("first")
+    install(build, first)
+    shutil.move(first, prefix)
+    for file in prefix.rglob("*"):
+        if str(first).encode() in (os.readlink(file).encode()
+                                   if file.is_symlink() else file.read_bytes()
+                                   if file.is_file() else b""):
+            sys.exit(f"{file} names {first}, where the copy no longer is")
+
+
 def moved_torch(args):
     prefix, project = args.scratch / "prefix", args.scratch / "project"
-    install(args.build, prefix)
+    install_and_move(args.build, prefix)
     before = torch_of(prefix)
     forget(prefix, before)
     torch = args.scratch / "torch"
@@ -228,6 +241,8 @@ def moved_torch(args):
         libraries = run("ldd", binary)
         for library in ("libtorch_cpu.so", "libc10.so"):
             expect(f"{library} => {torch}/lib/", libraries)
+        for library in ("liblockstep.so", "liblockstep_comm.so"):
+            expect(str(next(prefix.rglob(library))), libraries)
         run(binary, weights if program == SAVES else project)
 
     # The copy's own program finds no LibTorch, reports this, and takes the one that it is told of.
