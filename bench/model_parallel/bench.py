@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures tensor parallelism: steps of a GPT whose layers two ranks hold together, against PyTorch's
-DTensor over Gloo under torchrun, and against one rank alone with the whole batch. Every side has one
-thread per rank, on this host. All sides run in turn, several rounds. The results are ratios of
-figures of one round, printed as median and range; above 1, ours is faster.
+"""Measures tensor parallelism: steps of a GPT whose layers two ranks hold together, against
+PyTorch's DTensor over Gloo under torchrun, and against one rank alone with the whole batch. Every
+side has one thread per rank, on this host. All sides run in turn, several rounds. The results are
+ratios of figures of one round, printed as median and range; above 1, ours is faster.
 """
 
 import json

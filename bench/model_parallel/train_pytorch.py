@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of bench/model_parallel: steps of the same GPT with DTensor tensor parallelism over
-Gloo. Prints a JSON object with the median time of a step."""
+"""PyTorch's side of bench/model_parallel: steps of the same GPT with DTensor tensor parallelism
+over Gloo. Prints a JSON object with the median time of a step."""
 
 import argparse
 import json
