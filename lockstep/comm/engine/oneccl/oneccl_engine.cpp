@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <oneapi/ccl.hpp>
@@ -101,9 +102,10 @@ class Patience {
 bool has_come(ccl::event& event) {
   try {
     return event.test();
-  } catch (...) {
+  } catch (const std::exception& failed) {
     progress().give_up();
-    throw;
+    // What a call under way can fail by is its connections.
+    throw Failed{Fault::peer_lost, failed.what()};
   }
 }
 
