@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,11 +14,11 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/one_record.h"
 
 namespace lockstep::comm::failure_record_test {
 namespace {
@@ -307,21 +306,9 @@ TEST(FailureRecord, BlamesTheRanksThatDifferByTheirNumbersInTheJob) {
 
 // --- What ranks write that wait for nobody ------------------------------------------------------
 
-const Ranks computes("computes while another one dies", [](const Rank& rank) {
+const Ranks computes("computes while another one dies", [](const Rank&) {
   ProcessGroup group = init_process_group();
-  group.barrier();
-  if (rank.rank == 1) ::raise(SIGKILL);
-  std::atomic<int> records{0};
-  set_log_sink([&](LogLevel, std::string_view text) {
-    if (text.find("lockstep-fail job=") != text.npos) ++records;
-  });
-  const Deadline late = in(10s);  // Far more than a healthy host needs.
-  while (records == 0 && Clock::now() < late) std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(records, 1) << "while no call waits";
-  EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
-  std::this_thread::sleep_for(300ms);
-  EXPECT_EQ(records, 1) << "after a call that threw";
-  set_log_sink({});
+  test::expect_one_record(group, 1);
 });
 
 TEST(FailureRecord, ASurvivorThatWaitsForNobodyWritesItOnceToo) {

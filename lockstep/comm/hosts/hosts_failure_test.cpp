@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,11 +16,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/log.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
 #include "lockstep/comm/hosts/join_hosts.h"
 #include "tests/fault_of.h"
 #include "tests/rigs/across_hosts.h"
+#include "tests/rigs/one_record.h"
 
 namespace lockstep::comm::hosts_failure_test {
 namespace {
@@ -131,24 +130,7 @@ TEST_P(AcrossHosts, ARankThatCrashesWhileOthersWaitIsNamed) {
 
 const Ranks computes("computes while a rank of another host dies", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
-  const int dead = rank.world_size - 2;
-  std::atomic<int> records{0};
-  std::atomic<int> of_dead{0};
-  set_log_sink([&](LogLevel, std::string_view text) {
-    if (text.find("lockstep-fail job=") == text.npos) return;
-    if (text.find(" rank=" + std::to_string(dead) + " ") != text.npos) ++of_dead;
-    ++records;
-  });
-  group.barrier();
-  if (rank.rank == dead) ::raise(SIGKILL);
-  const Deadline late = in(10s);  // Far more than a healthy host needs.
-  while (records == 0 && Clock::now() < late) std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(records, 1) << "while no call waits";
-  EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
-  std::this_thread::sleep_for(300ms);
-  EXPECT_EQ(records, 1) << "after a call that threw";
-  EXPECT_EQ(of_dead, 1);
-  set_log_sink({});
+  test::expect_one_record(group, rank.world_size - 2);
 });
 
 // In the first layout a rank shares the dead one's host; in the second nobody does.
