@@ -56,22 +56,8 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
 }
 
 bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
-  switch (operation) {  // All that InPlace and Staging do; the core composes others.
-    case Operation::all_reduce:
-    case Operation::reduce:
-    case Operation::reduce_scatter:
-      return reduce_function(dtype, op) != nullptr;
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::gather:
-    case Operation::scatter:
-    case Operation::all_to_all:
-    case Operation::barrier:
-    case Operation::monitored_barrier:
-      return true;
-    default:
-      return false;
-  }
+  // InPlace does nothing that Staging does not. The core composes other operations.
+  return Staging::does(operation) && (!reduces(operation) || reduce_function(dtype, op) != nullptr);
 }
 
 // Ranks with different calls may disagree on this, but go no further than enter().

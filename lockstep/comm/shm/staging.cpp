@@ -21,10 +21,6 @@ bool moves_data(Operation operation) {
          operation == Operation::gather || has_slots(operation);
 }
 
-bool is_complete_on_entry(Operation operation) {
-  return operation == Operation::barrier || operation == Operation::monitored_barrier;
-}
-
 bool has_equal_parts(const Signature& signature) {
   return signature.layout == 0 &&
          (has_slots(signature.operation) || signature.operation == Operation::gather ||
@@ -39,6 +35,11 @@ std::size_t most_part_bytes(Operation operation, int ranks) {
 }
 
 }  // namespace
+
+bool Staging::does(Operation operation) {  // Barriers are complete when all ranks have entered.
+  return moves_data(operation) || operation == Operation::barrier ||
+         operation == Operation::monitored_barrier;
+}
 
 // Ranks with different calls may disagree on this, but then stop at the rendezvous.
 bool Staging::is_small(const Collective& collective, int ranks) {
@@ -119,7 +120,7 @@ void Staging::put_first(const Collective& collective) {
 void Staging::run(const Collective& collective) {
   const Operation operation = collective.signature.operation;
   if (chunks_ == 0)
-    return check(moves_data(operation) || is_complete_on_entry(operation),
+    return check(does(operation),
                  "staging buffers were asked for an operation that they do not do");
   if (reduces_at_once(collective)) {
     reduce_at_once(collective);

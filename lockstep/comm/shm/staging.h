@@ -29,6 +29,9 @@ class Staging {
   Staging(const GroupSegment& segment, Barrier& barrier, Reduction& reduction, int rank, int ranks)
       : segment_(segment), barrier_(barrier), reduction_(reduction), rank_(rank), size_(ranks) {}
 
+  // Whether it does the operation, if there is a kernel for what it reduces.
+  static bool does(Operation operation);
+
   // Whether the data is small: copying it is faster than one more rendezvous.
   static bool is_small(const Collective& collective, int ranks);
 
