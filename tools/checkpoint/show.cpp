@@ -151,8 +151,8 @@ Json list_of(const fs::path& folder) {
   return list;
 }
 
-void print(const Json& json) {
-  checkpoint::print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+void print_json(const Json& json) {
+  print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 // Returns the newest readable checkpoint; the list tells which ones are damaged.
@@ -179,7 +179,7 @@ int show(const ShowOptions& options) {
       Json all{{"path", options.path.string()}};
       all.update(json_of(source->contents({})));
       all.erase("values");
-      print(all);
+      print_json(all);
     } else {
       print_file(options.path, *source);
     }
@@ -191,13 +191,13 @@ int show(const ShowOptions& options) {
   if (folder && !options.json) print_list(options.path);
   const CheckpointReader reader(folder ? newest_readable(options.path) : options.path);
   if (!options.json) {
-    if (folder) checkpoint::print("\n");
+    if (folder) print("\n");
     print_checkpoint(reader, options.part);
   } else if (folder) {
     all["latest"] = json_of(reader, options.part);
-    print(all);
+    print_json(all);
   } else {
-    print(json_of(reader, options.part));
+    print_json(json_of(reader, options.part));
   }
   return 0;
 }
