@@ -23,8 +23,6 @@
 namespace lockstep::checkpointing {
 namespace {
 
-using tensor::Generators;
-using tensor::GeneratorStates;
 using tensor::KeptResults;
 
 using torch::autograd::AutogradContext;

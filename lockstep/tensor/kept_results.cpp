@@ -49,22 +49,6 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-// --- Generators ----------------------------------------------------------------------------------
-
-GeneratorStates::GeneratorStates(const Generators& generators) {
-  for (at::Generator generator : generators) {
-    const std::lock_guard lock(generator.mutex());
-    states_.emplace_back(generator, generator.get_state());
-  }
-}
-
-void GeneratorStates::restore() const {
-  for (auto [generator, state] : states_) {
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
-  }
-}
-
 // --- The fallback --------------------------------------------------------------------------------
 
 // The block that runs on this thread: what is done with each of its operators.

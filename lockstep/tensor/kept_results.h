@@ -1,10 +1,8 @@
-// The states of generators, and the results of operators that a second run of a block takes over
-// from its first run.
+// The results of operators that a second run of a block takes over from its first run.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -13,22 +11,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "lockstep/tensor/generator_states.h"
+
 namespace lockstep::tensor {
-
-using Generators = std::vector<at::Generator>;
-
-// The states of generators at one time. Thread safety: locks each generator.
-class GeneratorStates {
- public:
-  explicit GeneratorStates(const Generators& generators);
-  void restore() const;
-
- private:
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
-};
 
 // Sees every operator below autograd by a fallback for DispatchKey::Fake, LibTorch's key for a mode
 // that C++ programs do not use. The fallback costs nothing outside of record() and replay().

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -36,11 +37,6 @@ bool has_any(const torch::nn::Module& module) {
   for (const auto& layer : module.modules(/*include_self=*/false))
     if (layer->is_training() && follows_samples(*layer)) return true;
   return module.is_training() && follows_samples(module);
-}
-
-at::Tensor random_state_of(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
 }
 
 }  // namespace
@@ -68,21 +64,14 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module) {
   return fingerprints;
 }
 
-PieceRandom::PieceRandom()
-    : generator_(at::detail::getDefaultCPUGenerator()), before_(random_state_of(generator_)) {}
-
-PieceRandom::~PieceRandom() {
-  const std::lock_guard lock(generator_.mutex());
-  generator_.set_state(before_);
-}
-
 // The key is hashed, because LibTorch's Mersenne twister uses only 32 bits of the seed and
 // neighbours must differ in them.
 void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
   const std::array<std::uint64_t, 3> key{seed, static_cast<std::uint64_t>(step),
                                          static_cast<std::uint64_t>(piece)};
-  const std::lock_guard lock(generator_.mutex());
-  generator_.set_current_seed(XXH3_64bits(key.data(), sizeof key));
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(XXH3_64bits(key.data(), sizeof key));
 }
 
 }  // namespace lockstep::parallel

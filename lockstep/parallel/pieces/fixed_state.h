@@ -4,13 +4,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/generator_states.h"
 
 namespace torch::nn {
 class Module;
@@ -31,17 +28,11 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 // restores its earlier state.
 class PieceRandom {
  public:
-  PieceRandom();
-  ~PieceRandom();
-  PieceRandom(const PieceRandom&) = delete;
-  PieceRandom& operator=(const PieceRandom&) = delete;
-
   // Restarts the generator; the numbers depend only on these three values.
   void begin(std::uint64_t seed, std::int64_t step, int piece);
 
  private:
-  at::Generator generator_;
-  const at::Tensor before_;
+  const KeptGenerator before_;
 };
 
 }  // namespace lockstep::parallel

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 
@@ -95,6 +96,15 @@ ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& w
   if (places[rank] == none) return check;
   throw Error(Fault::mismatch,
               "check_parallel: on rank " + std::to_string(rank) + ' ' + reasons[rank]);
+}
+
+ParallelCheck check_passes(const std::function<Pass(bool is_parallel)>& pass,
+                           const ProcessGroup& group, const CheckParallelOptions& options) {
+  const KeptGenerator generator;
+  const Pass whole = pass(false);
+  generator.restore();
+  const Pass parallel = pass(true);
+  return compare_passes(*whole.model, whole.loss, *parallel.model, parallel.loss, group, options);
 }
 
 }  // namespace lockstep

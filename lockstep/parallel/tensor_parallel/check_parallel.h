@@ -8,9 +8,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,29 +47,34 @@ LOCKSTEP_API ParallelCheck compare_passes(const torch::nn::Module& whole,
                                           const ProcessGroup& group,
                                           const CheckParallelOptions& options = {});
 
-// Makes a model with make() twice, each time with the same random numbers, cuts the second one with
-// cut(model), runs loss(model, is_parallel) and backward() on both, and compares them.
-// loss() returns the same loss for both: a number, of the same inputs. The default generator is
-// left as it was.
-// Collective over `group`, whose ranks hold the parts.
-// Errors: those of compare_passes(), and all that the functions throw.
+// A model after its loss and backward().
+struct Pass {
+  std::shared_ptr<torch::nn::Module> model;
+  at::Tensor loss;
+};
+
+// Compares pass(false) and pass(true), which begin with the same random numbers. The default
+// generator is left as it was. Collective and Errors: as compare_passes(), and all that `pass`
+// throws.
+LOCKSTEP_API ParallelCheck check_passes(const std::function<Pass(bool is_parallel)>& pass,
+                                        const ProcessGroup& group,
+                                        const CheckParallelOptions& options = {});
+
+// Makes a model with make() twice, cuts the second one with cut(model), runs loss(model,
+// is_parallel) and backward() on both, and compares them. loss() returns the same loss for both: a
+// number, of the same inputs. Otherwise as check_passes(); `group` is of the ranks that hold the
+// parts.
 template <class Make, class Cut, class Loss>
 ParallelCheck check_parallel(const Make& make, const Cut& cut, const Loss& loss,
                              const ProcessGroup& group, const CheckParallelOptions& options = {}) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor before = generator.get_state();
-  const auto pass = [&](bool is_parallel) {
-    generator.set_state(before);
+  const auto pass = [&](bool is_parallel) -> Pass {
     auto model = make();
     if (is_parallel) cut(*model);
     at::Tensor value = loss(*model, is_parallel);
     value.backward();
-    return std::pair(std::move(model), std::move(value));
+    return {std::move(model), std::move(value)};
   };
-  const auto [whole, whole_loss] = pass(false);
-  const auto [parallel, parallel_loss] = pass(true);
-  generator.set_state(before);
-  return compare_passes(*whole, whole_loss, *parallel, parallel_loss, group, options);
+  return check_passes(pass, group, options);
 }
 
 }  // namespace lockstep

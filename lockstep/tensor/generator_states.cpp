@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/generator_states.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <mutex>
+
+namespace lockstep {
+
+GeneratorStates::GeneratorStates(const Generators& generators) {
+  for (at::Generator generator : generators) {
+    const std::lock_guard lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+  }
+}
+
+void GeneratorStates::restore() const {
+  for (auto [generator, state] : states_) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+}
+
+KeptGenerator::KeptGenerator() : state_({at::detail::getDefaultCPUGenerator()}) {}
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// The states of random generators, to draw the same numbers again.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+using Generators = std::vector<at::Generator>;
+
+// The states of generators at one time. Thread safety: locks each generator.
+class GeneratorStates {
+ public:
+  explicit GeneratorStates(const Generators& generators);
+  void restore() const;
+
+ private:
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+// Restores LibTorch's default CPU generator at its end.
+class KeptGenerator {
+ public:
+  KeptGenerator();
+  ~KeptGenerator() { restore(); }
+  KeptGenerator(const KeptGenerator&) = delete;
+  KeptGenerator& operator=(const KeptGenerator&) = delete;
+
+  void restore() const { state_.restore(); }
+
+ private:
+  const GeneratorStates state_;
+};
+
+}  // namespace lockstep
