@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/exchange.h"
 #include "lockstep/nn/sync_batch_norm.h"
 
 namespace lockstep {
@@ -80,20 +81,10 @@ class Conversion {
   void apply(const ProcessGroup& group) {
     for (auto& [sync, path] : named_)
       sync->synchronize(sync->has_own_group() ? *sync->group() : group, std::move(path));
-    for (Exchange& exchange : exchanges_) {
-      exchange.sequential->replace_module(exchange.name, std::move(exchange.module));
-      for (auto& [element, replacement] : exchange.elements) *element = std::move(replacement);
-    }
+    for (const nn::Exchange& exchange : exchanges_) exchange.apply();
   }
 
  private:
-  struct Exchange {
-    SequentialImpl* sequential;
-    std::string name;
-    std::shared_ptr<SyncBatchNormImpl> module;
-    std::vector<std::pair<AnyModule*, AnyModule>> elements;
-  };
-
   // Returns false if `child` is registered with the Sequential but is not among the modules that it
   // runs.
   bool plan_element(SequentialImpl& sequential, const std::string& key,
@@ -102,11 +93,9 @@ class Conversion {
     const bool is_new = sync == nullptr;
     if (is_new) sync = synced(*child);
     if (!sync) return false;
-    Exchange exchange{&sequential, key, sync, {}};
-    for (AnyModule& element : sequential)
-      if (element.ptr() == child) exchange.elements.emplace_back(&element, AnyModule(sync));
-    if (exchange.elements.empty()) return false;
-    exchanges_.push_back(std::move(exchange));
+    auto exchange = nn::Exchange::of(sequential, key, AnyModule(sync));
+    if (!exchange) return false;
+    exchanges_.push_back(std::move(*exchange));
     if (is_new) named_.emplace_back(sync.get(), path);
     return true;
   }
@@ -114,7 +103,7 @@ class Conversion {
   std::set<const Module*> visited_;
   std::map<const Module*, std::shared_ptr<SyncBatchNormImpl>> replacements_;
   std::vector<std::pair<SyncBatchNormImpl*, std::string>> named_;
-  std::vector<Exchange> exchanges_;
+  std::vector<nn::Exchange> exchanges_;
   std::string refused_;
 };
 

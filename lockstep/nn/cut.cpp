@@ -5,6 +5,8 @@
 #include <ATen/ops/cat.h>
 
 #include <numeric>
+#include <ostream>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tensor/differentiable.h"
@@ -14,6 +16,16 @@ namespace lockstep {
 std::string name_of(const ParallelStyle& style) {
   constexpr const char* names[] = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel"};
   return names[style.index()];
+}
+
+void ParallelLayer::parallelize(CutTo cut) {
+  cut_ = std::move(cut);
+  layouts_ = cut_parameters();
+}
+
+void ParallelLayer::print_end(std::ostream& stream) const {
+  if (cut_) stream << ", " << name_of(cut_->style) << " over " << cut_->group.size() << " ranks";
+  stream << ')';
 }
 
 }  // namespace lockstep
@@ -34,6 +46,10 @@ std::string misfit_of(const char* what, std::int64_t size, std::int64_t segments
 
 std::string cannot_cut(const ParallelStyle& style, const char* layer) {
   return name_of(style) + " cannot cut a " + layer;
+}
+
+std::string misfit_of_whole(const ParallelStyle& style, const char* layer) {
+  return std::holds_alternative<SequenceParallel>(style) ? "" : cannot_cut(style, layer);
 }
 
 ParameterLayout cut_parameter(at::Tensor& parameter, std::int64_t dim, std::int64_t segments,

@@ -20,6 +20,9 @@ std::string misfit_of(const char* what, std::int64_t size, std::int64_t segments
 // "ColwiseParallel cannot cut a LayerNorm".
 std::string cannot_cut(const ParallelStyle& style, const char* layer);
 
+// Of a layer whose parameters, if any, stay whole: SequenceParallel alone fits it.
+std::string misfit_of_whole(const ParallelStyle& style, const char* layer);
+
 // Leaves this rank's part of `parameter`, cut along `dim`: the part of each of `segments` equal
 // parts, one behind the other. Returns how it lies in the whole.
 ParameterLayout cut_parameter(at::Tensor& parameter, std::int64_t dim, std::int64_t segments,
@@ -36,7 +39,7 @@ at::Tensor leave(const at::Tensor& partial, Placement placement, const CutTo& cu
 // ones stay so.
 at::Tensor for_parts(const at::Tensor& parameter, const char* what, const CutTo& cut);
 
-// Placed as a CallOptions::label wants it.
+// The layer's name, for Errors of its collectives. Refers to `cut`.
 CallOptions label_of(const CutTo& cut);
 
 }  // namespace lockstep::nn

@@ -49,14 +49,13 @@ DropoutImpl::DropoutImpl(const torch::nn::DropoutOptions& dropout) : options(dro
 void DropoutImpl::pretty_print(std::ostream& stream) const {
   stream << std::boolalpha << "lockstep::nn::Dropout(p=" << options.p()
          << ", inplace=" << options.inplace();
-  if (cut_) stream << ", " << name_of(cut_->style) << " over " << cut_->group.size() << " ranks";
-  stream << ')';
+  print_end(stream);
 }
 
 torch::Tensor DropoutImpl::forward(const torch::Tensor& input) {
   if (!is_training() || options.p() == 0) return input;
-  if (cut_ && cut_->group.size() > 1)
-    return on_part(input, std::get<SequenceParallel>(cut_->style).dim);
+  if (cut() && cut()->group.size() > 1)
+    return on_part(input, std::get<SequenceParallel>(cut()->style).dim);
   if (!options.inplace()) return at::dropout(input, options.p(), /*train=*/true);
   torch::Tensor in_place = input;
   return at::dropout_(in_place, options.p(), /*train=*/true);
@@ -66,8 +65,8 @@ torch::Tensor DropoutImpl::on_part(const torch::Tensor& input, std::int64_t dim)
   torch::Tensor mask;
   if (exact) {
     const std::int64_t along = dim < 0 ? dim + input.dim() : dim;
-    const auto sizes = all_gather_value(input.size(along), cut_->group, label_of(*cut_));
-    const auto own = sizes.begin() + cut_->group.rank();
+    const auto sizes = all_gather_value(input.size(along), cut()->group, label_of(*cut()));
+    const auto own = sizes.begin() + cut()->group.rank();
     auto shape = input.sizes().vec();
     shape[static_cast<std::size_t>(along)] =
         std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
@@ -76,7 +75,7 @@ torch::Tensor DropoutImpl::on_part(const torch::Tensor& input, std::int64_t dim)
                .narrow(along, std::accumulate(sizes.begin(), own, std::int64_t{0}), *own);
   } else {
     mask = at::empty_like(input);
-    drawn(mask, options.p(), generator_of(cut_->group.rank()));
+    drawn(mask, options.p(), generator_of(cut()->group.rank()));
   }
   if (!options.inplace()) return input * mask;
   torch::Tensor in_place = input;
@@ -84,12 +83,7 @@ torch::Tensor DropoutImpl::on_part(const torch::Tensor& input, std::int64_t dim)
 }
 
 std::string DropoutImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
-  return std::holds_alternative<SequenceParallel>(style) ? "" : cannot_cut(style, "Dropout");
-}
-
-void DropoutImpl::parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                              const std::string& name) {
-  cut_ = CutTo{style, group, name};
+  return misfit_of_whole(style, "Dropout");
 }
 
 }  // namespace lockstep::nn

@@ -47,32 +47,31 @@ void EmbeddingImpl::pretty_print(std::ostream& stream) const {
   stream << "lockstep::nn::Embedding(num_embeddings=" << options.num_embeddings()
          << ", embedding_dim=" << options.embedding_dim();
   if (options.padding_idx()) stream << ", padding_idx=" << *options.padding_idx();
-  if (cut_) stream << ", " << name_of(cut_->style) << " over " << cut_->group.size() << " ranks";
-  stream << ')';
+  print_end(stream);
 }
 
 torch::Tensor EmbeddingImpl::forward(const torch::Tensor& indices) {
-  if (!cut_)
+  if (!cut())
     return torch::nn::functional::detail::embedding(indices, weight, options.padding_idx(),
                                                     options.max_norm(), options.norm_type(),
                                                     options.scale_grad_by_freq(), options.sparse());
-  if (const auto* const style = std::get_if<RowwiseParallel>(&cut_->style))
-    return leave(looked_up(indices), style->output, *cut_);
+  if (const auto* const style = std::get_if<RowwiseParallel>(&cut()->style))
+    return leave(looked_up(indices), style->output, *cut());
   const torch::Tensor part = at::embedding(weight, indices, options.padding_idx().value_or(-1));
-  return std::get<ColwiseParallel>(cut_->style).output.is_whole()
-             ? gather_from_parallel_region(part, cut_->group, -1, label_of(*cut_))
+  return std::get<ColwiseParallel>(cut()->style).output.is_whole()
+             ? gather_from_parallel_region(part, cut()->group, -1, label_of(*cut()))
              : part;
 }
 
 // The rows of this rank's part of the vocabulary, and zeros for the other indices.
 torch::Tensor EmbeddingImpl::looked_up(const torch::Tensor& indices) const {
-  const Box& box = layouts_.at("weight").boxes.list.at(0);
+  const Box& box = layouts().at("weight").boxes.list.at(0);
   const std::int64_t begin = box.offsets[0], rows = box.sizes[0];
   if (indices.numel() > 0) {
     const auto [least, most] = indices.aminmax();
     require(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < options.num_embeddings(),
             [&, &lowest = least, &highest = most] {
-              return cut_->name + ": indices " + std::to_string(lowest.item<std::int64_t>()) +
+              return cut()->name + ": indices " + std::to_string(lowest.item<std::int64_t>()) +
                      " to " + std::to_string(highest.item<std::int64_t>()) +
                      " are not all in a vocabulary of " + std::to_string(options.num_embeddings());
             });
@@ -91,10 +90,10 @@ torch::Tensor EmbeddingImpl::looked_up(const torch::Tensor& indices) const {
 }
 
 torch::Tensor EmbeddingImpl::as_linear(const torch::Tensor& input) const {
-  if (!cut_) return at::linear(input, weight);
-  require(std::holds_alternative<RowwiseParallel>(cut_->style),
-          [&] { return cut_->name + ": as_linear() of an Embedding that is cut by features"; });
-  return at::linear(copy_to_parallel_region(input, cut_->group, label_of(*cut_)), weight);
+  if (!cut()) return at::linear(input, weight);
+  require(std::holds_alternative<RowwiseParallel>(cut()->style),
+          [&] { return cut()->name + ": as_linear() of an Embedding that is cut by features"; });
+  return at::linear(copy_to_parallel_region(input, cut()->group, label_of(*cut())), weight);
 }
 
 std::string EmbeddingImpl::misfit(const ParallelStyle& style, int ranks) const {
@@ -114,13 +113,9 @@ std::string EmbeddingImpl::misfit(const ParallelStyle& style, int ranks) const {
   return cannot_cut(style, "Embedding");
 }
 
-void EmbeddingImpl::parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                                const std::string& name) {
-  cut_ = CutTo{style, group, name};
-  const std::int64_t dim = std::holds_alternative<RowwiseParallel>(style) ? 0 : 1;
-  layouts_.emplace("weight", cut_parameter(weight, dim, 1, group));
+Layouts EmbeddingImpl::cut_parameters() {
+  const std::int64_t dim = std::holds_alternative<RowwiseParallel>(cut()->style) ? 0 : 1;
+  return {{"weight", cut_parameter(weight, dim, 1, cut()->group)}};
 }
-
-Layouts EmbeddingImpl::layouts() const { return layouts_; }
 
 }  // namespace lockstep::nn

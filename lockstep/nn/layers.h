@@ -35,13 +35,6 @@
 
 namespace lockstep::nn {
 
-// The region that a cut layer belongs to.
-struct CutTo {
-  ParallelStyle style;
-  ProcessGroup group;
-  std::string name;  // The layer's, in the model.
-};
-
 class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public ParallelLayer {
  public:
   LinearImpl(std::int64_t in_features, std::int64_t out_features)
@@ -56,9 +49,6 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
   torch::Tensor forward(const torch::Tensor& input);
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
-  void parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                   const std::string& name) override;
-  Layouts layouts() const override;
 
   torch::nn::LinearOptions options;  // Of the whole layer.
   torch::Tensor weight;              // [out_features, in_features], or this rank's part.
@@ -67,9 +57,7 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
  private:
   torch::Tensor colwise(const torch::Tensor& input, const ColwiseParallel& style) const;
   torch::Tensor rowwise(const torch::Tensor& input, const RowwiseParallel& style) const;
-
-  std::optional<CutTo> cut_;
-  Layouts layouts_;
+  Layouts cut_parameters() override;
 };
 TORCH_MODULE(Linear);
 
@@ -95,18 +83,13 @@ class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
   torch::Tensor as_linear(const torch::Tensor& input) const;
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
-  void parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                   const std::string& name) override;
-  Layouts layouts() const override;
 
   torch::nn::EmbeddingOptions options;  // Of the whole layer.
   torch::Tensor weight;                 // [num_embeddings, embedding_dim], or this rank's part.
 
  private:
   torch::Tensor looked_up(const torch::Tensor& indices) const;
-
-  std::optional<CutTo> cut_;
-  Layouts layouts_;
+  Layouts cut_parameters() override;
 };
 TORCH_MODULE(Embedding);
 
@@ -122,16 +105,10 @@ class LOCKSTEP_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl>,
   torch::Tensor forward(const torch::Tensor& input);
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
-  void parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                   const std::string& name) override;
-  Layouts layouts() const override { return {}; }
 
   torch::nn::LayerNormOptions options;
   torch::Tensor weight;  // normalized_shape; undefined without affine parameters.
   torch::Tensor bias;
-
- private:
-  std::optional<CutTo> cut_;
 };
 TORCH_MODULE(LayerNorm);
 
@@ -158,15 +135,9 @@ class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, publi
   torch::Tensor forward(const torch::Tensor& input);
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
-  void parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                   const std::string& name) override;
-  Layouts layouts() const override { return {}; }
 
   RMSNormOptions options;
   torch::Tensor weight;  // normalized_shape; undefined without affine parameters.
-
- private:
-  std::optional<CutTo> cut_;
 };
 TORCH_MODULE(RMSNorm);
 
@@ -185,9 +156,6 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
   torch::Tensor forward(const torch::Tensor& input);
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
-  void parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                   const std::string& name) override;
-  Layouts layouts() const override { return {}; }
 
   torch::nn::DropoutOptions options;
 
@@ -197,8 +165,6 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
 
  private:
   torch::Tensor on_part(const torch::Tensor& input, std::int64_t dim) const;
-
-  std::optional<CutTo> cut_;
 };
 TORCH_MODULE(Dropout);
 

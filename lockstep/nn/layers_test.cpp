@@ -95,7 +95,7 @@ void expect_equal_to_whole(const Case& c, Whole whole, const Make& make, int ran
         c.name + " on rank " + std::to_string(group.rank()) + " of " + std::to_string(ranks) + ":";
     auto layer = make();
     ASSERT_EQ(layer->misfit(c.style, ranks), "") << what;
-    layer->parallelize(c.style, group, c.name);
+    layer->parallelize({c.style, group, c.name});
     const auto placed = [&](const at::Tensor& tensor, Placement placement) {
       if (placement.is_whole()) return tensor.detach();
       return part(tensor.detach(),
@@ -140,7 +140,7 @@ TEST_P(Layers, LinearCutsEachSegment) {
   auto whole = filled(torch::nn::Linear(4, 36));
   run_in_process(GetParam(), [&](ProcessGroup& group) {
     auto linear = filled(Linear(4, 36));
-    linear->parallelize(ColwiseParallel({.segments = 3}), group, "qkv");
+    linear->parallelize({ColwiseParallel({.segments = 3}), group, "qkv"});
     const at::Tensor x = numbers({2, 4}, 3);
     const auto mine = linear->forward(x).chunk(3, -1), all = whole->forward(x).chunk(3, -1);
     for (std::size_t i = 0; i < 3; ++i)
@@ -182,7 +182,7 @@ TEST_P(Layers, EmbeddingAndItsLogitsEqualTheWholeOnes) {
       loss.backward();
       run_in_process(GetParam(), [&](ProcessGroup& group) {
         auto embedding = filled(Embedding(options));
-        embedding->parallelize(RowwiseParallel(), group, "wte");
+        embedding->parallelize({RowwiseParallel(), group, "wte"});
         const at::Tensor z = embedding->forward(tokens);
         expect_near(z.detach(), y.detach(), "rows");
         const at::Tensor own = embedding->as_linear(z.tanh()).flatten(0, 1);
@@ -202,7 +202,7 @@ TEST_P(Layers, EmbeddingCutByFeatures) {
   y.pow(2).sum().backward();
   run_in_process(GetParam(), [&](ProcessGroup& group) {
     auto embedding = filled(Embedding(5, 12));
-    embedding->parallelize(ColwiseParallel(), group, "wte");
+    embedding->parallelize({ColwiseParallel(), group, "wte"});
     const at::Tensor z = embedding->forward(tokens);
     expect_near(z.detach(), part(y.detach(), 1, group), "features");
     z.pow(2).sum().backward();
@@ -213,7 +213,7 @@ TEST_P(Layers, EmbeddingCutByFeatures) {
 TEST(WholeLayers, AnIndexOutsideOfTheVocabularyIsAnErrorOnAllRanks) {
   run_in_process(2, [](ProcessGroup& group) {
     auto embedding = filled(Embedding(5, 4));
-    embedding->parallelize(RowwiseParallel(), group, "wte");
+    embedding->parallelize({RowwiseParallel(), group, "wte"});
     std::string text;
     EXPECT_EQ(fault_of([&] { embedding->forward(longs({0, 5})); }, &text), Fault::misuse);
     EXPECT_NE(text.find("wte: indices 0 to 5 are not all in a vocabulary of 5"), text.npos) << text;
@@ -338,7 +338,7 @@ const test::Ranks drop("layers: dropout", [](const test::Rank& /*rank*/) {
   EXPECT_TRUE(at::equal(all[0], all[1])) << "whole activations have one mask";
 
   Dropout cut(0.5);
-  cut->parallelize(SequenceParallel({.dim = 1}), world, "drop");
+  cut->parallelize({SequenceParallel({.dim = 1}), world, "drop"});
   const at::Tensor own = masks(cut, mine);
   all = all_gather_uneven(own.flatten(), world);
   EXPECT_FALSE(at::equal(all[0], all[1])) << "parts have different masks";

@@ -35,32 +35,31 @@ void LinearImpl::reset_parameters() {
 void LinearImpl::pretty_print(std::ostream& stream) const {
   stream << std::boolalpha << "lockstep::nn::Linear(in_features=" << options.in_features()
          << ", out_features=" << options.out_features() << ", bias=" << options.bias();
-  if (cut_) stream << ", " << name_of(cut_->style) << " over " << cut_->group.size() << " ranks";
-  stream << ')';
+  print_end(stream);
 }
 
 torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
-  if (!cut_) return at::linear(input, weight, bias);
-  if (const auto* const style = std::get_if<ColwiseParallel>(&cut_->style))
+  if (!cut()) return at::linear(input, weight, bias);
+  if (const auto* const style = std::get_if<ColwiseParallel>(&cut()->style))
     return colwise(input, *style);
-  return rowwise(input, std::get<RowwiseParallel>(cut_->style));
+  return rowwise(input, std::get<RowwiseParallel>(cut()->style));
 }
 
 torch::Tensor LinearImpl::colwise(const torch::Tensor& input, const ColwiseParallel& style) const {
-  const torch::Tensor output = at::linear(enter(input, style.input, *cut_), weight, bias);
+  const torch::Tensor output = at::linear(enter(input, style.input, *cut()), weight, bias);
   return style.output.is_whole()
-             ? gather_from_parallel_region(output, cut_->group, -1, label_of(*cut_))
+             ? gather_from_parallel_region(output, cut()->group, -1, label_of(*cut()))
              : output;
 }
 
 // The bias is added once, after the sum.
 torch::Tensor LinearImpl::rowwise(const torch::Tensor& input, const RowwiseParallel& style) const {
   const torch::Tensor part =
-      style.input.is_whole() ? scatter_to_parallel_region(input, cut_->group, -1, label_of(*cut_))
+      style.input.is_whole() ? scatter_to_parallel_region(input, cut()->group, -1, label_of(*cut()))
                              : input;
-  const torch::Tensor output = leave(at::linear(part, weight), style.output, *cut_);
+  const torch::Tensor output = leave(at::linear(part, weight), style.output, *cut());
   if (!bias.defined()) return output;
-  return output + (style.output.is_whole() ? bias : for_parts(bias, "bias", *cut_));
+  return output + (style.output.is_whole() ? bias : for_parts(bias, "bias", *cut()));
 }
 
 std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
@@ -81,17 +80,13 @@ std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
   return cannot_cut(style, "Linear");
 }
 
-void LinearImpl::parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                             const std::string& name) {
-  cut_ = CutTo{style, group, name};
-  if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {
-    layouts_.emplace("weight", cut_parameter(weight, 0, colwise->segments, group));
-    if (bias.defined()) layouts_.emplace("bias", cut_parameter(bias, 0, colwise->segments, group));
-  } else {
-    layouts_.emplace("weight", cut_parameter(weight, 1, 1, group));
-  }
+Layouts LinearImpl::cut_parameters() {
+  const ProcessGroup& group = cut()->group;
+  const auto* const colwise = std::get_if<ColwiseParallel>(&cut()->style);
+  if (colwise == nullptr) return {{"weight", cut_parameter(weight, 1, 1, group)}};
+  Layouts layouts{{"weight", cut_parameter(weight, 0, colwise->segments, group)}};
+  if (bias.defined()) layouts.emplace("bias", cut_parameter(bias, 0, colwise->segments, group));
+  return layouts;
 }
-
-Layouts LinearImpl::layouts() const { return layouts_; }
 
 }  // namespace lockstep::nn

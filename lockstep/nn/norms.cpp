@@ -11,18 +11,6 @@
 #include "lockstep/nn/layers.h"
 
 namespace lockstep::nn {
-namespace {
-
-void print_cut(std::ostream& stream, const std::optional<CutTo>& cut) {
-  if (cut) stream << ", " << name_of(cut->style) << " over " << cut->group.size() << " ranks";
-  stream << ')';
-}
-
-std::string misfit_of_norm(const ParallelStyle& style, const char* layer) {
-  return std::holds_alternative<SequenceParallel>(style) ? "" : cannot_cut(style, layer);
-}
-
-}  // namespace
 
 LayerNormImpl::LayerNormImpl(torch::nn::LayerNormOptions norm) : options(std::move(norm)) {
   reset();
@@ -48,24 +36,19 @@ void LayerNormImpl::pretty_print(std::ostream& stream) const {
   stream << std::boolalpha << "lockstep::nn::LayerNorm("
          << at::IntArrayRef(options.normalized_shape()) << ", eps=" << options.eps()
          << ", elementwise_affine=" << options.elementwise_affine();
-  print_cut(stream, cut_);
+  print_end(stream);
 }
 
 torch::Tensor LayerNormImpl::forward(const torch::Tensor& input) {
   const auto here = [&](const torch::Tensor& parameter, const char* what) {
-    return cut_ ? for_parts(parameter, what, *cut_) : parameter;
+    return cut() ? for_parts(parameter, what, *cut()) : parameter;
   };
   return at::layer_norm(input, options.normalized_shape(), here(weight, "weight"),
                         here(bias, "bias"), options.eps());
 }
 
 std::string LayerNormImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
-  return misfit_of_norm(style, "LayerNorm");
-}
-
-void LayerNormImpl::parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                                const std::string& name) {
-  cut_ = CutTo{style, group, name};
+  return misfit_of_whole(style, "LayerNorm");
 }
 
 RMSNormImpl::RMSNormImpl(RMSNormOptions norm) : options(std::move(norm)) { reset(); }
@@ -90,22 +73,17 @@ void RMSNormImpl::pretty_print(std::ostream& stream) const {
   else
     stream << "None";
   stream << ", elementwise_affine=" << options.elementwise_affine;
-  print_cut(stream, cut_);
+  print_end(stream);
 }
 
 torch::Tensor RMSNormImpl::forward(const torch::Tensor& input) {
-  const torch::Tensor scale = cut_ ? for_parts(weight, "weight", *cut_) : weight;
+  const torch::Tensor scale = cut() ? for_parts(weight, "weight", *cut()) : weight;
   return at::rms_norm(input, options.normalized_shape,
                       scale.defined() ? std::optional(scale) : std::nullopt, options.eps);
 }
 
 std::string RMSNormImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
-  return misfit_of_norm(style, "RMSNorm");
-}
-
-void RMSNormImpl::parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                              const std::string& name) {
-  cut_ = CutTo{style, group, name};
+  return misfit_of_whole(style, "RMSNorm");
 }
 
 }  // namespace lockstep::nn

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <variant>
@@ -65,6 +66,13 @@ using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequencePar
 // Such as "ColwiseParallel".
 LOCKSTEP_API std::string name_of(const ParallelStyle& style);
 
+// Where a layer is cut.
+struct CutTo {
+  ParallelStyle style;
+  ProcessGroup group;
+  std::string name;  // The layer's in the model, for Errors.
+};
+
 // A layer that parallelize_module() can cut. An interface of a torch::nn::Module.
 class LOCKSTEP_API ParallelLayer : public ShardedModule {
  public:
@@ -72,10 +80,24 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   // can. Changes nothing.
   virtual std::string misfit(const ParallelStyle& style, int ranks) const = 0;
 
-  // Cuts the layer. Parameters stay the same tensors, with this rank's part of their values. `name`
-  // is the layer's in the model, for Errors. Requires: misfit() is empty.
-  virtual void parallelize(const ParallelStyle& style, const ProcessGroup& group,
-                           const std::string& name) = 0;
+  // Cuts the layer. Parameters stay the same tensors, with this rank's part of their values.
+  // Requires: misfit() is empty, and the layer is not cut.
+  void parallelize(CutTo cut);
+
+  const std::optional<CutTo>& cut() const { return cut_; }
+  const Layouts& layouts() const final { return layouts_; }
+
+ protected:
+  // Leaves this rank's part of each parameter that cut() divides, and returns how it lies in the
+  // whole. By default, all parameters stay whole.
+  virtual Layouts cut_parameters() { return {}; }
+
+  // For pretty_print(), such as ", ColwiseParallel over 2 ranks)"; ")" before the layer is cut.
+  void print_end(std::ostream& stream) const;
+
+ private:
+  std::optional<CutTo> cut_;
+  Layouts layouts_;
 };
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/sharded_module.h"
 
 namespace lockstep {
@@ -67,18 +68,9 @@ bool agree(const std::vector<Hashes>& all, std::uint64_t Hashes::*member) {
 }
 
 std::string text_of(const Boxes& boxes) {
-  std::ostringstream text;
-  text << "along " << boxes.cat_dim;
-  for (const Box& box : boxes.list)
-    text << ", offsets " << at::IntArrayRef(box.offsets) << " sizes " << at::IntArrayRef(box.sizes);
-  return text.str();
-}
-
-std::vector<Facts> gather(const Facts& facts, const ProcessGroup& group, std::string_view call) {
-  std::vector<Facts> all;
-  for (const std::string& text : all_gather_bytes(encode(facts), group, {.label = call}))
-    all.push_back(decode_facts(text));
-  return all;
+  std::string text = "along " + std::to_string(boxes.cat_dim);
+  for (const Box& box : boxes.list) text += ", " + text_of(box);
+  return text;
 }
 
 std::string describe_differences(const std::vector<Facts>& settings,

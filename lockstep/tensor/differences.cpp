@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
 
 namespace lockstep {
 namespace {
@@ -136,6 +137,13 @@ Facts decode_facts(std::string_view text) {
     facts.emplace_back(std::move(name), next());
   }
   return facts;
+}
+
+std::vector<Facts> gather(const Facts& facts, const ProcessGroup& group, std::string_view call) {
+  std::vector<Facts> all;
+  for (const std::string& text : all_gather_bytes(encode(facts), group, {.label = call}))
+    all.push_back(decode_facts(text));
+  return all;
 }
 
 std::vector<std::string> differing_values(const std::vector<Facts>& facts) {

@@ -14,12 +14,17 @@
 
 namespace lockstep {
 
+class ProcessGroup;
+
 // Names with their values as text. No text holds a zero byte.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 // Converts facts to one byte string and back.
 std::string encode(const Facts& facts);
 Facts decode_facts(std::string_view text);
+
+// Collective: the facts of all ranks. `call` names the caller.
+std::vector<Facts> gather(const Facts& facts, const ProcessGroup& group, std::string_view call);
 
 // One line for each name whose values differ, for example
 //   param group 0: lr 0.001 on ranks 0, 2; 0.01 on rank 1

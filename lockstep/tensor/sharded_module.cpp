@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// A text of numbers, which ranks exchange: cat_dim, then for each box its offsets and sizes.
+// What ranks exchange: cat_dim, then for each box its offsets and sizes.
 std::vector<std::int64_t> numbers_of(const Boxes& boxes) {
   std::vector<std::int64_t> numbers{boxes.cat_dim};
   for (const Box& box : boxes.list) {
@@ -48,11 +48,10 @@ std::vector<Boxes> boxes_of_all_ranks(const ParameterLayout& layout) {
 
 Layouts layouts_of(const torch::nn::Module& module) {
   Layouts all;
-  // The names of modules end with a dot, except the module's own, which is empty.
   const auto add = [&](const std::string& prefix, const torch::nn::Module& owner) {
     const auto* const sharded = dynamic_cast<const ShardedModule*>(&owner);
     if (sharded == nullptr) return;
-    for (auto& [name, layout] : sharded->layouts()) all.emplace(prefix + name, layout);
+    for (const auto& [name, layout] : sharded->layouts()) all.emplace(prefix + name, layout);
   };
   add("", module);
   for (const auto& item : module.named_modules("", /*include_self=*/false))

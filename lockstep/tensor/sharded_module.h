@@ -43,7 +43,7 @@ class LOCKSTEP_API ShardedModule {
   virtual ~ShardedModule() = default;
 
   // Of the module's own parameters, not those of its children. Whole parameters have none.
-  virtual Layouts layouts() const = 0;
+  virtual const Layouts& layouts() const = 0;
 };
 
 // The layouts of all parameters of `module` of which this rank holds a part.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <fnmatch.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -12,14 +11,16 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <typeinfo>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/values.h"
+#include "lockstep/nn/exchange.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 
@@ -30,7 +31,7 @@ using torch::nn::AnyModule;
 using torch::nn::Module;
 using torch::nn::SequentialImpl;
 
-constexpr std::string_view function = "parallelize_module";
+constexpr std::string_view call = "parallelize_module";
 
 std::vector<std::string> tokens_of(const std::string& name) {
   std::vector<std::string> tokens(1);
@@ -52,23 +53,10 @@ bool matches(const std::string& pattern, const std::string& name) {
 
 // --- LibTorch's layers in a Sequential -----------------------------------------------------------
 
-// A layer draws its first weights, which are not wanted here.
-class KeptGenerator {
- public:
-  KeptGenerator() : before_(generator_.get_state()) {}
-  ~KeptGenerator() { generator_.set_state(before_); }
-  KeptGenerator(const KeptGenerator&) = delete;
-  KeptGenerator& operator=(const KeptGenerator&) = delete;
-
- private:
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
-  const at::Tensor before_;
-};
-
 template <class Theirs, class Ours>
 bool exchange_if(const Module& module, AnyModule& result) {
   if (typeid(module) != typeid(Theirs)) return false;  // A derived class may do something else.
-  const KeptGenerator kept;
+  const KeptGenerator kept;                            // From the first weights that a layer draws.
   const auto& plain = static_cast<const Theirs&>(module);
   auto ours = std::make_shared<Ours>(plain.options);
   auto theirs = plain.named_parameters(/*recurse=*/false);
@@ -121,13 +109,9 @@ class Cut {
   const std::string& refusals() const { return refusals_; }
 
   void apply(const ProcessGroup& group) {
-    for (Exchange& exchange : exchanges_) {
-      for (AnyModule& element : *exchange.sequential)
-        if (element.ptr() == exchange.old) element = exchange.layer;
-      exchange.sequential->replace_module(exchange.key, exchange.layer.ptr());
-    }
+    for (const nn::Exchange& exchange : exchanges_) exchange.apply();
     for (const Target& target : targets_)
-      target.layer->parallelize(target.style, group, target.name);
+      target.layer->parallelize({target.style, group, target.name});
   }
 
  private:
@@ -135,12 +119,6 @@ class Cut {
     std::string name;
     ParallelStyle style;
     ParallelLayer* layer;
-  };
-  struct Exchange {
-    SequentialImpl* sequential;
-    std::string key;
-    std::shared_ptr<Module> old;
-    AnyModule layer;
   };
 
   template <class Visit>
@@ -161,14 +139,16 @@ class Cut {
     if (layer == nullptr) {
       AnyModule ours = exchanged(*module);
       if (ours.is_empty()) return refuse(name, module->name() + " is not a layer that can be cut");
+      layer = dynamic_cast<ParallelLayer*>(ours.ptr().get());
       auto* const sequential = owner.as<SequentialImpl>();
-      if (sequential == nullptr)
+      auto exchange = sequential == nullptr ? std::nullopt
+                                            : nn::Exchange::of(*sequential, key, std::move(ours));
+      if (!exchange)
         return refuse(name, "it is a " + module->name() + ": declare it as lockstep::nn" +
                                 short_name(module->name()));
-      layer = dynamic_cast<ParallelLayer*>(ours.ptr().get());
-      exchanges_.push_back({sequential, key, module, std::move(ours)});
+      exchanges_.push_back(std::move(*exchange));
     }
-    if (!layer->layouts().empty()) return refuse(name, "it is cut already");
+    if (layer->cut()) return refuse(name, "it is cut already");
     if (!cut_.insert(module.get()).second) return refuse(name, "it has two names");
     const std::string misfit = layer->misfit(style, ranks_);
     if (!misfit.empty()) return refuse(name, misfit);
@@ -183,7 +163,7 @@ class Cut {
 
   const int ranks_;
   std::vector<Target> targets_;
-  std::vector<Exchange> exchanges_;
+  std::vector<nn::Exchange> exchanges_;
   std::set<const Module*> cut_;
   std::string refusals_;
 };
@@ -219,18 +199,13 @@ Facts facts_of(const ParallelPlan& plan, const ParallelizeOptions& options) {
 
 void require_agreement(const Module& module, const ProcessGroup& group, const ParallelPlan& plan,
                        const ParallelizeOptions& options) {
-  std::vector<Facts> facts, digests;
-  Facts own;
+  Facts digests;
   const Layouts layouts = layouts_of(module);
   for (const auto& [name, tensor] : named_tensors(module))
-    if (!layouts.contains(name)) own.emplace_back(name, sha256(tensor));
-  for (const std::string& theirs :
-       all_gather_bytes(encode(facts_of(plan, options)), group, {.label = function}))
-    facts.push_back(decode_facts(theirs));
-  for (const std::string& theirs : all_gather_bytes(encode(own), group, {.label = function}))
-    digests.push_back(decode_facts(theirs));
-  std::vector<std::string> lines = differing_values(facts);
-  for (std::string& line : differing_tensors(digests)) lines.push_back(std::move(line));
+    if (!layouts.contains(name)) digests.emplace_back(name, sha256(tensor));
+  std::vector<std::string> lines = differing_values(gather(facts_of(plan, options), group, call));
+  for (std::string& line : differing_tensors(gather(digests, group, call)))
+    lines.push_back(std::move(line));
   if (lines.empty()) return;
   std::string text = "parallelize_module: the ranks differ, and nothing was changed:";
   for (const std::string& line : lines) text += "\n  " + line;

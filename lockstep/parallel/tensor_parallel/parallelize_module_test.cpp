@@ -157,6 +157,12 @@ TEST(Parallelize, ReportsAllThatIsWrongAndChangesNothing) {
     parallelize_module(net, group, plan);
     EXPECT_EQ(fault_of([&] { parallelize_module(net, group, plan); }, &text), Fault::misuse);
     EXPECT_NE(text.find("blocks.0.in: it is cut already"), text.npos) << text;
+    const auto norms = [&] {
+      parallelize_module(net, group, {{"blocks.*.norm", SequenceParallel()}});
+    };
+    norms();
+    EXPECT_EQ(fault_of(norms, &text), Fault::misuse);
+    EXPECT_NE(text.find("blocks.1.norm: it is cut already"), text.npos) << text;
   });
 }
 

@@ -1,0 +1,35 @@
+// The exchange of a module that a torch::nn::Sequential runs for another one.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::nn {
+
+class Exchange {
+ public:
+  // Changes nothing. Empty if the child `key` of `sequential` is registered with it, but is not
+  // among the modules that it runs. Lifetime: `sequential` outlives the result.
+  static std::optional<Exchange> of(torch::nn::SequentialImpl& sequential, const std::string& key,
+                                    torch::nn::AnyModule replacement);
+
+  void apply() const;
+
+ private:
+  Exchange(torch::nn::SequentialImpl& sequential, std::string key,
+           torch::nn::AnyModule replacement);
+
+  torch::nn::SequentialImpl* sequential_;
+  std::string key_;
+  torch::nn::AnyModule replacement_;
+  std::vector<torch::nn::AnyModule*> elements_;  // All that run the child.
+};
+
+}  // namespace lockstep::nn
