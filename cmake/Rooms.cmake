@@ -28,8 +28,10 @@ endfunction()
 # lockstep_united(<result> <name> <cpp>...)
 # With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to ten of the
 # given ones each, so that headers are read once for all of them; otherwise to the given ones.
-# Sources with options of their own stay alone. CMake's own UNITY_BUILD includes by absolute paths,
-# and ccache would then find nothing for another checkout.
+# Sources with options of their own stay alone, as do those from outside of the calling folder, such
+# as a rig of tests that replaces operator new: what it defines is not to be inlined into others.
+# CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing for another
+# checkout.
 function(lockstep_united result name)
   if(NOT LOCKSTEP_UNITY)
     set(${result} ${ARGN} PARENT_SCOPE)
@@ -39,7 +41,7 @@ function(lockstep_united result name)
   set(others "")
   foreach(source IN LISTS ARGN)
     get_source_file_property(options ${source} COMPILE_OPTIONS)
-    if(options)
+    if(options OR source MATCHES "^(/|\\.\\./)")
       list(APPEND units ${source})
     else()
       list(APPEND others ${source})
