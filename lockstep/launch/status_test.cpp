@@ -158,9 +158,14 @@ TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
   service.watch(entries);
   EXPECT_EQ(entries.size(), 1U + 16) << "no more than 16 are waited for";
   std::this_thread::sleep_for(2100ms);
-  turn(service);  // Clients past their deadline go, although none of them is writable.
-  entries.clear();
-  service.watch(entries);
+  // Clients past their deadline go, although none of them is writable. Other processes may ask,
+  // too: they read their answers.
+  const Deadline limit = in(10s);
+  do {
+    turn(service);
+    entries.clear();
+    service.watch(entries);
+  } while (entries.size() > 1 && Clock::now() < limit);
   EXPECT_EQ(entries.size(), 1U);
 }
 
