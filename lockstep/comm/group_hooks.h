@@ -1,5 +1,5 @@
-// Calls by which the rest of the library follows a group's life: the end of a training step, and
-// the group's own end.
+// Calls by which the rest of the library follows a group's life: the end of a training step, the
+// group's own end, and objects that live as long as the group.
 //
 // Thread safety: any thread.
 
@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <typeinfo>
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
@@ -24,5 +25,21 @@ LOCKSTEP_API void before_end(const ProcessGroup& group,
 // Does nothing once ProcessGroup::set_step() was called on any group of this rank. Errors: misuse
 // for a destroyed group.
 LOCKSTEP_API void count_step(const ProcessGroup& group);
+
+// The object of type T that `group` owns on this rank, which the first call makes. The group
+// releases it when it is destroyed, or with its last handle. Not collective. Errors: misuse in a
+// fork()ed child.
+template <class T>
+std::shared_ptr<T> companion_of(const ProcessGroup& group);
+
+LOCKSTEP_API std::shared_ptr<void> companion_of(const ProcessGroup& group,
+                                                const std::type_info& type,
+                                                const std::function<std::shared_ptr<void>()>& make);
+
+template <class T>
+std::shared_ptr<T> companion_of(const ProcessGroup& group) {
+  const auto make = [] { return std::make_shared<T>(); };
+  return std::static_pointer_cast<T>(companion_of(group, typeid(T), make));
+}
 
 }  // namespace lockstep

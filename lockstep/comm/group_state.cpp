@@ -254,6 +254,15 @@ void ProcessGroup::State::add_last_act(std::weak_ptr<const std::function<void()>
   last_acts_.push_back(std::move(act));
 }
 
+std::shared_ptr<void> ProcessGroup::State::companion(
+    std::type_index type, const std::function<std::shared_ptr<void>()>& make) {
+  identity_.require_own_process();
+  const std::lock_guard lock(companions_mutex_);
+  std::shared_ptr<void>& found = companions_[type];
+  if (!found) found = make();
+  return found;
+}
+
 // Without the lock, as they may be waiting for calls of this group.
 void ProcessGroup::State::run_last_acts() {
   std::unique_lock lock(order_);
@@ -278,6 +287,8 @@ void ProcessGroup::State::retire() {
   messages_.close(std::make_exception_ptr(
       Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
   life_.end();
+  const std::lock_guard lock(companions_mutex_);
+  companions_.clear();
 }
 
 void ProcessGroup::State::abort(std::string_view reason) {

@@ -9,11 +9,13 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeindex>
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
@@ -71,6 +73,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   void leave();
   void add_last_act(std::weak_ptr<const std::function<void()>> act);  // before_end()
+  std::shared_ptr<void> companion(std::type_index type,
+                                  const std::function<std::shared_ptr<void>()>& make);
   void abort(std::string_view reason);
   std::string flight_record() const;
 
@@ -97,6 +101,9 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::uint64_t splits_ = 0;
   std::vector<std::weak_ptr<State>> children_;
   std::vector<std::weak_ptr<const std::function<void()>>> last_acts_;
+
+  std::mutex companions_mutex_;
+  std::map<std::type_index, std::shared_ptr<void>> companions_;
 
   comm::ProgressThread progress_;  // Last, so that its thread ends before what it uses.
 };

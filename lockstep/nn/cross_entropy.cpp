@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -55,6 +56,30 @@ void require_classes(const at::Tensor& target, const at::Tensor& ignored, const 
   });
 }
 
+// Of each row of this rank's logits: softmax = exp(x - largest) / sum, with sum that of the
+// exponentials.
+struct OwnSoftmax {
+  at::Tensor softmax, largest, sum;
+};
+
+OwnSoftmax softmax_of(const at::Tensor& logits, at::ScalarType type) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  OwnSoftmax own{.softmax = at::softmax(logits, 1, type), .largest = {}, .sum = {}};
+  if (logits.size(1) == 0) {
+    own.largest = at::full({logits.size(0)}, -infinity, own.softmax.options());
+    own.sum = at::zeros_like(own.largest);
+    return own;
+  }
+  own.largest = logits.amax(1).to(type);
+  own.sum = own.softmax.amax(1).reciprocal_();        // The largest one is exp(0) / sum.
+  const at::Tensor empty = own.largest == -infinity;  // Rows that other ranks may have logits of.
+  if (empty.any().item<bool>()) {
+    own.softmax.masked_fill_(empty.unsqueeze(1), 0);
+    own.sum.masked_fill_(empty, 0);
+  }
+  return own;
+}
+
 // With m the largest logit of a row: loss = log(sum(exp(x - m))) - (x[target] - m).
 // Backward: d x = (softmax - one where the target is) * d loss.
 struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
@@ -65,27 +90,24 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     const at::Tensor ignored = target == options.ignore_index;
     require_classes(target, ignored, classes);
     const bool is_half = at::isReducedFloatingType(logits.scalar_type());
-    const at::Tensor x = is_half ? logits.to(at::kFloat) : logits;
+    const at::ScalarType type = is_half ? at::kFloat : logits.scalar_type();
+    const OwnSoftmax own = softmax_of(logits, type);
 
-    at::Tensor largest =
-        classes.count > 0
-            ? x.amax(1)
-            : at::full({x.size(0)}, -std::numeric_limits<double>::infinity(), x.options());
-    all_reduce(largest, group, ReduceOp::max, {.label = function});
-
-    at::Tensor softmax = (x - largest.unsqueeze(1)).exp_();
     const at::Tensor here = target - classes.begin;
     const at::Tensor elsewhere = (here < 0).logical_or_(here >= classes.count).logical_or_(ignored);
     const at::Tensor index = here.masked_fill(elsewhere, 0).unsqueeze(1);
     const at::Tensor picked =
-        classes.count > 0 ? (x.gather(1, index).squeeze(1) - largest).masked_fill_(elsewhere, 0)
-                          : at::zeros_like(largest);
-    const at::Tensor sums = at::stack({softmax.sum(1), picked});
-    all_reduce(sums, group, ReduceOp::sum, {.label = function});
-    softmax.div_(sums[0].unsqueeze(1));
+        classes.count > 0 ? logits.gather(1, index).squeeze(1).to(type).masked_fill_(elsewhere, 0)
+                          : at::zeros_like(own.largest);
+    const auto all =
+        all_gather(at::stack({own.largest, own.sum, picked}), group, {.label = function})
+            .unbind(1);  // Of [ranks, N] each.
+    const at::Tensor largest = all[0].amax(0);
+    const at::Tensor sums = (all[0] - largest).exp_().mul_(all[1]);  // Of exp(x - largest).
+    const at::Tensor sum = sums.sum(0);
 
-    at::Tensor loss = (sums[0].log() - sums[1]).masked_fill_(ignored, 0);
-    at::Tensor scale = ignored.logical_not().to(x.scalar_type());  // d result / d loss of each row.
+    at::Tensor loss = (sum.log() - (all[2].sum(0) - largest)).masked_fill_(ignored, 0);
+    at::Tensor scale = ignored.logical_not().to(type);  // d result / d loss of each row.
     if (options.reduction == at::Reduction::Mean) {
       const at::Tensor counted = scale.sum();
       scale = scale / counted;
@@ -93,7 +115,7 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     } else if (options.reduction == at::Reduction::Sum) {
       loss = loss.sum();
     }
-    context->save_for_backward({softmax, index, elsewhere, scale});
+    context->save_for_backward({own.softmax, index, elsewhere, scale, sums[group.rank()] / sum});
     context->saved_data["type"] = logits.scalar_type();
     return is_half ? loss.to(logits.scalar_type()) : loss;
   }
@@ -102,7 +124,7 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &softmax = saved[0], &index = saved[1], &elsewhere = saved[2];
     const at::Tensor rows = (gradients[0].to(softmax.scalar_type()) * saved[3]).unsqueeze(1);
-    at::Tensor gradient = softmax * rows;
+    at::Tensor gradient = softmax * (rows * saved[4].unsqueeze(1));  // Of all ranks' softmax.
     if (gradient.size(1) > 0)
       gradient.scatter_add_(1, index, rows.neg().masked_fill_(elsewhere.unsqueeze(1), 0));
     return {gradient.to(context->saved_data["type"].toScalarType()), {}, {}, {}};

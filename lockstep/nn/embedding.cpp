@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/nn/products.h"
 #include "lockstep/tensor/differentiable.h"
 
 namespace lockstep::nn {
@@ -93,7 +94,7 @@ torch::Tensor EmbeddingImpl::as_linear(const torch::Tensor& input) const {
   if (!cut()) return at::linear(input, weight);
   require(std::holds_alternative<RowwiseParallel>(cut()->style),
           [&] { return cut()->name + ": as_linear() of an Embedding that is cut by features"; });
-  return at::linear(copy_to_parallel_region(input, cut()->group, label_of(*cut())), weight);
+  return product_of_rows(input, weight, {}, *cut());
 }
 
 std::string EmbeddingImpl::misfit(const ParallelStyle& style, int ranks) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/nn/layers.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/dropout.h>
@@ -10,15 +11,19 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/cross_entropy.h"
+#include "lockstep/tensor/activation_checkpoint.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -135,6 +140,134 @@ TEST_P(Layers, LinearEqualsTheWholeOneInEveryStyle) {
   }
 }
 
+// --- Products are made where they are summed -----------------------------------------------------
+
+// What a cut Linear computes, of LibTorch's functions and those of tensor/differentiable.h.
+at::Tensor composed(const LinearImpl& linear, const at::Tensor& x) {
+  const ProcessGroup& group = linear.cut()->group;
+  if (std::holds_alternative<ColwiseParallel>(linear.cut()->style))
+    return at::linear(copy_to_parallel_region(x, group), linear.weight, linear.bias);
+  const at::Tensor sum = reduce_from_parallel_region(at::linear(x, linear.weight), group);
+  return linear.bias.defined() ? sum + linear.bias : sum;
+}
+
+using Forward = std::function<at::Tensor(LinearImpl&, const at::Tensor&)>;
+
+// Result, and gradients of input and parameters: of forward(), and with `twice` also of the squares
+// of its gradients.
+Tensors results_of(const Forward& forward, LinearImpl& linear, const at::Tensor& input,
+                   bool twice) {
+  linear.zero_grad();
+  const at::Tensor x = input.detach().set_requires_grad(true);
+  const at::Tensor y = forward(linear, x);
+  at::Tensor loss = (y * y.detach().cos()).sum();
+  if (twice) {
+    Tensors leaves = linear.parameters();
+    leaves.push_back(x);
+    loss = y.pow(3).sum();
+    for (const at::Tensor& one : torch::autograd::grad({loss}, leaves, {}, true, true))
+      loss = loss + one.pow(2).sum();
+  }
+  loss.backward();
+  Tensors results{y.detach(), x.grad().clone()};
+  for (const at::Tensor& parameter : linear.parameters())
+    results.push_back(parameter.grad().clone());
+  return results;
+}
+
+void expect_same_bits(const Tensors& ours, const Tensors& expected, const std::string& what) {
+  ASSERT_EQ(ours.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].scalar_type(), expected[i].scalar_type()) << what << ' ' << i;
+    EXPECT_TRUE(at::equal(ours[i], expected[i])) << what << ' ' << i;
+  }
+}
+
+// Calls test(linear, x) with cut Linears of several kinds, on two and three ranks. Sums are large
+// enough for registered memory.
+void for_cut_linears(const std::function<void(LinearImpl&, const at::Tensor&)>& test) {
+  for (const int ranks : {2, 3})
+    run_in_process(ranks, [&](ProcessGroup& group) {
+      for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16})
+        for (const bool bias : {true, false})
+          for (const ParallelStyle& style :
+               {ParallelStyle(ColwiseParallel()), ParallelStyle(RowwiseParallel())}) {
+            Linear linear = filled(Linear(torch::nn::LinearOptions(48, 96).bias(bias)));
+            linear->to(type);
+            linear->parallelize({style, group, "fc"});
+            const std::int64_t width = linear->weight.size(1);
+            const at::Tensor x = (numbers({4, 33, width}, 2) * 0.1).to(type);
+            test(*linear, style.index() == 0 ? x : x + group.rank());
+          }
+    });
+}
+
+at::Tensor forward(LinearImpl& linear, const at::Tensor& x) { return linear.forward(x); }
+
+TEST(CutLinear, HasTheBitsOfTheFunctionsItIsMadeOf) {
+  for_cut_linears([](LinearImpl& linear, const at::Tensor& x) {
+    for (const at::Tensor& input : {x, x[0], x.transpose(0, 1), x.narrow(1, 0, 0)})
+      expect_same_bits(results_of(forward, linear, input, false),
+                       results_of(composed, linear, input, false), "");
+  });
+}
+
+TEST(CutLinear, HasTheirGradientsOfGradients) {
+  for_cut_linears([](LinearImpl& linear, const at::Tensor& x) {
+    if (x.scalar_type() != at::kDouble) return;
+    const auto ours = results_of(forward, linear, x, true);
+    const auto expected = results_of(composed, linear, x, true);
+    ASSERT_EQ(ours.size(), expected.size());
+    for (std::size_t i = 0; i < ours.size(); ++i)
+      EXPECT_TRUE(at::allclose(ours[i], expected[i], 1e-11, 1e-11)) << i;
+  });
+}
+
+TEST(CutLinear, WorksWithoutGradientsUnderAutocastAndInACheckpoint) {
+  for_cut_linears([](LinearImpl& linear, const at::Tensor& x) {
+    const at::Tensor expected = composed(linear, x).detach();
+    {
+      const at::NoGradGuard no_grad;
+      EXPECT_TRUE(at::equal(linear.forward(x), expected));
+    }
+    {
+      const c10::InferenceMode inference;
+      EXPECT_TRUE(at::equal(linear.forward(x), expected));
+    }
+    const auto checkpointed = [](LinearImpl& layer, const at::Tensor& input) {
+      return activation_checkpoint(layer, input);
+    };
+    const auto keeping = [](LinearImpl& layer, const at::Tensor& input) {
+      return activation_checkpoint(
+          {.keep = [](std::string_view op) { return op == "aten::mm" || op == "aten::addmm"; }},
+          layer, input);
+    };
+    const auto results = results_of(composed, linear, x, false);
+    expect_same_bits(results_of(checkpointed, linear, x, false), results, "checkpoint");
+    expect_same_bits(results_of(keeping, linear, x, false), results, "with all kept");
+    if (x.scalar_type() != at::kFloat) return;
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    expect_same_bits(results_of(forward, linear, x, false), results_of(composed, linear, x, false),
+                     "autocast");
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+  });
+}
+
+TEST(CutLinear, DoesNotSumTheGradientOfAnInputThatNeedsNone) {
+  run_in_process(2, [](ProcessGroup& group) {
+    auto linear = filled(Linear(4, 6));
+    linear->parallelize({ColwiseParallel(), group, "fc"});
+    linear->weight.set_requires_grad(group.rank() == 0);  // One rank alone goes backward.
+    linear->bias.set_requires_grad(false);
+    const at::Tensor y = linear->forward(at::ones({3, 4}, at::kDouble));
+    EXPECT_EQ(y.requires_grad(), group.rank() == 0);
+    if (group.rank() == 0) y.sum().backward();
+    EXPECT_EQ(linear->weight.grad().defined(), group.rank() == 0);
+    EXPECT_FALSE(linear->bias.grad().defined());
+  });
+}
+
 // q | k | v, each of which a rank has a part of.
 TEST_P(Layers, LinearCutsEachSegment) {
   auto whole = filled(torch::nn::Linear(4, 36));
@@ -242,6 +375,26 @@ TEST_P(Layers, CrossEntropyEqualsTheWholeOne) {
           expect_near(mine.grad(), part(x.grad(), 1, group), "gradient");
         });
       }
+}
+
+// As where a vocabulary is padded: some ranks have no logit that counts.
+TEST(CrossEntropy, OfPartsThatAreAllMinusInfinity) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  at::Tensor x = numbers({3, 6}, 2);
+  x.narrow(1, 3, 3).fill_(-infinity);
+  x[1].narrow(0, 0, 4).fill_(-infinity);
+  x[1][5] = 2;
+  x.set_requires_grad(true);
+  const at::Tensor target = longs({0, 5, 2});
+  const at::Tensor loss = at::cross_entropy_loss(x, target);
+  loss.backward();
+  run_in_process(2, [&](ProcessGroup& group) {
+    const at::Tensor mine = part(x.detach(), 1, group).clone().set_requires_grad(true);
+    const at::Tensor ours = lockstep::cross_entropy(mine, target, group);
+    expect_near(ours.detach(), loss.detach(), "loss");
+    ours.backward();
+    expect_near(mine.grad(), part(x.grad(), 1, group), "gradient");
+  });
 }
 
 TEST(CrossEntropy, OfHalfPrecisionIsComputedInFloat) {

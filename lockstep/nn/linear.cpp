@@ -9,6 +9,7 @@
 
 #include "lockstep/nn/cut.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/nn/products.h"
 #include "lockstep/tensor/differentiable.h"
 
 namespace lockstep::nn {
@@ -46,7 +47,9 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
 }
 
 torch::Tensor LinearImpl::colwise(const torch::Tensor& input, const ColwiseParallel& style) const {
-  const torch::Tensor output = at::linear(enter(input, style.input, *cut()), weight, bias);
+  const torch::Tensor output = style.input.is_whole()
+                                   ? product_of_rows(input, weight, bias, *cut())
+                                   : at::linear(enter(input, style.input, *cut()), weight, bias);
   return style.output.is_whole()
              ? gather_from_parallel_region(output, cut()->group, -1, label_of(*cut()))
              : output;
@@ -57,9 +60,9 @@ torch::Tensor LinearImpl::rowwise(const torch::Tensor& input, const RowwiseParal
   const torch::Tensor part =
       style.input.is_whole() ? scatter_to_parallel_region(input, cut()->group, -1, label_of(*cut()))
                              : input;
+  if (style.output.is_whole()) return product_of_columns(part, weight, bias, *cut());
   const torch::Tensor output = leave(at::linear(part, weight), style.output, *cut());
-  if (!bias.defined()) return output;
-  return output + (style.output.is_whole() ? bias : for_parts(bias, "bias", *cut()));
+  return bias.defined() ? output + for_parts(bias, "bias", *cut()) : output;
 }
 
 std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {

@@ -17,9 +17,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/summed.h"
 
 namespace lockstep {
 namespace {
@@ -128,11 +128,8 @@ at::Tensor block_of(std::int64_t elements, const at::Tensor& like) {
 // --- The moves -----------------------------------------------------------------------------------
 
 at::Tensor all_reduced(const at::Tensor& x, const Region& region, const CallOptions& options) {
-  at::Tensor sum = values_of(x);
-  if (sum.is_alias_of(x)) sum = sum.clone();
-  const Labelled labelled(options, shape_text(x));
-  region.group.all_reduce(reducible(sum, ReduceOp::sum), ReduceOp::sum, labelled);
-  return sum;
+  return summed(x.sizes(), x.options(), region.group, options,
+                [&](const at::Tensor& sum) { sum.copy_(x); });
 }
 
 at::Tensor own_part(const at::Tensor& x, const Region& region) {
@@ -203,17 +200,6 @@ at::Tensor moved_plainly(const at::Tensor& x, const Region& region, Move move,
                        region.sizes, options);
   }
   throw Error(Fault::bug, region.name + ": no such move");
-}
-
-// Messages of comm show labels only where they differ, so they get the name here.
-template <class Collective>
-auto naming_errors(const std::string& name, const Collective& collective) {
-  try {
-    return collective();
-  } catch (const Error& error) {
-    if (error.fault() != Fault::mismatch && error.fault() != Fault::timeout) throw;
-    throw Error(error.fault(), "in " + name + ": " + bare_text(error), error.ranks());
-  }
 }
 
 at::Tensor moved(const at::Tensor& x, const Region& region, Move move, bool is_backward) {

@@ -22,7 +22,8 @@
 // which exchanges the sizes.
 // Dims: negative ones count from the end.
 // Memory: a result is a new, contiguous tensor, except that of copy_to_parallel_region(), which
-// shares the input's memory. In a group of one rank, every function returns its input.
+// shares the input's memory. In a group of one rank, every function returns its input. All_reduces
+// are done in registered memory, of which the group keeps two to four times the largest one.
 // Autograd: each gradient is differentiable again. Nothing is recorded, and backward() does not
 // communicate, for an input that requires no gradient; that must be so on all ranks alike. Forward
 // mode is not supported.

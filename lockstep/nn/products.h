@@ -1,0 +1,24 @@
+// A Linear's product where its weight is cut, with the sum over the ranks made in place: forward of
+// a rank's columns, backward of its rows. Results and gradients are those of at::linear() and the
+// functions of tensor/differentiable.h, bit for bit.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/nn/parallel_layer.h"
+
+namespace lockstep::nn {
+
+// A whole `x` times this rank's rows of a weight: [..., in] to [..., own out]. backward() sums the
+// gradient of `x` over the ranks. The bias may be undefined.
+at::Tensor product_of_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                           const CutTo& cut);
+
+// This rank's part of the features of x times its columns of a weight, summed over the ranks, plus
+// a whole bias, which may be undefined: [..., own in] to [..., out].
+at::Tensor product_of_columns(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                              const CutTo& cut);
+
+}  // namespace lockstep::nn
