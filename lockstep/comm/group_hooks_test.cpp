@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
+
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
@@ -60,6 +63,30 @@ TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
   destroy_process_group(rank.group);
   EXPECT_EQ(test::fault_of([&] { rank.group.set_step(1); }), Fault::misuse);
   EXPECT_EQ(test::fault_of([&] { count_step(rank.group); }), Fault::misuse);
+}
+
+TEST(Companions, AreMadeOnceForEachGroupAndType) {
+  const Alone rank;
+  const ProcessGroup part = rank.group.split(0), copy = part;
+  const auto number = companion_of<int>(part);
+  EXPECT_EQ(companion_of<int>(copy), number);
+  EXPECT_NE(companion_of<int>(rank.group), number);
+  *companion_of<double>(part) = 1;
+  EXPECT_EQ(*number, 0);
+}
+
+TEST(Companions, GoWithTheirGroup) {
+  std::optional<Alone> rank(std::in_place);
+  const std::weak_ptr<int> of_world = companion_of<int>(rank->group);
+  std::optional<ProcessGroup> part = rank->group.split(0);
+  const std::weak_ptr<int> of_part = companion_of<int>(*part);
+  part.reset();  // The last handle.
+  EXPECT_TRUE(of_part.expired());
+  const ProcessGroup other = rank->group.split(0);
+  const std::weak_ptr<int> of_other = companion_of<int>(other);
+  destroy_process_group(rank->group);
+  EXPECT_TRUE(of_world.expired());
+  EXPECT_TRUE(of_other.expired());
 }
 
 }  // namespace
