@@ -15,6 +15,7 @@
 #include "lockstep/data/image_datasets.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/nn/cross_entropy.h"
+#include "lockstep/nn/experts.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/parallel_layer.h"
 #include "lockstep/nn/sync_batch_norm.h"

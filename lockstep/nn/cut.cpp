@@ -14,7 +14,8 @@
 namespace lockstep {
 
 std::string name_of(const ParallelStyle& style) {
-  constexpr const char* names[] = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel"};
+  constexpr const char* names[] = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel",
+                                   "ExpertParallel"};
   return names[style.index()];
 }
 

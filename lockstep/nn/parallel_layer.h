@@ -8,6 +8,7 @@
 //   ColwiseParallel     rows, and the bias whole             part of features  in backward()
 //   RowwiseParallel     columns            part of features  whole             in forward()
 //   SequenceParallel    whole              part along dim    part along dim    in backward()
+//   ExpertParallel      some of experts    the rank's own    the rank's own    in both
 //
 // An Embedding that is RowwiseParallel has some rows of the vocabulary. A SequenceParallel
 // LayerNorm or RMSNorm has whole weights, whose gradients backward() sums over the ranks. A
@@ -61,7 +62,15 @@ struct SequenceParallel {
   std::int64_t dim = 1;  // [batch, sequence, features]. Only a Dropout with `exact` looks at it.
 };
 
-using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel>;
+// Of nn::Experts alone (experts.h).
+struct ExpertParallel {
+  // The ranks that have the same experts as this one, such as mesh["dp"] beside mesh["ep"]. None:
+  // it is the only one.
+  std::optional<ProcessGroup> replicas = {};
+};
+
+using ParallelStyle =
+    std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel, ExpertParallel>;
 
 // Such as "ColwiseParallel".
 LOCKSTEP_API std::string name_of(const ParallelStyle& style);

@@ -370,4 +370,24 @@ at::Tensor all_to_all_in_region(const at::Tensor& x, const ProcessGroup& group,
   return applied(x, region, Move::exchange, Move::exchange_back, false);
 }
 
+at::Tensor all_to_all_rows_in_region(const at::Tensor& x, const ProcessGroup& group,
+                                     at::IntArrayRef send_rows, at::IntArrayRef receive_rows,
+                                     const CallOptions& options) {
+  auto region = region_of(x, group, "all_to_all_rows_in_region", options);
+  region->dim = region->joined_dim = wrapped(0, x, *region);
+  region->sizes = send_rows.vec();
+  region->joined_sizes = receive_rows.vec();
+  const auto ranks = static_cast<std::size_t>(group.size());
+  require(send_rows.size() == ranks && receive_rows.size() == ranks &&
+              sum_of(region->sizes) == x.size(0),
+          [&] {
+            return region->name + ": " + std::to_string(send_rows.size()) + " and " +
+                   std::to_string(receive_rows.size()) + " numbers of rows, of " +
+                   std::to_string(sum_of(region->sizes)) + " to send, for " +
+                   std::to_string(ranks) + " ranks and " + std::to_string(x.size(0)) + " rows";
+          });
+  if (group.size() == 1) return x;
+  return applied(x, region, Move::exchange, Move::exchange_back, false);
+}
+
 }  // namespace lockstep

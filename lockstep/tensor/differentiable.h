@@ -13,6 +13,7 @@
 //   gather_from_sequence_region       all_gather      reduce_scatter
 //   reduce_scatter_to_sequence_region reduce_scatter  all_gather
 //   all_to_all_in_region              all_to_all      its inverse
+//   all_to_all_rows_in_region         all_to_all      its inverse
 //
 // The pairs are those of Megatron-Core (tensor_parallel/mappings.py), on any dim. All reductions
 // are sums. A gather_from_parallel_region() assumes that all ranks compute the same loss from its
@@ -84,5 +85,14 @@ LOCKSTEP_API at::Tensor reduce_scatter_to_sequence_region(const at::Tensor& x,
 LOCKSTEP_API at::Tensor all_to_all_in_region(const at::Tensor& x, const ProcessGroup& group,
                                              std::int64_t split_dim, std::int64_t concat_dim,
                                              const CallOptions& options = {});
+
+// Sends the next send_rows[r] rows of `x`, its slices along dim 0, to rank r, and returns the rows
+// received, in rank order: receive_rows[r] of rank r. All ranks know these numbers already, so
+// there is no further collective. Errors: in addition, misuse when the numbers are not those of all
+// rows and ranks.
+LOCKSTEP_API at::Tensor all_to_all_rows_in_region(const at::Tensor& x, const ProcessGroup& group,
+                                                  at::IntArrayRef send_rows,
+                                                  at::IntArrayRef receive_rows,
+                                                  const CallOptions& options = {});
 
 }  // namespace lockstep

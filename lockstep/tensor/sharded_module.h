@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,12 @@ struct ParameterLayout {
   std::vector<std::int64_t> shape;  // Of the whole.
   Boxes boxes;                      // This rank's part: the parameter is made of them.
   ProcessGroup group;               // The ranks that have all parts, each element once.
+
+  // Whether these ranks have data of their own, as replicas do: experts. backward() itself then
+  // makes the gradient its mean over the ranks of `group` and, if there are any, of `replicas`,
+  // which have the same part. DistributedDataParallel leaves it alone.
+  bool is_averaged = false;
+  std::optional<ProcessGroup> replicas = {};
 };
 
 // By the parameter's name in a module.

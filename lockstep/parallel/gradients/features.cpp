@@ -24,6 +24,7 @@ constexpr std::string_view one_averages = "only one of the two would average the
 constexpr std::string_view not_in_backward = "its gradients are not averaged in backward()";
 constexpr std::string_view without_inputs =
     "a rank without inputs would have to go on stepping its parameters";
+constexpr std::string_view other_experts = "ranks have different ones";
 constexpr std::string_view pieces_only = "train_pieces() sums gradients";
 
 std::span<const Exclusion> exclusions() {
@@ -57,6 +58,12 @@ std::span<const Exclusion> exclusions() {
       {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
 
       {no_sync, deterministic, pieces_only, Fault::misuse},
+
+      {experts, over_samples, "their gradients are means over ranks"},
+      {experts, share_parameters, other_experts},
+      {experts, deterministic, "their gradients are summed in backward()"},
+      {shard_gradients, experts, other_experts},
+      {join, experts, "they need all ranks in every forward()"},
   };
   return rows;
 }
@@ -84,6 +91,8 @@ constexpr std::string_view name_of(Feature feature) {
       return "join()";
     case no_sync:
       return "no_sync()";
+    case experts:
+      return "experts that are cut over ranks";
     case common_parameters:
       return "another DistributedDataParallel of the same parameters";
   }

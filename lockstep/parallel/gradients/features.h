@@ -27,6 +27,8 @@ enum class Feature : std::uint8_t {
   shard_gradients,
   join,
   no_sync,
+  // The module has experts of which each rank has some.
+  experts,
   // Another DistributedDataParallel has some of the parameters.
   common_parameters,
 };

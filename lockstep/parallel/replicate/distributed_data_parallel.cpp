@@ -16,6 +16,7 @@
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/pieces/deterministic_pass.h"
 #include "lockstep/parallel/replicate/module_replica.h"
+#include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/module_state.h"
@@ -47,6 +48,10 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   if (features.has(Feature::deterministic)) {
     require_cpu(*module, "deterministic");
     parallel::require_deterministic(options, group);
+  }
+  if (parallel::has_experts(*module)) {
+    features.require_allowed(Feature::experts);
+    features.set(Feature::experts, true);
   }
   return features;
 }
@@ -107,7 +112,8 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const DistributedDataParallelOptions& options)
     : features_(std::make_unique<Features>(features_of(module, group, options))),
       replica_(std::make_unique<ModuleReplica>(std::move(module), group, options)),
-      sinks_(std::make_unique<parallel::SinkChoice>(named_parameters(replica()), group, options)),
+      sinks_(
+          std::make_unique<parallel::SinkChoice>(replica_->averaged_parameters(), group, options)),
       reducer_(std::make_unique<Reducer>(sinks_->parameters(), sinks_->sink(),
                                          Reducer::Groups{.own = sinks_->group(), .given = group},
                                          options, *features_)),

@@ -33,6 +33,13 @@
 // may use share_parameters, deterministic or GradientMean::over_samples. shard_gradients() and
 // join() are unsupported: use one DistributedDataParallel of a module that holds both.
 //
+// Experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) differ between
+// ranks. They are broadcast to the ranks that have the same ones, and their gradients, which
+// backward() makes means already, are left alone; infinities and NaN are not looked for in them.
+// The group has all ranks of the experts and of their replicas. GradientMean::over_samples,
+// share_parameters, deterministic, shard_gradients() and join() are unsupported then, and
+// edit_parameters() changes the experts of rank 0 alone.
+//
 // CUDA: all parameters may be in the memory of this rank's CUDA device, local_device(). Gradients
 // are then copied into buckets there and reduced in the order of the thread's current stream. With
 // overlap, the default for several ranks, a stream of LibTorch's pool reduces them, and
@@ -42,7 +49,8 @@
 // device, and not run on one yet.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: mismatch if the ranks' modules or options differ; unsupported for sparse gradients, for
+// Errors: mismatch if the ranks' modules or options differ; misuse for experts that are cut over
+// other ranks; unsupported for sparse gradients, for
 // types that cannot be averaged and for gradients on several devices; those of ProcessGroup.
 // backward() throws on all ranks: misuse, with the parameters' names, if some had no part in the
 // loss; corrupt for gradients that are not finite, see NonFinite. All gradients are undefined then.

@@ -11,6 +11,7 @@
 #include "lockstep/parallel/gradients/features.h"
 #include "lockstep/parallel/gradients/gradient_hook.h"
 #include "lockstep/parallel/gradients/join.h"
+#include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
 #include "lockstep/tensor/tensor_memory.h"
@@ -43,7 +44,9 @@ std::shared_ptr<SharedParameters> replicate(const torch::nn::Module& module,
   require_one_device(parameters);
   if (!share_parameters) {
     require_own_memory(parameters);
-    broadcast_replica(named_tensors(module), group);
+    require_all_ranks_of_experts(module, group);
+    broadcast_replica(without_experts(named_tensors(module), module), group);
+    broadcast_experts(module);
     return nullptr;
   }
   require_no_others(parameters);
@@ -61,6 +64,10 @@ ModuleReplica::ModuleReplica(std::shared_ptr<torch::nn::Module> module, const Pr
       shared_(replicate(*module_, group, options.share_parameters)) {}
 
 bool ModuleReplica::is_torn() const { return shared_ != nullptr && shared_->is_torn(); }
+
+NamedTensors ModuleReplica::averaged_parameters() const {
+  return without_experts(named_parameters(*module_), *module_);
+}
 
 void ModuleReplica::require_intact() const {
   if (shared_ != nullptr) shared_->require_intact();
@@ -92,7 +99,10 @@ void ModuleReplica::edit(const std::function<void()>& change) {
   const std::exception_ptr error =
       shared_ != nullptr ? shared_->edit(without_gradients)
                          : attempt_on_rank_0(group_, "edit_parameters()", without_gradients);
-  broadcast_replica(shared_ != nullptr ? named_buffers(*module_) : named_tensors(*module_), group_);
+  broadcast_replica(shared_ != nullptr ? named_buffers(*module_)
+                                       : without_experts(named_tensors(*module_), *module_),
+                    group_);
+  broadcast_experts(*module_);
   if (error) std::rethrow_exception(error);
 }
 

@@ -33,6 +33,9 @@ class ModuleReplica {
   const torch::nn::Module& module() const { return *module_; }
   const ProcessGroup& group() const { return group_; }
 
+  // All parameters but experts that are cut over ranks, whose gradients are means already.
+  NamedTensors averaged_parameters() const;
+
   // Null if parameters are this rank's own.
   const std::shared_ptr<SharedParameters>& shared() const { return shared_; }
   bool is_torn() const;

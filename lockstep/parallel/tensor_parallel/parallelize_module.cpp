@@ -17,6 +17,7 @@
 #include <typeinfo>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/nn/exchange.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/tensor/differences.h"
@@ -183,6 +184,8 @@ std::string text_of(const ParallelStyle& style) {
     text += ", " + text_of(rowwise->input) + " to " + text_of(rowwise->output);
   if (const auto* const sequence = std::get_if<SequenceParallel>(&style))
     text += ", dim " + std::to_string(sequence->dim);
+  if (const auto* const experts = std::get_if<ExpertParallel>(&style); experts && experts->replicas)
+    text += ", " + std::to_string(experts->replicas->size()) + " replicas";
   return text;
 }
 
@@ -212,6 +215,21 @@ void require_agreement(const Module& module, const ProcessGroup& group, const Pa
   throw Error(Fault::mismatch, text);
 }
 
+// Collective over the replicas of experts: they have the same ones.
+void require_replicas(const ProcessGroup& group, const ParallelPlan& plan) {
+  for (const auto& [pattern, style] : plan) {
+    const auto* const experts = std::get_if<ExpertParallel>(&style);
+    if (experts == nullptr || !experts->replicas) continue;
+    for (const int rank : all_gather_value(group.rank(), *experts->replicas, {.label = call}))
+      require(rank == group.rank(), [&, &pattern = pattern] {
+        return "parallelize_module: " + pattern + ": group " + experts->replicas->name() +
+               " has ranks " + std::to_string(rank) + " and " + std::to_string(group.rank()) +
+               " of group " + group.name() +
+               ", which have different experts: replicas are along another axis of the mesh";
+      });
+  }
+}
+
 }  // namespace
 
 void parallelize_module(Module& module, const ProcessGroup& group, const ParallelPlan& plan,
@@ -228,6 +246,7 @@ void parallelize_module(Module& module, const ProcessGroup& group, const Paralle
     return "parallelize_module over " + std::to_string(group.size()) +
            " ranks: nothing was changed, because of" + cut.refusals();
   });
+  require_replicas(group, plan);
   cut.apply(group);
 }
 

@@ -1,0 +1,266 @@
+// A mixture of experts that ranks train together: the weights of one process after some steps, and
+// checkpoints that any number of ranks loads.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/comm/device_mesh.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/nn/experts.h"
+#include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/tensor_parallel/check_parallel.h"
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
+#include "lockstep/tensor/activation_checkpoint.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
+#include "lockstep/train/training_state.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::train::expert_parallel_test {
+namespace {
+
+using test::fault_of;
+
+at::Tensor numbers(at::IntArrayRef sizes, double seed) {
+  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
+  return (x * 0.37 + seed).sin();
+}
+
+struct Net : torch::nn::Module {
+  Net() {
+    register_module("in", in);
+    register_module("experts", experts);
+    register_module("out", out);
+    to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    double seed = 0;
+    for (auto& item : named_parameters())
+      item.value().copy_(numbers(item.value().sizes(), ++seed) * 0.5);
+  }
+
+  // Returns the prediction, and the router's losses.
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
+    const auto block = [&](const at::Tensor& y) {
+      const nn::ExpertsOutput result = experts(y);
+      return std::tuple(y + result.output, 0.1 * result.balance_loss + 0.01 * result.z_loss);
+    };
+    const at::Tensor y = in(x);
+    const auto [z, loss] =
+        recompute ? activation_checkpoint(block, experts->parameters(), y) : block(y);
+    return {out(z), loss};
+  }
+
+  bool recompute = false;
+  torch::nn::Linear in{4, 8}, out{8, 2};
+  nn::Experts experts{nn::ExpertsOptions(8, 6, 4).swiglu(true)};
+};
+
+constexpr int steps = 6;
+
+struct Mesh {
+  std::string name;
+  int dp, ep;
+  bool recompute = false;
+};
+const Mesh one{"1", 1, 1};
+const std::vector<Mesh> meshes = {{"ep2", 1, 2},
+                                  {"ep4", 1, 4},
+                                  {"dp2 ep2", 2, 2},
+                                  {"dp2", 2, 1},
+                                  {"ep2, recomputed", 1, 2, true}};
+
+struct Training {
+  Training(const Mesh& shape, const ProcessGroup& world)
+      : mesh(world, {{"dp", shape.dp}, {"ep", shape.ep}}),
+        net(make(shape)),
+        ddp(net, world),
+        adamw(net->parameters(), torch::optim::AdamWOptions(1e-2)) {
+    state.add("model", ddp);
+    state.add("optimizer", adamw, *net);
+  }
+
+  std::shared_ptr<Net> make(const Mesh& shape) const {
+    auto whole = std::make_shared<Net>();
+    whole->recompute = shape.recompute;
+    parallelize_module(*whole, mesh["ep"], {{"experts", ExpertParallel({.replicas = mesh["dp"]})}});
+    return whole;
+  }
+
+  // Two passes, each of 8 rows, of which each rank takes its part.
+  void step(int number) {
+    adamw.zero_grad();
+    for (const int pass : {0, 1}) {
+      const auto no_sync = ddp.no_sync(pass == 0);
+      const auto part = [&](const at::Tensor& rows) {
+        return rows.chunk(mesh.group().size(), 0)[static_cast<std::size_t>(mesh.group().rank())];
+      };
+      const at::Tensor x = numbers({8, 4}, 2 * number + pass);
+      const auto [y, router_loss] = ddp(part(x));
+      const at::Tensor target = part(x.narrow(1, 0, 2) * x.narrow(1, 2, 2));
+      ((y - target).pow(2).mean() + router_loss).backward();
+    }
+    norms.push_back(clip_grad_norm_(*net, 0.5).item<double>());
+    adamw.step();
+  }
+
+  DeviceMesh mesh;
+  std::shared_ptr<Net> net;
+  DistributedDataParallel<Net> ddp;
+  AdamW adamw;
+  TrainingState state;
+  std::vector<double> norms;  // Of each step's gradients.
+};
+
+TEST(ExpertParallel, TrainsToTheWeightsOfOneProcess) {
+  NamedTensors expected;
+  std::vector<double> norms;
+  run_in_process(1, [&](ProcessGroup& world) {
+    Training training(one, world);
+    for (int step = 0; step < steps; ++step) training.step(step);
+    expected = named_parameters(*training.net);
+    norms = training.norms;
+  });
+  for (const Mesh& shape : meshes)
+    run_in_process(shape.dp * shape.ep, [&](ProcessGroup& world) {
+      Training training(shape, world);
+      EXPECT_EQ(training.net->experts->up.size(0), 4 / shape.ep);
+      for (int step = 0; step < steps; ++step) training.step(step);
+      for (int step = 0; step < steps; ++step)
+        EXPECT_NEAR(training.norms[step], norms[step], 1e-9) << shape.name;
+      const NamedTensors ours = whole_parameters(*training.net);
+      ASSERT_EQ(ours.size(), expected.size());
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        EXPECT_LE((ours[i].second - expected[i].second).abs().max().item<double>(), 1e-9)
+            << shape.name << ": " << ours[i].first;
+    });
+}
+
+TEST(ExpertParallel, PassesTheCheckOfParallelModels) {
+  run_in_process(4, [&](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"dp", 2}, {"ep", 2}});
+    const at::Tensor x = numbers({8, 4}, 3);
+    const auto loss_of = [](const std::pair<at::Tensor, at::Tensor>& result) {
+      return result.first.pow(2).mean() + result.second;
+    };
+    const ParallelCheck check = check_passes(
+        [&](bool is_parallel) -> Pass {
+          const auto net = std::make_shared<Net>();
+          if (!is_parallel) {
+            const at::Tensor loss = loss_of(net->forward(x));
+            loss.backward();
+            return {net, loss};
+          }
+          parallelize_module(*net, mesh["ep"],
+                             {{"experts", ExpertParallel({.replicas = mesh["dp"]})}});
+          DistributedDataParallel ddp(net, world);
+          const at::Tensor loss =
+              loss_of(ddp(x.chunk(4, 0)[static_cast<std::size_t>(world.rank())]));
+          loss.backward();
+          const at::Tensor mean = loss.detach().clone();
+          all_reduce(mean, world, ReduceOp::average);
+          return {net, mean};
+        },
+        world, {.tolerance = 1e-12});
+    EXPECT_EQ(check.parameters, 8);
+  });
+}
+
+TEST(ExpertParallel, ReplicasBeginWithTheSameExperts) {
+  run_in_process(4, [&](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"dp", 2}, {"ep", 2}});
+    const auto net = std::make_shared<Net>();
+    const std::string digest = sha256(*net);
+    const at::NoGradGuard no_grad;
+    if (mesh.rank("dp") == 1)
+      for (const at::Tensor& parameter : net->parameters()) parameter.mul_(2);
+    parallelize_module(*net, mesh["ep"], {{"experts", ExpertParallel({.replicas = mesh["dp"]})}});
+    DistributedDataParallel ddp(net, world);
+    EXPECT_EQ(sha256(*net), digest);
+    ddp.edit_parameters([&] {
+      for (const at::Tensor& parameter : net->parameters()) parameter.zero_();
+    });
+    EXPECT_EQ(net->in->weight.count_nonzero().item<int>(), 0);
+    EXPECT_EQ(net->experts->up.count_nonzero().item<int>() == 0, mesh.rank("ep") == 0);
+  });
+}
+
+TEST(ExpertParallel, IsSavedOnSomeRanksAndLoadedOnOthers) {
+  const test::ScratchDirectory scratch;
+  const std::vector<Mesh> all{one, meshes[0], meshes[2]};
+  for (const Mesh& from : all) {
+    const auto folder = scratch.path() / from.name;
+    std::string model;
+    run_in_process(from.dp * from.ep, [&](ProcessGroup& world) {
+      Training training(from, world);
+      for (int step = 0; step < 2; ++step) training.step(step);
+      Checkpointer(folder, world).save(2, training.state);
+      const std::string digest = sha256(*training.net);
+      if (world.rank() == 0) model = digest;
+    });
+    for (const Mesh& to : all)
+      run_in_process(to.dp * to.ep, [&](ProcessGroup& world) {
+        Training training(to, world);
+        EXPECT_EQ(Checkpointer(folder, world).resume(training.state)->step, 2);
+        EXPECT_EQ(sha256(*training.net), model) << from.name << " to " << to.name;
+        training.step(2);
+        Training straight(to, world);
+        for (int step = 0; step < 3; ++step) straight.step(step);
+        const NamedTensors ours = whole_parameters(*training.net),
+                           expected = whole_parameters(*straight.net);
+        for (std::size_t i = 0; i < ours.size(); ++i)
+          EXPECT_LE((ours[i].second - expected[i].second).abs().max().item<double>(), 1e-9)
+              << from.name << " to " << to.name << ": " << ours[i].first;
+      });
+  }
+}
+
+TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
+  run_in_process(4, [&](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"dp", 2}, {"ep", 2}});
+    const auto net = std::make_shared<Net>();
+    std::string text;
+    const auto cut = [&](const ExpertParallel& style) {
+      return [&, style] { parallelize_module(*net, mesh["ep"], {{"experts", style}}); };
+    };
+    EXPECT_EQ(fault_of(cut({.replicas = mesh["ep"]}), &text), Fault::misuse);
+    EXPECT_NE(text.find("which have different experts"), text.npos) << text;
+    EXPECT_TRUE(layouts_of(*net).empty());
+
+    cut({})();
+    EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, world); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("over 4 ranks: experts.down is cut over 2 ranks and has 1 replicas"),
+              text.npos)
+        << text;
+    for (const auto& options : {DistributedDataParallelOptions{.share_parameters = true},
+                                DistributedDataParallelOptions{.deterministic = 4},
+                                DistributedDataParallelOptions{.mean = GradientMean::over_samples}})
+      EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, mesh["ep"], options); }),
+                Fault::unsupported);
+    DistributedDataParallel ddp(net, mesh["ep"]);
+    EXPECT_EQ(fault_of([&] { ddp.join([] {}); }, &text), Fault::unsupported);
+    EXPECT_NE(text.find("join() does not go together with experts that are cut over ranks"),
+              text.npos)
+        << text;
+    const ZeroRedundancyOptimizer<AdamW> zero(net->parameters(), mesh["ep"], 1e-2);
+    EXPECT_EQ(fault_of([&] { ddp.shard_gradients(zero); }), Fault::unsupported);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::train::expert_parallel_test
