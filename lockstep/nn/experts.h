@@ -75,17 +75,18 @@ struct LOCKSTEP_API ExpertsOptions {
 struct ExpertsOutput {
   at::Tensor output;  // As the input: [..., features].
 
-  // Of Switch Transformer, equation 4, without its factor alpha: num_experts * sum over experts of
-  // (part of all choices that are the expert) * (mean probability of the expert). 1 when all are
+  // Switch Transformer's (equation 4) without its factor alpha: num_experts * sum over experts of
+  // (the part of all choices that are this expert) * (its mean probability). It is 1 when all are
   // equal. Choices that are dropped count, as in Megatron-Core's switch_load_balancing_loss_func().
+  // Balance is that of all ranks' tokens, so one rank's may be of one kind (Qiu et al., 2025).
   at::Tensor balance_loss;
 
-  // Of ST-MoE (Zoph et al., 2022), equation 5: the mean of logsumexp(logits)^2. Keeps them small.
+  // ST-MoE's (Zoph et al., 2022): the mean of logsumexp(logits)^2. Keeps the logits small.
   at::Tensor z_loss;
 
-  // Of all ranks, replicas too; equal on them.
-  at::Tensor tokens_per_expert;  // [num_experts], int64: choices, before some are dropped.
-  std::int64_t dropped = 0;      // Choices.
+  // Choices of all ranks, replicas too; the numbers are equal on them.
+  at::Tensor tokens_per_expert;  // [num_experts], int64, before some are dropped.
+  std::int64_t dropped = 0;
 };
 
 // For visit_tensors(): DistributedDataParallel finds the tensors in a module's result.
@@ -120,7 +121,7 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   ExpertsOptions options;  // Of the whole layer.
   torch::Tensor router;    // [num_experts, features]; whole on each rank.
 
-  // Of all experts, or of this rank's.
+  // Weights of all experts, or of this rank's.
   torch::Tensor gate;  // [num_experts, hidden_features, features]; undefined without swiglu.
   torch::Tensor up;    // [num_experts, hidden_features, features]
   torch::Tensor down;  // [num_experts, features, hidden_features]

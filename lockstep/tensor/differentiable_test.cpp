@@ -177,6 +177,36 @@ Case exchanges(std::int64_t split, std::int64_t joined) {
           }};
 }
 
+// Rank `from` has from + to rows for rank `to`, and none where that is three.
+std::int64_t rows_between(std::size_t from, std::size_t to) {
+  return from + to == 3 ? 0 : static_cast<std::int64_t>(from + to);
+}
+
+std::vector<std::int64_t> rows_from(std::size_t rank, std::size_t ranks) {
+  std::vector<std::int64_t> rows;
+  for (std::size_t to = 0; to < ranks; ++to) rows.push_back(rows_between(rank, to));
+  return rows;
+}
+
+Case exchanges_rows() {
+  return {"all_to_all of rows", false, false,
+          [](const at::Tensor& x, const ProcessGroup& g) {
+            const auto rank = static_cast<std::size_t>(g.rank());
+            const auto rows = rows_from(rank, static_cast<std::size_t>(g.size()));
+            return all_to_all_rows_in_region(x, g, rows, rows);  // As many come as go.
+          },
+          [](const Tensors& x) {
+            Tensors results;
+            for (std::size_t rank = 0; rank < x.size(); ++rank) {
+              Tensors received;
+              for (std::size_t from = 0; from < x.size(); ++from)
+                received.push_back(x[from].split_with_sizes(rows_from(from, x.size()))[rank]);
+              results.push_back(at::cat(received));
+            }
+            return results;
+          }};
+}
+
 constexpr int rank_counts[] = {1, 2, 3, 4};
 
 TEST(Differentiable, CallsOnWholeTensorsEqualOneProcess) {
@@ -231,6 +261,19 @@ TEST(Differentiable, AllToAllEqualsOneProcess) {
       }
   const auto rows = [](int rank) { return input({rank * 3, 2}, rank); };
   for (const int ranks : rank_counts) expect_equal_to_one_process(exchanges(0, 0), rows, ranks);
+}
+
+TEST(Differentiable, AllToAllOfRowsEqualsOneProcess) {
+  for (const int ranks : rank_counts) {
+    const auto make = [&](int rank) {
+      std::int64_t rows = 0;
+      for (const std::int64_t some :
+           rows_from(static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks)))
+        rows += some;
+      return input({rows, 2}, rank);
+    };
+    expect_equal_to_one_process(exchanges_rows(), make, ranks);
+  }
 }
 
 // --- Against finite differences ------------------------------------------------------------------
@@ -357,6 +400,14 @@ TEST(Differentiable, DimsThatDoNotExistAreRefusedByNameInAGroupOfOneToo) {
         << text;
     EXPECT_EQ(fault_of([&] { scatter_to_parallel_region(x, group, -3); }), Fault::misuse);
     EXPECT_EQ(fault_of([&] { all_to_all_in_region(x, group, 0, 5); }), Fault::misuse);
+    EXPECT_EQ(fault_of(
+                  [&] {
+                    all_to_all_rows_in_region(x, group, {2, 3}, {3, 3});
+                  },
+                  &text),
+              Fault::misuse);
+    EXPECT_NE(text.find("2 and 2 numbers of rows, of 5 to send, for 1 ranks and 2 rows"), text.npos)
+        << text;
     EXPECT_EQ(fault_of([&] { reduce_scatter_to_sequence_region(at::ones({}), group, 0); }),
               Fault::misuse);
     EXPECT_EQ(fault_of([&] { copy_to_parallel_region({}, group); }), Fault::misuse);

@@ -45,13 +45,13 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   require(module != nullptr, "DistributedDataParallel: there is no module");
   parallel::require_same_options(options, group);
   Features features(options);
-  if (features.has(Feature::deterministic)) {
-    require_cpu(*module, "deterministic");
-    parallel::require_deterministic(options, group);
-  }
   if (parallel::has_experts(*module)) {
     features.require_allowed(Feature::experts);
     features.set(Feature::experts, true);
+  }
+  if (features.has(Feature::deterministic)) {
+    require_cpu(*module, "deterministic");
+    parallel::require_deterministic(options, group);
   }
   return features;
 }
