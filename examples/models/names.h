@@ -1,6 +1,6 @@
 // Names of published weights for the models here, for lockstep::load_weights().
 //
-// torchvision's ResNet and EfficientNet have the same names as those here, and need no table.
+// torchvision's ResNets and EfficientNets have the same names as those here, and need no table.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,4 +26,10 @@ inline lockstep::NameTable hugging_face_gpt2_names() {
 inline lockstep::NameTable nanogpt_names() {
   return {{.pattern = R"(lm_head\.weight)", .ignore = true},
           {.pattern = R"(transformer\.h\.\d+\.attn\.bias)", .ignore = true}};
+}
+
+// Names of torchvision's vision transformers (vit_b_16 and so on), whose attention is a
+// torch.nn.MultiheadAttention.
+inline lockstep::NameTable torchvision_vit_names() {
+  return {{.pattern = R"((.+\.self_attention\.in_proj)_(weight|bias))", .replacement = "$1.$2"}};
 }

@@ -3,25 +3,55 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <c10/util/StringUtil.h>
 
 #include <numeric>
 #include <ostream>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/differentiable.h"
 
 namespace lockstep {
 
 std::string name_of(const ParallelStyle& style) {
   constexpr const char* names[] = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel",
-                                   "ExpertParallel"};
+                                   "ExpertParallel", "Redistribution"};
   return names[style.index()];
 }
 
 void ParallelLayer::parallelize(CutTo cut) {
   cut_ = std::move(cut);
   layouts_ = cut_parameters();
+}
+
+std::optional<PartialOutput> ParallelLayer::partial_output() const {
+  const auto* const style = cut_ ? std::get_if<ColwiseParallel>(&cut_->style) : nullptr;
+  if (style == nullptr || style->output.is_whole()) return std::nullopt;
+  const ParameterLayout& layout = layouts_.at("weight");
+  const auto dim = static_cast<std::size_t>(layout.boxes.cat_dim);
+  PartialOutput result{cut_->name, 0, layout.shape[dim]};
+  for (const Box& box : layout.boxes.list) result.features += box.sizes[dim];
+  return result;
+}
+
+void ParallelLayer::place(std::string name, std::optional<PartialOutput> before) {
+  name_ = std::move(name);
+  before_ = std::move(before);
+}
+
+void ParallelLayer::require_width(const at::Tensor& input, std::int64_t expected) const {
+  if (name_.empty() || (input.dim() > 0 && input.size(-1) == expected)) return;
+  std::string text = name_ + ": an input of shape " + c10::str(input.sizes()) + ", and it takes " +
+                     std::to_string(expected) + " features";
+  const std::int64_t width = input.dim() > 0 ? input.size(-1) : 0;
+  if (before_ && before_->features == width && before_->of == expected)
+    text += ". It got this rank's part of the output of " + before_->layer + ": cut " + name_ +
+            " with RowwiseParallel, or give " + before_->layer + " the output `replicated`";
+  else if (cut_ && std::holds_alternative<RowwiseParallel>(cut_->style) && expected < width)
+    text += ". Its input is a part, unless RowwiseParallel has the input `replicated`";
+  throw Error(Fault::misuse, text);
 }
 
 void ParallelLayer::print_end(std::ostream& stream) const {

@@ -91,6 +91,7 @@ torch::Tensor EmbeddingImpl::looked_up(const torch::Tensor& indices) const {
 }
 
 torch::Tensor EmbeddingImpl::as_linear(const torch::Tensor& input) const {
+  require_width(input, weight.size(1));
   if (!cut()) return at::linear(input, weight);
   require(std::holds_alternative<RowwiseParallel>(cut()->style),
           [&] { return cut()->name + ": as_linear() of an Embedding that is cut by features"; });
@@ -106,7 +107,8 @@ std::string EmbeddingImpl::misfit(const ParallelStyle& style, int ranks) const {
                : "";
   if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {
     if (!colwise->input.is_whole()) return "its indices are whole on all ranks";
-    if (colwise->segments != 1) return "an Embedding has one segment";
+    if (colwise->segments != 1 || colwise->heads != 0)
+      return "an Embedding has one segment, and no heads";
     return colwise->uneven
                ? ""
                : misfit_of("embedding_dim", options.embedding_dim(), colwise->segments, ranks);

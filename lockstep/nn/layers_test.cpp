@@ -24,6 +24,7 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/cross_entropy.h"
+#include "lockstep/nn/redistribute.h"
 #include "lockstep/tensor/activation_checkpoint.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
@@ -344,6 +345,28 @@ TEST_P(Layers, EmbeddingCutByFeatures) {
   });
 }
 
+// Between any two placements, and back with the gradient.
+TEST_P(Layers, RedistributeChangesThePlacement) {
+  const at::Tensor x = numbers({7, 5, 6}, 0.4), weight = numbers({7, 5, 6}, 3).cos();
+  const std::vector<Placement> placements = {replicated, sharded(0), sharded(1), sharded(-1)};
+  run_in_process(GetParam(), [&](ProcessGroup& group) {
+    const auto placed = [&](const at::Tensor& tensor, Placement placement) {
+      return placement.is_whole() ? tensor : part(tensor, (*placement.dim + 3) % 3, group);
+    };
+    for (const Placement from : placements)
+      for (const Placement to : placements) {
+        Redistribute layer;
+        const at::Tensor mine = placed(x, from).clone().set_requires_grad(true);
+        EXPECT_TRUE(layer->forward(mine).is_same(mine)) << "before it is cut";
+        layer->parallelize({Redistribution{from, to}, group, "prepare"});
+        const at::Tensor y = layer->forward(mine);
+        expect_near(y.detach(), placed(x, to), "result");
+        (y * placed(weight, to)).sum().backward();
+        expect_near(mine.grad(), placed(weight, from), "gradient");
+      }
+  });
+}
+
 TEST(WholeLayers, AnIndexOutsideOfTheVocabularyIsAnErrorOnAllRanks) {
   run_in_process(2, [](ProcessGroup& group) {
     auto embedding = filled(Embedding(5, 4));
@@ -463,6 +486,17 @@ TEST(WholeLayers, SayWhatCannotBeCut) {
   EXPECT_EQ(linear->misfit(ColwiseParallel({.uneven = true}), 2), "");
   EXPECT_EQ(linear->misfit(RowwiseParallel(), 3),
             "in_features 10 cannot be cut evenly over 3 ranks: 9 or 12 can");
+  const Linear heads(8, 36);
+  EXPECT_EQ(heads->misfit(ColwiseParallel({.segments = 3, .heads = 6}), 3), "");
+  EXPECT_EQ(heads->misfit(ColwiseParallel({.segments = 3, .heads = 3}), 2),
+            "heads 3 cannot be cut evenly over 2 ranks: 2 or 4 can");
+  EXPECT_EQ(heads->misfit(ColwiseParallel({.heads = 7}), 7),
+            "out_features 36 are not those of 1 times 7 heads");
+  EXPECT_NE(Embedding(5, 6)->misfit(ColwiseParallel({.heads = 2}), 2), "");
+  EXPECT_EQ(Redistribute()->misfit(Redistribution{}, 2), "");
+  EXPECT_EQ(Redistribute()->misfit(ColwiseParallel(), 2),
+            "ColwiseParallel cannot cut a Redistribute");
+  EXPECT_EQ(linear->misfit(Redistribution{}, 2), "Redistribution cannot cut a Linear");
   EXPECT_EQ(linear->misfit(SequenceParallel(), 2), "SequenceParallel cannot cut a Linear");
   EXPECT_NE(linear->misfit(ColwiseParallel({.segments = 3, .output = replicated}), 3), "");
   EXPECT_EQ(Embedding(5, 5)->misfit(RowwiseParallel(), 4), "");

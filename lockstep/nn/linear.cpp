@@ -40,6 +40,9 @@ void LinearImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
+  const auto* const own = cut() ? std::get_if<RowwiseParallel>(&cut()->style) : nullptr;
+  require_width(input,
+                own != nullptr && own->input.is_whole() ? options.in_features() : weight.size(1));
   if (!cut()) return at::linear(input, weight, bias);
   if (const auto* const style = std::get_if<ColwiseParallel>(&cut()->style))
     return colwise(input, *style);
@@ -71,6 +74,11 @@ std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
       return "an output of several segments is neither gathered nor cut unevenly";
     if (!colwise->output.is_whole() && colwise->output != sharded(-1))
       return "its output is sharded(-1) or replicated";
+    if (colwise->heads > 0 && options.out_features() % (colwise->segments * colwise->heads) != 0)
+      return "out_features " + std::to_string(options.out_features()) + " are not those of " +
+             std::to_string(colwise->segments) + " times " + std::to_string(colwise->heads) +
+             " heads";
+    if (colwise->heads > 0) return misfit_of("heads", colwise->heads, 1, ranks);
     return colwise->uneven
                ? ""
                : misfit_of("out_features", options.out_features(), colwise->segments, ranks);

@@ -40,6 +40,7 @@ void LayerNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor LayerNormImpl::forward(const torch::Tensor& input) {
+  require_width(input, options.normalized_shape().back());
   const auto here = [&](const torch::Tensor& parameter, const char* what) {
     return cut() ? for_parts(parameter, what, *cut()) : parameter;
   };
@@ -77,6 +78,7 @@ void RMSNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor RMSNormImpl::forward(const torch::Tensor& input) {
+  require_width(input, options.normalized_shape.back());
   const torch::Tensor scale = cut() ? for_parts(weight, "weight", *cut()) : weight;
   return at::rms_norm(input, options.normalized_shape,
                       scale.defined() ? std::optional(scale) : std::nullopt, options.eps);

@@ -9,6 +9,7 @@
 //   RowwiseParallel     columns            part of features  whole             in forward()
 //   SequenceParallel    whole              part along dim    part along dim    in backward()
 //   ExpertParallel      some of experts    the rank's own    the rank's own    in both
+//   Redistribution      none               any placement     any other one     in both
 //
 // An Embedding that is RowwiseParallel has some rows of the vocabulary. A SequenceParallel
 // LayerNorm or RMSNorm has whole weights, whose gradients backward() sums over the ranks. A
@@ -44,6 +45,9 @@ struct ColwiseParallel {
   // for gate | up.
   std::int64_t segments = 1;
 
+  // Heads in each segment, which stay whole on one rank; 0 where there are none.
+  std::int64_t heads = 0;
+
   Placement input =
       replicated;  // Or sharded(dim), such as sharded(1) behind a SequenceParallel norm.
   Placement output = sharded(-1);  // Or replicated, for one segment.
@@ -69,8 +73,13 @@ struct ExpertParallel {
   std::optional<ProcessGroup> replicas = {};
 };
 
-using ParallelStyle =
-    std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel, ExpertParallel>;
+// Of a nn::Redistribute, between modules that place their activations differently.
+struct Redistribution {
+  Placement input, output;
+};
+
+using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel,
+                                   ExpertParallel, Redistribution>;
 
 // Such as "ColwiseParallel".
 LOCKSTEP_API std::string name_of(const ParallelStyle& style);
@@ -80,6 +89,12 @@ struct CutTo {
   ParallelStyle style;
   ProcessGroup group;
   std::string name;  // The layer's in the model, for Errors.
+};
+
+// A cut layer whose output is a part.
+struct PartialOutput {
+  std::string layer;  // Its name in the model.
+  std::int64_t features = 0, of = 0;
 };
 
 // A layer that parallelize_module() can cut. An interface of a torch::nn::Module.
@@ -96,10 +111,21 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   const std::optional<CutTo>& cut() const { return cut_; }
   const Layouts& layouts() const final { return layouts_; }
 
+  // The part of the features that forward() returns; empty if it returns them all.
+  std::optional<PartialOutput> partial_output() const;
+
+  // Tells the layer, cut or not, its place in a model that is cut: its name, and the last layer
+  // before it whose output is a part. For Errors.
+  void place(std::string name, std::optional<PartialOutput> before);
+
  protected:
   // Leaves this rank's part of each parameter that cut() divides, and returns how it lies in the
   // whole. By default, all parameters stay whole.
   virtual Layouts cut_parameters() { return {}; }
+
+  // Checks the last dim of an input of forward(), in a model that is cut. Errors: misuse, naming
+  // this layer and the one whose output it probably got.
+  void require_width(const at::Tensor& input, std::int64_t expected) const;
 
   // For pretty_print(), such as ", ColwiseParallel over 2 ranks)"; ")" before the layer is cut.
   void print_end(std::ostream& stream) const;
@@ -107,6 +133,8 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
  private:
   std::optional<CutTo> cut_;
   Layouts layouts_;
+  std::string name_;  // Empty before place().
+  std::optional<PartialOutput> before_;
 };
 
 }  // namespace lockstep

@@ -44,7 +44,7 @@ void require_state(const at::Tensor& parameter, const at::Tensor& tensor) {
   require(
       tensor.defined() && tensor.sizes() == parameter.sizes(),
       "the state of a parameter lacks a tensor, or has one of another shape: the state belongs to "
-      "other options or to another model");
+      "other options, to another model, or to one that has been cut since");
 }
 
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor) {

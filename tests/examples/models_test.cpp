@@ -10,7 +10,9 @@
 
 #include "examples/models/efficientnet.h"
 #include "examples/models/gpt.h"
+#include "examples/models/llama.h"
 #include "examples/models/resnet.h"
+#include "examples/models/vit.h"
 
 namespace {
 
@@ -159,6 +161,95 @@ TEST(Gpt, ATokenSeesOnlyThoseBeforeIt) {
 TEST(Gpt, RefusesWhatItHasNoPositionsFor) {
   EXPECT_THROW(Gpt(small).forward(torch::zeros({1, 13}, torch::kLong)), c10::Error);
   EXPECT_THROW(Gpt({.heads = 7}), c10::Error);
+}
+
+TEST(Llama, HasTheParametersOfSmolLM) { EXPECT_EQ(parameters_of(Llama({})), 134'515'008); }
+
+const LlamaOptions small_llama{
+    .vocabulary = 50, .layers = 2, .heads = 4, .kv_heads = 2, .width = 16, .hidden = 24};
+
+TEST(Llama, NamesThemAsHuggingFaceDoes) {
+  LlamaOptions options = small_llama;
+  options.tied = false;
+  const Llama net(options);
+  EXPECT_EQ(net.named_parameters().size(), 2 * 8 + 3u);
+  EXPECT_TRUE(has(net, "model.embed_tokens.weight", {50, 16}));
+  EXPECT_TRUE(has(net, "model.layers.0.input_layernorm.weight", {16}));
+  EXPECT_TRUE(has(net, "model.layers.0.self_attn.q_proj.weight", {16, 16}));
+  EXPECT_TRUE(has(net, "model.layers.1.self_attn.k_proj.weight", {8, 16}));
+  EXPECT_TRUE(has(net, "model.layers.1.self_attn.v_proj.weight", {8, 16}));
+  EXPECT_TRUE(has(net, "model.layers.1.self_attn.o_proj.weight", {16, 16}));
+  EXPECT_TRUE(has(net, "model.layers.1.post_attention_layernorm.weight", {16}));
+  EXPECT_TRUE(has(net, "model.layers.1.mlp.gate_up_proj.weight", {48, 16}));
+  EXPECT_TRUE(has(net, "model.layers.1.mlp.down_proj.weight", {16, 24}));
+  EXPECT_TRUE(has(net, "model.norm.weight", {16}));
+  EXPECT_TRUE(has(net, "lm_head.weight", {50, 16}));
+}
+
+TEST(Llama, Learns) {
+  Llama net(small_llama);
+  const torch::Tensor tokens = torch::randint(50, {3, 13});
+  const torch::Tensor logits = net.forward(tokens.slice(1, 0, 12));
+  ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 12, 50}));
+  expect_gradients(net, logits.flatten(0, 1), tokens.slice(1, 1).flatten());
+}
+
+TEST(Llama, ATokenSeesOnlyThoseBeforeIt) {
+  Llama net(small_llama);
+  const torch::Tensor tokens = torch::randint(49, {1, 12});
+  const torch::Tensor before = net.forward(tokens);
+  tokens[0][6] = 49;
+  const torch::Tensor differences = (net.forward(tokens) - before).abs().amax(2)[0];
+  EXPECT_EQ(differences.slice(0, 0, 6).max().item<float>(), 0);
+  EXPECT_GT(differences.slice(0, 6).min().item<float>(), 0);
+}
+
+// Products of queries and keys depend on the distance of their tokens alone.
+TEST(Llama, PositionsAreRelative) {
+  const auto angles = torch::arange(9, torch::kDouble).unsqueeze(1) * torch::tensor({1.0, 0.1});
+  const torch::Tensor rotary = torch::stack({angles.cos(), angles.sin()});
+  const auto turned = [&](const torch::Tensor& x) {
+    return LlamaAttentionImpl::rotated(x.expand({9, 4}), rotary);
+  };
+  const torch::Tensor q = torch::randn({4}, torch::kDouble), k = torch::randn({4}, torch::kDouble);
+  const torch::Tensor products = turned(q).matmul(turned(k).t());
+  for (const std::int64_t distance : {-3, 0, 5}) {
+    const torch::Tensor equal = products.diagonal(distance);
+    EXPECT_LT((equal - equal[0]).abs().max().item<double>(), 1e-12) << distance;
+  }
+  EXPECT_GT((products[0][0] - products[0][5]).abs().item<double>(), 1e-3);
+}
+
+TEST(Llama, RefusesHeadsThatDoNotFit) {
+  EXPECT_THROW(Llama({.heads = 7}), c10::Error);
+  EXPECT_THROW(Llama({.heads = 9, .kv_heads = 2}), c10::Error);
+}
+
+TEST(Vit, HasTheParametersOfVitB16) {
+  const Vit net({});
+  EXPECT_EQ(parameters_of(net), 86'567'656);
+  EXPECT_EQ(net.named_parameters().size(), 152u);
+}
+
+const VitOptions small_vit{
+    .image = 32, .patch = 4, .layers = 2, .heads = 4, .width = 32, .hidden = 64, .classes = 10};
+
+TEST(Vit, Learns) {
+  Vit net(small_vit);
+  const torch::Tensor images = torch::randn({4, 3, 32, 32}), targets = torch::tensor({1, 7, 7, 9});
+  EXPECT_EQ(net.forward(images).abs().max().item<float>(), 0) << "as torchvision's, at first";
+  {
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : net.heads->parameters()) parameter.normal_();
+  }
+  const torch::Tensor logits = net.forward(images);
+  ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{4, 10}));
+  expect_gradients(net, logits, targets);
+}
+
+TEST(Vit, RefusesSizesThatDoNotFit) {
+  EXPECT_THROW(Vit({.heads = 7}), c10::Error);
+  EXPECT_THROW(Vit({.image = 32, .patch = 5}), c10::Error);
 }
 
 }  // namespace

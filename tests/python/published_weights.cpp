@@ -9,6 +9,7 @@
 #include "examples/models/gpt.h"
 #include "examples/models/names.h"
 #include "examples/models/resnet.h"
+#include "examples/models/vit.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/tensor/named_tensors.h"
 
@@ -17,6 +18,9 @@ namespace {
 std::shared_ptr<torch::nn::Module> make(const std::string& model) {
   if (model == "resnet18") return resnet18().ptr();
   if (model == "efficientnet_b0") return efficientnet_b(0).ptr();
+  if (model == "vit")
+    return std::make_shared<Vit>(VitOptions{
+        .image = 8, .patch = 4, .layers = 2, .heads = 2, .width = 16, .hidden = 32, .classes = 10});
   return std::make_shared<Gpt>(
       GptOptions{.vocabulary = 50, .block_size = 12, .layers = 2, .heads = 2, .width = 16});
 }
@@ -24,6 +28,7 @@ std::shared_ptr<torch::nn::Module> make(const std::string& model) {
 lockstep::NameTable names_for(const std::string& model) {
   if (model == "gpt2") return hugging_face_gpt2_names();
   if (model == "nanogpt") return nanogpt_names();
+  if (model == "vit") return torchvision_vit_names();
   return {};
 }
 

@@ -20,7 +20,7 @@ except ImportError:
         write(file, tensors, metadata)
 
 NAMES = pathlib.Path(__file__).resolve().parent / "torchvision_names"
-WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Sizes of published_weights.cpp's Gpt.
+WIDTH, LAYERS, VOCABULARY, BLOCK = 16, 2, 50, 12  # Sizes in published_weights.cpp.
 
 
 def digest(tensor):
@@ -57,6 +57,23 @@ def gpt(prefix):
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
+def vit():
+    """torchvision's VisionTransformer of that size, for images of 8 pixels, patches of 4 and 10
+    classes: names and shapes as in its vision_transformer.py."""
+    shapes = {"class_token": (1, 1, WIDTH), "conv_proj.weight": (WIDTH, 3, 4, 4),
+              "conv_proj.bias": (WIDTH,), "encoder.pos_embedding": (1, 5, WIDTH),
+              "encoder.ln.weight": (WIDTH,), "encoder.ln.bias": (WIDTH,),
+              "heads.head.weight": (10, WIDTH), "heads.head.bias": (10,)}
+    for layer in (f"encoder.layers.encoder_layer_{i}" for i in range(LAYERS)):
+        for name in ("ln_1", "ln_2"):
+            shapes |= {f"{layer}.{name}.{kind}": (WIDTH,) for kind in ("weight", "bias")}
+        for name, out, into in (("self_attention.in_proj_", 3, 1), ("self_attention.out_proj.", 1, 1),
+                                ("mlp.0.", 2, 1), ("mlp.3.", 1, 2)):
+            shapes[f"{layer}.{name}weight"] = (out * WIDTH, into * WIDTH)
+            shapes[f"{layer}.{name}bias"] = (out * WIDTH,)
+    return {name: torch.randn(shape) for name, shape in shapes.items()}
+
+
 def of_hugging_face(ours, prefix):
     """Returns our tensors in Conv1D's layout, and GPT2LMHeadModel's additional ones."""
     theirs = {}
@@ -84,6 +101,9 @@ def main():
     cases += [("nanogpt", ours | tied, ours),
               ("gpt2", of_hugging_face(ours, "transformer.") | tied, ours),
               ("gpt2", of_hugging_face(ours, ""), ours)]
+    theirs = vit()
+    cases.append(("vit", theirs, {name.replace("in_proj_", "in_proj."): tensor
+                                  for name, tensor in theirs.items()}))
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "theirs.safetensors")
         for model, theirs, expected in cases:

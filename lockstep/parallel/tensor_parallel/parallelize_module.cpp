@@ -2,6 +2,7 @@
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 
 #include <fnmatch.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -153,7 +154,19 @@ class Cut {
     if (!cut_.insert(module.get()).second) return refuse(name, "it has two names");
     const std::string misfit = layer->misfit(style, ranks_);
     if (!misfit.empty()) return refuse(name, misfit);
+    if (const std::string use = use_of(*module); !use.empty()) return refuse(name, use);
     targets_.push_back({name, style, layer});
+  }
+
+  // Empty, or who relies on the size of the parameters.
+  static std::string use_of(const Module& layer) {
+    for (const auto& item : layer.named_parameters(/*recurse=*/false)) {
+      if (item.value().grad().defined()) return item.key() + " has a gradient already";
+      if (torch::autograd::impl::try_get_grad_accumulator(item.value()) != nullptr)
+        return item.key() +
+               " is in use: cut it before DistributedDataParallel is made, and outside of a pass";
+    }
+    return "";
   }
 
   // "::Linear" of "torch::nn::LinearImpl".
@@ -169,6 +182,17 @@ class Cut {
   std::string refusals_;
 };
 
+// Layers that are not cut learn their neighbours, too.
+void tell_places(const Module& module) {
+  std::optional<PartialOutput> before;
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    auto* const layer = dynamic_cast<ParallelLayer*>(item.value().get());
+    if (layer == nullptr) continue;
+    layer->place(item.key(), before);
+    if (auto partial = layer->partial_output()) before = std::move(partial);
+  }
+}
+
 // --- Agreement of the ranks ----------------------------------------------------------------------
 
 std::string text_of(Placement placement) {
@@ -179,9 +203,12 @@ std::string text_of(const ParallelStyle& style) {
   std::string text = name_of(style);
   if (const auto* const colwise = std::get_if<ColwiseParallel>(&style))
     text += " in " + std::to_string(colwise->segments) + (colwise->uneven ? " uneven" : "") +
-            " segments, " + text_of(colwise->input) + " to " + text_of(colwise->output);
+            " segments of " + std::to_string(colwise->heads) + " heads, " +
+            text_of(colwise->input) + " to " + text_of(colwise->output);
   if (const auto* const rowwise = std::get_if<RowwiseParallel>(&style))
     text += ", " + text_of(rowwise->input) + " to " + text_of(rowwise->output);
+  if (const auto* const moved = std::get_if<Redistribution>(&style))
+    text += ", " + text_of(moved->input) + " to " + text_of(moved->output);
   if (const auto* const sequence = std::get_if<SequenceParallel>(&style))
     text += ", dim " + std::to_string(sequence->dim);
   if (const auto* const experts = std::get_if<ExpertParallel>(&style); experts && experts->replicas)
@@ -248,6 +275,7 @@ void parallelize_module(Module& module, const ProcessGroup& group, const Paralle
   });
   require_replicas(group, plan);
   cut.apply(group);
+  tell_places(module);
 }
 
 }  // namespace lockstep

@@ -42,9 +42,12 @@ struct ParallelizeOptions {
 // lockstep::nn layer with the same parameters.
 // Blocking: collective over `group`.
 // Errors, on all ranks, with everything that is wrong, before anything is changed: misuse for a
-// pattern without a layer, for a layer that two patterns name or that is cut already, that cannot
-// be cut in this style, or whose sizes do not divide; and for a group of several hosts without
-// across_hosts. Mismatch for plans, shapes or parameters that differ between ranks.
+// pattern without a layer; for a layer that two patterns name or that is cut already, that cannot
+// be cut in this style, or whose sizes do not divide; for parameters that have gradients or are in
+// use, by DistributedDataParallel or by a pass that waits for backward(); and for a group of
+// several hosts without across_hosts. Mismatch for plans, shapes or parameters that differ between
+// ranks. Afterwards, forward() of all lockstep::nn layers in `module`, cut or not, throws misuse
+// for an input of a wrong width, and names the cut layer that it probably came from.
 LOCKSTEP_API void parallelize_module(torch::nn::Module& module, const ProcessGroup& group,
                                      const ParallelPlan& plan,
                                      const ParallelizeOptions& options = {});

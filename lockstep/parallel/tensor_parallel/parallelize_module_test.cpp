@@ -18,6 +18,8 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/tensor_parallel/check_parallel.h"
 #include "lockstep/tensor/differentiable.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -163,6 +165,94 @@ TEST(Parallelize, ReportsAllThatIsWrongAndChangesNothing) {
     norms();
     EXPECT_EQ(fault_of(norms, &text), Fault::misuse);
     EXPECT_NE(text.find("blocks.1.norm: it is cut already"), text.npos) << text;
+  });
+}
+
+TEST(Parallelize, AnInputOfAWrongWidthNamesBothLayers) {
+  run_in_process(2, [](ProcessGroup& group) {
+    const auto text_of = [&](const ParallelPlan& wrong) {
+      Net net;
+      parallelize_module(net, group, wrong);
+      std::string text;
+      EXPECT_EQ(fault_of([&] { loss_of(net); }, &text), Fault::misuse);
+      return text;
+    };
+    EXPECT_EQ(text_of({{"blocks.1.in", ColwiseParallel()}}),
+              "blocks.1.out: an input of shape [5, 12], and it takes 24 features. It got this "
+              "rank's part of the output of blocks.1.in: cut blocks.1.out with RowwiseParallel, or "
+              "give blocks.1.in the output `replicated`");
+    EXPECT_EQ(text_of({{"blocks.1.in", ColwiseParallel()}, {"blocks.1.out", ColwiseParallel()}}),
+              text_of({{"blocks.1.in", ColwiseParallel()}}));
+    EXPECT_EQ(text_of({{"blocks.0.out", RowwiseParallel()}}),
+              "blocks.0.out: an input of shape [5, 24], and it takes 12 features. Its input is a "
+              "part, unless RowwiseParallel has the input `replicated`");
+    // A norm behind it, and the other layers in their order.
+    torch::nn::Sequential net(nn::Linear(6, 8), nn::RMSNorm(nn::RMSNormOptions({8})),
+                              nn::LayerNorm(torch::nn::LayerNormOptions({4})));
+    fill(*net);
+    parallelize_module(*net, group, {{"0", ColwiseParallel()}});
+    std::string text;
+    EXPECT_EQ(fault_of([&] { net->forward(numbers({2, 6}, 1)); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("1: an input of shape [2, 4], and it takes 8 features. It got this rank's "
+                        "part of the output of 0:"),
+              text.npos)
+        << text;
+  });
+}
+
+// Their sizes would be those of the whole.
+TEST(Parallelize, RefusesParametersThatAreInUse) {
+  run_in_process(2, [](ProcessGroup& group) {
+    const auto refused = [&](Net& net) {
+      const std::string digest = sha256(net);
+      std::string text;
+      EXPECT_EQ(fault_of([&] { parallelize_module(net, group, plan); }, &text), Fault::misuse);
+      EXPECT_EQ(sha256(net), digest);
+      EXPECT_TRUE(layouts_of(net).empty());
+      return text;
+    };
+    const auto net = std::make_shared<Net>();
+    at::Tensor loss = loss_of(*net);
+    std::string text = refused(*net);
+    EXPECT_NE(text.find("blocks.0.in: weight is in use: cut it before DistributedDataParallel"),
+              text.npos)
+        << text;
+    loss.reset();
+    {
+      DistributedDataParallel ddp(net, group);
+      text = refused(*net);
+      EXPECT_NE(text.find("head.2: weight is in use"), text.npos) << text;
+    }
+    loss_of(*net).backward();
+    text = refused(*net);
+    EXPECT_NE(text.find("blocks.1.out: weight has a gradient already"), text.npos) << text;
+    net->zero_grad();
+    parallelize_module(*net, group, plan);
+  });
+}
+
+// Fused optimizers make their state in the first step: one that was made before the cut steps the
+// parts, and one that has stepped refuses them.
+TEST(Parallelize, AnOptimizerThatHasSteppedRefusesParts) {
+  run_in_process(2, [](ProcessGroup& group) {
+    for (const bool stepped : {false, true}) {
+      Net net;
+      AdamW adamw(net.parameters(), torch::optim::AdamWOptions(1e-2));
+      const auto step = [&] {
+        loss_of(net).backward();
+        adamw.step();
+        net.zero_grad();
+      };
+      if (stepped) step();
+      parallelize_module(net, group, plan);
+      if (!stepped) {
+        step();
+      } else {
+        std::string text;
+        EXPECT_EQ(fault_of(step, &text), Fault::misuse);
+        EXPECT_NE(text.find("state"), text.npos) << text;
+      }
+    }
   });
 }
 
