@@ -83,6 +83,17 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
       ->check(CLI::Validator(unless_checkpoint, "auto|DIR"));
 }
 
+void add_model_options(CLI::App& app, Options& options, const std::vector<std::string>& models) {
+  app.add_option("--model", options.model, "The network")
+      ->check(CLI::IsMember(models))
+      ->capture_default_str();
+  app.add_option("--tp", options.tp,
+                 "Ranks that share the layers of one network; for --model vit, whose 4 heads they "
+                 "divide")
+      ->check(CLI::IsMember({1, 2, 4}))
+      ->capture_default_str();
+}
+
 void add_options(CLI::App& app, Options& options, const std::vector<std::string>& devices) {
   const CLI::Validator writable(unless_writable, "FILE");
   app.add_option("--data", options.data, "Folder of the dataset, or its name")
@@ -125,15 +136,18 @@ void add_options(CLI::App& app, Options& options, const std::vector<std::string>
 }  // namespace
 
 Options read_command_line(int argc, char** argv, const std::string& description,
-                          const std::string& data, const std::vector<std::string>& devices) {
+                          const std::string& data, const std::vector<std::string>& devices,
+                          const std::vector<std::string>& models) {
   Options options{.data = data};
   CLI::App app(description);
   const auto name = fs::path(argv[0]).filename().string();
   app.footer("Examples:\n  lockstep run -n 2 " + name + "\n  lockstep run -n 4 " + name +
              " --epochs 5 --lr 5e-4 --save weights.safetensors");
   add_options(app, options, devices);
+  if (models.size() > 1) add_model_options(app, options, models);
   try {
     app.parse(argc, argv);
+    if (options.tp > 1 && options.model != "vit") throw CLI::RequiresError("--tp", "--model vit");
     if (options.resume == "auto" && options.checkpoint.empty())
       throw CLI::RequiresError("--resume auto", "--checkpoint");
   } catch (const CLI::ParseError& error) {

@@ -17,6 +17,8 @@ struct Options {
   double lr = 1e-3;
   std::uint64_t seed = 0;
   std::string device = "cpu";  // Or "cuda".
+  std::string model = "cnn";   // Or "vit".
+  int tp = 1;                  // Ranks that share the layers of one ViT.
   int threads = 0;             // 0: as OMP_NUM_THREADS.
   std::string json = {};
   std::string save = {};
@@ -31,10 +33,12 @@ struct Options {
 };
 
 // `data` is the default of --data. --device takes one of `devices`; with a single one there is no
-// such option. Ends the process after --help and, with exit code 64, after a wrong argument.
+// such option. Likewise --model and `models`, with --tp. Ends the process after --help and, with
+// exit code 64, after a wrong argument.
 Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data,
-                          const std::vector<std::string>& devices = {"cpu"});
+                          const std::vector<std::string>& devices = {"cpu"},
+                          const std::vector<std::string>& models = {"cnn"});
 
 // Default of --batch-size.
 constexpr std::int64_t usual_batch_size = 64;

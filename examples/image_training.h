@@ -1,4 +1,4 @@
-// Training of a small CNN on labelled images, on as many ranks as the launcher starts, and its
+// Training of a small network on labelled images, on as many ranks as the launcher starts, and its
 // test: the program of fashion_mnist.cpp and cifar10.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -15,6 +15,7 @@
 #include "examples/checkpoints.h"
 #include "examples/command_line.h"
 #include "examples/models/cnn.h"
+#include "examples/models/vit.h"
 
 struct ImageShape {
   int channels;
@@ -23,36 +24,36 @@ struct ImageShape {
 };
 
 // Returns the share of test images that are classified correctly. No image is counted twice: each
-// rank takes its own, without padding, and the counts are summed.
-template <class OpenImages>
-double accuracy(Cnn& net, const OpenImages& open_images, const lockstep::ProcessGroup& world,
+// replica takes its own, without padding, and the counts are summed. `dp` is the group of replicas.
+template <class Net, class OpenImages>
+double accuracy(Net& net, const OpenImages& open_images, const lockstep::ProcessGroup& dp,
                 torch::Device device) {
   auto test = open_images(/*train=*/false).map(torch::data::transforms::Stack<>());
-  lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
+  lockstep::DistributedSampler sampler(*test.size(), dp, {.shuffle = false, .pad = false});
   auto loader = torch::data::make_data_loader(test, sampler, 500);
   const torch::NoGradGuard no_grad;
   net.eval();
   torch::Tensor right = torch::zeros({1}, torch::TensorOptions(device).dtype(torch::kLong));
   for (auto& batch : *loader)
     right += net.forward(batch.data.to(device)).argmax(1).eq(batch.target.to(device)).sum();
-  lockstep::all_reduce(right, world);
+  lockstep::all_reduce(right, dp);
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
 // Returns nothing when the job had to make room before the last step.
-template <class OpenImages>
-std::optional<Report> train(Cnn& net, const OpenImages& open_images, const Options& options,
-                            const lockstep::ProcessGroup& world, torch::Device device) {
-  lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Cnn>(net.shared_from_this()),
-                                        world);
+template <class Net, class OpenImages>
+std::optional<Report> train(Net& net, const OpenImages& open_images, const Options& options,
+                            const lockstep::ProcessGroup& world, const lockstep::ProcessGroup& dp,
+                            torch::Device device) {
+  lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Net>(net.shared_from_this()), dp);
   lockstep::Adam adam(net.parameters(), options.lr);
 
   auto data = open_images(/*train=*/true).map(torch::data::transforms::Stack<>());
-  lockstep::DistributedSampler sampler(*data.size(), world, {.seed = options.seed});
+  lockstep::DistributedSampler sampler(*data.size(), dp, {.seed = options.seed});
 
   const auto wanted =
-      options.batch_size ? std::optional(*options.batch_size * world.size()) : std::nullopt;
-  std::int64_t global_batch = wanted.value_or(usual_batch_size * world.size());
+      options.batch_size ? std::optional(*options.batch_size * dp.size()) : std::nullopt;
+  std::int64_t global_batch = wanted.value_or(usual_batch_size * dp.size());
   std::int64_t step = 0;
   lockstep::TrainingState state;
   state.add("model", ddp);
@@ -65,7 +66,7 @@ std::optional<Report> train(Cnn& net, const OpenImages& open_images, const Optio
   checkpoints.resume();
 
   global_batch = global_batch_of(global_batch, wanted, world);
-  const std::size_t batch_size = share_of(global_batch, world);
+  const std::size_t batch_size = share_of(global_batch, dp);
   auto loader = torch::data::make_data_loader(data, sampler, batch_size);
   const std::int64_t steps = last_step(options, step, sampler, batch_size);
 
@@ -85,8 +86,8 @@ std::optional<Report> train(Cnn& net, const OpenImages& open_images, const Optio
       adam.step();
       ++step;
       log.write(step, sampler.consume(static_cast<std::size_t>(batch.data.size(0))));
-      samples += batch.data.size(0) * world.size();
-      progress.step(batch.data.size(0) * world.size(), loss.item<double>());
+      samples += batch.data.size(0) * dp.size();
+      progress.step(batch.data.size(0) * dp.size(), loss.item<double>());
       if (checkpoints.make_room(step)) return std::nullopt;
       checkpoints.after_step(step);
       if (step == steps) break;
@@ -94,7 +95,7 @@ std::optional<Report> train(Cnn& net, const OpenImages& open_images, const Optio
   }
   checkpoints.finish(step);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - started;
-  lockstep::all_reduce(loss.detach_(), world, lockstep::ReduceOp::average);
+  lockstep::all_reduce(loss.detach_(), dp, lockstep::ReduceOp::average);
   return Report{.samples_per_second = static_cast<double>(samples) / time.count(),
                 .seconds = time.count(),
                 .loss = loss.item<double>(),
@@ -102,30 +103,58 @@ std::optional<Report> train(Cnn& net, const OpenImages& open_images, const Optio
                 .steps = steps};
 }
 
-// Trains the network and tests it. `open_images(train)` returns the training images or the test
-// images, as a dataset of torch::data. Returns the exit code.
-template <class OpenImages>
-int train_and_test(const Options& options, const ImageShape& shape, const OpenImages& open_images) {
-  if (options.threads > 0) torch::set_num_threads(options.threads);
-  auto world = lockstep::init_process_group();
+// Trains the network, which `plan` cuts over --tp ranks, and tests it. Returns the exit code.
+template <class Net, class OpenImages>
+int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan& plan,
+                   const Options& options, const OpenImages& open_images,
+                   lockstep::ProcessGroup& world) {
   const torch::Device device =
       options.device == "cuda" ? lockstep::local_device(world) : torch::Device(torch::kCPU);
-  torch::manual_seed(options.seed);
-  auto net = std::make_shared<Cnn>(shape.channels, shape.size, shape.classes);
   if (!options.load.empty()) lockstep::load_weights(*net, options.load);
   net->to(device);
+  lockstep::ProcessGroup dp = world;
+  if (options.tp > 1) {
+    const lockstep::DeviceMesh mesh(world, {{"dp", -1}, {"tp", options.tp}});
+    lockstep::parallelize_module(*net, mesh["tp"], plan);
+    dp = mesh["dp"];
+  }
 
-  auto report = train(*net, open_images, options, world, device);
+  auto report = train(*net, open_images, options, world, dp, device);
   if (!report) return lockstep::exit_preempted;
-  report->accuracy = accuracy(*net, open_images, world, device);
+  report->accuracy = accuracy(*net, open_images, dp, device);
+  const auto weights = lockstep::whole_parameters(*net);
+  const std::string digest = options.print_hash ? lockstep::sha256(*net) : "";
 
   if (world.rank() == 0) {
     std::cout << "test accuracy " << report->accuracy << ", " << report->samples_per_second
               << " samples/s, loss " << report->loss << std::endl;
-    if (options.print_hash) std::cout << "sha256 " << lockstep::sha256(*net) << std::endl;
-    if (!options.save.empty()) lockstep::save_weights(*net, options.save);
+    if (options.print_hash) std::cout << "sha256 " << digest << std::endl;
+    if (!options.save.empty())
+      lockstep::save_safetensors(options.save, weights, {{"format", "pt"}});
     if (!options.json.empty()) write_json(*report, options.json);
   }
   lockstep::destroy_process_group(world);
   return 0;
+}
+
+// As above, with the network that the options name. `open_images(train)` returns the training
+// images or the test images, as a dataset of torch::data.
+template <class OpenImages>
+int train_and_test(const Options& options, const ImageShape& shape, const OpenImages& open_images) {
+  if (options.threads > 0) torch::set_num_threads(options.threads);
+  auto world = lockstep::init_process_group();
+  torch::manual_seed(options.seed);
+  if (options.model == "cnn") {
+    const auto cnn = std::make_shared<Cnn>(shape.channels, shape.size, shape.classes);
+    return train_and_test(cnn, {}, options, open_images, world);
+  }
+  const VitOptions vit{.channels = shape.channels,
+                       .image = shape.size,
+                       .patch = 4,
+                       .layers = 4,
+                       .heads = 4,
+                       .width = 128,
+                       .hidden = 256,
+                       .classes = shape.classes};
+  return train_and_test(std::make_shared<Vit>(vit), vit_plan(vit), options, open_images, world);
 }

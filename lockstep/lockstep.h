@@ -18,7 +18,6 @@
 #include "lockstep/nn/experts.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/parallel_layer.h"
-#include "lockstep/nn/redistribute.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/observe/drift_check.h"
 #include "lockstep/observe/memory_report.h"

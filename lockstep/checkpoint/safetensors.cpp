@@ -18,6 +18,7 @@
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
 
 namespace lockstep {
 namespace {
@@ -226,6 +227,12 @@ Safetensors load_safetensors(const std::filesystem::path& file) {
 }
 
 void save_weights(const torch::nn::Module& module, const std::filesystem::path& file) {
+  const Layouts parts = layouts_of(module);
+  require(parts.empty(), [&] {
+    return "save_weights: this rank has parts of " + std::to_string(parts.size()) +
+           " parameters, such as " + parts.begin()->first +
+           ": save_safetensors(file, whole_parameters(module)) saves all of them";
+  });
   save_safetensors(file, named_tensors(module), {{"format", "pt"}});
 }
 

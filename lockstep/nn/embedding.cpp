@@ -56,6 +56,7 @@ torch::Tensor EmbeddingImpl::forward(const torch::Tensor& indices) {
     return torch::nn::functional::detail::embedding(indices, weight, options.padding_idx(),
                                                     options.max_norm(), options.norm_type(),
                                                     options.scale_grad_by_freq(), options.sparse());
+  compare_whole(indices);
   if (const auto* const style = std::get_if<RowwiseParallel>(&cut()->style))
     return leave(looked_up(indices), style->output, *cut());
   const torch::Tensor part = at::embedding(weight, indices, options.padding_idx().value_or(-1));

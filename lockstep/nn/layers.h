@@ -11,7 +11,8 @@
 // Random numbers: all ranks of a group begin with equal generators (torch::manual_seed()). Layers
 // keep them in step.
 // Thread safety: as LibTorch's modules; one thread per rank calls.
-// Errors: in addition to LibTorch's, those of tensor/differentiable.h, with the layer's name.
+// Errors: in addition to LibTorch's, those of tensor/differentiable.h, with the layer's name. In
+// the first two calls of a cut layer, mismatch for whole inputs that differ between the ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -167,5 +168,20 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
   torch::Tensor on_part(const torch::Tensor& input, std::int64_t dim) const;
 };
 TORCH_MODULE(Dropout);
+
+// redistribute() between the placements of a Redistribution, and the identity before it is cut: in
+// front of modules, it is PyTorch's PrepareModuleInput, and behind them its PrepareModuleOutput.
+// LibTorch's modules have no hooks of forward() that a plan could use instead. No parameters.
+class LOCKSTEP_API RedistributeImpl : public torch::nn::Cloneable<RedistributeImpl>,
+                                      public ParallelLayer {
+ public:
+  void reset() override {}
+  void pretty_print(std::ostream& stream) const override;
+
+  torch::Tensor forward(const torch::Tensor& input);
+
+  std::string misfit(const ParallelStyle& style, int ranks) const override;
+};
+TORCH_MODULE(Redistribute);
 
 }  // namespace lockstep::nn

@@ -24,7 +24,6 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/cross_entropy.h"
-#include "lockstep/nn/redistribute.h"
 #include "lockstep/tensor/activation_checkpoint.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
@@ -375,6 +374,24 @@ TEST(WholeLayers, AnIndexOutsideOfTheVocabularyIsAnErrorOnAllRanks) {
     EXPECT_EQ(fault_of([&] { embedding->forward(longs({0, 5})); }, &text), Fault::misuse);
     EXPECT_NE(text.find("wte: indices 0 to 5 are not all in a vocabulary of 5"), text.npos) << text;
     embedding->forward(longs({0, 4}));
+  });
+}
+
+TEST(WholeLayers, RanksWithDifferentBatchesLearnIt) {
+  run_in_process(3, [](ProcessGroup& group) {
+    auto embedding = filled(Embedding(9, 6));
+    auto linear = filled(Linear(6, 12));
+    embedding->parallelize({RowwiseParallel(), group, "wte"});
+    linear->parallelize({ColwiseParallel(), group, "c_fc"});
+    const at::Tensor tokens = longs({0, 5, 3, group.rank() == 2 ? 7 : 8});
+    std::string text;
+    EXPECT_EQ(fault_of([&] { embedding->forward(tokens); }, &text), Fault::mismatch);
+    EXPECT_NE(text.find("wte: ranks 0 and 2 of group "), text.npos) << text;
+    const at::Tensor x = numbers({5 + group.rank() % 2, 6}, 1);
+    EXPECT_EQ(fault_of([&] { linear->forward(x); }, &text), Fault::mismatch);
+    EXPECT_NE(text.find("c_fc: ranks 0 and 1 of group "), text.npos) << text;
+    EXPECT_NE(text.find("different inputs (30 and 36 elements)"), text.npos) << text;
+    linear->forward(numbers({5, 6}, 1) * (1 + 1e-7 * group.rank()));  // Rounding is no difference.
   });
 }
 

@@ -40,13 +40,21 @@ void LinearImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
-  const auto* const own = cut() ? std::get_if<RowwiseParallel>(&cut()->style) : nullptr;
-  require_width(input,
-                own != nullptr && own->input.is_whole() ? options.in_features() : weight.size(1));
-  if (!cut()) return at::linear(input, weight, bias);
-  if (const auto* const style = std::get_if<ColwiseParallel>(&cut()->style))
+  const auto take = [&](Placement placement, std::int64_t width) {
+    require_width(input, width);
+    if (cut() && placement.is_whole()) compare_whole(input);
+  };
+  if (!cut()) {
+    take(replicated, options.in_features());
+    return at::linear(input, weight, bias);
+  }
+  if (const auto* const style = std::get_if<ColwiseParallel>(&cut()->style)) {
+    take(style->input, options.in_features());
     return colwise(input, *style);
-  return rowwise(input, std::get<RowwiseParallel>(cut()->style));
+  }
+  const auto& style = std::get<RowwiseParallel>(cut()->style);
+  take(style.input, style.input.is_whole() ? options.in_features() : weight.size(1));
+  return rowwise(input, style);
 }
 
 torch::Tensor LinearImpl::colwise(const torch::Tensor& input, const ColwiseParallel& style) const {

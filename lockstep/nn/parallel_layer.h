@@ -40,6 +40,16 @@ struct Placement {
 inline constexpr Placement replicated{};
 constexpr Placement sharded(std::int64_t dim) { return {dim}; }
 
+// Returns the activation whose placement is `from`, placed as `to` says; `x` for equal placements.
+//   from        to          forward     backward
+//   replicated  sharded     own part    all_gather
+//   sharded     replicated  all_gather  own part
+//   sharded     sharded     all_to_all  all_to_all
+// A gradient is placed as its activation is: whole on each rank, or its part.
+// Blocking, Errors: as the collectives of tensor/differentiable.h.
+LOCKSTEP_API at::Tensor redistribute(const at::Tensor& x, Placement from, Placement to,
+                                     const ProcessGroup& group, const CallOptions& options = {});
+
 struct ColwiseParallel {
   // Equal parts of the output that are cut each for itself: 3 where one weight makes q | k | v, 2
   // for gate | up.
@@ -73,7 +83,7 @@ struct ExpertParallel {
   std::optional<ProcessGroup> replicas = {};
 };
 
-// Of a nn::Redistribute, between modules that place their activations differently.
+// For a nn::Redistribute between modules that place their activations differently.
 struct Redistribution {
   Placement input, output;
 };
@@ -127,6 +137,11 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   // this layer and the one whose output it probably got.
   void require_width(const at::Tensor& input, std::int64_t expected) const;
 
+  // Compares whole inputs of forward() between the ranks, in the first two calls of a cut layer:
+  // some numbers of them, so that ranks that load different batches notice it. Collective. Errors:
+  // mismatch, on all ranks.
+  void compare_whole(const at::Tensor& input);
+
   // For pretty_print(), such as ", ColwiseParallel over 2 ranks)"; ")" before the layer is cut.
   void print_end(std::ostream& stream) const;
 
@@ -135,6 +150,7 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   Layouts layouts_;
   std::string name_;  // Empty before place().
   std::optional<PartialOutput> before_;
+  int compared_ = 0;  // Calls of compare_whole().
 };
 
 }  // namespace lockstep

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/nn/redistribute.h"
-
 #include <ostream>
 
 #include "lockstep/nn/cut.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/tensor/differentiable.h"
 
 namespace lockstep {

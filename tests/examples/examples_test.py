@@ -96,6 +96,18 @@ class Examples(unittest.TestCase):
         self.train(2, PROGRAMS.cifar10, "--epochs", 4, "--batch-size", 25, "--json", result)
         self.assertGreater(json.loads(result.read_text())["accuracy"], 0.8)
 
+    def test_a_vit_on_two_ranks_learns_what_it_does_on_one(self):
+        write_cifar10(self.data)
+        results = []
+        for tp in (1, 2):
+            result = self.folder / f"{tp}.json"
+            self.train(tp, PROGRAMS.cifar10, "--model", "vit", "--tp", tp, "--epochs", 6,
+                       "--batch-size", 50, "--json", result)
+            results.append(json.loads(result.read_text()))
+        self.assertGreater(results[0]["accuracy"], 0.8)
+        self.assertAlmostEqual(results[0]["loss"], results[1]["loss"], 2)
+        self.refuses(PROGRAMS.cifar10, "--tp", 2, code=64, text="--model vit")
+
     def test_deterministic_gives_the_same_weights_on_every_number_of_ranks(self):
         write_fashion_mnist(self.data)
         lines = []

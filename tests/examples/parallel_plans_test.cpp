@@ -14,6 +14,7 @@
 #include "examples/models/llama.h"
 #include "examples/models/vit.h"
 #include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/cross_entropy.h"
@@ -143,6 +144,27 @@ TEST(ParallelPlans, HeadsStayWhole) {
           text.npos)
           << text;
     EXPECT_EQ(sha256(*model), digest);
+  });
+}
+
+TEST(ParallelPlans, APartIsNotSavedAsIfItWereAll) {
+  const test::ScratchDirectory scratch;
+  run_in_process(2, [&](ProcessGroup& group) {
+    const auto whole = filled(std::make_shared<Vit>(vit)), cut = filled(std::make_shared<Vit>(vit));
+    parallelize_module(*cut, group, vit_plan(vit));
+    const auto file = scratch.path() / std::to_string(group.rank());
+    std::string text;
+    EXPECT_EQ(fault_of([&] { save_weights(*cut, file); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("parts of 12 parameters, such as encoder.layers.encoder_layer_0."),
+              text.npos)
+        << text;
+    save_safetensors(file, whole_parameters(*cut), {{"format", "pt"}});
+    {
+      const torch::NoGradGuard no_grad;
+      whole->class_token.zero_();
+    }
+    load_weights(*whole, file);
+    EXPECT_EQ(sha256(*whole), sha256(*cut));
   });
 }
 

@@ -67,8 +67,8 @@ def vit():
     for layer in (f"encoder.layers.encoder_layer_{i}" for i in range(LAYERS)):
         for name in ("ln_1", "ln_2"):
             shapes |= {f"{layer}.{name}.{kind}": (WIDTH,) for kind in ("weight", "bias")}
-        for name, out, into in (("self_attention.in_proj_", 3, 1), ("self_attention.out_proj.", 1, 1),
-                                ("mlp.0.", 2, 1), ("mlp.3.", 1, 2)):
+        for name, out, into in (("self_attention.in_proj_", 3, 1), ("mlp.0.", 2, 1),
+                                ("self_attention.out_proj.", 1, 1), ("mlp.3.", 1, 2)):
             shapes[f"{layer}.{name}weight"] = (out * WIDTH, into * WIDTH)
             shapes[f"{layer}.{name}bias"] = (out * WIDTH,)
     return {name: torch.randn(shape) for name, shape in shapes.items()}

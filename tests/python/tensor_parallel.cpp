@@ -22,7 +22,6 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/nn/cross_entropy.h"
-#include "lockstep/nn/redistribute.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "lockstep/tensor/sharded_module.h"

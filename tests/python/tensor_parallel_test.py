@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Layers and models that are cut over ranks do what PyTorch's tensor parallelism does on Gloo: parts
-of weights, results and gradients of every style at tp 2, 3 and 4; the cross entropy of cut logits
-(loss_parallel); PrepareModuleInput and PrepareModuleOutput; and 20 steps of the GPT, the LLaMA and
-the ViT of examples/ at tp 2.
+"""Layers and models that are cut over ranks do what PyTorch's tensor parallelism does on Gloo:
+parts of weights, results and gradients of every style at tp 2, 3 and 4; the cross entropy of cut
+logits (loss_parallel); PrepareModuleInput and PrepareModuleOutput; and 20 steps of the GPT, the
+LLaMA and the ViT of examples/ at tp 2.
 """
 
 import pathlib

@@ -25,6 +25,7 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/across_hosts.h"
 
 namespace lockstep::parallel::parallelize_module_test {
 namespace {
@@ -309,6 +310,26 @@ TEST(Parallelize, ASequenceParallelModelComputesWhatTheWholeOneDoes) {
     ours.backward();
     compare_passes(whole, expected, cut, ours, group, {.tolerance = 1e-12});
   });
+}
+
+const test::Ranks across_hosts("parallelize_module() across hosts", [](const test::Rank& rank) {
+  auto world = test::join_across_hosts(rank);
+  Net whole, cut;
+  std::string text;
+  EXPECT_EQ(fault_of([&] { parallelize_module(cut, world, plan); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("the 2 ranks of group world are on several hosts"), text.npos) << text;
+  EXPECT_TRUE(layouts_of(cut).empty());
+  parallelize_module(cut, world, plan, {.across_hosts = true});
+  const double expected = loss_of(whole).item<double>();
+  EXPECT_NEAR(loss_of(cut).item<double>(), expected, 1e-12 * expected);
+  destroy_process_group(world);
+});
+
+TEST(Parallelize, CutsAcrossHostsOnlyIfThatIsAllowed) {
+  LOCKSTEP_NEEDS_ENGINE("gloo");
+  test::HostLayout{"ab", "shm+gloo"}.set();
+  EXPECT_TRUE(all_succeeded(across_hosts.run(2)));
+  test::HostLayout::unset();
 }
 
 // Ranks are processes, each with a default generator.
