@@ -1,7 +1,8 @@
-// Trains a small GPT on text, byte by byte, on a mesh of replicas and tensor parallel ranks, and
-// lets it write some:
+// Trains a small GPT on text, byte by byte, on a mesh of replicas, context and tensor parallel
+// ranks, and lets it write some:
 //   lockstep run -n 2 gpt --tp 2
 //   lockstep run -n 4 gpt --dp 2 --tp 2 --recompute
+//   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
 
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/models/gpt.h"
@@ -25,6 +26,7 @@ namespace {
 struct TextOptions {
   std::string text = "/usr/share/common-licenses";  // Debian and Ubuntu have it: 250 KB of English.
   int dp = -1;
+  int cp = 1;
   int tp = 1;
   bool recompute = false;
   std::int64_t steps = 200;
@@ -49,6 +51,8 @@ TextOptions read_command_line(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--text", options.text, "a file, or a folder of files, to learn from");
   app.add_option("--dp", options.dp, "replicas; -1: as many as the ranks allow");
+  app.add_option("--cp", options.cp, "ranks that share one replica's sequences")
+      ->check(CLI::PositiveNumber);
   app.add_option("--tp", options.tp, "ranks that share one replica's layers")
       ->check(CLI::PositiveNumber);
   app.add_flag("--recompute", options.recompute, "keep only the inputs of blocks for backward()");
@@ -102,10 +106,11 @@ torch::Tensor batch_of(const torch::Tensor& text, const TextOptions& options, st
   return text.index({begins + torch::arange(options.length + 1)});
 }
 
-// Draws one byte after the other. All ranks take part, and draw the same.
+// Draws one byte after the other. All ranks take part, with whole sequences, and draw the same.
 std::string written(Gpt& gpt, const lockstep::ProcessGroup& tp, const TextOptions& options) {
   const torch::NoGradGuard no_grad;
   gpt.eval();
+  gpt.share_sequences({});
   torch::manual_seed(options.seed);
   std::string text = options.prompt;
   for (std::int64_t i = 0; i < options.sample; ++i) {
@@ -120,9 +125,7 @@ std::string written(Gpt& gpt, const lockstep::ProcessGroup& tp, const TextOption
   return text;
 }
 
-int train(const TextOptions& options) {
-  auto world = lockstep::init_process_group();
-  const lockstep::DeviceMesh mesh(world, {{"dp", options.dp}, {"tp", options.tp}});
+void require_divisible(const TextOptions& options, const lockstep::DeviceMesh& mesh) {
   lockstep::require(options.batch % mesh.size("dp") == 0, [&] {
     return "--batch " + std::to_string(options.batch) + " is no multiple of " +
            std::to_string(mesh.size("dp")) + " replicas";
@@ -131,6 +134,16 @@ int train(const TextOptions& options) {
     return std::to_string(options.heads) + " heads cannot be divided among " +
            std::to_string(options.tp) + " tensor parallel ranks";
   });
+}
+
+int train(const TextOptions& options) {
+  auto world = lockstep::init_process_group();
+  const lockstep::DeviceMesh mesh(world,
+                                  {{"dp", options.dp}, {"cp", options.cp}, {"tp", options.tp}});
+  require_divisible(options, mesh);
+  const auto of_rank = [&](const torch::Tensor& tokens) {  // [N, T], its part of each sequence.
+    return lockstep::nn::sequence_part(tokens, 1, mesh["cp"], Gpt::order);
+  };
   const torch::Tensor text = read_text(options.text);
   lockstep::require(text.numel() > options.length + 1, [&] {
     return options.text + " has " + std::to_string(text.numel()) +
@@ -145,7 +158,9 @@ int train(const TextOptions& options) {
                                                     .width = options.width,
                                                     .recompute = options.recompute});
   lockstep::parallelize_module(*gpt, mesh["tp"], gpt_plan());
-  lockstep::DistributedDataParallel ddp(gpt, mesh["dp"]);
+  const auto replicas = mesh[{"dp", "cp"}];  // Each has the whole weights and some of the tokens.
+  if (options.cp > 1) gpt->share_sequences(mesh["cp"]);
+  lockstep::DistributedDataParallel ddp(gpt, replicas);
   lockstep::AdamW adamw(gpt->parameters(), torch::optim::AdamWOptions(options.lr));
 
   std::int64_t step = 0;
@@ -165,14 +180,14 @@ int train(const TextOptions& options) {
     adamw.zero_grad();
     const auto batch = batch_of(text, options, step)
                            .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
-    const auto logits = ddp(batch.slice(1, 0, -1));
-    auto mean =
-        lockstep::cross_entropy(logits.flatten(0, 1), batch.slice(1, 1).flatten(), mesh["tp"]);
+    const auto logits = ddp(of_rank(batch.slice(1, 0, -1)));
+    auto mean = lockstep::cross_entropy(logits.flatten(0, 1), of_rank(batch.slice(1, 1)).flatten(),
+                                        mesh["tp"]);
     mean.backward();
     lockstep::clip_grad_norm_(*gpt, 1.0);
     adamw.step();
     mean = mean.detach().clone();
-    lockstep::all_reduce(mean, mesh["dp"], lockstep::ReduceOp::average);
+    lockstep::all_reduce(mean, replicas, lockstep::ReduceOp::average);
     loss = mean.item<double>();
     progress.step(options.batch, loss);
   }
@@ -183,8 +198,9 @@ int train(const TextOptions& options) {
   const std::string digest = lockstep::sha256(*gpt);
   const std::string sample = written(*gpt, mesh["tp"], options);
   if (world.rank() == 0)
-    std::cout << "dp " << mesh.size("dp") << ", tp " << mesh.size("tp") << ": loss " << loss
-              << " after " << step << " steps; weights " << digest.substr(0, 12) << "\n"
+    std::cout << "dp " << mesh.size("dp") << ", cp " << mesh.size("cp") << ", tp "
+              << mesh.size("tp") << ": loss " << loss << " after " << step << " steps; weights "
+              << digest.substr(0, 12) << "\n"
               << sample << std::endl;
   lockstep::destroy_process_group(world);
   return 0;

@@ -13,6 +13,7 @@
 #include "lockstep/comm/comm.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/image_datasets.h"
+#include "lockstep/nn/attention.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/nn/cross_entropy.h"
 #include "lockstep/nn/experts.h"

@@ -27,8 +27,8 @@ LOCKSTEP_API void before_end(const ProcessGroup& group,
 LOCKSTEP_API void count_step(const ProcessGroup& group);
 
 // The object of type T that `group` owns on this rank, which the first call makes. The group
-// releases it when it is destroyed, or with its last handle. Not collective. Errors: misuse in a
-// fork()ed child.
+// releases it when it is destroyed, or with its last handle, so the object must not have a handle
+// of the group. Not collective. Errors: misuse for a destroyed group, and in a fork()ed child.
 template <class T>
 std::shared_ptr<T> companion_of(const ProcessGroup& group);
 

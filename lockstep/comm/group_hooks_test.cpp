@@ -87,6 +87,7 @@ TEST(Companions, GoWithTheirGroup) {
   destroy_process_group(rank->group);
   EXPECT_TRUE(of_world.expired());
   EXPECT_TRUE(of_other.expired());
+  EXPECT_EQ(test::fault_of([&] { companion_of<int>(other); }), Fault::misuse);
 }
 
 }  // namespace

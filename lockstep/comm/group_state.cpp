@@ -258,6 +258,7 @@ std::shared_ptr<void> ProcessGroup::State::companion(
     std::type_index type, const std::function<std::shared_ptr<void>()>& make) {
   identity_.require_own_process();
   const std::lock_guard lock(companions_mutex_);
+  life_.require_usable();
   std::shared_ptr<void>& found = companions_[type];
   if (!found) found = make();
   return found;

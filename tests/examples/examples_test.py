@@ -323,16 +323,21 @@ class Examples(unittest.TestCase):
                    "--checkpoint", self.folder / "gpt")
         losses = []
         for ranks, *mesh in ((2, "--tp", 2, "--steps", 60), (1, "--steps", 61),
-                             (4, "--tp", 2, "--dp", 2, "--recompute", "--steps", 62)):
+                             (4, "--tp", 2, "--dp", 2, "--recompute", "--steps", 62),
+                             (4, "--tp", 2, "--cp", 2, "--steps", 63)):
             done = run(ranks, PROGRAMS.gpt, *options, *mesh)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             losses.append(float(re.search(r"loss ([\d.]+) after", done.stdout)[1]))
+            self.assertIn("\nYou may", done.stdout)  # All write, with whole sequences.
         self.assertLess(losses[0], 1.6)  # From log(256) = 5.5.
         self.assertLess(max(losses), losses[0] + 0.3)
         done = run(2, PROGRAMS.gpt, "--text", self.folder / "none", "--tp", 2)
         self.assertIn("cannot read", done.stderr)
         done = run(2, PROGRAMS.gpt, "--heads", 3, "--width", 66, "--tp", 2)
         self.assertIn("3 heads cannot be divided among 2 tensor parallel ranks", done.stderr)
+        done = run(2, PROGRAMS.gpt, "--text", text, "--length", 22, "--cp", 2)
+        self.assertIn("sequence length 22 in 2 segments cannot be cut evenly over 2 ranks: 20 or",
+                      done.stderr)
 
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic,

@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/nn/attention.h"
 #include "lockstep/nn/cross_entropy.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/optimizers.h"
@@ -39,11 +40,13 @@ at::Tensor tokens_of(int step) {
   return (all * 7 + 3 * step).remainder(51);  // Each token is its predecessor plus 7.
 }
 
-// Four sequences a step, of which each replica takes its part.
+// Four sequences a step, of which each replica takes its part, and each of its ranks a part of
+// each.
 const test::Ranks train("a GPT on a mesh", [](const test::Rank& /*rank*/) {
   auto world = init_process_group();
-  const int tp = std::atoi(variable("GPT_TP")), steps = std::atoi(variable("GPT_STEPS"));
-  const DeviceMesh mesh(world, {{"dp", -1}, {"tp", tp}});
+  const int cp = std::atoi(variable("GPT_CP")), tp = std::atoi(variable("GPT_TP"));
+  const DeviceMesh mesh(world, {{"dp", -1}, {"cp", cp}, {"tp", tp}});
+  const auto replicas = mesh[{"dp", "cp"}];
   torch::manual_seed(1);
   const auto gpt =
       std::make_shared<Gpt>(GptOptions{.vocabulary = 51,
@@ -54,7 +57,9 @@ const test::Ranks train("a GPT on a mesh", [](const test::Rank& /*rank*/) {
                                        .recompute = *variable("GPT_RECOMPUTE") == '1'});
   gpt->to(torch::kDouble);
   parallelize_module(*gpt, mesh["tp"], gpt_plan());
-  DistributedDataParallel ddp(gpt, mesh["dp"]);
+  if (cp > 1)
+    gpt->share_sequences(mesh["cp"], static_cast<nn::ContextMethod>(std::atoi(variable("GPT_BY"))));
+  DistributedDataParallel ddp(gpt, replicas);
   AdamW adamw(gpt->parameters(), torch::optim::AdamWOptions(1e-2));
   int step = 0;
   TrainingState state;
@@ -67,18 +72,21 @@ const test::Ranks train("a GPT on a mesh", [](const test::Rank& /*rank*/) {
   std::ofstream results(world.rank() == 0 ? variable("GPT_RESULTS") : "/dev/null");
   results.precision(17);
   results << sha256(*gpt) << '\n';
-  for (const int end = step + steps; step < end;) {
+  for (const int end = step + std::atoi(variable("GPT_STEPS")); step < end;) {
     adamw.zero_grad();
     const at::Tensor batch =
         tokens_of(step).chunk(mesh.size("dp"), 0)[static_cast<std::size_t>(mesh.rank("dp"))];
-    const at::Tensor logits = ddp(batch.slice(1, 0, 12));
+    const auto of_rank = [&](const at::Tensor& tokens) {
+      return nn::sequence_part(tokens, 1, mesh["cp"], Gpt::order);
+    };
+    const at::Tensor logits = ddp(of_rank(batch.slice(1, 0, 12)));
     const at::Tensor loss =
-        cross_entropy(logits.flatten(0, 1), batch.slice(1, 1).flatten(), mesh["tp"]);
+        cross_entropy(logits.flatten(0, 1), of_rank(batch.slice(1, 1)).flatten(), mesh["tp"]);
     loss.backward();
     const double norm = clip_grad_norm_(*gpt, 1.0).item<double>();
     adamw.step();
     const at::Tensor mean = loss.detach().clone();
-    all_reduce(mean, mesh["dp"], ReduceOp::average);
+    all_reduce(mean, replicas, ReduceOp::average);
     results << mean.item<double>() << ' ' << norm << '\n';
     ++step;
   }
@@ -94,10 +102,13 @@ const test::Ranks train("a GPT on a mesh", [](const test::Rank& /*rank*/) {
 
 struct Mesh {
   std::string name;
-  int ranks, tp;
+  int ranks, tp, cp = 1;
+  nn::ContextMethod method = nn::ContextMethod::ring;
 };
-const std::vector<Mesh> meshes = {
-    {"1", 1, 1}, {"dp2", 2, 1}, {"tp2", 2, 2}, {"tp4", 4, 4}, {"dp2tp2", 4, 2}};
+const std::vector<Mesh> meshes = {{"1", 1, 1},   {"dp2", 2, 1},    {"tp2", 2, 2},
+                                  {"tp4", 4, 4}, {"dp2tp2", 4, 2}, {"cp2tp2", 4, 2, 2}};
+const std::vector<Mesh> of_sequences = {
+    {"cp3", 3, 1, 3}, {"dp2cp2", 4, 1, 2}, {"ulysses", 2, 1, 2, nn::ContextMethod::ulysses}};
 
 struct Training {
   std::string first, last;      // Digests of the whole model.
@@ -108,6 +119,8 @@ Training train_on(const Mesh& mesh, const std::string& folder, int steps, bool s
                   bool recompute = false) {
   const test::ScratchDirectory scratch;
   const std::string results = scratch.path() / "results";
+  ::setenv("GPT_CP", std::to_string(mesh.cp).c_str(), 1);
+  ::setenv("GPT_BY", std::to_string(static_cast<int>(mesh.method)).c_str(), 1);
   ::setenv("GPT_TP", std::to_string(mesh.tp).c_str(), 1);
   ::setenv("GPT_STEPS", std::to_string(steps).c_str(), 1);
   ::setenv("GPT_FOLDER", folder.c_str(), 1);
@@ -134,7 +147,9 @@ TEST(GptOnAMesh, LosesWhatItDoesOnOneRank) {
   const test::ScratchDirectory scratch;
   const Training expected = train_on(meshes[0], scratch.path() / "none", 20, false);
   EXPECT_LT(expected.numbers[38], 0.8 * expected.numbers[0]) << "it learns";
-  for (const Mesh& mesh : meshes) {
+  auto all = meshes;
+  all.insert(all.end(), of_sequences.begin(), of_sequences.end());
+  for (const Mesh& mesh : all) {
     const Training ours = train_on(mesh, scratch.path() / "none", 20, false);
     EXPECT_EQ(ours.first, expected.first) << mesh.name << ": the first weights are those of one";
     expect_near(ours, expected, mesh.name);
