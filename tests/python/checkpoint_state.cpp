@@ -1,4 +1,5 @@
-// Saves a checkpoint of a module and some values, and prints its contents: DIRECTORY.
+// Saves a checkpoint of a module, some values and a GPT that is cut over the ranks, and prints its
+// contents: DIRECTORY.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/arange.h>
@@ -11,9 +12,13 @@
 
 #include <iostream>
 #include <limits>
+#include <memory>
 
+#include "examples/models/gpt.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
+#include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace {
@@ -44,6 +49,13 @@ lockstep::NamedTensors of_every_type() {
   return tensors;
 }
 
+// Of which each rank will have a part. A vocabulary of 51 has 26 and 25 rows.
+std::shared_ptr<Gpt> gpt() {
+  torch::manual_seed(2);
+  return std::make_shared<Gpt>(
+      GptOptions{.vocabulary = 51, .block_size = 6, .layers = 2, .heads = 2, .width = 8});
+}
+
 void print(const char* part, const lockstep::NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors)
     std::cout << "tensor " << part << ' ' << name << ' ' << lockstep::sha256({tensor}) << std::endl;
@@ -63,10 +75,15 @@ void save(const char* directory, const lockstep::ProcessGroup& world) {
                       {"amsgrad", false},
                       {"name", "größe"},
                       {"betas", std::vector<double>{0.9, 0.999}}});
-  lockstep::Checkpointer(directory, world).save(7, {{"model", &model}, {"rest", &rest}});
+  const auto whole = gpt(), cut = gpt();
+  lockstep::parallelize_module(*cut, world, gpt_plan());
+  const auto parts = lockstep::module_state(*cut);
+  lockstep::Checkpointer(directory, world)
+      .save(7, {{"model", &model}, {"rest", &rest}, {"gpt", parts.get()}});
   if (world.rank() != 0) return;
   print("model", weights);
   print("rest", others);
+  print("gpt", lockstep::named_tensors(*whole));
 }
 
 }  // namespace

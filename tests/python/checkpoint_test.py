@@ -79,7 +79,8 @@ def check(checkpoint, printed):
     manifest = json.loads(text)
     assert manifest["crc32c"] == crc32c(text[:text.rindex(b',\n  "crc32c"')]), "the manifest's CRC"
     assert manifest["step"] == 7 and manifest["world_size"] == 2
-    assert manifest["values"] == {"model": {}, "rest": VALUES}, manifest["values"]
+    values = {"model": {}, "rest": VALUES, "gpt": {}}
+    assert manifest["values"] == values, manifest["values"]
 
     expected = {(part, name): digest for part, name, digest in
                 re.findall(r"tensor (\w+) (\S+) ([0-9a-f]{64})$", printed, re.M)}
@@ -96,13 +97,14 @@ def check(checkpoint, printed):
 
 def check_merged(lockstep, folder, found):
     """Checks the one file of all tensors of a part that `lockstep checkpoint merge` writes."""
-    file = pathlib.Path(folder, "model.safetensors")
-    subprocess.run([lockstep, "checkpoint", "merge", folder, file],
-                   stdout=subprocess.DEVNULL,
-                   check=True)
-    merged = {("model", name): digest(tensor)
-              for name, tensor in tensors_in(file, {"format": "pt"}).items()}
-    assert merged == {key: value for key, value in found.items() if key[0] == "model"}, "merged"
+    for part in ("model", "gpt"):
+        file = pathlib.Path(folder, part + ".safetensors")
+        subprocess.run([lockstep, "checkpoint", "merge", folder, file, "--part", part],
+                       stdout=subprocess.DEVNULL,
+                       check=True)
+        merged = {(part, name): digest(tensor)
+                  for name, tensor in tensors_in(file, {"format": "pt"}).items()}
+        assert merged == {key: value for key, value in found.items() if key[0] == part}, part
 
 
 def main():
