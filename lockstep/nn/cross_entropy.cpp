@@ -16,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/nn/cut.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep {
@@ -31,8 +32,11 @@ struct Classes {
   std::int64_t begin = 0, count = 0, all = 0;
 };
 
-Classes classes_of(const at::Tensor& logits, const ProcessGroup& group) {
-  const auto counts = all_gather_value(logits.size(1), group, {.label = function});
+// Ranks with different targets get a mismatch: the digest is in the label.
+Classes classes_of(const at::Tensor& logits, const at::Tensor& target, const ProcessGroup& group) {
+  const std::string label = std::string(function) + " of " + std::to_string(target.size(0)) +
+                            " targets with digest " + std::to_string(nn::digest_of(target));
+  const auto counts = all_gather_value(logits.size(1), group, {.label = label});
   const auto own = counts.begin() + group.rank();
   return {
       std::accumulate(counts.begin(), own, std::int64_t{0}), *own,
@@ -86,7 +90,7 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
                             const at::Tensor& target, const ProcessGroup& group,
                             const CrossEntropyOptions& options) {
-    const Classes classes = classes_of(logits, group);
+    const Classes classes = classes_of(logits, target, group);
     const at::Tensor ignored = target == options.ignore_index;
     require_classes(target, ignored, classes);
     const bool is_half = at::isReducedFloatingType(logits.scalar_type());

@@ -31,7 +31,8 @@ struct CrossEntropyOptions {
 // Without a reduction the result has N elements, and otherwise no dimension.
 // Blocking: collective over `group`.
 // Errors: misuse, on all ranks, for a target that is neither a class nor ignore_index, and for
-// other shapes and types; those of ProcessGroup.
+// other shapes and types. Mismatch, on all ranks, for targets that differ: each call compares their
+// digests. Those of ProcessGroup.
 LOCKSTEP_API at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                       const ProcessGroup& group,
                                       const CrossEntropyOptions& options = {});

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/nn/cut.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/StringUtil.h>
 
-#include <cmath>
 #include <numeric>
 #include <ostream>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/values.h"
 #include "lockstep/tensor/differentiable.h"
 
 namespace lockstep {
@@ -59,44 +54,8 @@ void ParallelLayer::require_width(const at::Tensor& input, std::int64_t expected
   throw Error(Fault::misuse, text);
 }
 
-namespace {
-
-// Equal for equal tensors, up to rounding.
-struct Sample {
-  std::int64_t elements = 0;
-  double sum = 0, magnitude = 0;  // Weighted, so that the order counts; and of absolute values.
-};
-
-Sample sample_of(const at::Tensor& input) {
-  constexpr std::int64_t most = 4096;
-  // A block's second run may have no comparison: its record of operators must not have one.
-  const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
-  const at::Tensor x = input.detach().reshape(-1).slice(0, 0, most).to(at::kDouble);
-  const at::Tensor weights = at::arange(1, x.numel() + 1, x.options()).cos();
-  return {input.numel(), (x * weights).sum().item<double>(), x.abs().sum().item<double>()};
-}
-
-}  // namespace
-
 void ParallelLayer::compare_whole(const at::Tensor& input) {
-  if (compared_ == 2) return;
-  ++compared_;
-  const auto samples = all_gather_value(sample_of(input), cut_->group, {.label = cut_->name});
-  const double tolerance = input.is_floating_point() ? 1e-4 : 1e-9;
-  const Sample& first = samples.front();
-  for (std::size_t rank = 1; rank < samples.size(); ++rank) {
-    const Sample& other = samples[rank];
-    // A NaN is no difference here.
-    if (other.elements == first.elements &&
-        !(std::abs(other.sum - first.sum) > tolerance * first.magnitude))
-      continue;
-    throw Error(Fault::mismatch,
-                cut_->name + ": ranks 0 and " + std::to_string(rank) + " of group " +
-                    cut_->group.name() + " have different inputs (" +
-                    std::to_string(first.elements) + " and " + std::to_string(other.elements) +
-                    " elements): all ranks of a tensor parallel group take the same batch. Give " +
-                    "the sampler the group of the data parallel axis");
-  }
+  nn::require_equal_inputs(input, *cut_, ++compared_);
 }
 
 void ParallelLayer::print_end(std::ostream& stream) const {

@@ -42,4 +42,14 @@ at::Tensor for_parts(const at::Tensor& parameter, const char* what, const CutTo&
 // The layer's name, for Errors of its collectives. Refers to `cut`.
 CallOptions label_of(const CutTo& cut);
 
+// Compares a whole input of a layer over the ranks, at calls 1, 2, 4, 8 and so on of the layer:
+// integers exactly, by their digest; other numbers in up to 1,024 places, where they may differ by
+// a thirty-second, as rounding does not. Such a call costs one all_gather of at most 8 KiB, and on
+// a device a wait for its stream. Collective over cut.group at these calls.
+// Errors: mismatch, on all ranks, naming the layer and the ranks that differ, also for shapes.
+void require_equal_inputs(const at::Tensor& input, const CutTo& cut, std::uint64_t call);
+
+// XXH3, 64 bits, of all elements in their order.
+std::uint64_t digest_of(const at::Tensor& integers);
+
 }  // namespace lockstep::nn

@@ -11,8 +11,9 @@
 // Random numbers: all ranks of a group begin with equal generators (torch::manual_seed()). Layers
 // keep them in step.
 // Thread safety: as LibTorch's modules; one thread per rank calls.
-// Errors: in addition to LibTorch's, those of tensor/differentiable.h, with the layer's name. In
-// the first two calls of a cut layer, mismatch for whole inputs that differ between the ranks.
+// Errors: in addition to LibTorch's, those of tensor/differentiable.h, with the layer's name. At
+// calls 1, 2, 4, 8 and so on of a cut Linear or Embedding, mismatch for whole inputs that differ
+// between the ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -377,24 +377,6 @@ TEST(WholeLayers, AnIndexOutsideOfTheVocabularyIsAnErrorOnAllRanks) {
   });
 }
 
-TEST(WholeLayers, RanksWithDifferentBatchesLearnIt) {
-  run_in_process(3, [](ProcessGroup& group) {
-    auto embedding = filled(Embedding(9, 6));
-    auto linear = filled(Linear(6, 12));
-    embedding->parallelize({RowwiseParallel(), group, "wte"});
-    linear->parallelize({ColwiseParallel(), group, "c_fc"});
-    const at::Tensor tokens = longs({0, 5, 3, group.rank() == 2 ? 7 : 8});
-    std::string text;
-    EXPECT_EQ(fault_of([&] { embedding->forward(tokens); }, &text), Fault::mismatch);
-    EXPECT_NE(text.find("wte: ranks 0 and 2 of group "), text.npos) << text;
-    const at::Tensor x = numbers({5 + group.rank() % 2, 6}, 1);
-    EXPECT_EQ(fault_of([&] { linear->forward(x); }, &text), Fault::mismatch);
-    EXPECT_NE(text.find("c_fc: ranks 0 and 1 of group "), text.npos) << text;
-    EXPECT_NE(text.find("different inputs (30 and 36 elements)"), text.npos) << text;
-    linear->forward(numbers({5, 6}, 1) * (1 + 1e-7 * group.rank()));  // Rounding is no difference.
-  });
-}
-
 // --- Cross entropy -------------------------------------------------------------------------------
 
 TEST_P(Layers, CrossEntropyEqualsTheWholeOne) {

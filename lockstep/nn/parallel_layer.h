@@ -99,6 +99,9 @@ struct CutTo {
   ParallelStyle style;
   ProcessGroup group;
   std::string name;  // The layer's in the model, for Errors.
+
+  // Compares whole inputs over the ranks at calls 1, 2, 4, 8 and so on of the layer.
+  bool checks_inputs = true;
 };
 
 // A cut layer whose output is a part.
@@ -137,9 +140,9 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   // this layer and the one whose output it probably got.
   void require_width(const at::Tensor& input, std::int64_t expected) const;
 
-  // Compares whole inputs of forward() between the ranks, in the first two calls of a cut layer:
-  // some numbers of them, so that ranks that load different batches notice it. Collective. Errors:
-  // mismatch, on all ranks.
+  // Compares whole inputs of forward() between the ranks, at calls 1, 2, 4, 8 and so on of a cut
+  // layer, so that ranks that load different batches notice it. Collective. Errors: mismatch, on
+  // all ranks.
   void compare_whole(const at::Tensor& input);
 
   // For pretty_print(), such as ", ColwiseParallel over 2 ranks)"; ")" before the layer is cut.
@@ -150,7 +153,7 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   Layouts layouts_;
   std::string name_;  // Empty before place().
   std::optional<PartialOutput> before_;
-  int compared_ = 0;  // Calls of compare_whole().
+  std::uint64_t compared_ = 0;  // Calls of compare_whole().
 };
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // Takes the place of ProcessGroup's collectives in a program that it is preloaded into. Those whose
 // description matches the regular expression LOCKSTEP_MUTANT exchange nothing on any rank: each
-// goes on with its own part. A description is "all_reduce(max) of float64: LABEL".
+// goes on with its own part. A description is "all_reduce(max) of float64: LABEL". Calls that
+// lockstep_comm makes itself, as in all_gather_bytes(), stay.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

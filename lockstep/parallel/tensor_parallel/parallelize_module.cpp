@@ -110,10 +110,10 @@ class Cut {
 
   const std::string& refusals() const { return refusals_; }
 
-  void apply(const ProcessGroup& group) {
+  void apply(const ProcessGroup& group, bool checks_inputs) {
     for (const nn::Exchange& exchange : exchanges_) exchange.apply();
     for (const Target& target : targets_)
-      target.layer->parallelize({target.style, group, target.name});
+      target.layer->parallelize({target.style, group, target.name, checks_inputs});
   }
 
  private:
@@ -224,6 +224,7 @@ Facts facts_of(const ParallelPlan& plan, const ParallelizeOptions& options) {
     facts.emplace_back("plan[" + std::to_string(i) + "]",
                        plan[i].first + ": " + text_of(plan[i].second));
   facts.emplace_back("across_hosts", options.across_hosts ? "true" : "false");
+  facts.emplace_back("check_inputs", options.check_inputs ? "true" : "false");
   return facts;
 }
 
@@ -274,7 +275,7 @@ void parallelize_module(Module& module, const ProcessGroup& group, const Paralle
            " ranks: nothing was changed, because of" + cut.refusals();
   });
   require_replicas(group, plan);
-  cut.apply(group);
+  cut.apply(group, options.check_inputs);
   tell_places(module);
 }
 

@@ -35,6 +35,11 @@ using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 struct ParallelizeOptions {
   // Tensor parallel layers communicate twice each: usually too much for a network.
   bool across_hosts = false;
+
+  // Compares the whole inputs of each Linear and Embedding over the ranks, at its calls 1, 2, 4, 8
+  // and so on: different batches are an Error. Costs an all_gather of at most 8 KiB there, and on a
+  // device a wait for its stream, which a captured graph does not allow.
+  bool check_inputs = true;
 };
 
 // Cuts every layer that `plan` names over `group`. Each layer is a lockstep::nn one, or a
