@@ -166,6 +166,18 @@ MemoryTable measure(const Found& mine, const ProcessGroup& group) {
   return table;
 }
 
+// Of all ranks of `all`, from each one's table of its replicas. The first replica tells of the
+// host.
+MemoryTable gather(const MemoryTable& mine, const ProcessGroup& replicas, const ProcessGroup& all) {
+  MemoryTable table;
+  table.ranks = all_gather_value(mine.ranks[static_cast<std::size_t>(replicas.rank())], all);
+  const MemoryParts hosts = replicas.rank() == 0 ? mine.host : MemoryParts();
+  for (MemoryParts& host : all_gather_value(hosts, all))
+    for (const Part part : {parameters, gradients, optimizer_state, buckets})
+      bytes_of(part, table.host) += bytes_of(part, host);
+  return table;
+}
+
 void add(std::optional<std::size_t>& sum, const std::optional<std::size_t>& bytes) {
   if (bytes) sum = sum.value_or(0) + *bytes;
 }
@@ -186,27 +198,32 @@ ResidentMemory sum_of(const std::vector<ResidentMemory>& ranks, const std::vecto
 }  // namespace
 
 MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
-  const ProcessGroup& group = ddp.group();
-  if (group.local_size() != group.size())
+  return memory_report(ddp, optimizer, ddp.group());
+}
+
+MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer,
+                           const ProcessGroup& all) {
+  if (all.local_size() != all.size())
     throw Error(Fault::unsupported, "memory_report: all ranks must be on one host");
   for (const auto& [name, parameter] : named_parameters(ddp.replica()))
     if (!parameter.is_cpu())
       throw Error(Fault::unsupported, "memory_report: only CPU memory is measured, but parameter " +
                                           name + " is on " + parameter.device().str());
   // Measures only when all ranks are here and no rank touches new memory.
-  group.barrier({.label = "memory_report"});
+  all.barrier({.label = "memory_report"});
   const Found mine = Finder(ddp, optimizer).found();
-  const auto state_tensors = all_gather_value(mine.state_tensors, group);
+  const auto state_tensors = all_gather_value(mine.state_tensors, all);
 
   MemoryReport report;
-  report.predicted = predict_memory(ddp.replica(), {.ranks = group.size(),
-                                                    .sharing = sharing_of(ddp, optimizer),
-                                                    .state_tensors = *std::max_element(
-                                                        state_tensors.begin(), state_tensors.end()),
-                                                    .deterministic = ddp.pieces()});
-  report.measured = measure(mine, group);
-  report.resident = all_gather_value(mine.resident, group);
-  report.resident_host = sum_of(report.resident, all_gather_value(getpid(), group));
+  const MemoryPlan plan{
+      .ranks = ddp.group().size(),
+      .sharing = sharing_of(ddp, optimizer),
+      .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
+      .deterministic = ddp.pieces()};
+  report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);
+  report.measured = measure(mine, all);
+  report.resident = all_gather_value(mine.resident, all);
+  report.resident_host = sum_of(report.resident, all_gather_value(getpid(), all));
   return report;
 }
 

@@ -6,14 +6,18 @@
 //   const auto report = lockstep::memory_report(ddp, adam);          // on all ranks
 //   if (world.rank() == 0) std::cout << to_string(report);
 //
+//   // With parameters that are cut over mesh["tp"]: all ranks, not those of mesh["dp"] alone.
+//   memory_report(ddp, adam, world);
+//
 //   // And for a machine that is not there yet:
 //   std::cout << to_string(lockstep::predict_memory(
 //       *net, {.ranks = 8, .sharing = MemorySharing::one_copy}));
 //
 // Byte counts are those of storages. Memory that several tensors share counts once; on the host,
-// memory that several ranks have mapped counts once. The table leaves out activations, the module's
-// buffers (for example running means) and LibTorch itself; each process's resident memory includes
-// them.
+// memory that several ranks have mapped counts once. Of a parameter that is cut over ranks, each
+// rank has its part; a whole parameter is there on each rank. The table leaves out activations, the
+// module's buffers (for example running means) and LibTorch itself; each process's resident memory
+// includes them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,6 +28,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
 
 namespace torch::nn {
 class Module;
@@ -80,12 +85,12 @@ struct MemoryPlan {
   int deterministic = 0;  // Number of pieces, as the option of that name.
 };
 
-// Predicts the table between the optimizer's step() and zero_grad(). Assumes that every parameter
-// that requires a gradient has one, and that all are in one param group. A parameter with several
-// names, such as the weights of a tied embedding, counts once.
-// Exact except for some cache lines, and for large gradients that autograd sums from several uses
-// of one parameter: the pool has no room for the sum. Only a parameter with several names is
-// recognised as used several times.
+// Predicts the table between the optimizer's step() and zero_grad(), for the replicas of `module`:
+// if its parameters are cut, these are the ranks that have the same parts. Assumes that every
+// parameter that requires a gradient has one, and that all are in one param group. A parameter with
+// several names, such as the weights of a tied embedding, counts once. Exact except for some cache
+// lines, and for large gradients that autograd sums from several uses of one parameter: the pool
+// has no room for the sum. Only a parameter with several names is recognised as used several times.
 // Errors: misuse for no ranks or a negative number of state tensors.
 LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan);
 
@@ -114,6 +119,12 @@ struct MemoryReport {
 // system if /proc cannot be read; those of ProcessGroup.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer);
+
+// As memory_report(), for all ranks of `all`, such as those of a whole mesh, in its order. Each is
+// a rank of its own ddp's group, and `all` holds these groups whole.
+LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
+                                        const torch::optim::Optimizer& optimizer,
+                                        const ProcessGroup& all);
 
 // Formats tables in MiB, with some lines for each rank and for the host.
 LOCKSTEP_API std::string to_string(const MemoryTable& predicted);

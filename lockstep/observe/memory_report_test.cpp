@@ -12,11 +12,14 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/in_process.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -193,6 +196,77 @@ TEST(MemoryReport, GradientsThatAreGoneLeaveTheirBuckets) {
     adam.zero_grad();
     expect_near(memory_report(ddp, adam));
   });
+}
+
+// An embedding and two layers that are cut over two ranks, and a norm that is not.
+struct Cut : torch::nn::Module {
+  Cut() {
+    register_module("wte", wte);
+    register_module("norm", norm);
+    register_module("in", in);
+    register_module("out", out);
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    return out(torch::relu(in(norm(wte(tokens)))));
+  }
+
+  nn::Embedding wte{1001, 300};  // 501 and 500 rows: gradients of 600 KB, in the pool.
+  nn::LayerNorm norm{torch::nn::LayerNormOptions({300})};
+  nn::Linear in{300, 40}, out{40, 300};
+};
+
+// Of the rank with `rows` rows: half of both Linears, and the whole bias of the second one.
+constexpr std::size_t bytes_of_part(std::size_t rows) {
+  return sizeof(float) * (rows * 300 + std::size_t{2} * 300 + 20 * 300 + 20 + 300 * 20 + 300);
+}
+
+void expect_parts(const ProcessGroup& world, int tp, bool shares) {
+  SCOPED_TRACE("tp " + std::to_string(tp) + " of " + std::to_string(world.size()));
+  const DeviceMesh mesh(world, {{"dp", -1}, {"tp", tp}});
+  torch::manual_seed(1);
+  const auto net = std::make_shared<Cut>();
+  parallelize_module(
+      *net, mesh["tp"],
+      {{"wte", RowwiseParallel()}, {"in", ColwiseParallel()}, {"out", RowwiseParallel()}});
+  DistributedDataParallel ddp(net, mesh["dp"], {.share_parameters = shares});
+  std::unique_ptr<torch::optim::Optimizer> adam;
+  if (shares)
+    adam = std::make_unique<SharedOptimizer<Adam>>(ddp, net->parameters(), adam_options);
+  else
+    adam = std::make_unique<Adam>(net->parameters(), adam_options);
+  for (int i = 0; i < 3; ++i) {
+    adam->zero_grad();
+    ddp(torch::arange(8)).pow(2).mean().backward();
+    adam->step();
+  }
+  const MemoryReport report = memory_report(ddp, *adam, world);
+  expect_near(report);
+  const std::size_t copies = shares ? 1 : mesh.size("dp");
+  std::size_t whole = 0;
+  for (std::size_t r = 0; r < report.measured.ranks.size(); ++r) {
+    SCOPED_TRACE("rank " + std::to_string(r));
+    const std::size_t part = bytes_of_part(r % 2 == 0 ? 501 : 500);
+    if (r < 2) whole += part;
+    const MemoryParts& measured = report.measured.ranks[r];
+    EXPECT_EQ(measured.parameters, report.predicted.ranks[r].parameters);
+    if (shares) continue;  // Its parameters are padded.
+    EXPECT_EQ(measured.parameters, part);
+    EXPECT_EQ(measured.optimizer_state, 2 * part);
+    expect_near(measured.gradients + measured.buckets, part);
+  }
+  expect_near(report.measured.host.parameters, copies * whole);
+  expect_near(report.measured.host.optimizer_state, 2 * copies * whole);
+}
+
+const Ranks parts_of_ranks("parts", [](const Rank&) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  for (const bool shares : {false, true}) expect_parts(world, 2, shares);
+  destroy_process_group(world);
+});
+
+TEST(MemoryReport, OfParametersThatAreCutEachRankHasItsPart) {
+  for (const int ranks : {2, 4}) EXPECT_TRUE(all_succeeded(parts_of_ranks.run(ranks)));
 }
 
 TEST(MemoryReport, StateThatItDoesNotKnowIsRefused) {
