@@ -20,7 +20,10 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
+#include "tests/fault_of.h"
 #include "tests/ranks.h"
 
 namespace lockstep::checkpoint::safetensors_test {
@@ -249,6 +252,30 @@ TEST_F(SafetensorsFile, DoesNotTouchAModuleItDoesNotFit) {
 }
 
 // The form of safetensors.torch.save_model().
+// A rank's half of a vector.
+struct Half : torch::nn::Module, ShardedModule {
+  explicit Half(const ProcessGroup& group) {
+    register_parameter("half", at::ones({2}));
+    layouts_.emplace("half", ParameterLayout{{4}, {.list = {{{2 * group.rank()}, {2}}}}, group});
+  }
+  const Layouts& layouts() const override { return layouts_; }
+
+ private:
+  Layouts layouts_;
+};
+
+TEST_F(SafetensorsFile, IsNotWrittenWithARanksPartsOfParameters) {
+  run_in_process(2, [&](ProcessGroup& group) {
+    const Half half(group);
+    std::string text;
+    EXPECT_EQ(test::fault_of([&] { save_weights(half, file_); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("whole_parameters(module)"), text.npos) << text;
+    const NamedTensors whole = whole_parameters(half);
+    if (group.rank() == 0) save_safetensors(file_, whole);
+  });
+  EXPECT_TRUE(load_safetensors(file_).tensors.at(0).second.equal(at::ones({4})));
+}
+
 TEST_F(SafetensorsFile, MayHaveOneOfTheNamesOfATensorThatHasTwo) {
   auto twice = twice_named();
   save_safetensors(file_, {{"weight", at::ones({3, 3})}});
