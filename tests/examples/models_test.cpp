@@ -221,8 +221,8 @@ TEST(Llama, PositionsAreRelative) {
 }
 
 TEST(Llama, RefusesHeadsThatDoNotFit) {
-  EXPECT_THROW(Llama({.heads = 7}), c10::Error);
-  EXPECT_THROW(Llama({.heads = 9, .kv_heads = 2}), c10::Error);
+  EXPECT_THROW(Llama({.vocabulary = 9, .heads = 7}), c10::Error);
+  EXPECT_THROW(Llama({.vocabulary = 9, .heads = 9, .kv_heads = 2}), c10::Error);
 }
 
 TEST(Vit, HasTheParametersOfVitB16) {

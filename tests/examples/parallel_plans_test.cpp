@@ -55,7 +55,8 @@ torch::Tensor loss_of(Llama& llama, std::int64_t step, const ProcessGroup& group
 
 torch::Tensor loss_of(Vit& vit, std::int64_t step, const ProcessGroup& /*group*/) {
   const auto targets = (torch::arange(6, torch::kLong) + step).remainder(5);
-  const auto noise = (torch::arange(6 * 3 * 16 * 16, torch::kDouble) * (0.7 + step)).sin();
+  const auto noise =
+      (torch::arange(6 * 3 * 16 * 16, torch::kDouble) * 0.7 + static_cast<double>(step)).sin();
   const auto images = noise.view({6, 3, 16, 16}) + targets.view({6, 1, 1, 1}) / 3;
   return torch::nn::functional::cross_entropy(vit.forward(images), targets);
 }
@@ -170,18 +171,14 @@ TEST(ParallelPlans, APartIsNotSavedAsIfItWereAll) {
 
 TEST(ParallelPlans, ACheckpointOfAnotherModelIsRefusedWithAllThatMisfits) {
   const test::ScratchDirectory scratch;
-  const auto state_of = [](const std::shared_ptr<Gpt>& gpt) {
-    TrainingState state;
-    state.add("model", *gpt);
-    return state;
-  };
   run_in_process(2, [&](ProcessGroup& group) {
     const GptOptions saved{.vocabulary = 51, .block_size = 12, .layers = 1, .heads = 2, .width = 8};
     const auto gpt = filled(std::make_shared<Gpt>(saved));
     parallelize_module(*gpt, group, gpt_plan());
     const std::string digest = sha256(*gpt);
     Checkpointer checkpoints(scratch.path() / "gpt", group);
-    TrainingState state = state_of(gpt);
+    TrainingState state;
+    state.add("model", *gpt);
     checkpoints.save(1, state);
     checkpoints.wait();
 
@@ -189,7 +186,8 @@ TEST(ParallelPlans, ACheckpointOfAnotherModelIsRefusedWithAllThatMisfits) {
       const auto other = filled(std::make_shared<Gpt>(options));
       parallelize_module(*other, group, gpt_plan());
       const std::string before = sha256(*other);
-      TrainingState its_state = state_of(other);
+      TrainingState its_state;
+      its_state.add("model", *other);
       std::string text;
       EXPECT_EQ(fault_of([&] { checkpoints.resume(its_state); }, &text), Fault::misuse);
       EXPECT_EQ(sha256(*other), before);
@@ -212,8 +210,7 @@ TEST(ParallelPlans, ACheckpointOfAnotherModelIsRefusedWithAllThatMisfits) {
     EXPECT_NE(text.find("[60, 16] here and was saved as"), text.npos) << text;
     EXPECT_NE(text.find("more"), text.npos) << text;
 
-    TrainingState same = state_of(gpt);
-    EXPECT_TRUE(checkpoints.resume(same));
+    EXPECT_TRUE(checkpoints.resume(state));
     EXPECT_EQ(sha256(*gpt), digest);
   });
 }

@@ -171,30 +171,35 @@ TEST(Parallelize, ReportsAllThatIsWrongAndChangesNothing) {
 
 TEST(Parallelize, AnInputOfAWrongWidthNamesBothLayers) {
   run_in_process(2, [](ProcessGroup& group) {
-    const auto text_of = [&](const ParallelPlan& wrong) {
-      Net net;
+    const auto expect_error = [&](auto& net, const at::Tensor& x, const ParallelPlan& wrong,
+                                  const std::string& expected) {
       parallelize_module(net, group, wrong);
       std::string text;
-      EXPECT_EQ(fault_of([&] { loss_of(net); }, &text), Fault::misuse);
-      return text;
+      EXPECT_EQ(fault_of([&] { net.forward(x); }, &text), Fault::misuse);
+      EXPECT_NE(text.find(expected), text.npos) << text;
     };
-    EXPECT_EQ(text_of({{"blocks.1.in", ColwiseParallel()}}),
-              "blocks.1.out: an input of shape [5, 12], and it takes 24 features. It got this "
-              "rank's part of the output of blocks.1.in: cut blocks.1.out with RowwiseParallel, or "
-              "give blocks.1.in the output `replicated`");
-    EXPECT_EQ(text_of({{"blocks.1.in", ColwiseParallel()}, {"blocks.1.out", ColwiseParallel()}}),
-              text_of({{"blocks.1.in", ColwiseParallel()}}));
-    EXPECT_EQ(text_of({{"blocks.0.out", RowwiseParallel()}}),
-              "blocks.0.out: an input of shape [5, 24], and it takes 12 features. Its input is a "
-              "part, unless RowwiseParallel has the input `replicated`");
-    // A norm behind it, and the other layers in their order.
-    torch::nn::Sequential net(nn::Linear(6, 8), nn::RMSNorm(nn::RMSNormOptions({8})),
-                              nn::LayerNorm(torch::nn::LayerNormOptions({4})));
-    fill(*net);
-    parallelize_module(*net, group, {{"0", ColwiseParallel()}});
+    const at::Tensor x = numbers({5, 6}, 0.2);
+    const std::string in_to_out =
+        "blocks.1.out: an input of shape [5, 12], and it takes 24 features. It got this rank's "
+        "part of the output of blocks.1.in: cut blocks.1.out with RowwiseParallel, or give "
+        "blocks.1.in the output `replicated`";
+    Net uncut, colwise, whole_in, gathered;
+    expect_error(uncut, x, {{"blocks.1.in", ColwiseParallel()}}, in_to_out);
+    expect_error(colwise, x,
+                 {{"blocks.1.in", ColwiseParallel()}, {"blocks.1.out", ColwiseParallel()}},
+                 in_to_out);
+    expect_error(whole_in, x, {{"blocks.0.out", RowwiseParallel()}},
+                 "blocks.0.out: an input of shape [5, 24], and it takes 12 features. Its input is "
+                 "a part, unless RowwiseParallel has the input `replicated`");
+    parallelize_module(gathered, group, {{"blocks.1.in", ColwiseParallel({.output = replicated})}});
+    loss_of(gathered);
+
+    torch::nn::Sequential with_norm(nn::Linear(6, 8), nn::RMSNorm(nn::RMSNormOptions({8})));
+    fill(*with_norm);
+    parallelize_module(*with_norm, group, {{"0", ColwiseParallel()}});
     std::string text;
-    EXPECT_EQ(fault_of([&] { net->forward(numbers({2, 6}, 1)); }, &text), Fault::misuse);
-    EXPECT_NE(text.find("1: an input of shape [2, 4], and it takes 8 features. It got this rank's "
+    EXPECT_EQ(fault_of([&] { with_norm->forward(x); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("1: an input of shape [5, 4], and it takes 8 features. It got this rank's "
                         "part of the output of 0:"),
               text.npos)
         << text;
