@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -140,8 +141,8 @@ TEST(RegisteredPool, TensorsOutliveTheGroupAndAreFreedOnOtherThreads) {
     const at::Tensor other = bytes_of(20'000, group);
     std::thread([gone = other.alias()]() mutable { gone.reset(); }).join();
   });
-  for (const std::uint8_t rank : {0, 1}) {
-    EXPECT_TRUE(at::equal(tensors[rank], at::full({20'000}, rank, at::kByte)));
+  for (const std::size_t rank : {0, 1}) {
+    EXPECT_TRUE(at::equal(tensors[rank], at::full({20'000}, static_cast<double>(rank), at::kByte)));
     tensors[rank].resize_({3'000'000}).fill_(1);  // As any other tensor.
   }
   std::thread([gone = std::move(tensors)]() mutable { gone.clear(); }).join();
