@@ -15,6 +15,7 @@
 #include "lockstep/parallel/pieces/piece_sums.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
 
 namespace lockstep {
 namespace {
@@ -28,6 +29,12 @@ std::size_t bytes_of_storages(const NamedTensors& parameters) {
     if (seen.insert(parameter.storage().unsafeGetStorageImpl()).second)
       bytes += parameter.storage().nbytes();
   return bytes;
+}
+
+Tensors tensors_of(const NamedTensors& named) {
+  Tensors tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
+  return tensors;
 }
 
 std::size_t bytes_of(const Tensors& tensors) {
@@ -73,6 +80,17 @@ std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& 
   return bytes;
 }
 
+// The parameters of `trained` whose gradients lie in buckets: all but experts that are cut over
+// ranks.
+NamedTensors bucketed(NamedTensors trained, const torch::nn::Module& module) {
+  const Layouts layouts = layouts_of(module);
+  std::erase_if(trained, [&](const auto& item) {
+    const auto layout = layouts.find(item.first);
+    return layout != layouts.end() && layout->second.is_averaged;
+  });
+  return trained;
+}
+
 // Bytes of the parameters that each rank steps, and whose state it therefore has.
 std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sharing,
                                        std::size_t ranks) {
@@ -101,14 +119,16 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
           "predict_memory: the number of pieces must be a multiple of the number of ranks");
   const NamedTensors stepped_ones = trained_parameters(parameters);
-  Tensors tensors;
-  for (const auto& [name, tensor] : stepped_ones) tensors.push_back(tensor);
+  const NamedTensors bucketed_ones = bucketed(stepped_ones, module);
+  const Tensors tensors = tensors_of(stepped_ones);
+  const std::size_t beside_buckets = bytes_of(tensors) - bytes_of(tensors_of(bucketed_ones));
 
   MemoryTable table;
   MemoryParts each{.parameters = bytes_of_storages(parameters),
-                   .buckets = bytes_of_buckets(stepped_ones, plan)};
+                   .buckets = bytes_of_buckets(bucketed_ones, plan)};
   for (const std::size_t stepped : stepped_bytes(tensors, plan.sharing, ranks)) {
-    each.gradients = bytes_of_gradients(stepped, plan) + bytes_beside_pool(parameters, plan);
+    each.gradients = bytes_of_gradients(stepped, plan) + bytes_beside_pool(parameters, plan) +
+                     (has_pool(plan) ? beside_buckets : 0);
     each.optimizer_state = stepped * static_cast<std::size_t>(plan.state_tensors);
     table.ranks.push_back(each);
     table.host.gradients += each.gradients;

@@ -14,6 +14,7 @@
 
 #include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/in_process.h"
+#include "lockstep/nn/experts.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
@@ -366,6 +367,17 @@ TEST(MemoryReport, ZeroDividesStateByWholeParameters) {
       predict_memory(net, {.ranks = 2, .sharing = MemorySharing::zero_stage_2});
   EXPECT_EQ(second.host.gradients, bytes);
   EXPECT_EQ(second.host.buckets, 0);
+}
+
+TEST(MemoryReport, ExpertsOfARankHaveNoBuckets) {
+  run_in_process(2, [](ProcessGroup& group) {
+    nn::Experts experts(4, 8, 6);
+    experts->parallelize({ExpertParallel(), group, "experts"});
+    const MemoryParts rank = predict_memory(*experts, {.ranks = 2}).ranks[1];
+    EXPECT_EQ(rank.gradients, experts->up.nbytes() + experts->down.nbytes());
+    const torch::nn::Linear router(torch::nn::LinearOptions(4, 6).bias(false));
+    EXPECT_EQ(rank.buckets, predict_memory(*router, {.ranks = 2}).ranks[1].buckets);
+  });
 }
 
 TEST(MemoryReport, ItsTextHasLinesForEachRankAndTheHost) {
