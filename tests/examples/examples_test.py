@@ -101,11 +101,12 @@ class Examples(unittest.TestCase):
         results = []
         for tp in (1, 2):
             result = self.folder / f"{tp}.json"
-            self.train(tp, PROGRAMS.cifar10, "--model", "vit", "--tp", tp, "--epochs", 6,
-                       "--batch-size", 50, "--json", result)
+            self.train(tp, PROGRAMS.cifar10, "--model", "vit", "--tp", tp, "--steps", 10,
+                       "--batch-size", 25, "--json", result)
             results.append(json.loads(result.read_text()))
-        self.assertGreater(results[0]["accuracy"], 0.8)
-        self.assertAlmostEqual(results[0]["loss"], results[1]["loss"], 2)
+        self.assertLess(results[0]["loss"], 2.25)  # log(10) at the first step.
+        self.assertAlmostEqual(results[0]["loss"], results[1]["loss"], 4)
+        self.assertEqual(results[0]["accuracy"], results[1]["accuracy"])
         self.refuses(PROGRAMS.cifar10, "--tp", 2, code=64, text="--model vit")
 
     def test_deterministic_gives_the_same_weights_on_every_number_of_ranks(self):
