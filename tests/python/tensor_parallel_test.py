@@ -16,7 +16,7 @@ from torch_or_skip import torch
 
 SIZES = (2, 3, 4)
 STEPS = 20
-TOLERANCE = 1e-6
+TOLERANCE = 1e-6  # Of a tensor's largest value, or of 1.
 
 
 def weights(model):
