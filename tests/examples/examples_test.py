@@ -329,7 +329,7 @@ class Examples(unittest.TestCase):
             done = run(ranks, PROGRAMS.gpt, *options, *mesh)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             losses.append(float(re.search(r"loss ([\d.]+) after", done.stdout)[1]))
-            self.assertIn("\nYou may", done.stdout)  # All write, with whole sequences.
+            self.assertIn("\n[0] You may", done.stdout)  # All write, with whole sequences.
         self.assertLess(losses[0], 1.6)  # From log(256) = 5.5.
         self.assertLess(max(losses), losses[0] + 0.3)
         done = run(2, PROGRAMS.gpt, "--text", self.folder / "none", "--tp", 2)
