@@ -28,7 +28,7 @@ struct LlamaOptions {
   std::int64_t kv_heads = 3;  // Heads of keys and values. Must divide `heads`.
   std::int64_t width = 576;
   std::int64_t hidden = 1536;  // Of the MLP.
-  double theta = 10000;        // The slowest rotation takes 2 pi theta tokens.
+  double theta = 10000;        // Rotation i of n takes 2 pi theta^(i / n) tokens.
   double eps = 1e-5;
   bool tied = true;        // The output layer's weight is the token embedding's.
   bool recompute = false;  // Blocks keep only their inputs for backward().

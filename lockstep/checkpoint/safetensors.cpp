@@ -227,11 +227,12 @@ Safetensors load_safetensors(const std::filesystem::path& file) {
 }
 
 void save_weights(const torch::nn::Module& module, const std::filesystem::path& file) {
-  const Layouts parts = layouts_of(module);
+  Layouts parts = layouts_of(module);
+  std::erase_if(parts, [](const auto& item) { return item.second.group.size() == 1; });
   require(parts.empty(), [&] {
     return "save_weights: this rank has parts of " + std::to_string(parts.size()) +
            " parameters, such as " + parts.begin()->first +
-           ": save_safetensors(file, whole_parameters(module)) saves all of them";
+           ": save_safetensors(file, whole_tensors(module)) saves all of them";
   });
   save_safetensors(file, named_tensors(module), {{"format", "pt"}});
 }

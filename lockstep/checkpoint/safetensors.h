@@ -87,7 +87,7 @@ class LOCKSTEP_API NameTable {
 LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
 
 // Saves named_tensors(module), with metadata that marks the names as PyTorch's. Errors: misuse for
-// a module that holds parts of its parameters (sharded_module.h): save its whole_parameters().
+// a module that holds parts of its parameters (sharded_module.h): save its whole_tensors().
 LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::filesystem::path& file);
 
 // Copies the file's tensors into those of `module`, on any device. `names` maps the file's names to

@@ -251,11 +251,11 @@ TEST_F(SafetensorsFile, DoesNotTouchAModuleItDoesNotFit) {
   EXPECT_TRUE(contains(load(named_tensors(*small_net(5))), "and 1 more"));
 }
 
-// The form of safetensors.torch.save_model().
-// A rank's half of a vector.
+// A rank's half of a vector, and a buffer.
 struct Half : torch::nn::Module, ShardedModule {
   explicit Half(const ProcessGroup& group) {
     register_parameter("half", at::ones({2}));
+    register_buffer("count", at::full({1}, 5));
     layouts_.emplace("half", ParameterLayout{{4}, {.list = {{{2 * group.rank()}, {2}}}}, group});
   }
   const Layouts& layouts() const override { return layouts_; }
@@ -269,13 +269,22 @@ TEST_F(SafetensorsFile, IsNotWrittenWithARanksPartsOfParameters) {
     const Half half(group);
     std::string text;
     EXPECT_EQ(test::fault_of([&] { save_weights(half, file_); }, &text), Fault::misuse);
-    EXPECT_NE(text.find("whole_parameters(module)"), text.npos) << text;
-    const NamedTensors whole = whole_parameters(half);
+    EXPECT_NE(text.find("whole_tensors(module)"), text.npos) << text;
+    const NamedTensors whole = whole_tensors(half);
     if (group.rank() == 0) save_safetensors(file_, whole);
   });
-  EXPECT_TRUE(load_safetensors(file_).tensors.at(0).second.equal(at::ones({4})));
+  const Safetensors read = load_safetensors(file_);
+  ASSERT_EQ(read.tensors.size(), 2U);
+  for (const auto& [name, tensor] : read.tensors)
+    EXPECT_TRUE(tensor.equal(name == "half" ? at::ones({4}) : at::full({1}, 5))) << name;
+
+  run_in_process(1, [&](ProcessGroup& group) {
+    const Half whole(group);  // A group of one rank: there are no parts.
+    EXPECT_NO_THROW(save_weights(whole, file_));
+  });
 }
 
+// The form of safetensors.torch.save_model().
 TEST_F(SafetensorsFile, MayHaveOneOfTheNamesOfATensorThatHasTwo) {
   auto twice = twice_named();
   save_safetensors(file_, {{"weight", at::ones({3, 3})}});

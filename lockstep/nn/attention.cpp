@@ -25,6 +25,7 @@
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
+#include "lockstep/tensor/summed.h"
 
 namespace lockstep::nn {
 namespace {
@@ -70,7 +71,7 @@ struct Call : torch::CustomClassHolder {
       : options(the_options), group(*the_options.context), name(std::move(the_name)) {}
 
   CallOptions collective(bool is_backward = false) const {
-    return {.timeout = options.call.timeout, .label = is_backward ? backward_name : name};
+    return {.timeout = options.timeout, .label = is_backward ? backward_name : name};
   }
 
   const AttentionOptions options;
@@ -96,7 +97,7 @@ ContextMethod method_of(const at::Tensor& q, const AttentionOptions& options) {
 }
 
 std::string name_of_call(const Tensors& qkv, const AttentionOptions& options) {
-  std::string name = options.call.label.empty() ? "attention" : std::string(options.call.label);
+  std::string name = options.name.empty() ? "attention" : options.name;
   constexpr const char* methods[] = {"automatic", "ring", "ulysses"};
   name += std::string(" (") + methods[static_cast<std::size_t>(options.method)];
   if (options.is_causal) name += ", causal";
@@ -113,6 +114,8 @@ std::string name_of_call(const Tensors& qkv, const AttentionOptions& options) {
 
 std::string shapes_misfit(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const AttentionOptions& options) {
+  for (const at::Tensor& x : {q, k, v})
+    if (x.layout() != at::kStrided) return "q, k and v are dense tensors";
   if (q.dim() != 4 || k.dim() != 4 || q.numel() == 0 || k.numel() == 0)
     return "q, k and v are [N, heads, T, head width], and not empty";
   if (k.sizes() != v.sizes()) return "k and v have different shapes";
@@ -136,7 +139,7 @@ std::string shapes_misfit(const at::Tensor& q, const at::Tensor& k, const at::Te
 // Ranks that disagree do not all refuse. So those that do call a collective, which tells all.
 void refuse(const Call& call, Fault fault, const std::string& why) {
   if (why.empty()) return;
-  call.group.barrier(call.collective());
+  naming_errors(call.name, [&] { call.group.barrier(call.collective()); });
   throw Error(fault, call.name + ": " + why);
 }
 
@@ -285,29 +288,36 @@ struct Ring : torch::autograd::Function<Ring> {
       throw Error(Fault::unsupported, call->name +
                                           ": a ring's gradient has no gradient: backward() with "
                                           "create_graph");
-    const variable_list saved = context->get_saved_variables();
+    return naming_errors(call->backward_name, [&] {
+      return gradients_of(*call, context->get_saved_variables(), gradients[0]);
+    });
+  }
+
+ private:
+  static variable_list gradients_of(const Call& call, const variable_list& saved,
+                                    const at::Tensor& of_out) {
     const at::Tensor &q = saved[0], &out = saved[1], &lse = saved[2];
     const Tensors blocks(saved.begin() + 3, saved.end());
-    const at::Tensor gradient = for_kernel(gradients[0]);
+    const at::Tensor gradient = for_kernel(of_out);
     const auto through = [&](const Sight& sight, const at::Tensor& block) {
       return at::_scaled_dot_product_flash_attention_for_cpu_backward(
           sight.of_queries(gradient), sight.of_queries(q), sight.of_keys(block[0]),
           sight.of_keys(block[1]), sight.of_queries(out), sight.of_queries(lse), 0, sight.is_causal,
-          {}, call->options.scale);
+          {}, call.options.scale);
     };
     const auto sight_at = [&](int step) {
-      return sight_of(*call, step, q.size(2), blocks[0].size(3));
+      return sight_of(call, step, q.size(2), blocks[0].size(3));
     };
 
-    const auto own = through(sight_at(0), own_of(blocks, call->group));
+    const auto own = through(sight_at(0), own_of(blocks, call.group));
     const at::Tensor of_q = std::get<0>(own).to(lse.scalar_type());
-    Rotation keys(*call, blocks, true, false);
+    Rotation keys(call, blocks, true, false);
     Rotation sums(
-        *call,
+        call,
         shared({std::get<1>(own).to(lse.scalar_type()), std::get<2>(own).to(lse.scalar_type())},
-               *call, true),
+               call, true),
         true, true);
-    for (int step = 1; step < call->group.size(); ++step) {
+    for (int step = 1; step < call.group.size(); ++step) {
       const at::Tensor block = keys.next(), sum = sums.next();
       const Sight sight = sight_at(step);
       if (sight.queries == 0) continue;
@@ -316,7 +326,7 @@ struct Ring : torch::autograd::Function<Ring> {
       sight.of_keys(sum[0]).add_(part_of_k);
       sight.of_keys(sum[1]).add_(part_of_v);
     }
-    const at::Tensor sum = sums.next();  // Back home, from where others write to it no more.
+    const at::Tensor sum = sums.next();  // This rank's own sums, complete after the last barrier.
     const auto mine = [&](const at::Tensor& x) {
       return x.to(q.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     };
@@ -331,7 +341,8 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& q, const at::Tensor& k
   if (!options.context || options.context->size() == 1)
     return at::scaled_dot_product_attention(q, k, v, {}, options.dropout_p, options.is_causal,
                                             options.scale, options.enable_gqa);
-  for (const at::Tensor& x : {q, k, v}) require_dense(x, "scaled_dot_product_attention");
+  for (const at::Tensor& x : {q, k, v})
+    require(x.defined(), "scaled_dot_product_attention: a tensor is undefined");
   const auto call = c10::make_intrusive<Call>(options, name_of_call({q, k, v}, options));
   refuse(*call, Fault::misuse, shapes_misfit(q, k, v, options));
   if (options.dropout_p != 0)
@@ -341,7 +352,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& q, const at::Tensor& k
     return ulysses(q, k, v, *call);
   }
   if (!q.is_cpu()) refuse(*call, Fault::unsupported, "a ring is for CPU tensors");
-  return Ring::apply(q, k, v, call);
+  return naming_errors(call->name, [&] { return Ring::apply(q, k, v, call); });
 }
 
 at::Tensor sequence_positions(std::int64_t length, const ProcessGroup& context,
@@ -357,7 +368,9 @@ at::Tensor sequence_part(const at::Tensor& x, std::int64_t dim, const ProcessGro
 
 at::Tensor whole_sequence(const at::Tensor& part, std::int64_t dim, const ProcessGroup& context,
                           SequenceOrder order) {
-  const at::Tensor all = gather_from_parallel_region(part, context, dim);
+  // Parts of other sizes are a mismatch, by the label.
+  const std::string label = "whole_sequence of " + shape_text(part);
+  const at::Tensor all = gather_from_parallel_region(part, context, dim, {.label = label});
   require_length(all.size(dim), context.size(), order);
   return selected(all, dim, positions_of_all(all.size(dim), context.size(), order).argsort());
 }

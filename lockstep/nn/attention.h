@@ -16,8 +16,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
@@ -43,7 +45,8 @@ enum class ContextMethod {
   ring,
 
   // Each rank gets some of the heads of the whole sequence, and later gives its results back: four
-  // all_to_all (Jacobs et al., 2023). The heads of the queries must be a multiple of the ranks.
+  // all_to_all, and four small collectives of their sizes (Jacobs et al., 2023). The heads of the
+  // queries must be a multiple of the ranks.
   // Key heads that are not are repeated before they are sent.
   ulysses,
 };
@@ -61,14 +64,14 @@ struct AttentionOptions {
 
   SequenceOrder order = SequenceOrder::contiguous;  // Used with is_causal only.
   ContextMethod method = ContextMethod::automatic;
-  CallOptions call =
-      {};  // A layer's name as the label, for Errors; the timeout of each collective.
+  std::string name = {};                                  // The layer's, for Errors.
+  std::optional<std::chrono::milliseconds> timeout = {};  // Of each collective.
 };
 
 // torch.nn.functional.scaled_dot_product_attention() of the whole sequences: returns this rank's
 // part of the result, [N, heads, T / W, head width], from its parts of q, of the same shape, and of
 // k and v, [N, key heads, S / W, head width]. Without a group, and on one rank, it is that
-// function; a causal mask needs T = S otherwise.
+// function; a causal mask over several ranks needs T = S.
 // Memory: a rank holds parts only. Ring on one host keeps k and v in shared memory until
 // backward(). The blocks are used again by later calls, and given back when the group ends.
 // Autograd: the gradients of k and v are those of all ranks' queries. backward() communicates as
@@ -83,7 +86,8 @@ LOCKSTEP_API at::Tensor scaled_dot_product_attention(const at::Tensor& q, const 
                                                      const at::Tensor& v,
                                                      const AttentionOptions& options = {});
 
-// The positions of this rank's part of a sequence of `length`, int64, for position embeddings.
+// The positions of this rank's part of a sequence of `length`: int64, on the CPU, for position
+// embeddings.
 // Errors of the three: misuse when the length is no multiple of the ranks; in head_tail order, of
 // twice the ranks.
 LOCKSTEP_API at::Tensor sequence_positions(std::int64_t length, const ProcessGroup& context,

@@ -18,6 +18,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/summed.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +37,9 @@ struct Classes {
 Classes classes_of(const at::Tensor& logits, const at::Tensor& target, const ProcessGroup& group) {
   const std::string label = std::string(function) + " of " + std::to_string(target.size(0)) +
                             " targets with digest " + std::to_string(nn::digest_of(target));
-  const auto counts = all_gather_value(logits.size(1), group, {.label = label});
+  const auto counts = naming_errors(std::string(function), [&] {
+    return all_gather_value(logits.size(1), group, {.label = label});
+  });
   const auto own = counts.begin() + group.rank();
   return {
       std::accumulate(counts.begin(), own, std::int64_t{0}), *own,
@@ -103,9 +106,10 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     const at::Tensor picked =
         classes.count > 0 ? logits.gather(1, index).squeeze(1).to(type).masked_fill_(elsewhere, 0)
                           : at::zeros_like(own.largest);
-    const auto all =
-        all_gather(at::stack({own.largest, own.sum, picked}), group, {.label = function})
-            .unbind(1);  // Of [ranks, N] each.
+    const auto all = naming_errors(std::string(function), [&] {
+      return all_gather(at::stack({own.largest, own.sum, picked}), group, {.label = function})
+          .unbind(1);  // Of [ranks, N] each.
+    });
     const at::Tensor largest = all[0].amax(0);
     const at::Tensor sums = (all[0] - largest).exp_().mul_(all[1]);  // Of exp(x - largest).
     const at::Tensor sum = sums.sum(0);

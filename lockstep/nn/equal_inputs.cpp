@@ -20,6 +20,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/summed.h"
 
 namespace lockstep::nn {
 namespace {
@@ -51,9 +52,10 @@ bool are_near(const double* one, const double* other, std::size_t count) {
     if (std::isfinite(one[i])) squares += one[i] * one[i];
   const double usual = std::sqrt(squares / static_cast<double>(count));
   for (std::size_t i = 0; i < count; ++i) {
-    if (std::isnan(one[i]) && std::isnan(other[i])) continue;
-    if (one[i] != other[i] && !(std::abs(one[i] - other[i]) <= (std::abs(one[i]) + usual) / 32))
-      return false;
+    const bool both_nan = std::isnan(one[i]) && std::isnan(other[i]);
+    if (one[i] == other[i] || both_nan) continue;
+    if (!std::isfinite(one[i]) || !std::isfinite(other[i])) return false;
+    if (std::abs(one[i] - other[i]) > (std::abs(one[i]) + usual) / 32) return false;
   }
   return true;
 }
@@ -93,7 +95,9 @@ void require_equal_inputs(const at::Tensor& input, const CutTo& cut, std::uint64
   std::vector<double> mine = sample_of(input);
   std::vector<double> all(mine.size() * static_cast<std::size_t>(ranks));
   const std::string label = cut.name + " (input)" + shape_text(input);
-  cut.group.all_gather(buffer_of(mine), buffer_of(all), {}, {.label = label});
+  naming_errors(cut.name, [&] {
+    cut.group.all_gather(buffer_of(mine), buffer_of(all), {}, {.label = label});
+  });
   const bool is_exact = !input.is_floating_point() && !input.is_complex();
   const std::vector<int> differing = differing_ranks(all, mine.size(), is_exact, ranks);
   if (differing.empty()) return;

@@ -67,6 +67,9 @@ TEST(EqualInputs, OtherActivationsAreAnErrorAndRoundingIsNone) {
       linear->forward(x);
       if (group.rank() == 1) x[63] = -x[63];  // One sequence of 64.
       expect_mismatch([&] { linear->forward(x); }, {0, 1}, {"in: in call 4, whole inputs"});
+      const at::Tensor infinite = at::full({8, 6}, group.rank() == 0 ? INFINITY : 3.0F);
+      auto other = cut(Linear(6, 4), style, group, "other");
+      expect_mismatch([&] { other->forward(infinite); }, {0, 1}, {"other: in call 1"});
     });
 }
 

@@ -24,6 +24,7 @@
 #include "lockstep/nn/cut.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
+#include "lockstep/tensor/summed.h"
 
 namespace lockstep::nn {
 namespace {
@@ -79,8 +80,9 @@ Rows rows_of(const torch::Tensor& chosen, const ExpertsOptions& options) {
   std::int64_t capacity = choices;
   if (options.capacity_factor())
     capacity = static_cast<std::int64_t>(
-        std::ceil(*options.capacity_factor() * static_cast<double>(choices) /
-                  static_cast<double>(options.num_experts())));
+        std::min(std::ceil(*options.capacity_factor() * static_cast<double>(choices) /
+                           static_cast<double>(options.num_experts())),
+                 static_cast<double>(choices)));
   Numbers next{0}, end;
   for (const std::int64_t wanted : rows.chosen) {
     rows.taken.push_back(std::min(wanted, capacity));
@@ -125,11 +127,13 @@ Census census_of(const Rows& rows, std::int64_t tokens, const std::optional<CutT
   mine.push_back(tokens);
   mine.push_back(sum_of(rows.chosen) - sum_of(rows.taken));
   const torch::Tensor numbers = at::tensor(mine, torch::kLong);
-  const torch::Tensor all =
-      cut ? all_gather(numbers, cut->group, label_of(*cut)) : numbers.unsqueeze(0);
-  const torch::Tensor totals = all.sum(0);
-  if (cut && replicas_of(*cut))
-    all_reduce(totals, *replicas_of(*cut), ReduceOp::sum, label_of(*cut));
+  torch::Tensor all = numbers.unsqueeze(0), totals = numbers;
+  if (cut)
+    naming_errors(cut->name, [&] {
+      all = all_gather(numbers, cut->group, label_of(*cut));
+      totals = all.sum(0);
+      if (replicas_of(*cut)) all_reduce(totals, *replicas_of(*cut), ReduceOp::sum, label_of(*cut));
+    });
   const auto experts = static_cast<std::int64_t>(rows.chosen.size());
   return {all.narrow(1, 0, experts), totals.narrow(0, experts, experts),
           totals[2 * experts].item<std::int64_t>(), totals[2 * experts + 1].item<std::int64_t>()};
@@ -141,7 +145,7 @@ Numbers numbers_of(const torch::Tensor& tensor) {
   return {data, data + flat.numel()};
 }
 
-// [ranks, experts of each rank's] of [ranks, experts]: of this rank's experts.
+// Of counts [ranks, experts], the columns of this rank's experts.
 torch::Tensor of_own_experts(const torch::Tensor& counts, const std::optional<CutTo>& cut) {
   if (!cut) return counts;
   const std::int64_t experts = counts.size(1) / cut->group.size();

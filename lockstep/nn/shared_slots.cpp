@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <numeric>
 
@@ -29,7 +30,8 @@ std::vector<at::Tensor> SharedSlots::publish(at::TensorList values, const Proces
   std::vector<std::int64_t> sizes = first.sizes().vec();
   sizes.insert(sizes.begin(), static_cast<std::int64_t>(values.size()));
   const std::size_t bytes = values.size() * first.nbytes();
-  const std::size_t stride = (bytes + line_bytes - 1) / line_bytes * line_bytes;
+  // Powers of two, so that outgrown slots together are smaller than the present ones.
+  const std::size_t stride = std::bit_ceil(std::max(bytes, line_bytes));
   const auto place_of = [&](std::int64_t slot, int rank) {
     const std::lock_guard lock(mutex_);
     const Slot& found = slots_.at(static_cast<std::size_t>(slot));

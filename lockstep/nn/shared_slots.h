@@ -16,11 +16,12 @@
 
 namespace lockstep::nn {
 
-// Blocks of shared memory that are used again and again. A group has one, companion_of() it, and
-// gives the memory back when it ends; tensors that still exist keep their own block. Reuse: a rank
-// writes to a block again once its tensor is gone and all ranks have begun a later call, which
-// shows that they no longer read it. So nobody waits after reading. Thread safety: one thread of
-// each rank calls publish(). Its tensors may go on any thread.
+// Blocks of shared memory that are used again and again. Each group has one such object, see
+// companion_of(), and frees the memory when it ends; tensors that still exist keep their block.
+// Reuse: a rank enters a later publish() only after its reads of earlier blocks. So a rank writes
+// to a block again once its own tensor is gone and all ranks have entered a later call, and nobody
+// waits after reading. Thread safety: one thread of each rank calls publish(). Its tensors may go
+// on any thread.
 class SharedSlots : public std::enable_shared_from_this<SharedSlots> {
  public:
   // Copies `values`, whose equal shape and type are those of all ranks, to shared memory. Returns
@@ -37,7 +38,7 @@ class SharedSlots : public std::enable_shared_from_this<SharedSlots> {
     RegisteredMemory memory;  // Rank r's block begins at r * bytes_of_rank.
     std::size_t bytes_of_rank = 0;
     bool is_used = false;
-    std::uint64_t released = 0;  // Calls that were complete then.
+    std::uint64_t released = 0;  // The value of calls_ when it was released.
   };
 
   std::optional<std::size_t> take(std::size_t bytes);

@@ -40,9 +40,9 @@ struct Net : torch::nn::Module {
     return x + dropout(out(torch::gelu(in(norm(x)))));
   }
 
-  nn::Embedding wte{51, 16};
-  nn::LayerNorm norm{torch::nn::LayerNormOptions({16})};
-  nn::Linear in{16, 64}, out{64, 16};
+  nn::Embedding wte{51, 64};  // Wide, so that sums lie in the registered pool.
+  nn::LayerNorm norm{torch::nn::LayerNormOptions({64})};
+  nn::Linear in{64, 128}, out{128, 64};
   nn::Dropout dropout{0.1};
 };
 

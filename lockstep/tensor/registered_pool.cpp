@@ -49,8 +49,7 @@ at::Tensor tensor_in(std::unique_ptr<Room> room, std::size_t bytes, at::IntArray
 
 }  // namespace
 
-// --- RegisteredRegion
-// ---------------------------------------------------------------------------------
+// --- RegisteredRegion ----------------------------------------------------------------------------
 
 RegisteredRegion::RegisteredRegion(RegisteredMemory memory) : memory_(std::move(memory)) {
   free_.emplace(static_cast<std::byte*>(memory_.data()), memory_.bytes());

@@ -4,8 +4,9 @@
 // A group has one pool on each rank: one region of registered memory, from which rooms of any size
 // are taken. A room is free again when its tensor's last reference dies. Ranks sum a tensor in
 // place if all of them have it in one region, at whatever offset: so only the region's growth is
-// collective, and it depends on the sizes asked for alone. Where a region has no room, at one rank
-// or at all, the tensor gets ordinary memory, and its sum passes through staging buffers.
+// collective, and it depends on the sizes asked for alone. If the region is full on
+// some ranks or on all, the tensor gets ordinary memory, and its sum passes through staging
+// buffers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -44,6 +44,13 @@ std::vector<Boxes> boxes_of_all_ranks(const ParameterLayout& layout) {
   return all;
 }
 
+NamedTensors whole(NamedTensors tensors, const Layouts& layouts) {
+  for (auto& [name, tensor] : tensors)
+    if (const auto layout = layouts.find(name); layout != layouts.end())
+      tensor = gather_whole(tensor, layout->second);
+  return tensors;
+}
+
 }  // namespace
 
 Layouts layouts_of(const torch::nn::Module& module) {
@@ -72,12 +79,11 @@ at::Tensor gather_whole(const at::Tensor& part, const ParameterLayout& layout) {
 }
 
 NamedTensors whole_parameters(const torch::nn::Module& module) {
-  const Layouts layouts = layouts_of(module);
-  NamedTensors all = named_parameters(module);
-  for (auto& [name, tensor] : all)
-    if (const auto layout = layouts.find(name); layout != layouts.end())
-      tensor = gather_whole(tensor, layout->second);
-  return all;
+  return whole(named_parameters(module), layouts_of(module));
+}
+
+NamedTensors whole_tensors(const torch::nn::Module& module) {
+  return whole(named_tensors(module), layouts_of(module));
 }
 
 }  // namespace lockstep

@@ -64,4 +64,7 @@ LOCKSTEP_API at::Tensor gather_whole(const at::Tensor& part, const ParameterLayo
 // are whole share the module's memory.
 LOCKSTEP_API NamedTensors whole_parameters(const torch::nn::Module& module);
 
+// The same of parameters and buffers: named_tensors(), such as for save_safetensors().
+LOCKSTEP_API NamedTensors whole_tensors(const torch::nn::Module& module);
+
 }  // namespace lockstep

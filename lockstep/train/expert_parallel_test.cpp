@@ -262,10 +262,12 @@ TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
         << text;
     for (const auto& options : {DistributedDataParallelOptions{.share_parameters = true},
                                 DistributedDataParallelOptions{.deterministic = 4},
+                                DistributedDataParallelOptions{.non_finite = NonFinite::skip},
                                 DistributedDataParallelOptions{.mean = GradientMean::over_samples}})
       EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, mesh["ep"], options); }),
                 Fault::unsupported);
     DistributedDataParallel ddp(net, mesh["ep"]);
+    EXPECT_EQ(fault_of([&] { ddp.edit_parameters([] {}); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { ddp.join([] {}); }, &text), Fault::unsupported);
     EXPECT_NE(text.find("join() does not go together with experts that are cut over ranks"),
               text.npos)

@@ -61,6 +61,7 @@ std::span<const Exclusion> exclusions() {
 
       {experts, over_samples, "their gradients are means over ranks"},
       {experts, share_parameters, other_experts},
+      {experts, skip_non_finite, "their gradients would be stepped all the same"},
       {experts, deterministic, "their gradients are summed in backward()"},
       {shard_gradients, experts, other_experts},
       {join, experts, "they need all ranks in every forward()"},
@@ -83,6 +84,8 @@ constexpr std::string_view name_of(Feature feature) {
       return "share_parameters";
     case deterministic:
       return "deterministic";
+    case skip_non_finite:
+      return "NonFinite::skip";
     case comm_hook:
       return "register_comm_hook()";
     case shard_gradients:
@@ -107,6 +110,7 @@ Features::Features(const DistributedDataParallelOptions& options) {
   set(bucket_sizes, options.bucket_cap_mb.has_value() || !options.bucket_caps_mb.empty());
   set(static_graph, options.static_graph);
   set(over_samples, options.mean == GradientMean::over_samples);
+  set(skip_non_finite, options.non_finite == NonFinite::skip);
   for (const auto& [feature, wanted] : {std::pair(share_parameters, options.share_parameters),
                                         std::pair(deterministic, options.deterministic != 0)}) {
     if (wanted) require_allowed(feature);

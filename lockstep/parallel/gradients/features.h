@@ -22,6 +22,7 @@ enum class Feature : std::uint8_t {
   over_samples,
   share_parameters,
   deterministic,
+  skip_non_finite,
   // Begun by calls.
   comm_hook,
   shard_gradients,

@@ -35,10 +35,10 @@
 //
 // Experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) differ between
 // ranks. They are broadcast to the ranks that have the same ones, and their gradients, which
-// backward() makes means already, are left alone; infinities and NaN are not looked for in them.
-// The group has all ranks of the experts and of their replicas. GradientMean::over_samples,
-// share_parameters, deterministic, shard_gradients() and join() are unsupported then, and
-// edit_parameters() changes the experts of rank 0 alone.
+// backward() makes means already, are left alone, also when other gradients become undefined;
+// infinities and NaN are not looked for in them. The group has all ranks of the experts and of
+// their replicas. GradientMean::over_samples, NonFinite::skip, share_parameters, deterministic,
+// shard_gradients(), join() and edit_parameters() are unsupported then.
 //
 // CUDA: all parameters may be in the memory of this rank's CUDA device, local_device(). Gradients
 // are then copied into buckets there and reduced in the order of the thread's current stream. With
@@ -50,8 +50,8 @@
 //
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch if the ranks' modules or options differ; misuse for experts that are cut over
-// other ranks; unsupported for sparse gradients, for
-// types that cannot be averaged and for gradients on several devices; those of ProcessGroup.
+// other ranks; unsupported for sparse gradients, for types that cannot be averaged and for
+// gradients on several devices; those of ProcessGroup.
 // backward() throws on all ranks: misuse, with the parameters' names, if some had no part in the
 // loss; corrupt for gradients that are not finite, see NonFinite. All gradients are undefined then.
 //

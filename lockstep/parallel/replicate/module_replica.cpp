@@ -92,6 +92,10 @@ void ModuleReplica::become(int root) {
 }
 
 void ModuleReplica::edit(const std::function<void()>& change) {
+  if (has_experts(*module_))
+    throw Error(Fault::unsupported,
+                "edit_parameters() of a module whose experts are cut over ranks: it would change "
+                "those of rank 0 alone");
   const auto without_gradients = [&] {
     const at::NoGradGuard no_grad;
     change();
@@ -99,10 +103,7 @@ void ModuleReplica::edit(const std::function<void()>& change) {
   const std::exception_ptr error =
       shared_ != nullptr ? shared_->edit(without_gradients)
                          : attempt_on_rank_0(group_, "edit_parameters()", without_gradients);
-  broadcast_replica(shared_ != nullptr ? named_buffers(*module_)
-                                       : without_experts(named_tensors(*module_), *module_),
-                    group_);
-  broadcast_experts(*module_);
+  broadcast_replica(shared_ != nullptr ? named_buffers(*module_) : named_tensors(*module_), group_);
   if (error) std::rethrow_exception(error);
 }
 
