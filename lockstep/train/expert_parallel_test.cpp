@@ -190,13 +190,8 @@ TEST(ExpertParallel, ReplicasBeginWithTheSameExperts) {
     if (mesh.rank("dp") == 1)
       for (const at::Tensor& parameter : net->parameters()) parameter.mul_(2);
     parallelize_module(*net, mesh["ep"], {{"experts", ExpertParallel({.replicas = mesh["dp"]})}});
-    DistributedDataParallel ddp(net, world);
+    const DistributedDataParallel ddp(net, world);
     EXPECT_EQ(sha256(*net), digest);
-    ddp.edit_parameters([&] {
-      for (const at::Tensor& parameter : net->parameters()) parameter.zero_();
-    });
-    EXPECT_EQ(net->in->weight.count_nonzero().item<int>(), 0);
-    EXPECT_EQ(net->experts->up.count_nonzero().item<int>() == 0, mesh.rank("ep") == 0);
   });
 }
 
