@@ -300,7 +300,7 @@ void ProcessGroup::State::abort(std::string_view reason) {
 
 // Ends all calls, here and on the other ranks, with the Error that is returned.
 std::exception_ptr ProcessGroup::State::end_with(Fault fault, std::string_view reason) {
-  const auto error = std::make_exception_ptr(
+  auto error = std::make_exception_ptr(
       Error(fault, fmt::format("group {}: rank {}: {}", identity_.name, identity_.rank, reason)));
   life_.give_up({.fault = fault, .rank = identity_.rank, .reason = std::string(reason)});
   const bool is_alive = messages_.end(error);

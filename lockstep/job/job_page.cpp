@@ -181,7 +181,8 @@ JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
   layout.slots = slots;
   layout.world_size = world_size > 0 ? world_size : slots;
   copy_text(layout.job_id, job_id);
-  layout.oom_kills = oom_kills().value_or(-1);
+  const auto kills = oom_kills();
+  layout.oom_kills = kills ? static_cast<std::int64_t>(*kills) : -1;
   for (int i = 0; i < slots; ++i) make_robust(layout.slot[i].life);
   layout.magic = magic;
   return page;

@@ -26,7 +26,7 @@ constexpr std::string_view plain = "\033[0m";
 constexpr std::string_view bold = "\033[1m";
 
 // Legible on black and on white. Red is left to programs that mark errors with it.
-constexpr std::array colors{36, 32, 33, 35, 94, 96, 92, 95};
+constexpr std::array rank_colors{36, 32, 33, 35, 94, 96, 92, 95};
 
 std::string name_of(int rank) { return fmt::format("[{}]", rank); }
 
@@ -68,7 +68,7 @@ constexpr std::size_t most_lines = 1000;
 
 std::string LineFormat::prefix(const LineSource& source) const {
   if (!(source.is_error ? colors_err_ : colors_out_)) return name_of(source.rank) + " ";
-  const int color = colors[static_cast<std::size_t>(source.rank) % colors.size()];
+  const int color = rank_colors[static_cast<std::size_t>(source.rank) % rank_colors.size()];
   return fmt::format("\033[{}m{}{} ", color, name_of(source.rank), plain);
 }
 

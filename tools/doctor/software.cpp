@@ -109,7 +109,7 @@ std::string first_line(const fs::path& file) {
   return line;
 }
 
-constexpr std::chrono::seconds limit{20};
+constexpr std::chrono::seconds time_for_an_answer{20};
 
 EngineState open(const std::string& name) try {
   const Engine& engine = open_engine(name);
@@ -193,7 +193,7 @@ std::vector<EngineState> examine_engines(const std::string& program) {
   std::vector<EngineState> engines;
   for (const std::string_view each : engine_names()) {
     const std::string name(each);
-    const Answer answer = ask({program, "--engine", name}, limit);
+    const Answer answer = ask({program, "--engine", name}, time_for_an_answer);
     engines.push_back(engine_in(name, answer.out, answer.end));
   }
   return engines;

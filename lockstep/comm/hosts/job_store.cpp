@@ -85,7 +85,7 @@ void tell_all(const void* world, Announcement& announcement) {
 // could reach it.
 std::string listening_address(const std::string& host, const std::string& interface) {
   for (const SocketAddress& address : resolve(host, 1)) {
-    const std::string text = host_and_port(to_text(address))->first;
+    std::string text = host_and_port(to_text(address))->first;
     if (!address.is_loopback() || text == host || host == "localhost") return text;
   }
   return choose_interface(interface, "").address;

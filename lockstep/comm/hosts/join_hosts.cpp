@@ -74,8 +74,8 @@ std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   if (!who.agent_fd || who.store.empty()) return {};
   const int told = std::exchange(who.world_size, AgentLine(*who.agent_fd).world_size(deadline));
   if (told == who.world_size) return {};
-  const auto text = fmt::format("was told of {} ranks, the launcher has started {} (WORLD_SIZE)",
-                                told, who.world_size);
+  auto text = fmt::format("was told of {} ranks, the launcher has started {} (WORLD_SIZE)", told,
+                          who.world_size);
   if (who.rank < who.world_size) return text;
   throw Error(Fault::mismatch, fmt::format("rank {} {}", who.rank, text));
 }

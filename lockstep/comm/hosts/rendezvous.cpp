@@ -293,7 +293,7 @@ void await_agreement(HostSession& session, Deadline deadline) {
   const auto begin = Clock::now();
   for (;; std::this_thread::sleep_for(retry_pause)) {
     require_agreement(session);
-    std::vector<int> missing = absent(session);
+    const std::vector<int> missing = absent(session);
     if (missing.empty()) return;
     const auto context = fmt::format("init_process_group on rank {}", session.rank());
     session.throw_if_peer_lost(context);
@@ -301,7 +301,7 @@ void await_agreement(HostSession& session, Deadline deadline) {
       throw Error(Fault::timeout,
                   fmt::format("{}: {} did not come within {:.1f} s", context,
                               name_of_ranks(missing), seconds_since(begin)),
-                  std::move(missing));
+                  missing);
   }
 }
 

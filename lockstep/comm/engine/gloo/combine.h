@@ -44,14 +44,14 @@ struct Product {
 struct Min {
   template <class T>
   T operator()(T a, T b) const {
-    return a < b || a != a ? a : b;
+    return a < b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
   }
 };
 
 struct Max {
   template <class T>
   T operator()(T a, T b) const {
-    return a > b || a != a ? a : b;
+    return a > b || a != a ? a : b;  // NOLINT(misc-redundant-expression)
   }
 };
 
