@@ -63,19 +63,21 @@ BackwardTimes Reducer::times() const {
 
 void Reducer::watch(const at::Tensor& output) {
   if (!synchronize_ || !output.requires_grad()) return;
-  output.register_hook([this, alive = std::weak_ptr<const bool>(alive_)](const at::Tensor&) {
-    if (!alive.expired() && synchronize_ && hooks_.are_reached()) begin_pass(/*watched=*/true);
+  output.register_hook([this, alive = std::weak_ptr<const bool>(alive_),
+                        device = output.device()](const at::Tensor&) {
+    if (!alive.expired() && synchronize_ && hooks_.are_reached())
+      begin_pass(device, /*watched=*/true);
   });
 }
 
-void Reducer::begin_pass(bool watched) {
+void Reducer::begin_pass(c10::Device device, bool watched) {
   const int task = torch::autograd::get_current_graph_task_id();
   if (pass_.covers(task, watched)) return;
   pass_.end();
   forget_pass_cut_short();
   intake_.begin_pass(/*early=*/join_ == nullptr);  // With join() ranks reduce after the reports.
   std::function<void(const BackwardPass&)> at_end;
-  if (intake_.device().is_cpu())
+  if (intake_.device().is_cpu() && device.is_cpu())
     at_end = [this, alive = std::weak_ptr<const bool>(alive_)](const BackwardPass& ended) {
       if (!alive.expired()) end_pass(ended);
     };
@@ -102,7 +104,8 @@ void Reducer::forget_pass_cut_short() {
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   const bool is_ours = hooks_.is_in_charge(index);  // Otherwise another reducer averages it.
   const bool is_averaged = synchronize_ && is_ours;
-  if (is_averaged) begin_pass(/*watched=*/false);  // First, as it may forget an earlier pass.
+  // First, as it may forget an earlier pass.
+  if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
   touched_[index] = is_ours || !synchronize_;
   if (is_averaged) intake_.add(index, incoming);
 }

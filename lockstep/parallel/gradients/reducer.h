@@ -93,7 +93,8 @@ class Reducer final : public GradientOwner {
  private:
   void on_gradient(std::size_t index, const at::Tensor& incoming) override;
 
-  void begin_pass(bool watched);
+  // `device`: where the pass has begun.
+  void begin_pass(c10::Device device, bool watched);
   void finish_pass(BackwardPass& pass);
   void end_pass(const BackwardPass& pass);
 
