@@ -95,6 +95,9 @@ endfunction()
 # Programs whose tests take a minute together on two cores: ./dev test --fast, ./dev check.
 set(lockstep_fast_tests base_test job_test store_test launch_test tensor_test nn_test optim_test)
 
+# Programs that measure this process's share of memory, which other processes change.
+set(lockstep_lone_tests observe_test)
+
 # lockstep_test(<program> <library> <cpp>...): a GoogleTest program whose tests are ctests. It may
 # start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
 # are looked for beside lockstep_comm, whose objects the program contains.
@@ -117,6 +120,10 @@ function(lockstep_test program library)
   if(program IN_LIST lockstep_fast_tests)
     set(labels LABELS fast)
   endif()
+  set(serial OFF)
+  if(program IN_LIST lockstep_lone_tests)
+    set(serial ON)
+  endif()
   gtest_discover_tests(${program} DISCOVERY_TIMEOUT 60 PROPERTIES
-    ${labels} TIMEOUT 120 ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+    ${labels} RUN_SERIAL ${serial} TIMEOUT 120 ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 endfunction()

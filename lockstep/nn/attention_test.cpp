@@ -289,10 +289,11 @@ TEST(Sequences, AreCutAsPyTorchDoes) {
 // --- Errors --------------------------------------------------------------------------------------
 
 // Each rank's Error of attention over zeros of these shapes; the group can still be used.
-void expect_refused(at::IntArrayRef q, at::IntArrayRef k, AttentionOptions options, Fault fault,
-                    const std::string& expected) {
+void expect_refused(at::IntArrayRef q, at::IntArrayRef k, const AttentionOptions& of_all,
+                    Fault fault, const std::string& expected) {
   run_in_process(2, [&](ProcessGroup& group) {
     std::string text;
+    AttentionOptions options = of_all;
     options.context = group;
     const auto call = [&] {
       scaled_dot_product_attention(at::zeros(q), at::zeros(k), at::zeros(k), options);
