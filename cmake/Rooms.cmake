@@ -125,5 +125,6 @@ function(lockstep_test program library)
     set(serial ON)
   endif()
   gtest_discover_tests(${program} DISCOVERY_TIMEOUT 60 PROPERTIES
-    ${labels} RUN_SERIAL ${serial} TIMEOUT 120 ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+    ${labels} RUN_SERIAL ${serial} TIMEOUT 120
+    ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 endfunction()
