@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
@@ -80,6 +81,14 @@ def lockstep_run(build, ranks, program, *options, meeting=()):
     others."""
     programs = build / "bin"
     return [programs / "lockstep", "run", *meeting, "-n", ranks, programs / program, *options]
+
+
+def times_in(text):
+    """Returns the nanoseconds that bench_launcher's ranks print, by what happened then."""
+    times = {}
+    for what, nanoseconds in re.findall(r"\b(begin|end|killed|error) (\d+)", text):
+        times.setdefault(what, []).append(int(nanoseconds))
+    return times
 
 
 def torchrun(python, ranks, script, *options, meeting=("--standalone",)):

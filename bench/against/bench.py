@@ -9,14 +9,16 @@ take the same options. The exit code is 1 if a figure is worse in every round.
 """
 
 import pathlib
-import re
 import statistics
 import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+for folder in ("", "collectives", "ddp"):
+    sys.path.append(str(HERE.parent / folder))
 import measure  # noqa: E402, from the folder above
+import sides  # noqa: E402, from ddp/
+from cases import KB, MB, Case, case_text, figures_of  # noqa: E402, from collectives/
 
 EXAMPLES = """examples:
   ./dev bench against --other ../before/build/release
@@ -27,7 +29,7 @@ EXAMPLES = """examples:
 TRAINING = {4: (40, 200), 32: (10, 60), 128: (4, 20)}
 
 # By bytes: calls in a batch, batches.
-CALLS = {1 << 10: (32, 4000), 1 << 16: (16, 1000), 1 << 20: (1, 600), 1 << 23: (1, 60)}
+CALLS = {KB: (32, 4000), 64 * KB: (16, 1000), MB: (1, 600), 8 * MB: (1, 60)}
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
 INIT_RANKS = (2, 8, 32)
 
@@ -36,25 +38,23 @@ def ddp(build):
     """Returns the ms of a step by batch size."""
     times = {}
     for batch, (warmup, steps) in TRAINING.items():
-        output = measure.run(measure.lockstep_run(
-            build, 2, "bench_ddp", "--model", "cnn", "--batch", batch, "--warmup", warmup,
-            "--steps", steps))
-        rate = float(re.search(r"samples_per_second ([\d.e+]+)", output)[1])
+        case = sides.Case("cnn", batch, 2, False, warmup, steps)
+        output = measure.run(measure.lockstep_run(build, 2, "bench_ddp", *sides.work_of(case)))
+        rate = sides.figures_of(output)["samples_per_second"]
         times[f"step, batch {batch}, ms"] = 2 * batch / rate * 1e3
     return times
 
 
 def collectives(build):
     """Returns the microseconds of a call by operation, bytes and memory."""
-    work = [f"{operation}:{memory}:{size}:{1 + batches // 10}:{batches}:{calls}"
+    work = [case_text(Case(operation, 2, size, memory), batches, calls)
             for operation in OPERATIONS for size, (calls, batches) in CALLS.items()
             for memory in ("registered", "any")]
-    work.append("barrier:none:0:400:4000:32")
+    work.append(case_text(Case("barrier", 2, 0, "none"), 4000, 32))
     output = measure.run(measure.lockstep_run(build, 2, "bench_collectives", *work))
-    found = re.findall(r"figure (\w+) (\w+) (\d+) ([\d.]+)", output)
-    return {f"{operation}, {int(size) >> 10} KB, {memory} memory, us" if int(size)
-            else f"{operation}, us": float(microseconds)
-            for operation, memory, size, microseconds in found}
+    return {f"{case.operation}, {case.bytes // KB} KB, {case.memory} memory, us" if case.bytes
+            else f"{case.operation}, us": microseconds
+            for case, microseconds in figures_of(output, 2).items()}
 
 
 def launcher(build):
@@ -64,9 +64,9 @@ def launcher(build):
     times = {"job of /bin/true, 2 ranks, ms": (time.monotonic() - begin) * 1e3}
     for ranks in INIT_RANKS:
         output = measure.run(measure.lockstep_run(build, ranks, "bench_launcher", "init"))
-        begins, ends = ([int(ns) for ns in re.findall(rf"\b{word} (\d+)", output)]
-                        for word in ("begin", "end"))
-        times[f"init_process_group(), {ranks} ranks, ms"] = (max(ends) - max(begins)) / 1e6
+        seen = measure.times_in(output)
+        times[f"init_process_group(), {ranks} ranks, ms"] = (
+            max(seen["end"]) - max(seen["begin"])) / 1e6
     return times
 
 
@@ -93,15 +93,14 @@ def parse_options():
 
 def measured(part, options, show):
     """Returns the figures of `part` by name: the times of both builds in all rounds."""
-    rounds = []
+    builds, rounds = {"this": options.build, "other": options.other}, []
     for number in range(options.rounds):
         rounds.append({})
-        for build in measure.in_turn(number, (options.build, options.other)):
-            show(f"round {number + 1} of {options.rounds}: {part}, {build}")
-            rounds[-1][build] = PARTS[part](build)
-    return {name: {"this": [figures[options.build][name] for figures in rounds],
-                   "other": [figures[options.other][name] for figures in rounds]}
-            for name in rounds[0][options.build]}
+        for side in measure.in_turn(number, builds):
+            show(f"round {number + 1} of {options.rounds}: {part}, {builds[side]}")
+            rounds[-1][side] = PARTS[part](builds[side])
+    return {name: {side: [figures[side][name] for figures in rounds] for side in builds}
+            for name in rounds[0]["this"]}
 
 
 def main():

@@ -113,7 +113,7 @@ class Bench:
     def ready(self):
         def time_of(command):
             begin = time.monotonic_ns()
-            return (max(times_in(measure.run(command))["end"]) - begin) / 1e6
+            return (max(measure.times_in(measure.run(command))["end"]) - begin) / 1e6
 
         cases = [(f"{ranks} ranks", lambda ranks=ranks: time_of(self.ours(ranks, "init")),
                   lambda ranks=ranks: time_of(self.theirs(ranks, "init")))
@@ -122,7 +122,7 @@ class Bench:
 
     def init(self):
         def time_of(command):
-            times = times_in(measure.run(command))
+            times = measure.times_in(measure.run(command))
             return (max(times["end"]) - max(times["begin"])) / 1e6
 
         quick = self.options.quick
@@ -140,7 +140,7 @@ class Bench:
             done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             end = time.monotonic_ns()
-            times = times_in(done.stdout)
+            times = measure.times_in(done.stdout)
             if "error" not in times:
                 sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
             until = max(times["error"]) if kind == "error" else end
@@ -173,13 +173,6 @@ class Bench:
         self.table("a rendezvous of many hosts, all on this one's loopback",
                    ("ranks", "hosts", "hosts started, ms", "ranks met in the store, ms",
                     "bytes a rank", "connections"), rows)
-
-
-def times_in(text):
-    times = {}
-    for what, nanoseconds in re.findall(r"\b(begin|end|killed|error) (\d+)", text):
-        times.setdefault(what, []).append(int(nanoseconds))
-    return times
 
 
 def main():
