@@ -20,6 +20,13 @@
 
 namespace lockstep {
 
+inline constexpr std::size_t cache_line = 64;
+
+// Bytes with padding to whole cache lines, so that a neighbour in memory begins at one.
+constexpr std::size_t padded(std::size_t bytes) {
+  return (bytes + cache_line - 1) / cache_line * cache_line;
+}
+
 // Memory that several processes map, without a name in any file system. It is a memfd, so /dev/shm
 // may be full, read-only or absent. create() reserves all its pages and then seals its size, so
 // access never raises SIGBUS.

@@ -2,28 +2,18 @@
 #include "lockstep/nn/shared_slots.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <bit>
 #include <functional>
 #include <numeric>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep::nn {
-namespace {
-
-constexpr std::size_t line_bytes = 64;
-
-std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& sizes) {
-  std::vector<std::int64_t> strides(sizes.size(), 1);
-  for (std::size_t dim = sizes.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * sizes[dim];
-  return strides;
-}
-
-}  // namespace
-
 std::vector<at::Tensor> SharedSlots::publish(at::TensorList values, const ProcessGroup& group,
                                              const CallOptions& options) {
   const at::Tensor& first = values.front();
@@ -31,12 +21,12 @@ std::vector<at::Tensor> SharedSlots::publish(at::TensorList values, const Proces
   sizes.insert(sizes.begin(), static_cast<std::int64_t>(values.size()));
   const std::size_t bytes = values.size() * first.nbytes();
   // Powers of two, so that outgrown slots together are smaller than the present ones.
-  const std::size_t stride = std::bit_ceil(std::max(bytes, line_bytes));
+  const std::size_t stride = std::bit_ceil(std::max(bytes, cache_line));
   const auto place_of = [&](std::int64_t slot, int rank) {
     const std::lock_guard lock(mutex_);
     const Slot& found = slots_.at(static_cast<std::size_t>(slot));
     return view_of(found.memory, static_cast<std::size_t>(rank) * found.bytes_of_rank, sizes,
-                   contiguous_strides(sizes), first.scalar_type());
+                   c10::contiguous_strides(sizes), first.scalar_type());
   };
 
   at::Tensor own;

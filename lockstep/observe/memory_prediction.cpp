@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/observe/memory_report.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/pieces/piece_sums.h"

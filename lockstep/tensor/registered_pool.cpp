@@ -5,22 +5,19 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
-#include <functional>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/group_hooks.h"
 
 namespace lockstep::tensor {
 namespace {
-
-constexpr std::size_t cache_line = 64;
 
 // The room of one tensor.
 struct Room {
@@ -56,7 +53,7 @@ RegisteredRegion::RegisteredRegion(RegisteredMemory memory) : memory_(std::move(
 }
 
 void* RegisteredRegion::take(std::size_t bytes) {
-  const std::size_t needed = (bytes + cache_line - 1) / cache_line * cache_line;
+  const std::size_t needed = padded(bytes);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(free_.begin(), free_.end(),
                                   [&](const auto& gap) { return gap.second >= needed; });
@@ -93,9 +90,8 @@ std::shared_ptr<RegisteredPool> RegisteredPool::of(const ProcessGroup& group) {
 
 at::Tensor RegisteredPool::empty(at::IntArrayRef sizes, const at::TensorOptions& type,
                                  const ProcessGroup& group, const CallOptions& options) {
-  const auto elements =
-      std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
-  const std::size_t bytes = static_cast<std::size_t>(elements) * type.dtype().itemsize();
+  const std::size_t bytes =
+      static_cast<std::size_t>(c10::multiply_integers(sizes)) * type.dtype().itemsize();
   if (bytes <= small_bytes || !type.device().is_cpu()) return at::empty(sizes, type);
   auto region = region_for(bytes, group, options);
   void* const data = region == nullptr ? nullptr : region->take(bytes);

@@ -8,15 +8,10 @@
 #include <cstring>
 #include <span>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/core/backend.h"
 
 namespace lockstep::comm {
-
-constexpr std::size_t cache_line = 64;
-
-inline std::size_t whole_lines(std::size_t bytes) {
-  return (bytes + cache_line - 1) / cache_line * cache_line;
-}
 
 // Elements [begin, end).
 struct Range {
@@ -30,7 +25,7 @@ struct Range {
 // write to one line.
 inline Range slice_of(std::size_t count, std::size_t element, int rank, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
-  const std::size_t each = whole_lines((count + n - 1) / n * element) / element;
+  const std::size_t each = padded((count + n - 1) / n * element) / element;
   const std::size_t begin = std::min(count, static_cast<std::size_t>(rank) * each);
   return {begin, std::min(count, begin + each)};
 }

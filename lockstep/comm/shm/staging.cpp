@@ -56,7 +56,7 @@ void Staging::begin(const Collective& collective) {
   small_ = is_small(collective, size_);
   const std::size_t longest = Parts(collective, size_).longest();
   const std::size_t part_bytes =
-      std::min(most_part_bytes(operation, size_), whole_lines(longest * element_));
+      std::min(most_part_bytes(operation, size_), padded(longest * element_));
   part_ = std::max<std::size_t>(1, part_bytes / element_);
   chunks_ = (longest + part_ - 1) / part_;
   large_ = collective.output.bytes() > too_large_for_caches;
@@ -78,7 +78,7 @@ std::byte* Staging::room(int rank, std::size_t chunk) const {
 }
 
 std::byte* Staging::slot(int rank, int to, std::size_t chunk) const {
-  return room(rank, chunk) + static_cast<std::size_t>(to) * whole_lines(part_ * element_);
+  return room(rank, chunk) + static_cast<std::size_t>(to) * padded(part_ * element_);
 }
 
 Range Staging::in_chunk(std::size_t count, std::size_t chunk) const {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_memory.h"

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_memory.h"

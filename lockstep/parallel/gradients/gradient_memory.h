@@ -38,13 +38,6 @@ void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::
 // and written.
 constexpr bool is_large_gradient(std::size_t bytes) { return bytes >= std::size_t{256} << 10; }
 
-// Bytes of a tensor with padding, so that its neighbour in registered memory begins at a cache
-// line.
-constexpr std::size_t padded(std::size_t bytes) {
-  constexpr std::size_t cache_line = 64;
-  return (bytes + cache_line - 1) / cache_line * cache_line;
-}
-
 // Memory for gradients of one element type, side by side. Every rank of the host has mapped it, or
 // it lies in a CUDA device's memory.
 class BucketMemory {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/tensor/buffers.h"

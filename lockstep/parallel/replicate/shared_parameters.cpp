@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/collectives.h"
