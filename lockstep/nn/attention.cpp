@@ -25,7 +25,6 @@
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
-#include "lockstep/tensor/summed.h"
 
 namespace lockstep::nn {
 namespace {
@@ -150,13 +149,14 @@ at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   const AttentionOptions& options = call.options;
   const int ranks = call.group.size();
   const std::int64_t repeats = k.size(1) % ranks == 0 ? 1 : q.size(1) / k.size(1);
-  const auto order_of = [&](const at::Tensor& x) {
-    return positions_of_all(x.size(2), ranks, options.order);
-  };
   const bool is_reordered = options.is_causal && options.order == SequenceOrder::head_tail;
+  // That of q, k and v, which have one length if there is a causal mask.
+  const at::Tensor order =
+      is_reordered ? positions_of_all(q.size(2) * ranks, ranks, options.order) : at::Tensor();
+  const at::Tensor places = is_reordered ? order.argsort() : at::Tensor();
   const auto by_heads = [&](const at::Tensor& x) {
     const at::Tensor y = all_to_all_in_region(x, call.group, 1, 2, call.collective());
-    return is_reordered ? selected(y, 2, order_of(y).argsort()) : y;
+    return is_reordered ? selected(y, 2, places) : y;
   };
   const auto repeated = [&](const at::Tensor& x) {
     return repeats == 1 ? x : x.repeat_interleave(repeats, 1);
@@ -166,7 +166,7 @@ at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   at::Tensor y = at::scaled_dot_product_attention(queries, keys, values, {}, 0, options.is_causal,
                                                   options.scale,
                                                   /*enable_gqa=*/queries.size(1) != keys.size(1));
-  if (is_reordered) y = selected(y, 2, order_of(y));
+  if (is_reordered) y = selected(y, 2, order);
   return all_to_all_in_region(y, call.group, 2, 1, call.collective());
 }
 

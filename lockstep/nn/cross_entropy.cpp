@@ -16,9 +16,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/nn/cut.h"
+#include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/summed.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -36,10 +36,9 @@ struct Classes {
 // Ranks with different targets get a mismatch: the digest is in the label.
 Classes classes_of(const at::Tensor& logits, const at::Tensor& target, const ProcessGroup& group) {
   const std::string label = std::string(function) + " of " + std::to_string(target.size(0)) +
-                            " targets with digest " + std::to_string(nn::digest_of(target));
-  const auto counts = naming_errors(std::string(function), [&] {
-    return all_gather_value(logits.size(1), group, {.label = label});
-  });
+                            " targets with digest " + std::to_string(digest_of(target));
+  const auto counts = naming_errors(
+      function, [&] { return all_gather_value(logits.size(1), group, {.label = label}); });
   const auto own = counts.begin() + group.rank();
   return {
       std::accumulate(counts.begin(), own, std::int64_t{0}), *own,
@@ -106,7 +105,7 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     const at::Tensor picked =
         classes.count > 0 ? logits.gather(1, index).squeeze(1).to(type).masked_fill_(elsewhere, 0)
                           : at::zeros_like(own.largest);
-    const auto all = naming_errors(std::string(function), [&] {
+    const auto all = naming_errors(function, [&] {
       return all_gather(at::stack({own.largest, own.sum, picked}), group, {.label = function})
           .unbind(1);  // Of [ranks, N] each.
     });

@@ -49,7 +49,4 @@ CallOptions label_of(const CutTo& cut);
 // Errors: mismatch, on all ranks, naming the layer and the ranks that differ, also for shapes.
 void require_equal_inputs(const at::Tensor& input, const CutTo& cut, std::uint64_t call);
 
-// XXH3, 64 bits, of all elements in their order.
-std::uint64_t digest_of(const at::Tensor& integers);
-
 }  // namespace lockstep::nn

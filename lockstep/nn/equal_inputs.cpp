@@ -13,14 +13,11 @@
 #include <string>
 #include <vector>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/tensor/buffers.h"
-#include "lockstep/tensor/summed.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::nn {
 namespace {
@@ -80,11 +77,6 @@ std::vector<int> differing_ranks(const std::vector<double>& all, std::size_t cou
 }
 
 }  // namespace
-
-std::uint64_t digest_of(const at::Tensor& integers) {
-  const at::Tensor all = integers.detach().cpu().contiguous();
-  return XXH3_64bits(all.const_data_ptr(), all.nbytes());
-}
 
 void require_equal_inputs(const at::Tensor& input, const CutTo& cut, std::uint64_t call) {
   const int ranks = cut.group.size();

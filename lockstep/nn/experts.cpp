@@ -10,30 +10,25 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/init.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <ostream>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/cut.h"
+#include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differentiable.h"
-#include "lockstep/tensor/summed.h"
 
 namespace lockstep::nn {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
-
-std::int64_t sum_of(const Numbers& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
-}
 
 // --- Routing -------------------------------------------------------------------------------------
 
@@ -89,7 +84,7 @@ Rows rows_of(const torch::Tensor& chosen, const ExpertsOptions& options) {
     end.push_back(next.back() + rows.taken.back());
     next.push_back(end.back());
   }
-  rows.tokens = torch::empty({sum_of(rows.taken)}, torch::kLong);
+  rows.tokens = torch::empty({c10::sum_integers(rows.taken)}, torch::kLong);
   rows.choices = torch::empty_like(rows.tokens);
   auto* const token = rows.tokens.mutable_data_ptr<std::int64_t>();
   auto* const choice = rows.choices.mutable_data_ptr<std::int64_t>();
@@ -125,7 +120,7 @@ Census census_of(const Rows& rows, std::int64_t tokens, const std::optional<CutT
   Numbers mine = rows.taken;
   mine.insert(mine.end(), rows.chosen.begin(), rows.chosen.end());
   mine.push_back(tokens);
-  mine.push_back(sum_of(rows.chosen) - sum_of(rows.taken));
+  mine.push_back(c10::sum_integers(rows.chosen) - c10::sum_integers(rows.taken));
   const torch::Tensor numbers = at::tensor(mine, torch::kLong);
   torch::Tensor all = numbers.unsqueeze(0), totals = numbers;
   if (cut)

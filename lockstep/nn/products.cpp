@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/nn/cut.h"
+#include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/differentiable.h"
 #include "lockstep/tensor/summed.h"
 

@@ -22,6 +22,7 @@
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/placed_box.h"
 #include "lockstep/tensor/sharded_module.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -40,13 +41,10 @@ std::string layout_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-// The fingerprint of the elements in their order, whatever the layout: a tensor that is not
-// contiguous is copied.
 std::string fingerprint_of(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
-  const std::uint64_t hash = XXH3_64bits(values.const_data_ptr(), values.nbytes());
   std::array<char, 16> text{};
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), hash, 16).ptr};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), digest_of(tensor), 16);
+  return {text.data(), end.ptr};
 }
 
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }

@@ -5,10 +5,12 @@
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -148,6 +150,17 @@ Labelled::Labelled(const CallOptions& options, std::string_view text,
   if (!tensors.empty())
     options_.keep_alive =
         std::make_shared<const Kept>(Kept{std::move(tensors), options.keep_alive});
+}
+
+void throw_named(std::string_view name, const Error& error) {
+  const std::string prefix = "in " + std::string(name) + ": ";
+  if (error.failure()) {
+    std::string text = bare_text(error);
+    text.resize(std::min(text.size(), text.rfind(": " + describe(*error.failure()))));
+    throw Error(prefix + text, *error.failure());
+  }
+  if (error.fault() != Fault::mismatch && error.fault() != Fault::timeout) throw;
+  throw Error(error.fault(), prefix + bare_text(error), error.ranks());
 }
 
 }  // namespace lockstep

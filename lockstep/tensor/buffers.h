@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -66,6 +67,20 @@ class Labelled {
   std::string label_;
   CallOptions options_;
 };
+
+// Throws the `error` that is being handled. Mismatches, timeouts and lost peers say "in `name`":
+// comm's messages show labels only where they differ.
+[[noreturn]] void throw_named(std::string_view name, const Error& error);
+
+// Calls `collective`, with its Errors named.
+template <class Collective>
+auto naming_errors(std::string_view name, const Collective& collective) {
+  try {
+    return collective();
+  } catch (const Error& error) {
+    throw_named(name, error);
+  }
+}
 
 // Calls `collective` on `tensor` if it is contiguous, otherwise on a contiguous copy. The copy is
 // written back if `written`.

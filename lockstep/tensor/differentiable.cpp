@@ -5,13 +5,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -63,19 +62,11 @@ Sizes with_size(at::IntArrayRef shape, std::int64_t dim, std::int64_t size) {
   return result;
 }
 
-std::int64_t elements_of(at::IntArrayRef shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
-std::int64_t sum_of(const Sizes& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-}
-
 std::size_t own(const ProcessGroup& group) { return static_cast<std::size_t>(group.rank()); }
 
 // Whether parts along `dim` are blocks of memory of a contiguous tensor.
 bool has_outermost(at::IntArrayRef shape, std::int64_t dim) {
-  return elements_of(shape.slice(0, static_cast<std::size_t>(dim))) == 1;
+  return c10::multiply_integers(shape.slice(0, static_cast<std::size_t>(dim))) == 1;
 }
 
 // The shape without the size along `dim`, such as " Float 2 * 4": a text that all ranks share.
@@ -91,7 +82,7 @@ std::string text_without(const at::Tensor& x, std::int64_t dim, std::int64_t oth
 // Counts of Buffer elements in parts of `sizes` along `dim` of a tensor of shape `shape`.
 Counts counts_of(at::IntArrayRef shape, std::int64_t dim, const Sizes& sizes, at::ScalarType type,
                  DType dtype) {
-  const auto row = static_cast<std::size_t>(elements_of(with_size(shape, dim, 1))) *
+  const auto row = static_cast<std::size_t>(c10::multiply_integers(with_size(shape, dim, 1))) *
                    (c10::elementSize(type) / size_of(dtype));
   Counts counts;
   for (const std::int64_t size : sizes) counts.push_back(static_cast<std::size_t>(size) * row);
@@ -109,14 +100,14 @@ at::Tensor packed(const at::Tensor& x, std::int64_t dim, const Sizes& sizes) {
 // Joins along `dim` what packed() made of tensors of shape `shape`, whose sizes there are `sizes`.
 at::Tensor joined(const at::Tensor& block, at::IntArrayRef shape, std::int64_t dim,
                   const Sizes& sizes) {
-  const Sizes whole = with_size(shape, dim, sum_of(sizes));
+  const Sizes whole = with_size(shape, dim, c10::sum_integers(sizes));
   if (has_outermost(shape, dim)) return block.view(whole);
   std::vector<at::Tensor> parts;
   std::int64_t begin = 0;
   for (const std::int64_t size : sizes) {
     const Sizes part = with_size(shape, dim, size);
-    parts.push_back(block.narrow(0, begin, elements_of(part)).view(part));
-    begin += elements_of(part);
+    parts.push_back(block.narrow(0, begin, c10::multiply_integers(part)).view(part));
+    begin += c10::multiply_integers(part);
   }
   return at::cat(parts, dim);
 }
@@ -134,7 +125,7 @@ at::Tensor all_reduced(const at::Tensor& x, const Region& region, const CallOpti
 
 at::Tensor own_part(const at::Tensor& x, const Region& region) {
   const std::size_t rank = own(region.group);
-  const std::int64_t begin = sum_of({region.sizes.begin(), region.sizes.begin() + rank});
+  const std::int64_t begin = c10::sum_integers(region.sizes.begin(), region.sizes.begin() + rank);
   return x.narrow(region.dim, begin, region.sizes[rank]).clone(at::MemoryFormat::Contiguous);
 }
 
@@ -143,8 +134,9 @@ at::Tensor all_gathered(const at::Tensor& x, const Region& region, const CallOpt
   const Buffer source = movable(input);
   const Counts counts =
       counts_of(x.sizes(), region.dim, region.sizes, x.scalar_type(), source.dtype);
-  const at::Tensor block =
-      block_of(elements_of(with_size(x.sizes(), region.dim, sum_of(region.sizes))), input);
+  const at::Tensor block = block_of(
+      c10::multiply_integers(with_size(x.sizes(), region.dim, c10::sum_integers(region.sizes))),
+      input);
   const Labelled labelled(options, text_without(x, region.dim, region.dim));
   region.group.all_gather(source, movable(block), counts, labelled);
   return joined(block, x.sizes(), region.dim, region.sizes);
@@ -170,8 +162,9 @@ at::Tensor exchanged(const at::Tensor& x, const ProcessGroup& group, std::int64_
   const at::Tensor input = packed(x, dim, sizes);
   const Buffer source = movable(input);
   const Sizes received = with_size(x.sizes(), dim, sizes[own(group)]);  // But for joined_dim.
-  const at::Tensor block =
-      block_of(elements_of(with_size(received, joined_dim, sum_of(joined_sizes))), input);
+  const at::Tensor block = block_of(
+      c10::multiply_integers(with_size(received, joined_dim, c10::sum_integers(joined_sizes))),
+      input);
   const auto type = x.scalar_type();
   const Labelled labelled(options, text_without(x, dim, joined_dim));
   group.all_to_all(source, movable(block), counts_of(x.sizes(), dim, sizes, type, source.dtype),
@@ -379,11 +372,11 @@ at::Tensor all_to_all_rows_in_region(const at::Tensor& x, const ProcessGroup& gr
   region->joined_sizes = receive_rows.vec();
   const auto ranks = static_cast<std::size_t>(group.size());
   require(send_rows.size() == ranks && receive_rows.size() == ranks &&
-              sum_of(region->sizes) == x.size(0),
+              c10::sum_integers(region->sizes) == x.size(0),
           [&] {
             return region->name + ": " + std::to_string(send_rows.size()) + " and " +
                    std::to_string(receive_rows.size()) + " numbers of rows, of " +
-                   std::to_string(sum_of(region->sizes)) + " to send, for " +
+                   std::to_string(c10::sum_integers(region->sizes)) + " to send, for " +
                    std::to_string(ranks) + " ranks and " + std::to_string(x.size(0)) + " rows";
           });
   if (group.size() == 1) return x;

@@ -8,6 +8,9 @@
 #include <mutex>
 #include <utility>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace lockstep {
 namespace {
 
@@ -51,6 +54,11 @@ Blocks& blocks() {
 }
 
 }  // namespace
+
+std::uint64_t digest_of(const at::Tensor& tensor) {
+  const at::Tensor values = plain_values(tensor);
+  return XXH3_64bits(values.const_data_ptr(), values.nbytes());
+}
 
 RegisteredMemory shared_block(RegisteredMemory memory) { return blocks().add(std::move(memory)); }
 

@@ -45,6 +45,10 @@ inline at::Tensor plain_values(const at::Tensor& tensor) {
   return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
 }
 
+// XXH3, 64 bits, of the elements in their order, whatever the layout: a tensor that is not
+// contiguous, or not on the CPU, is copied.
+std::uint64_t digest_of(const at::Tensor& tensor);
+
 // --- Memory that all ranks of the host share -----------------------------------------------------
 //
 // Code that writes to tensors as its own can refuse tensors that lie in such a block.
