@@ -14,9 +14,9 @@
 #include "lockstep/observe/memory_report.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/pieces/piece_sums.h"
+#include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
-#include "lockstep/tensor/sharded_module.h"
 
 namespace lockstep {
 namespace {
@@ -81,17 +81,6 @@ std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& 
   return bytes;
 }
 
-// The parameters of `trained` whose gradients lie in buckets: all but experts that are cut over
-// ranks.
-NamedTensors bucketed(NamedTensors trained, const torch::nn::Module& module) {
-  const Layouts layouts = layouts_of(module);
-  std::erase_if(trained, [&](const auto& item) {
-    const auto layout = layouts.find(item.first);
-    return layout != layouts.end() && layout->second.is_averaged;
-  });
-  return trained;
-}
-
 // Bytes of the parameters that each rank steps, and whose state it therefore has.
 std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sharing,
                                        std::size_t ranks) {
@@ -120,7 +109,7 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
           "predict_memory: the number of pieces must be a multiple of the number of ranks");
   const NamedTensors stepped_ones = trained_parameters(parameters);
-  const NamedTensors bucketed_ones = bucketed(stepped_ones, module);
+  const NamedTensors bucketed_ones = without_experts(stepped_ones, module);
   const Tensors tensors = tensors_of(stepped_ones);
   const std::size_t beside_buckets = bytes_of(tensors) - bytes_of(tensors_of(bucketed_ones));
 

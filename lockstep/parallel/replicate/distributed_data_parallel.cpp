@@ -45,7 +45,7 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   require(module != nullptr, "DistributedDataParallel: there is no module");
   parallel::require_same_options(options, group);
   Features features(options);
-  if (parallel::has_experts(*module)) {
+  if (has_experts(*module)) {
     features.require_allowed(Feature::experts);
     features.set(Feature::experts, true);
   }

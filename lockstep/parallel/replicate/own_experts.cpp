@@ -10,7 +10,7 @@
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/sharded_module.h"
 
-namespace lockstep::parallel {
+namespace lockstep {
 namespace {
 
 Layouts layouts_of_experts(const torch::nn::Module& module) {
@@ -47,7 +47,7 @@ void broadcast_experts(const torch::nn::Module& module) {
   for (const auto& item : named_parameters(module))
     if (const auto layout = experts.find(item.first);
         layout != experts.end() && layout->second.replicas)
-      broadcast_replica({item}, *layout->second.replicas);
+      parallel::broadcast_replica({item}, *layout->second.replicas);
 }
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

@@ -11,7 +11,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::parallel {
+namespace lockstep {
 
 bool has_experts(const torch::nn::Module& module);
 
@@ -25,4 +25,4 @@ void require_all_ranks_of_experts(const torch::nn::Module& module, const Process
 // Collective over the replicas of each expert: they get those of the first one.
 void broadcast_experts(const torch::nn::Module& module);
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep
