@@ -23,31 +23,21 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
+#include "tests/rigs/known_numbers.h"
 
 namespace lockstep::nn::attention_test {
 namespace {
 
+using test::expect_near;
 using test::fault_of;
+using test::numbers;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr std::int64_t length = 24, head_width = 5;
 
-at::Tensor numbers(at::IntArrayRef sizes, double seed) {
-  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
-  return (x * 0.37 + seed).sin();
-}
-
 // As a model makes them: [2, heads, length, head_width] by a transposition.
 at::Tensor by_head(std::int64_t heads, double seed) {
   return numbers({2, length, heads, head_width}, seed).transpose(1, 2);
-}
-
-void expect_near(const at::Tensor& ours, const at::Tensor& expected, double bound,
-                 const std::string& what) {
-  ASSERT_TRUE(ours.defined() && expected.defined()) << what;
-  ASSERT_EQ(ours.sizes(), expected.sizes()) << what;
-  ASSERT_EQ(ours.scalar_type(), expected.scalar_type()) << what;
-  EXPECT_LE((ours - expected).abs().max().item<double>(), bound) << what;
 }
 
 struct Case {
@@ -80,11 +70,11 @@ void expect_parts_of(const Tensors& expected, const Case& c, const ProcessGroup&
   const at::Tensor y = scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], options);
   const std::string what = c.name + ", rank " + std::to_string(group.rank()) + " of " +
                            std::to_string(group.size()) + ": ";
-  expect_near(y.detach(), part(expected[0]), c.bound, what + "result");
+  expect_near(y.detach(), part(expected[0]), what + "result", c.bound);
   y.backward(part(by_head(c.heads, 4)));
   const char* names[] = {"q", "k", "v"};
   for (std::size_t i = 0; i < 3; ++i)
-    expect_near(qkv[i].grad(), part(expected[i + 1]), c.bound, what + "gradient of " + names[i]);
+    expect_near(qkv[i].grad(), part(expected[i + 1]), what + "gradient of " + names[i], c.bound);
 }
 
 const std::vector<std::pair<std::string, AttentionOptions>>& kinds() {
@@ -142,7 +132,7 @@ TEST(Context, KeysMayHaveAnotherLength) {
       const at::Tensor keys = sequence_part(k, 2, group);
       expect_near(scaled_dot_product_attention(sequence_part(q, 2, group), keys, keys,
                                                {.context = group, .method = method}),
-                  sequence_part(expected, 2, group), 1e-11, "cross attention");
+                  sequence_part(expected, 2, group), "cross attention");
     });
 }
 

@@ -17,34 +17,22 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/known_numbers.h"
 
 namespace lockstep::nn::experts_test {
 namespace {
 
+using test::expect_near;
 using test::fault_of;
+using test::fill;
+using test::numbers;
 using Tensors = std::vector<at::Tensor>;
-
-at::Tensor numbers(at::IntArrayRef sizes, double seed) {
-  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
-  return (x * 0.37 + seed).sin();
-}
 
 // Weights that depend on their names alone, in double precision.
 Experts filled(const ExpertsOptions& options) {
   Experts experts(options);
-  experts->to(at::kDouble);
-  const at::NoGradGuard no_grad;
-  double seed = 1;
-  for (auto& item : experts->named_parameters())
-    item.value().copy_(numbers(item.value().sizes(), ++seed));
+  fill(*experts);
   return experts;
-}
-
-void expect_near(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) {
-  ASSERT_TRUE(ours.defined() && expected.defined()) << what;
-  ASSERT_EQ(ours.sizes(), expected.sizes()) << what;
-  if (ours.numel() == 0) return;
-  EXPECT_LE((ours - expected).abs().max().item<double>(), 1e-11) << what;
 }
 
 // --- A plain formulation, token by token ---------------------------------------------------------

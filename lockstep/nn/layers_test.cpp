@@ -30,36 +30,24 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/known_numbers.h"
 
 namespace lockstep::nn::layers_test {
 namespace {
 
+using test::expect_near;
 using test::fault_of;
+using test::fill;
+using test::numbers;
 using Tensors = std::vector<at::Tensor>;
 
 at::Tensor longs(const std::vector<std::int64_t>& values) { return at::tensor(values); }
 
-at::Tensor numbers(at::IntArrayRef sizes, double seed) {
-  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
-  return (x * 0.37 + seed).sin();
-}
-
 // Gives all parameters values that depend on their names alone, in double precision.
 template <class Holder>
 Holder filled(Holder layer) {
-  layer->to(at::kDouble);
-  const at::NoGradGuard no_grad;
-  double seed = 1;
-  for (auto& item : layer->named_parameters())
-    item.value().copy_(numbers(item.value().sizes(), ++seed));
+  fill(*layer);
   return layer;
-}
-
-void expect_near(const at::Tensor& ours, const at::Tensor& expected, const std::string& what) {
-  ASSERT_TRUE(ours.defined() && expected.defined()) << what;
-  ASSERT_EQ(ours.sizes(), expected.sizes()) << what;
-  if (ours.numel() == 0) return;
-  EXPECT_LE((ours - expected).abs().max().item<double>(), 1e-11) << what;
 }
 
 at::Tensor part(const at::Tensor& x, std::int64_t dim, const ProcessGroup& group) {

@@ -31,16 +31,13 @@
 #include "lockstep/train/training_state.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/known_numbers.h"
 
 namespace lockstep::train::expert_parallel_test {
 namespace {
 
 using test::fault_of;
-
-at::Tensor numbers(at::IntArrayRef sizes, double seed) {
-  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
-  return (x * 0.37 + seed).sin();
-}
+using test::numbers;
 
 struct Net : torch::nn::Module {
   Net() {

@@ -137,25 +137,36 @@ TEST(EfficientNet, EveryBatchNormCanBeReplaced) {
 
 TEST(Gpt, HasTheParametersOfGpt2Small) { EXPECT_EQ(parameters_of(Gpt({})), 124'439'808); }
 
-const GptOptions small{.vocabulary = 50, .block_size = 12, .layers = 2, .heads = 2, .width = 16};
-
-TEST(Gpt, Learns) {
-  const auto net = std::make_shared<Gpt>(small);
-  EXPECT_TRUE(has(*net, "transformer.h.1.attn.c_attn.weight", {48, 16}));
+// Of a decoder with a vocabulary of 50.
+template <class Net>
+void expect_to_learn_tokens(Net& net) {
   const torch::Tensor tokens = torch::randint(50, {3, 13});
-  const torch::Tensor logits = net->forward(tokens.slice(1, 0, 12));
+  const torch::Tensor logits = net.forward(tokens.slice(1, 0, 12));
   ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 12, 50}));
-  expect_gradients(*net, logits.flatten(0, 1), tokens.slice(1, 1).flatten());
+  expect_gradients(net, logits.flatten(0, 1), tokens.slice(1, 1).flatten());
 }
 
-TEST(Gpt, ATokenSeesOnlyThoseBeforeIt) {
-  Gpt net(small);
+template <class Net>
+void expect_causal(Net& net) {
   const torch::Tensor tokens = torch::randint(49, {1, 12});
   const torch::Tensor before = net.forward(tokens);
   tokens[0][6] = 49;
   const torch::Tensor differences = (net.forward(tokens) - before).abs().amax(2)[0];
   EXPECT_EQ(differences.slice(0, 0, 6).max().item<float>(), 0);
   EXPECT_GT(differences.slice(0, 6).min().item<float>(), 0);
+}
+
+const GptOptions small{.vocabulary = 50, .block_size = 12, .layers = 2, .heads = 2, .width = 16};
+
+TEST(Gpt, Learns) {
+  const auto net = std::make_shared<Gpt>(small);
+  EXPECT_TRUE(has(*net, "transformer.h.1.attn.c_attn.weight", {48, 16}));
+  expect_to_learn_tokens(*net);
+}
+
+TEST(Gpt, ATokenSeesOnlyThoseBeforeIt) {
+  Gpt net(small);
+  expect_causal(net);
 }
 
 TEST(Gpt, RefusesWhatItHasNoPositionsFor) {
@@ -188,20 +199,12 @@ TEST(Llama, NamesThemAsHuggingFaceDoes) {
 
 TEST(Llama, Learns) {
   Llama net(small_llama);
-  const torch::Tensor tokens = torch::randint(50, {3, 13});
-  const torch::Tensor logits = net.forward(tokens.slice(1, 0, 12));
-  ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 12, 50}));
-  expect_gradients(net, logits.flatten(0, 1), tokens.slice(1, 1).flatten());
+  expect_to_learn_tokens(net);
 }
 
 TEST(Llama, ATokenSeesOnlyThoseBeforeIt) {
   Llama net(small_llama);
-  const torch::Tensor tokens = torch::randint(49, {1, 12});
-  const torch::Tensor before = net.forward(tokens);
-  tokens[0][6] = 49;
-  const torch::Tensor differences = (net.forward(tokens) - before).abs().amax(2)[0];
-  EXPECT_EQ(differences.slice(0, 0, 6).max().item<float>(), 0);
-  EXPECT_GT(differences.slice(0, 6).min().item<float>(), 0);
+  expect_causal(net);
 }
 
 // Products of queries and keys depend on the distance of their tokens alone.

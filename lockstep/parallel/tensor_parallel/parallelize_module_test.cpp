@@ -26,24 +26,14 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
+#include "tests/rigs/known_numbers.h"
 
 namespace lockstep::parallel::parallelize_module_test {
 namespace {
 
 using test::fault_of;
-
-at::Tensor numbers(at::IntArrayRef sizes, double seed) {
-  const at::Tensor x = at::arange(at::empty(sizes).numel(), at::kDouble).view(sizes);
-  return (x * 0.37 + seed).sin();
-}
-
-void fill(torch::nn::Module& module) {
-  module.to(at::kDouble);
-  const at::NoGradGuard no_grad;
-  double seed = 1;
-  for (auto& item : module.named_parameters())
-    item.value().copy_(numbers(item.value().sizes(), ++seed));
-}
+using test::fill;
+using test::numbers;
 
 struct BlockImpl : torch::nn::Module {
   BlockImpl() {
