@@ -122,7 +122,8 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
   auto report = train(*net, open_images, options, world, dp, device);
   if (!report) return lockstep::exit_preempted;
   report->accuracy = accuracy(*net, open_images, dp, device);
-  const auto weights = lockstep::whole_tensors(*net);
+  lockstep::NamedTensors weights;  // Whole ones, of which all ranks have parts.
+  if (!options.save.empty()) weights = lockstep::whole_tensors(*net);
   const std::string digest = options.print_hash ? lockstep::sha256(*net) : "";
 
   if (world.rank() == 0) {
