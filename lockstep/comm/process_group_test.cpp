@@ -213,7 +213,9 @@ const Ranks missing("missing", [](const Rank& rank) {
   EXPECT_EQ(fault_of([] { init_process_group({.timeout = 300ms}); }), Fault::timeout);
 });
 
-TEST(ProcessGroup, InitSaysThatWithoutAMasterAllRanksAreExpectedHere) {
+// These have processes of their own: one that has called init_process_group() is a rank, and its
+// fork()ed children do not speak for it.
+const Ranks without_a_master("without a master", [](const Rank&) {
   const LaunchEnvironment who{.launcher = "environment",
                               .world_size = 2,
                               .local_world_size = 2,
@@ -223,14 +225,21 @@ TEST(ProcessGroup, InitSaysThatWithoutAMasterAllRanksAreExpectedHere) {
   EXPECT_EQ(fault_of([&] { init_process_group({.timeout = 300ms, .environment = who}); }, &text),
             Fault::timeout);
   EXPECT_NE(text.find("as MASTER_ADDR is not set"), text.npos) << text;
+});
+
+TEST(ProcessGroup, InitSaysThatWithoutAMasterAllRanksAreExpectedHere) {
+  EXPECT_TRUE(all_succeeded(without_a_master.run(1)));
 }
 
-TEST(ProcessGroup, InitRefusesALogLevelThatThereIsNot) {
+const Ranks too_loud("too loud", [](const Rank&) {
   ::setenv("LOCKSTEP_LOG", "loud", 1);
   std::string text;
   EXPECT_EQ(fault_of([&] { init_process_group(); }, &text), Fault::misuse);
   EXPECT_NE(text.find("LOCKSTEP_LOG='loud' is no level"), text.npos) << text;
-  ::unsetenv("LOCKSTEP_LOG");
+});
+
+TEST(ProcessGroup, InitRefusesALogLevelThatThereIsNot) {
+  EXPECT_TRUE(all_succeeded(too_loud.run(1)));
 }
 
 TEST(ProcessGroup, InitGivesUpAtItsDeadlineWhenARankNeverComes) {

@@ -3,6 +3,7 @@
 """Builds comm's tests with sanitizers, in a folder of their own, and runs the matching ones."""
 
 import argparse
+import concurrent.futures
 import os
 import shutil
 import subprocess
@@ -30,20 +31,29 @@ def build(options):
     subprocess.run(["cmake", "--build", options.build, "--target", *PROGRAMS], check=True)
 
 
-def run(options, program):
+def run(options, program, shard, shards):
     test = [f"{options.build}/tests/{program}", f"--gtest_filter={options.filter}"]
     if "thread" in options.sanitizers and shutil.which("setarch"):
         test = ["setarch", "-R", *test]  # GCC 12's sanitizer fails under much address randomness.
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1",
                                 "ASAN_OPTIONS": "detect_leaks=1",
-                                "UBSAN_OPTIONS": "print_stacktrace=1"}
-    return abs(subprocess.run(test, env=environment).returncode)
+                                "UBSAN_OPTIONS": "print_stacktrace=1",
+                                "GTEST_TOTAL_SHARDS": str(shards),
+                                "GTEST_SHARD_INDEX": str(shard)}
+    done = subprocess.run(test, env=environment, text=True, errors="replace",
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    print(done.stdout, flush=True)
+    return abs(done.returncode)
 
 
 def main():
     options = arguments()
     build(options)
-    return max(run(options, program) for program in PROGRAMS)
+    shards = os.cpu_count() or 1
+    with concurrent.futures.ThreadPoolExecutor(shards) as pool:
+        jobs = [pool.submit(run, options, program, shard, shards)
+                for program in PROGRAMS for shard in range(shards)]
+    return max(job.result() for job in jobs)
 
 
 if __name__ == "__main__":
