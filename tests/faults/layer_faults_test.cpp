@@ -11,6 +11,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +20,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/nn/attention.h"
+#include "lockstep/nn/experts.h"
 #include "lockstep/nn/layers.h"
 #include "tests/faults/forked_ranks.h"
 
@@ -27,18 +31,59 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
+using Between = std::function<at::Tensor(const at::Tensor&)>;
+
+// A model of two parts, between which a rank may be harmed.
+using Model = void (*)(const ProcessGroup& world, const Between& between);
+
+void linear_layers(const ProcessGroup& world, const Between& between) {
+  nn::Linear in(8, 12), out(12, 8);
+  in->parallelize({ColwiseParallel(), world, "in"});
+  out->parallelize({RowwiseParallel(), world, "out"});
+  out(between(in(at::ones({4, 8}).set_requires_grad(true))).relu()).sum().backward();
+}
+
+void attention(const ProcessGroup& world, const Between& between) {
+  const at::Tensor x = at::ones({1, 2, 4, 8}).set_requires_grad(true);
+  const auto attended = [&](const at::Tensor& q, const char* name) {
+    return nn::scaled_dot_product_attention(q, q, q, {.context = world, .name = name});
+  };
+  attended(between(attended(x, "first")), "second").sum().backward();
+}
+
+void experts(const ProcessGroup& world, const Between& between) {
+  nn::Experts first(nn::ExpertsOptions(8, 4, 3)), second(nn::ExpertsOptions(8, 4, 3));
+  first->parallelize({ExpertParallel(), world, "first"});
+  second->parallelize({ExpertParallel(), world, "second"});
+  const at::Tensor x = at::ones({4, 8}).set_requires_grad(true);
+  second(between(first(x).output)).output.sum().backward();
+}
+
 struct Harm {
+  Model model;
   int signal;
   bool in_backward;
   Fault fault;        // What the other ranks get,
-  std::string layer;  // and where.
+  std::string where;  // and in which call of which layer: a regular expression.
 };
 
 const std::vector<Harm> harms = {
-    {SIGKILL, false, Fault::peer_lost, "out (reduce_from_parallel_region)"},
-    {SIGKILL, true, Fault::peer_lost, "in (copy_to_parallel_region) backward"},
-    {SIGSTOP, false, Fault::timeout, "out (reduce_from_parallel_region)"},
-    {SIGSTOP, true, Fault::timeout, "in (copy_to_parallel_region) backward"},
+    {linear_layers, SIGKILL, false, Fault::peer_lost,
+     "in out \\(reduce_from_parallel_region\\): all_reduce #"},
+    {linear_layers, SIGKILL, true, Fault::peer_lost,
+     "in in \\(copy_to_parallel_region\\) backward: all_reduce #"},
+    {linear_layers, SIGSTOP, false, Fault::timeout,
+     "in out \\(reduce_from_parallel_region\\): all_reduce #"},
+    {linear_layers, SIGSTOP, true, Fault::timeout,
+     "in in \\(copy_to_parallel_region\\) backward: all_reduce #"},
+    {attention, SIGKILL, false, Fault::peer_lost, "in second \\(.*\\): all_gather #"},
+    {attention, SIGKILL, true, Fault::peer_lost, "in first \\(.*\\) backward: all_gather #"},
+    {attention, SIGSTOP, true, Fault::timeout, "in first \\(.*\\) backward: all_gather #"},
+    {experts, SIGKILL, false, Fault::peer_lost, "in second: all_gather #"},
+    {experts, SIGKILL, true, Fault::peer_lost,
+     "in first \\(all_to_all_rows_in_region\\) backward: all_to_all #"},
+    {experts, SIGSTOP, true, Fault::timeout,
+     "in first \\(all_to_all_rows_in_region\\) backward: all_to_all #"},
 };
 
 // The steady clock is the same for all processes of a host.
@@ -55,36 +100,31 @@ std::int64_t read(const fs::path& file) {
   return number;
 }
 
-// Two layers, between which a rank may be harmed.
-void train(const ProcessGroup& world, const std::function<void()>& between, bool in_backward) {
-  nn::Linear in(8, 12), out(12, 8);
-  in->parallelize({ColwiseParallel(), world, "in"});
-  out->parallelize({RowwiseParallel(), world, "out"});
-  for (int step = 0;; ++step) {
-    const at::Tensor hidden = in(at::ones({4, 8}).set_requires_grad(true));
-    if (step == 3 && in_backward) hidden.register_hook([&](const at::Tensor&) { between(); });
-    if (step == 3 && !in_backward) between();
-    out(hidden.relu()).sum().backward();
-  }
-}
-
 void live(const Harm& harm, const test::Rank& rank) {
   at::set_num_threads(1);
   const auto world = init_process_group({.timeout = 1s});
   const fs::path time = rank.scratch / "time";
+  int step = 0;
   const auto harmed = [&] {
-    if (world.rank() != 1) return;
+    if (world.rank() != 1 || step != 3) return;
     write(rank.scratch / "pid", ::getpid());
     write(time, Clock::now().time_since_epoch().count());
     ::raise(harm.signal);
   };
+  const auto between = [&](const at::Tensor& hidden) {
+    if (harm.in_backward)
+      hidden.register_hook([&](const at::Tensor&) { harmed(); });
+    else
+      harmed();
+    return hidden;
+  };
   try {
-    train(world, harmed, harm.in_backward);
+    for (;; ++step) harm.model(world, between);
   } catch (const Error& error) {
     const double seconds = seconds_since(Clock::time_point(Clock::duration(read(time))));
     const std::string text = error.what();
     EXPECT_EQ(error.fault(), harm.fault) << text;
-    EXPECT_NE(text.find("in " + harm.layer + ": all_reduce #"), text.npos) << text;
+    EXPECT_TRUE(std::regex_search(text, std::regex(harm.where))) << text;
     EXPECT_NE(text.find("rank 1"), text.npos) << text;
     if (harm.signal == SIGKILL)
       EXPECT_EQ(error.failure().value().rank, 1) << text;
@@ -100,7 +140,7 @@ void live(const Harm& harm, const test::Rank& rank) {
 
 TEST(LayerFaults, ARankThatIsKilledOrStoppedInALayerIsNamedWithTheLayer) {
   for (const Harm& harm : harms) {
-    SCOPED_TRACE("signal " + std::to_string(harm.signal) + " before " + harm.layer);
+    SCOPED_TRACE("signal " + std::to_string(harm.signal) + " before " + harm.where);
     const auto exits = test::fork_ranks(
         3, [&](const test::Rank& rank) { live(harm, rank); }, 40s);
     EXPECT_EQ(exits[1].signal, SIGKILL);
