@@ -1,17 +1,19 @@
 // Takes the place of ProcessGroup's collectives in a program that it is preloaded into. Those whose
 // description matches the regular expression LOCKSTEP_MUTANT exchange nothing on any rank: each
-// goes on with its own part. A description is "all_reduce(max) of float64: LABEL". Calls that
-// lockstep_comm makes itself, as in all_gather_bytes(), stay.
+// goes on with its own part. A description is "all_reduce(max) of float64: LABEL" or "barrier:
+// LABEL". Calls that lockstep_comm makes itself, as in all_gather_bytes(), stay.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <regex>
 #include <string>
+#include <thread>
 
 #include "lockstep/comm/process_group.h"
 
@@ -30,12 +32,14 @@ Function real(const char* mangled) {
   return reinterpret_cast<Function>(found);
 }
 
-bool is_mutant(const std::string& call, const Buffer& data, const CallOptions& options) {
+bool is_mutant(const std::string& call, const CallOptions& options) {
   const char* const pattern = std::getenv("LOCKSTEP_MUTANT");
-  if (pattern == nullptr) return false;
-  const std::string text =
-      call + " of " + std::string(name(data.dtype)) + ": " + std::string(options.label);
-  return std::regex_search(text, std::regex(pattern));
+  return pattern != nullptr &&
+         std::regex_search(call + ": " + std::string(options.label), std::regex(pattern));
+}
+
+bool is_mutant(const std::string& call, const Buffer& data, const CallOptions& options) {
+  return is_mutant(call + " of " + std::string(name(data.dtype)), options);
 }
 
 std::string with_op(const char* call, ReduceOp op) {
@@ -57,6 +61,15 @@ void move_bytes(void* to, const void* from, std::size_t bytes) {
 }
 
 }  // namespace
+
+// The ranks then come one after another, so that those that waited for nobody are sure to be early.
+void ProcessGroup::barrier(const CallOptions& options) const {
+  using Function = void (*)(const ProcessGroup*, const CallOptions&);
+  static const auto function =
+      real<Function>("_ZNK8lockstep12ProcessGroup7barrierERKNS_11CallOptionsE");
+  if (!is_mutant("barrier", options)) return function(this, options);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank()));
+}
 
 void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
   using Function = void (*)(const ProcessGroup*, const Buffer&, ReduceOp, const CallOptions&);
