@@ -259,7 +259,7 @@ def without_torch(args):
     # Beside the other build, equally deep in the file system, so that ccache finds its units.
     build, prefix = args.build.with_name(
         f"{args.build.name}-without-torch"), args.scratch / "prefix"
-    run("cmake", "-S", args.source, "--preset", "no-torch", "-B", build,
+    run("cmake", "-S", args.source, "--preset", "no-torch", "-B", build, "-DLOCKSTEP_UNITY=ON",
         "-DLOCKSTEP_BUILD_TESTS=OFF")
     run("cmake", "--build", build)
     install(build, prefix)
