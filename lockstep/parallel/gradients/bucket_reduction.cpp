@@ -77,6 +77,11 @@ void BucketReduction::start(std::function<void()> job) {
   changed_.notify_all();
 }
 
+void BucketReduction::let_finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty(); });
+}
+
 void BucketReduction::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty(); });

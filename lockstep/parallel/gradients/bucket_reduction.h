@@ -70,6 +70,10 @@ class BucketReduction {
   // Runs `job` on the thread, after those started before. The job's data live until wait() returns.
   void start(std::function<void()> job);
 
+  // Returns once all that was started is done, and leaves an Error to wait(): for the memory that
+  // jobs use.
+  void let_finish();
+
   // Returns once all that was started is done. On a device the caller's current stream waits for
   // it. Errors: the first that one of them threw.
   void wait();

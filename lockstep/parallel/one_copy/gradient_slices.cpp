@@ -2,6 +2,7 @@
 #include "lockstep/parallel/one_copy/gradient_slices.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <map>
@@ -39,8 +40,7 @@ at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.num
 
 // The gradient in the layout of its parameter. If it is to be `written`, no other tensor uses its
 // memory.
-at::Tensor laid_out(const at::Tensor& parameter, bool written) {
-  const at::Tensor& gradient = parameter.grad();
+at::Tensor laid_out(const at::Tensor& parameter, const at::Tensor& gradient, bool written) {
   if (!gradient.defined()) return like_gradient(parameter).zero_();
   const bool usable = !written || gradient.storage().use_count() == 1;
   return usable && holds_values(gradient) && has_strides(gradient, parameter.strides())
@@ -105,10 +105,9 @@ std::vector<at::Tensor> GradientSlices::flats() const {
   return flats;
 }
 
-std::vector<bool> GradientSlices::used() const {
+std::vector<bool> GradientSlices::used(const Gradients& gradients) const {
   std::vector<std::uint8_t> mine;
-  for (const at::Tensor& parameter : parameters_)
-    mine.push_back(parameter.grad().defined() ? 1 : 0);
+  for (const at::Tensor& gradient : gradients) mine.push_back(gradient.defined() ? 1 : 0);
   std::vector<std::uint8_t> all(mine.size() * static_cast<std::size_t>(group_.size()));
   group_.all_gather({.data = mine.data(), .count = mine.size(), .dtype = DType::uint8},
                     {.data = all.data(), .count = all.size(), .dtype = DType::uint8}, {},
@@ -119,12 +118,12 @@ std::vector<bool> GradientSlices::used() const {
   return used;
 }
 
-// This rank's part of a region: the gradients of the used parameters.
-at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>& used,
-                                   bool written) const {
+// This rank's gradients of a region's used parameters.
+at::Tensor GradientSlices::collect(const Region& region, const Gradients& gradients,
+                                   const std::vector<bool>& used, bool written) const {
   if (!region.flat.defined()) {
     const std::size_t only = region.parameters.front();
-    return used[only] ? flat(laid_out(parameters_[only], written)) : at::Tensor();
+    return used[only] ? flat(laid_out(parameters_[only], gradients[only], written)) : at::Tensor();
   }
   if (std::none_of(region.parameters.begin(), region.parameters.end(),
                    [&](std::size_t i) { return used[i]; }))
@@ -134,50 +133,59 @@ at::Tensor GradientSlices::collect(const Region& region, const std::vector<bool>
     if (!used[i]) continue;
     const at::Tensor place = region.flat.as_strided(parameter.sizes(), parameter.strides(),
                                                     region.flat.storage_offset() + homes_[i].begin);
-    parameter.grad().defined() ? place.copy_(parameter.grad()) : place.zero_();
+    gradients[i].defined() ? place.copy_(gradients[i]) : place.zero_();
   }
   return region.flat;
 }
 
-std::vector<at::Tensor> GradientSlices::collect_all(const std::vector<bool>& used,
-                                                    bool written) const {
-  std::vector<at::Tensor> flats;
-  for (const Region& region : regions_) flats.push_back(collect(region, used, written));
-  return flats;
-}
-
-void GradientSlices::average(const Region& region, const at::Tensor& flat) const {
+GradientSlices::Slice GradientSlices::average(const Region& region, const at::Tensor& flat,
+                                              Means means) const {
   const auto rank = static_cast<std::size_t>(group_.rank());
-  const at::Tensor mine = flat.slice(0, region.bounds[rank], region.bounds[rank + 1]);
+  const std::int64_t begin = region.bounds[rank];
+  const at::Tensor own = flat.slice(0, begin, region.bounds[rank + 1]);
+  const bool is_apart = means == Means::apart;
+  const at::Tensor mean = is_apart ? at::empty_like(own) : own;
   constexpr ReduceOp op = ReduceOp::average;
-  group_.reduce_scatter(reducible(flat, op), reducible(mine, op), op, region.counts,
-                        {.label = region.label});
+  if (group_.size() > 1)
+    group_.reduce_scatter(reducible(flat, op), reducible(mean, op), op, region.counts,
+                          {.label = region.label});
+  else if (is_apart)
+    mean.copy_(own);
+  return {is_apart ? mean : flat, is_apart ? begin : 0};
 }
 
-std::vector<at::Tensor> GradientSlices::average(const std::vector<bool>& used) const {
+std::vector<at::Tensor> GradientSlices::average(Gradients gradients, const std::vector<bool>& used,
+                                                Means means) const {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> flats = collect_all(used, /*written=*/true);
-  for (std::size_t r = 0; r < regions_.size(); ++r)
-    if (flats[r].defined() && group_.size() > 1) average(regions_[r], flats[r]);
-  return own_parts(flats, used);
+  std::vector<Slice> slices;
+  for (const Region& region : regions_) {
+    at::Tensor flat = collect(region, gradients, used, /*written=*/true);
+    for (const std::size_t i : region.parameters) gradients[i].reset();
+    slices.push_back(flat.defined() ? average(region, flat, means) : Slice());
+  }
+  return own_parts(slices, used);
 }
 
-std::vector<at::Tensor> GradientSlices::cut(const std::vector<bool>& used) const {
+std::vector<at::Tensor> GradientSlices::cut(const Gradients& gradients,
+                                            const std::vector<bool>& used) const {
   const at::NoGradGuard no_grad;
-  return own_parts(collect_all(used, /*written=*/false), used);
+  std::vector<Slice> slices;
+  for (const Region& region : regions_)
+    slices.push_back({collect(region, gradients, used, /*written=*/false)});
+  return own_parts(slices, used);
 }
 
-std::vector<at::Tensor> GradientSlices::own_parts(const std::vector<at::Tensor>& flats,
+std::vector<at::Tensor> GradientSlices::own_parts(const std::vector<Slice>& slices,
                                                   const std::vector<bool>& used) const {
   std::vector<at::Tensor> parts;
   for (const auto& [parameter, begin, end, owner] : shards_) {
     if (owner != group_.rank()) continue;
     const auto& [region, first] = homes_[parameter];
-    parts.push_back(used[parameter] ? flats[region].slice(0, first + begin, first + end)
+    const Slice& slice = slices[region];
+    parts.push_back(used[parameter] ? slice.flat.slice(0, first + begin - slice.begin,
+                                                       first + end - slice.begin)
                                     : at::Tensor());
   }
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (used[i]) parameters_[i].mutable_grad().reset();
   return parts;
 }
 

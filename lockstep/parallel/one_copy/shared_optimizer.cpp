@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 
-#include <algorithm>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -9,7 +8,7 @@
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
-#include "lockstep/parallel/one_copy/gradient_slices.h"
+#include "lockstep/parallel/one_copy/sliced_in_step.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
 
@@ -43,46 +42,24 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          Make make)
     : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group()),
       are_means_(ddp.is_deterministic()),
-      passes_(ddp.reducer_->agreement().passes()),
       parameters_(shared_parameters_of(*ddp.replica_)),
-      slices_(std::make_unique<const parallel::GradientSlices>(
-          parameters_->require_shared(all_parameters()), group())) {
+      slices_(ddp.slices_of(all_parameters())) {
+  if (slices_ == nullptr)  // `.grad` is there after backward().
+    slices_ = std::make_shared<parallel::SlicedInStep>(
+        all_parameters(), *parameters_, group(),
+        parallel::SlicedInStep::Passes{.averaged = ddp.reducer_->agreement().passes(),
+                                       .leave_means = are_means_});
   require_same_hyperparameters(*this, group());
-  std::vector<at::Tensor> fragments;
-  for (const auto& [parameter, begin, end, owner] : slices_->shards())
-    if (owner == group().rank())
-      fragments.push_back(parameters_->fragment(all_parameters()[parameter], begin, end));
-  set_shards(slices_->shards(), fragments);
+  set_shards(slices_->shards(), slices_->fragments());
 }
 
 SharedOptimizerBase::~SharedOptimizerBase() = default;
 
-std::vector<at::Tensor> SharedOptimizerBase::gradient_memory() const { return slices_->flats(); }
-
-// Whether the averages of clip_grad_norm_() are still valid: no backward() has been called since.
-bool SharedOptimizerBase::is_averaged() const {
-  const auto& all = all_parameters();
-  return averaged_in_ == *passes_ &&
-         std::none_of(all.begin(), all.end(), [](const auto& p) { return p.grad().defined(); });
-}
+std::vector<at::Tensor> SharedOptimizerBase::gradient_memory() const { return slices_->memory(); }
 
 void SharedOptimizerBase::average() {
   parameters_->require_intact();
-  if (is_averaged()) {
-    const parallel::Stopwatch watch(times_.wait);
-    // Other ranks may still read the parameters.
-    group().barrier({.label = "step of shared parameters"});
-    return;
-  }
-  forget();
-  {
-    const parallel::Stopwatch watch(times_.wait);
-    used_ = slices_->used();
-  }
-  const parallel::Stopwatch watch(times_.reduce);
-  const auto parts = are_means_ ? slices_->cut(used_) : slices_->average(used_);
-  for (std::size_t i = 0; i < parts.size(); ++i) stepped()[i].mutable_grad() = parts[i];
-  averaged_in_ = *passes_;
+  slices_->average(times_);
 }
 
 void SharedOptimizerBase::before_step() {
@@ -94,20 +71,16 @@ void SharedOptimizerBase::before_step() {
 void SharedOptimizerBase::after_step() {
   times_.step += std::chrono::steady_clock::now() - step_began_;
   parameters_->end_step();
-  forget();
+  const std::vector<bool> used = slices_->used();
+  slices_->forget();
   const parallel::Stopwatch watch(times_.wait);
   group().barrier({.label = "shared parameters are stepped"});
-  for (std::size_t i = 0; i < used_.size(); ++i)
-    if (used_[i]) parameters_->note_written(all_parameters()[i]);
-}
-
-void SharedOptimizerBase::forget() {
-  for (const at::Tensor& fragment : stepped()) fragment.mutable_grad().reset();
-  averaged_in_.reset();
+  for (std::size_t i = 0; i < used.size(); ++i)
+    if (used[i]) parameters_->note_written(all_parameters()[i]);
 }
 
 void SharedOptimizerBase::zero_grad(bool set_to_none) {
-  forget();
+  slices_->forget();
   ShardedOptimizer::zero_grad(set_to_none);
 }
 
@@ -118,7 +91,7 @@ double SharedOptimizerBase::gradient_norm(double norm_type) {
     average();
     return ShardedOptimizer::gradient_norm(norm_type);
   }
-  require(!is_averaged(), "clip_grad_norm_: with deterministic, call it once per step");
+  require(!slices_->is_averaged(), "clip_grad_norm_: with deterministic, call it once per step");
   const double norm = norm_of({power_of_norm(all_parameters(), norm_type)}, norm_type);
   average();
   return norm;

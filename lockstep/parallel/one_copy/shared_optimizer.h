@@ -30,9 +30,7 @@
 
 #include <chrono>
 #include <concepts>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -42,8 +40,8 @@
 
 namespace lockstep::parallel {
 
-class GradientSlices;
 class SharedParameters;
+class SteppedSlices;
 
 }  // namespace lockstep::parallel
 
@@ -79,16 +77,11 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   void before_step() override;
   void after_step() override;
   double gradient_norm(double norm_type) override;
-  bool is_averaged() const;
   void average();
-  void forget();
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
-  const std::shared_ptr<const std::int64_t> passes_;  // Averaged by `ddp`.
   const std::shared_ptr<parallel::SharedParameters> parameters_;
-  const std::unique_ptr<const parallel::GradientSlices> slices_;
-  std::optional<std::int64_t> averaged_in_;  // Last pass in the fragments' gradients.
-  std::vector<bool> used_;                   // Parameters with such gradients.
+  std::shared_ptr<parallel::SteppedSlices> slices_;
   StepTimes times_;
   std::chrono::steady_clock::time_point step_began_;
 };

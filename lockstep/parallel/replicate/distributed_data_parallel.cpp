@@ -109,19 +109,27 @@ DataParallelBase::NoSync::NoSync(bool& synchronize, bool active)
 
 DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const ProcessGroup& group,
-                                   const DistributedDataParallelOptions& options)
+                                   const DistributedDataParallelOptions& options,
+                                   const MakeSink& make_sink)
     : features_(std::make_unique<Features>(features_of(module, group, options))),
       replica_(std::make_unique<ModuleReplica>(std::move(module), group, options)),
       sinks_(
           std::make_unique<parallel::SinkChoice>(replica_->averaged_parameters(), group, options)),
-      reducer_(std::make_unique<Reducer>(sinks_->parameters(), sinks_->sink(),
-                                         Reducer::Groups{.own = sinks_->group(), .given = group},
-                                         options, *features_)),
+      reducer_(std::make_unique<Reducer>(
+          sinks_->parameters(), make_sink ? make_sink(*replica_, *sinks_) : sinks_->sink(),
+          Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),
       pieces_(is_deterministic() ? std::make_unique<parallel::DeterministicPass>(
                                        replica(), *reducer_, group, options)
                                  : nullptr) {}
 
 DataParallelBase::~DataParallelBase() = default;
+
+const parallel::GradientSink& DataParallelBase::sink() const { return reducer_->sink(); }
+
+std::shared_ptr<parallel::SteppedSlices> DataParallelBase::slices_of(
+    const std::vector<at::Tensor>&) const {
+  return nullptr;
+}
 
 const torch::nn::Module& DataParallelBase::replica() const { return replica_->module(); }
 
@@ -230,7 +238,7 @@ const BucketAssignment& DataParallelBase::bucket_assignment() const {
 BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
 
 bool DataParallelBase::is_overlapped() const {
-  return sinks_->is_overlapped() || shards_gradients();
+  return sinks_->is_overlapped() || shards_gradients() || sink().own_buckets().has_value();
 }
 
 std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {

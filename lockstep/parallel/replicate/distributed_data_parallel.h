@@ -87,9 +87,11 @@ namespace lockstep::parallel {
 
 class DeterministicPass;
 class Features;
+class GradientSink;
 class ModuleReplica;
 class Reducer;
 class SinkChoice;
+class SteppedSlices;
 enum class Feature : std::uint8_t;
 
 }  // namespace lockstep::parallel
@@ -165,7 +167,8 @@ class LOCKSTEP_API DataParallelBase {
   // are changes on all ranks.
   void edit_parameters(const std::function<void()>& change);
 
-  // Whether all ranks have one copy of the parameters, the option share_parameters.
+  // Whether all ranks of a host have one copy of the parameters: the option share_parameters, and
+  // FullyShardedDataParallel.
   bool shares_parameters() const;
 
   // Whether a rank was lost while shared parameters were stepped, so that some are a step ahead of
@@ -217,16 +220,40 @@ class LOCKSTEP_API DataParallelBase {
   bool is_overlapped() const;
 
  protected:
-  // Collective.
+  // Where gradients go, made of the replica and the parameters that require gradients.
+  using MakeSink = std::function<std::unique_ptr<parallel::GradientSink>(
+      const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks)>;
+
+  // Collective. Without `make_sink`, the options choose the sink.
   DataParallelBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
-                   const DistributedDataParallelOptions& options);
-  ~DataParallelBase();
+                   const DistributedDataParallelOptions& options, const MakeSink& make_sink = {});
+  virtual ~DataParallelBase();
+
+  const parallel::GradientSink& sink() const;
+  // Calls forward() of the `module`, with any arguments and result.
+  template <class Module, class... Arguments>
+  decltype(auto) call(Module& module, Arguments&&... arguments) {
+    before_forward();
+    using Output = decltype(module.forward(std::forward<Arguments>(arguments)...));
+    if constexpr (std::is_void_v<Output>) {
+      module.forward(std::forward<Arguments>(arguments)...);
+    } else {
+      Output output = module.forward(std::forward<Arguments>(arguments)...);
+      auto visit = [this](const at::Tensor& tensor) { watch(tensor); };
+      visit_tensors(output, visit);
+      return output;
+    }
+  }
+
+ private:
+  friend class SharedOptimizerBase;
 
   void before_forward();
   void watch(const at::Tensor& output);
 
- private:
-  friend class SharedOptimizerBase;
+  // Collective. The slices that SharedOptimizer steps; null where it makes them of each `.grad`.
+  virtual std::shared_ptr<parallel::SteppedSlices> slices_of(
+      const std::vector<at::Tensor>& parameters) const;
 
   // Errors: if the options, or an earlier call, exclude `feature`.
   void require_allowed(parallel::Feature feature);
@@ -256,16 +283,7 @@ class DistributedDataParallel : public DataParallelBase {
   // Calls the module's own forward(), with any arguments and result.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) {
-    before_forward();
-    using Output = decltype(module_->forward(std::forward<Arguments>(arguments)...));
-    if constexpr (std::is_void_v<Output>) {
-      module_->forward(std::forward<Arguments>(arguments)...);
-    } else {
-      Output output = module_->forward(std::forward<Arguments>(arguments)...);
-      auto visit = [this](const at::Tensor& tensor) { watch(tensor); };
-      visit_tensors(output, visit);
-      return output;
-    }
+    return call(*module_, std::forward<Arguments>(arguments)...);
   }
 
   const std::shared_ptr<Module>& module() const { return module_; }

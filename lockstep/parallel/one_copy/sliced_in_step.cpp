@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/one_copy/sliced_in_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/parallel/gradients/stopwatch.h"
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/replicate/shared_parameters.h"
+
+namespace lockstep::parallel {
+
+SlicedInStep::SlicedInStep(const std::vector<at::Tensor>& parameters,
+                           const SharedParameters& shared, const ProcessGroup& group, Passes passes)
+    : parameters_(parameters),
+      group_(group),
+      passes_(std::move(passes)),
+      slices_(shared.require_shared(parameters), group) {
+  for (const auto& [parameter, begin, end, owner] : slices_.shards())
+    if (owner == group.rank())
+      fragments_.push_back(shared.fragment(parameters[parameter], begin, end));
+}
+
+bool SlicedInStep::is_averaged() const {
+  return averaged_in_ == *passes_.averaged &&
+         std::none_of(parameters_.begin(), parameters_.end(),
+                      [](const at::Tensor& p) { return p.grad().defined(); });
+}
+
+void SlicedInStep::average(StepTimes& times) {
+  if (is_averaged()) {
+    const Stopwatch watch(times.wait);
+    // Other ranks may still read the parameters.
+    group_.barrier({.label = "step of shared parameters"});
+    return;
+  }
+  forget();
+  GradientSlices::Gradients gradients;
+  for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+  {
+    const Stopwatch watch(times.wait);
+    used_ = slices_.used(gradients);
+  }
+  const Stopwatch watch(times.reduce);
+  const auto means = passes_.leave_means ? slices_.cut(gradients, used_)
+                                         : slices_.average(std::move(gradients), used_,
+                                                           GradientSlices::Means::in_place);
+  for (std::size_t i = 0; i < means.size(); ++i) fragments_[i].mutable_grad() = means[i];
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (used_[i]) parameters_[i].mutable_grad().reset();
+  averaged_in_ = *passes_.averaged;
+}
+
+void SlicedInStep::forget() {
+  for (const at::Tensor& fragment : fragments_) fragment.mutable_grad().reset();
+  averaged_in_.reset();
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,49 @@
+// SteppedSlices of a DistributedDataParallel with share_parameters: means of gradients are made in
+// step(), of the `.grad` that are there.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/one_copy/gradient_slices.h"
+#include "lockstep/parallel/one_copy/stepped_slices.h"
+
+namespace lockstep::parallel {
+
+class SharedParameters;
+
+class SlicedInStep final : public SteppedSlices {
+ public:
+  struct Passes {
+    std::shared_ptr<const std::int64_t> averaged;  // So far.
+    bool leave_means;  // Whether `.grad` is the mean over all ranks already.
+  };
+
+  // Collective. `shared` outlives this.
+  SlicedInStep(const std::vector<at::Tensor>& parameters, const SharedParameters& shared,
+               const ProcessGroup& group, Passes passes);
+
+  const std::vector<Shard>& shards() const override { return slices_.shards(); }
+  const std::vector<at::Tensor>& fragments() const override { return fragments_; }
+  void average(StepTimes& times) override;
+  bool is_averaged() const override;
+  const std::vector<bool>& used() const override { return used_; }
+  void forget() override;
+  std::vector<at::Tensor> memory() const override { return slices_.flats(); }
+
+ private:
+  const std::vector<at::Tensor> parameters_;
+  const ProcessGroup group_;
+  const Passes passes_;
+  const GradientSlices slices_;
+  std::vector<at::Tensor> fragments_;
+  std::vector<bool> used_;
+  std::optional<std::int64_t> averaged_in_;  // Last pass in the fragments' gradients.
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,48 @@
+// What SharedOptimizer steps: this rank's fragments of the parameters, and the means of their
+// gradients, wherever these are made.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "lockstep/optim/sharded_optimizer.h"
+
+namespace lockstep {
+
+struct StepTimes;
+
+}  // namespace lockstep
+
+namespace lockstep::parallel {
+
+class SteppedSlices {
+ public:
+  virtual ~SteppedSlices() = default;
+
+  // Of all ranks, and the tensors that stand for this rank's, in the same order.
+  virtual const std::vector<Shard>& shards() const = 0;
+  virtual const std::vector<at::Tensor>& fragments() const = 0;
+
+  // Collective. Afterwards the `.grad` of a fragment is the mean over all ranks, or undefined if no
+  // rank has a gradient of the parameter; and no rank reads parameters until it steps.
+  virtual void average(StepTimes& times) = 0;
+
+  // Whether the fragments have the means of all passes so far.
+  virtual bool is_averaged() const = 0;
+
+  // The parameters whose fragments average() has given a gradient.
+  virtual const std::vector<bool>& used() const = 0;
+
+  // Drops the means.
+  virtual void forget() = 0;
+
+  // Registered memory into which small gradients are copied.
+  virtual std::vector<at::Tensor> memory() const = 0;
+};
+
+}  // namespace lockstep::parallel
