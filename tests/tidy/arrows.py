@@ -33,6 +33,7 @@ SUB_ROOMS = {
     "parallel/shard":           "gradients",
     "parallel/replicate":       "detail gradients pieces shard",
     "parallel/one_copy":        "gradients replicate",
+    "parallel/fully_sharded":   "gradients one_copy replicate",
     "parallel/tensor_parallel": "gradients",
     "parallel/pipeline":        "gradients",
 }

@@ -92,13 +92,18 @@ BucketAssignment compute_bucket_assignment_by_size(at::TensorList tensors,
 // --- BucketOrder --------------------------------------------------------------------------------
 
 BucketOrder::BucketOrder(const NamedTensors& parameters,
-                         const DistributedDataParallelOptions& options)
-    : limits_(limits_of(options)), bucket_of_(parameters.size()), learns_(learns_from(options)) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, parameter] : parameters) tensors.push_back(parameter);
-  auto assignment = compute_bucket_assignment_by_size(tensors, limits_.first);
-  std::reverse(assignment.begin(), assignment.end());
-  assign(std::move(assignment));
+                         const DistributedDataParallelOptions& options,
+                         std::optional<BucketAssignment> given)
+    : limits_(limits_of(options)),
+      bucket_of_(parameters.size()),
+      learns_(!given && learns_from(options)) {
+  if (!given) {
+    std::vector<at::Tensor> tensors;
+    for (const auto& [name, parameter] : parameters) tensors.push_back(parameter);
+    given = compute_bucket_assignment_by_size(tensors, limits_.first);
+    std::reverse(given->begin(), given->end());
+  }
+  assign(std::move(*given));
 }
 
 void BucketOrder::begin_pass() {

@@ -44,8 +44,9 @@ compute_bucket_assignment_by_size(at::TensorList tensors, const std::vector<std:
 // The order in which gradients come, learned from the first passes, and the buckets in that order.
 class BucketOrder {
  public:
-  // Before the first pass: gradients tend to come from the last on.
-  BucketOrder(const NamedTensors& parameters, const DistributedDataParallelOptions& options);
+  // Before the first pass: gradients tend to come from the last on. `given` buckets stay.
+  BucketOrder(const NamedTensors& parameters, const DistributedDataParallelOptions& options,
+              std::optional<BucketAssignment> given);
 
   const BucketAssignment& assignment() const { return assignment_; }
   std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }

@@ -60,7 +60,7 @@ GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHo
       hooks_(hooks),
       device_(parameters.front().second.device()),
       sink_(std::move(sink)),
-      order_(parameters, options),
+      order_(parameters, options, sink_->own_buckets()),
       counts_(parameters.size(), options.static_graph) {
   sink_->assign(assignment());
 }

@@ -37,6 +37,9 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
+  // Buckets that the sink has chosen, and which then stay. Otherwise they are PyTorch's.
+  virtual std::optional<BucketAssignment> own_buckets() const { return {}; }
+
   // Collective, between passes: gradients are taken by these buckets from now on.
   virtual void assign(const BucketAssignment& assignment) = 0;
 

@@ -362,7 +362,8 @@ struct Added : torch::nn::Module {
       const auto numbers = torch::arange(600 * 300).view({600, 300});
       weights.push_back(
           register_parameter("w" + std::to_string(i), (numbers * (i + 1)).sin() * 0.02));
-      added.push_back(register_parameter("p" + std::to_string(i), (numbers + i).cos() * 0.1));
+      const std::string name = std::string("p") + std::to_string(i);
+      added.push_back(register_parameter(name, (numbers + i).cos() * 0.1));
     }
   }
   torch::Tensor forward(torch::Tensor x) {  // [1, 600, 300]

@@ -41,12 +41,6 @@ NamedTensors only_trained(NamedTensors all) {
   return parameters;
 }
 
-ProcessGroup group_of_its_own(const ProcessGroup& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return *group.new_group(ranks);
-}
-
 bool checks_finite(const DistributedDataParallelOptions& options) {
   return options.non_finite != NonFinite::ignore;
 }
@@ -94,6 +88,12 @@ bool agree_on_overlap(const DistributedDataParallelOptions& options, const Proce
 }
 
 }  // namespace
+
+ProcessGroup group_of_its_own(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return *group.new_group(ranks);
+}
 
 SinkChoice::SinkChoice(NamedTensors parameters, const ProcessGroup& group,
                        const DistributedDataParallelOptions& options)

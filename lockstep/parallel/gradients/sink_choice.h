@@ -17,6 +17,9 @@
 
 namespace lockstep::parallel {
 
+// Collective: the same ranks, for calls beside the caller's.
+ProcessGroup group_of_its_own(const ProcessGroup& group);
+
 class SinkChoice {
  public:
   struct Chosen {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 
-#include <fnmatch.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -23,6 +22,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/generator_states.h"
+#include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 
@@ -34,24 +34,6 @@ using torch::nn::Module;
 using torch::nn::SequentialImpl;
 
 constexpr std::string_view call = "parallelize_module";
-
-std::vector<std::string> tokens_of(const std::string& name) {
-  std::vector<std::string> tokens(1);
-  for (const char c : name)
-    if (c == '.')
-      tokens.emplace_back();
-    else
-      tokens.back() += c;
-  return tokens;
-}
-
-bool matches(const std::string& pattern, const std::string& name) {
-  const auto patterns = tokens_of(pattern), tokens = tokens_of(name);
-  return std::equal(patterns.begin(), patterns.end(), tokens.begin(), tokens.end(),
-                    [](const std::string& one, const std::string& other) {
-                      return ::fnmatch(one.c_str(), other.c_str(), 0) == 0;
-                    });
-}
 
 // --- LibTorch's layers in a Sequential -----------------------------------------------------------
 

@@ -1,0 +1,127 @@
+// Trains a model of which the ranks of a host together have one copy: of weights, gradients and
+// optimizer state, as ZeRO's stage 3 and PyTorch's FSDP do across memories of their own.
+//
+//   lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
+//   lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(),
+//                                                          torch::optim::AdamWOptions(3e-4));
+//   ...
+//   adamw.zero_grad();
+//   loss_of(fsdp(batch.data), batch.target).backward();  // Each unit's mean, cut as it comes.
+//   adamw.clip_grad_norm_(1.0);
+//   adamw.step();
+//
+// Weights lie once in memory that all ranks of the host have mapped, so nothing is gathered, and a
+// parameter can be read at any time. A unit is a list of parameters whose gradients are averaged
+// together in backward(), as soon as all of them have come: each rank gets the mean of the elements
+// that it steps, and the whole gradients are free. So a rank has the gradients of about two units,
+// and 1 / world.size() of all others. With Adam, weights, gradients and state take 16 bytes a float
+// parameter, once per host. A unit of which a pass leaves a parameter out is averaged at the end of
+// the pass.
+//
+// After backward(), `.grad` is undefined: the means are the optimizer's, which adds those of
+// several passes. They are gone after its step() and its zero_grad(), but not after the module's.
+// Passes under no_sync() leave `.grad` on this rank, to which the next pass adds. Clip with the
+// optimizer's clip_grad_norm_().
+//
+// If the number of ranks is a power of two, weights equal those of DistributedDataParallel bit for
+// bit, except for clipping, whose norm is summed in another order, and for several averaged passes
+// before a step: here their means are added, as in PyTorch's FSDP.
+//
+// As with the option share_parameters of DistributedDataParallel, only edit_parameters() may write
+// to parameters, besides the optimizer. All that is said there of forward(), Errors and exceptions
+// holds here. register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
+//
+// Thread safety: none; one training loop uses it.
+// Errors: as DistributedDataParallel with share_parameters; misuse for a pattern of a unit that
+// matches nothing, and from the second backward() on if there is no FullyShardedOptimizer.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+
+namespace lockstep::parallel {
+
+class ShardedUnits;
+
+}  // namespace lockstep::parallel
+
+namespace lockstep {
+
+struct FullyShardedOptions {
+  // Patterns of modules' names, such as "transformer.h.*"; a star stands for one level. Each module
+  // that matches is a unit, all other parameters together another one. By default the units are the
+  // modules that a Sequential or a ModuleList numbers, the outermost ones.
+  std::vector<std::string> units = {};
+
+  // As DistributedDataParallelOptions'.
+  bool broadcast_buffers = true;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  GradientMean mean = GradientMean::over_ranks;
+  NonFinite non_finite = NonFinite::fail;
+};
+
+// The part of FullyShardedDataParallel that does not depend on the type of its module.
+class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
+ public:
+  // Names of each unit's parameters, in the order in which backward() averages them.
+  std::vector<std::vector<std::string>> units() const;
+
+ protected:
+  // Collective.
+  FullyShardedBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
+                   const FullyShardedOptions& options);
+  ~FullyShardedBase();
+
+ private:
+  std::shared_ptr<parallel::SteppedSlices> slices_of(
+      const std::vector<at::Tensor>& parameters) const override;
+
+  const std::shared_ptr<parallel::ShardedUnits> units_;
+};
+
+template <class Module>
+class FullyShardedDataParallel : public FullyShardedBase {
+ public:
+  // Collective. All ranks get rank 0's weights.
+  FullyShardedDataParallel(std::shared_ptr<Module> module, const ProcessGroup& group,
+                           const FullyShardedOptions& options = {})
+      : FullyShardedBase(module, group, options), module_(std::move(module)) {}
+
+  // Takes the holders that TORCH_MODULE makes, including torch::nn::Sequential.
+  FullyShardedDataParallel(const torch::nn::ModuleHolder<Module>& holder, const ProcessGroup& group,
+                           const FullyShardedOptions& options = {})
+      : FullyShardedDataParallel(holder.ptr(), group, options) {}
+
+  // Calls the module's own forward(), with any arguments and result.
+  template <class... Arguments>
+  decltype(auto) operator()(Arguments&&... arguments) {
+    return call(*module_, std::forward<Arguments>(arguments)...);
+  }
+
+  const std::shared_ptr<Module>& module() const { return module_; }
+
+ private:
+  const std::shared_ptr<Module> module_;
+};
+
+// Each rank steps its fragments of the parameters: an elementwise optimizer, such as
+// lockstep::AdamW (optimizers.h). Made with a FullyShardedDataParallel as SharedOptimizer is with a
+// DistributedDataParallel. Parameters may be left out: they keep their values.
+template <class Inner>
+using FullyShardedOptimizer = SharedOptimizer<Inner>;
+
+}  // namespace lockstep

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/optimizer_stateful.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
+#include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+#include "tests/saved_state.h"
+
+namespace lockstep::parallel::fully_sharded_data_parallel_test {
+namespace {
+
+using test::fault_of;
+using test::Rank;
+using test::Ranks;
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+
+constexpr std::int64_t vocabulary = 37, width = 260;
+
+struct Block : torch::nn::Module {
+  Block() {
+    register_module("up", up);
+    register_module("down", down);
+    register_parameter("frozen", torch::ones({width}), /*requires_grad=*/false);
+    unused = register_parameter("unused", torch::ones({5}));
+  }
+
+  torch::Tensor forward(const torch::Tensor& x, bool uses_all) {
+    const torch::Tensor y = x + down->forward(torch::relu(up->forward(x)));
+    return uses_all ? y + unused.sum() : y;
+  }
+
+  torch::nn::Linear up{width, 271};  // More than 256 KiB, and odd.
+  torch::nn::Linear down{271, width};
+  torch::Tensor unused;
+};
+
+// Tied weights, frozen and unused ones, and two types. No number of ranks divides its sizes.
+struct Net : torch::nn::Module {
+  Net() {
+    register_module("embedding", embedding);
+    for (int i = 0; i < 3; ++i) blocks->push_back(std::make_shared<Block>());
+    register_module("blocks", blocks);
+    tied = register_parameter("tied", embedding->weight);
+    scale = register_parameter("scale", torch::ones({vocabulary}, torch::kDouble));
+    const torch::NoGradGuard no_grad;
+    double begin = 0;
+    for (const torch::Tensor& parameter : parameters()) {
+      const auto values = torch::arange(begin, begin + static_cast<double>(parameter.numel()));
+      parameter.copy_(torch::sin(values).mul(0.1).view(parameter.sizes()));
+      begin += 1;
+    }
+  }
+
+  torch::Tensor forward(const torch::Tensor& tokens, bool uses_all = false) {
+    torch::Tensor x = embedding->forward(tokens);
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, uses_all);
+    return x.matmul(tied.t()).to(torch::kDouble) * scale;
+  }
+
+  torch::nn::Embedding embedding{vocabulary, width};
+  torch::nn::ModuleList blocks;
+  torch::Tensor tied, scale;
+};
+
+// Each once, though the tied weight has two names.
+std::vector<torch::Tensor> parameters_of(const torch::nn::Module& net) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& [name, parameter] : trained_parameters(named_parameters(net)))
+    parameters.push_back(parameter);
+  return parameters;
+}
+
+torch::Tensor tokens(int seed) {
+  return (torch::arange(24, torch::kLong) * (seed + 3)).remainder(vocabulary).view({4, 6});
+}
+
+torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
+
+const FullyShardedOptions by_block{.units = {"blocks.*"}, .find_unused_parameters = true};
+
+// A separate replica on each rank, and one fully sharded.
+struct Pair {
+  explicit Pair(const ProcessGroup& world)
+      : plain(plain_net, world, {.find_unused_parameters = true}),
+        sharded(sharded_net, world, by_block) {}
+
+  template <class Compare>
+  void compare(Compare compare) const {
+    const auto a = plain_net->named_parameters(), b = sharded_net->named_parameters();
+    for (std::size_t i = 0; i < a.size(); ++i)
+      EXPECT_TRUE(compare(a[i].value(), b[i].value())) << a[i].key();
+  }
+
+  void expect_equal() const {
+    compare([](const auto& a, const auto& b) { return torch::equal(a, b); });
+  }
+
+  const std::shared_ptr<Net> plain_net = std::make_shared<Net>();
+  const std::shared_ptr<Net> sharded_net = std::make_shared<Net>();
+  DistributedDataParallel<Net> plain;
+  FullyShardedDataParallel<Net> sharded;
+};
+
+void pass(Pair& pair, int seed, bool synchronized = true, bool uses_all = false) {
+  const auto plain_alone = pair.plain.no_sync(!synchronized);
+  loss_of(pair.plain(tokens(seed), uses_all)).backward();
+  const auto sharded_alone = pair.sharded.no_sync(!synchronized);
+  loss_of(pair.sharded(tokens(seed), uses_all)).backward();
+}
+
+// Some steps accumulate; in some, one rank alone uses all parameters.
+template <class Optimizer, class Options>
+void train_both(Pair& pair, const ProcessGroup& world, const Options& options, int steps) {
+  Optimizer plain(parameters_of(*pair.plain_net), options);
+  FullyShardedOptimizer<Optimizer> sharded(pair.sharded, parameters_of(*pair.sharded_net), options);
+  for (int step = 0; step < steps; ++step) {
+    plain.zero_grad();
+    sharded.zero_grad();
+    if (step % 3 == 0) pass(pair, 50 * step + world.rank(), /*synchronized=*/false);
+    pass(pair, 100 + 10 * step + world.rank(), true, step % 4 == 1 && world.rank() == 1);
+    for (const torch::Tensor& parameter : pair.sharded_net->parameters())
+      ASSERT_FALSE(parameter.grad().defined());
+    plain.step();
+    sharded.step();
+  }
+}
+
+template <class Optimizer, class Options>
+void expect_the_same(const ProcessGroup& world, const Options& options) {
+  Pair pair(world);
+  train_both<Optimizer>(pair, world, options, 12);
+  pair.expect_equal();
+}
+
+const Ranks optimizers("fully sharded: optimizers", [](const Rank&) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  expect_the_same<Adam>(world, AdamOptions(1e-3).weight_decay(0.01));
+  expect_the_same<AdamW>(world, AdamWOptions(1e-3));
+  expect_the_same<SGD>(world, SGDOptions(1e-2).momentum(0.9));
+  expect_the_same<torch::optim::Adam>(world, AdamOptions(1e-3).amsgrad(true));
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, EqualsDistributedDataParallelBitForBit) {
+  for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(optimizers.run(ranks))) << ranks;
+}
+
+const Ranks three("fully sharded: three ranks", [](const Rank&) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  Pair pair(world);
+  train_both<SGD>(pair, world, SGDOptions(1e-2), 4);
+  pair.compare([](const auto& a, const auto& b) { return torch::allclose(a, b, 1e-6, 1e-7); });
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, OfThreeRanksIsEqualButForRounding) { EXPECT_TRUE(all_succeeded(three.run(3))); }
+
+// --- Gradients -----------------------------------------------------------------------------------
+
+const Ranks clipped("fully sharded: clipped", [](const Rank&) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  for (const double norm_type : {2.0, std::numeric_limits<double>::infinity()}) {
+    Pair pair(world);
+    SGD plain(parameters_of(*pair.plain_net), SGDOptions(1e-2));
+    FullyShardedOptimizer<SGD> sharded(pair.sharded, parameters_of(*pair.sharded_net),
+                                       SGDOptions(1e-2));
+    pass(pair, world.rank());
+    const double expected =
+        clip_grad_norm_(parameters_of(*pair.plain_net), 1e-3, norm_type).item<double>();
+    EXPECT_NEAR(sharded.clip_grad_norm_(1e-3, norm_type), expected, 1e-6 * expected);
+    plain.step();
+    sharded.step();
+    pair.compare([](const auto& a, const auto& b) { return torch::allclose(a, b, 1e-6, 1e-9); });
+  }
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, ClipsTheNormOfAllFragments) { EXPECT_TRUE(all_succeeded(clipped.run(2))); }
+
+// With a power of two, halves of a gradient add up to it exactly.
+const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  Pair pair(world);
+  SGD plain(parameters_of(*pair.plain_net), SGDOptions(1e-2));
+  FullyShardedOptimizer<SGD> sharded(pair.sharded, parameters_of(*pair.sharded_net),
+                                     SGDOptions(1e-2));
+  const auto half = [&](auto& model) { (loss_of(model(tokens(world.rank()))) * 0.5).backward(); };
+  loss_of(pair.plain(tokens(world.rank()))).backward();
+  half(pair.sharded);
+  sharded.zero_grad();  // Drops what that pass has left.
+  half(pair.sharded);
+  pair.sharded_net->zero_grad();  // Drops nothing.
+  half(pair.sharded);
+  plain.step();
+  sharded.step();
+  pair.expect_equal();
+  const torch::Tensor before = pair.sharded_net->scale.clone();
+  sharded.step();  // The gradients are gone.
+  EXPECT_TRUE(torch::equal(pair.sharded_net->scale, before));
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, AddsTheMeansOfSeveralPasses) { EXPECT_TRUE(all_succeeded(accumulated.run(2))); }
+
+// Of the gradients that have come, those of at most two units are there at any time.
+const Ranks freed("fully sharded: freed", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  auto net = std::make_shared<Net>();
+  // A unit with a gradient that does not come is averaged at the end of the pass.
+  for (const auto& block : *net->blocks) block->as<Block>()->unused.set_requires_grad(false);
+  FullyShardedDataParallel fsdp(net, world, {.units = {"blocks.*"}});
+  FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+  std::size_t most = 0, all = 0;
+  for (const auto& block : *net->blocks)
+    for (const torch::Tensor& weight :
+         {block->as<Block>()->up->weight, block->as<Block>()->down->weight})
+      weight.register_hook([&](const torch::Tensor& gradient) {
+        // The slower rank is one that others wait for.
+        if (rank.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ++all;
+        storages.emplace_back(gradient.storage().getWeakStorageImpl());
+        std::size_t alive = 0;
+        for (const auto& storage : storages) alive += storage.use_count() > 0 ? 1 : 0;
+        most = std::max(most, alive);
+      });
+  loss_of(fsdp(tokens(rank.rank))).backward();
+  EXPECT_EQ(all, 6U);
+  EXPECT_LE(most, 4U);
+  for (const auto& storage : storages) EXPECT_EQ(storage.use_count(), 0U);
+  std::size_t fragments = 0;
+  for (const auto& group : sgd.local().param_groups())
+    for (const torch::Tensor& fragment : group.params())
+      if (fragment.grad().defined()) fragments += fragment.grad().numel();
+  std::size_t whole = 0;
+  for (const torch::Tensor& parameter : parameters_of(*net)) whole += parameter.numel();
+  EXPECT_NEAR(static_cast<double>(fragments), static_cast<double>(whole) / 2, 200);
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, GradientsOfUnitsAreFreedInBackward) { EXPECT_TRUE(all_succeeded(freed.run(2))); }
+
+// --- Units ---------------------------------------------------------------------------------------
+
+using Names = std::vector<std::vector<std::string>>;
+
+template <class... Options>
+Names units_with(Options... options) {
+  Names names;
+  run_in_process(1, [&](ProcessGroup& group) {
+    names = FullyShardedDataParallel(std::make_shared<Net>(), group,
+                                     FullyShardedOptions{.units = {options...}})
+                .units();
+  });
+  return names;
+}
+
+TEST(FullySharded, UnitsAreThoseOfThePatternsAndTheRest) {
+  const Names by_number = units_with();
+  ASSERT_EQ(by_number.size(), 4U);
+  EXPECT_EQ(by_number[0],
+            (std::vector<std::string>{"blocks.2.unused", "blocks.2.up.weight", "blocks.2.up.bias",
+                                      "blocks.2.down.weight", "blocks.2.down.bias"}));
+  EXPECT_EQ(by_number[3], (std::vector<std::string>{"tied", "scale"}));
+  EXPECT_EQ(units_with("blocks.*"), by_number);
+  EXPECT_EQ(units_with("blocks.[01]", "blocks.*"), by_number);
+  EXPECT_EQ(units_with("blocks").size(), 2U);
+  EXPECT_EQ(units_with("blocks.*.up", "blocks.*").size(), 7U);
+}
+
+TEST(FullySharded, SaysWhatDoesNotFit) {
+  run_in_process(2, [](ProcessGroup& group) {
+    const auto net = std::make_shared<Net>();
+    std::string text;
+    EXPECT_EQ(
+        fault_of([&] { FullyShardedDataParallel(net, group, {.units = {"layers.*"}}); }, &text),
+        Fault::misuse);
+    EXPECT_NE(text.find("'layers.*'"), text.npos) << text;
+
+    FullyShardedDataParallel fsdp(net, group, by_block);
+    EXPECT_EQ(fault_of([&] { fsdp.register_comm_hook([](auto&) {}); }), Fault::unsupported);
+    EXPECT_EQ(fault_of([&] { fsdp.join([] {}); }), Fault::unsupported);
+    EXPECT_EQ(fault_of([&] { fsdp.train_pieces(0, [](const Piece&) { return torch::Tensor(); }); }),
+              Fault::misuse);
+    const auto other = torch::ones({3}).set_requires_grad(true);
+    EXPECT_EQ(
+        fault_of([&] { FullyShardedOptimizer<SGD>(fsdp, std::vector{other}, SGDOptions(1e-2)); }),
+        Fault::misuse);
+  });
+}
+
+const Ranks mistakes("fully sharded: mistakes", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  auto net = std::make_shared<Net>();
+  FullyShardedDataParallel fsdp(net, world, by_block);
+  const auto backward = [&] { loss_of(fsdp(tokens(rank.rank))).backward(); };
+  backward();
+  std::string text;
+  EXPECT_EQ(fault_of(backward, &text), Fault::misuse);
+  EXPECT_NE(text.find("no FullyShardedOptimizer"), text.npos) << text;
+
+  FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
+  const auto weights = [&] { return net->scale.clone(); };
+  const torch::Tensor before = weights();
+  EXPECT_EQ(fault_of(
+                [&] {
+                  const double factor =
+                      rank.rank == 0 ? 1 : std::numeric_limits<double>::quiet_NaN();
+                  (loss_of(fsdp(tokens(1))) * factor).backward();
+                },
+                &text),
+            Fault::corrupt);
+  EXPECT_NE(text.find("rank 1"), text.npos) << text;
+  sgd.step();
+  EXPECT_TRUE(torch::equal(weights(), before)) << "no gradient is left";
+
+  // An exception of one rank in the midst of backward() reaches the others, and all go on.
+  const auto hook =
+      net->blocks[1]->as<Block>()->up->weight.register_hook([&](const torch::Tensor&) {
+        if (rank.rank == 1) throw std::runtime_error("for a test");
+      });
+  if (rank.rank == 1)
+    EXPECT_THROW(backward(), std::runtime_error);
+  else
+    EXPECT_EQ(fault_of(backward, &text), Fault::aborted);
+  net->blocks[1]->as<Block>()->up->weight.remove_hook(hook);
+  backward();
+  sgd.step();
+  EXPECT_FALSE(torch::equal(weights(), before));
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, AnErrorOfOneRankReachesAllAndLeavesNoGradient) {
+  EXPECT_TRUE(all_succeeded(mistakes.run(2)));
+}
+
+// --- State ---------------------------------------------------------------------------------------
+
+const Ranks resumed("fully sharded: resumed", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  const auto step = [&](auto& model, auto& optimizer, int seed) {
+    optimizer.zero_grad();
+    loss_of(model(tokens(seed + rank.rank))).backward();
+    optimizer.step();
+  };
+  auto net = std::make_shared<Net>();
+  FullyShardedDataParallel fsdp(net, world, by_block);
+  FullyShardedOptimizer<AdamW> adamw(fsdp, parameters_of(*net), AdamWOptions(1e-3));
+  for (int i = 0; i < 3; ++i) step(fsdp, adamw, i);
+
+  const std::string file = rank.scratch / "state.pt";
+  adamw.consolidate_state_dict();
+  if (rank.rank == 0) {
+    torch::serialize::OutputArchive weights, state;
+    net->save(weights);
+    weights.save_to(file + ".net");
+    adamw.save(state);
+    state.save_to(file);
+  }
+  world.barrier();
+  auto plain_net = std::make_shared<Net>();
+  torch::serialize::InputArchive weights, state;
+  weights.load_from(file + ".net");
+  plain_net->load(weights);
+  DistributedDataParallel ddp(plain_net, world, {.find_unused_parameters = true});
+  AdamW plain(parameters_of(*plain_net), AdamWOptions(1e-3));
+  state.load_from(file);
+  plain.load(state);
+  for (int i = 3; i < 6; ++i) {
+    step(fsdp, adamw, i);
+    step(ddp, plain, i);
+  }
+  const auto a = net->named_parameters(), b = plain_net->named_parameters();
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(torch::equal(a[i].value(), b[i].value())) << a[i].key();
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, StateGoesOnInAPlainOptimizer) { EXPECT_TRUE(all_succeeded(resumed.run(2))); }
+
+}  // namespace
+}  // namespace lockstep::parallel::fully_sharded_data_parallel_test

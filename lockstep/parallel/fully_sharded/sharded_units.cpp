@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/fully_sharded/sharded_units.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/replicate/shared_parameters.h"
+#include "lockstep/tensor/name_pattern.h"
+
+namespace lockstep::parallel {
+namespace {
+
+bool is_number(const std::string& text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return '0' <= c && c <= '9'; });
+}
+
+// The name's beginning up to its first number, if more follows.
+std::optional<std::string> numbered_parent(const std::string& name) {
+  std::string parent;
+  const auto levels = levels_of(name);
+  for (std::size_t i = 0; i + 1 < levels.size(); ++i) {
+    parent += (i == 0 ? "" : ".") + levels[i];
+    if (is_number(levels[i])) return parent;
+  }
+  return {};
+}
+
+}  // namespace
+
+BucketAssignment units_of(const NamedTensors& parameters,
+                          const std::vector<std::string>& patterns) {
+  std::vector<bool> has_matched(patterns.size(), false);
+  const auto unit_of = [&](const std::string& name) -> std::optional<std::string> {
+    if (patterns.empty()) return numbered_parent(name);
+    for (std::size_t i = 0; i < patterns.size(); ++i)
+      if (auto parent = matching_parent(patterns[i], name)) {
+        has_matched[i] = true;
+        return parent;
+      }
+    return {};
+  };
+  std::map<std::string, std::vector<std::size_t>> units;
+  std::vector<std::size_t> rest;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto unit = unit_of(parameters[i].first);
+    (unit ? units[*unit] : rest).push_back(i);
+  }
+  for (std::size_t i = 0; i < patterns.size(); ++i)
+    require(has_matched[i], [&] {
+      return "FullyShardedDataParallel: no module with parameters that require gradients has a "
+             "name like '" +
+             patterns[i] + "'";
+    });
+  BucketAssignment assignment;
+  for (auto& [name, indices] : units) assignment.push_back(std::move(indices));
+  if (!rest.empty()) assignment.push_back(std::move(rest));
+  // The gradient of a unit's first parameter tends to come last.
+  std::sort(assignment.begin(), assignment.end(),
+            [](const auto& a, const auto& b) { return a.front() > b.front(); });
+  return assignment;
+}
+
+ShardedUnits::ShardedUnits(const NamedTensors& parameters, BucketAssignment units,
+                           const SharedParameters& shared, const ProcessGroup& group)
+    : units_(std::move(units)), used_(parameters.size(), false) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    indices_.emplace(parameters[i].second.unsafeGetTensorImpl(), i);
+  for (const auto& unit : units_) {
+    std::vector<at::Tensor> tensors;
+    for (const std::size_t i : unit) tensors.push_back(parameters[i].second);
+    slices_.emplace_back(tensors, group);
+    auto& own = fragments_.emplace_back();
+    for (const auto& [parameter, begin, end, owner] : slices_.back().shards())
+      if (owner == group.rank()) own.push_back(shared.fragment(tensors[parameter], begin, end));
+  }
+}
+
+std::vector<at::Tensor> ShardedUnits::average(std::size_t unit,
+                                              GradientSlices::Gradients gradients) const {
+  const std::vector<bool> all(gradients.size(), true);
+  return slices_[unit].average(std::move(gradients), all, GradientSlices::Means::apart);
+}
+
+void ShardedUnits::add(std::size_t unit, const std::vector<at::Tensor>& means,
+                       const std::vector<bool>& used) {
+  std::size_t own = 0;
+  for (const Shard& shard : slices_[unit].shards()) {
+    const std::size_t parameter = units_[unit][shard.parameter];
+    if (used[parameter]) used_[parameter] = true;
+    if (shard.owner != slices_[unit].rank()) continue;
+    const at::Tensor &fragment = fragments_[unit][own], &mean = means[own];
+    ++own;
+    if (!used[parameter]) continue;
+    at::Tensor& gradient = fragment.mutable_grad();
+    if (gradient.defined())
+      gradient.add_(mean);
+    else
+      gradient = mean;
+  }
+}
+
+void ShardedUnits::forget() noexcept {
+  for (const auto& unit : fragments_)
+    for (const at::Tensor& fragment : unit) fragment.mutable_grad().reset();
+  used_.assign(used_.size(), false);
+}
+
+std::size_t ShardedUnits::index_of(const at::Tensor& parameter) const {
+  const auto found = indices_.find(parameter.unsafeGetTensorImpl());
+  require(found != indices_.end(),
+          "FullyShardedOptimizer: a parameter is none of FullyShardedDataParallel's module, or did "
+          "not require a gradient when that was made");
+  return found->second;
+}
+
+std::vector<ShardedUnits::Fragment> ShardedUnits::fragments_of(std::size_t index) const {
+  std::vector<Fragment> found;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    std::size_t own = 0;
+    for (const Shard& shard : slices_[unit].shards()) {
+      const bool is_own = shard.owner == slices_[unit].rank();
+      if (units_[unit][shard.parameter] == index)
+        found.push_back({shard, is_own ? fragments_[unit][own] : at::Tensor()});
+      own += is_own ? 1 : 0;
+    }
+  }
+  return found;
+}
+
+std::vector<at::Tensor> ShardedUnits::memory() const {
+  std::vector<at::Tensor> all;
+  for (const GradientSlices& slices : slices_)
+    for (const at::Tensor& flat : slices.flats()) all.push_back(flat);
+  return all;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/fully_sharded/unit_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/gradients/finite_check.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// Room for the large gradients of the largest two units: while one is averaged, the next one's
+// come.
+std::vector<std::size_t> rooms_for_two_units(const NamedTensors& parameters,
+                                             const BucketAssignment& units) {
+  std::map<std::size_t, std::pair<std::size_t, std::size_t>> counts;  // In all; at most in a unit.
+  for (const auto& unit : units) {
+    std::map<std::size_t, std::size_t> here;
+    for (const std::size_t i : unit)
+      if (const std::size_t bytes = parameters[i].second.nbytes(); is_large_gradient(bytes))
+        ++here[bytes];
+    for (const auto& [bytes, count] : here) {
+      counts[bytes].first += count;
+      counts[bytes].second = std::max(counts[bytes].second, count);
+    }
+  }
+  std::vector<std::size_t> rooms;
+  for (const auto& [bytes, count] : counts)
+    rooms.insert(rooms.end(), std::min(count.first, 2 * count.second), bytes);
+  return rooms;
+}
+
+std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters,
+                                       const BucketAssignment& units, const ProcessGroup& group) {
+  const auto rooms = rooms_for_two_units(parameters, units);
+  return rooms.empty() || group.size() == 1 ? nullptr : GradientPool::make(rooms, group);
+}
+
+}  // namespace
+
+UnitGradients::UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
+                             const ProcessGroup& group, bool check_finite)
+    : parameters_(parameters),
+      units_(std::move(units)),
+      group_(group),
+      check_finite_(check_finite),
+      pool_(pool_for(parameters, units_->units(), group)),
+      gradients_(parameters.size()),
+      means_(units_->units().size()),
+      reduction_(c10::Device(c10::kCPU)) {}
+
+UnitGradients::~UnitGradients() { reduction_.abandon(group_); }
+
+bool UnitGradients::begin(bool early) {
+  require(!has_passed_ || units_->are_stepped,
+          "FullyShardedDataParallel: no FullyShardedOptimizer has been made, and others find no "
+          "gradients");
+  forget_pass();
+  return early;
+}
+
+// --- Taking -------------------------------------------------------------------------------------
+
+Taken UnitGradients::judge(const at::Tensor& gradient) const {
+  return !check_finite_ || all_finite(gradient) ? Taken::fine : Taken::non_finite;
+}
+
+Taken UnitGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor&) {
+  gradients_[index] = std::exchange(gradient, at::Tensor());
+  return judge(gradients_[index]);
+}
+
+Taken UnitGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
+  left_out_.push_back(index);
+  gradients_[index] = gradient;
+  return gradient.defined() ? judge(gradient) : Taken::fine;
+}
+
+// --- Averaging ----------------------------------------------------------------------------------
+
+// One at a time, so that no more than its gradients and the next unit's take memory.
+void UnitGradients::start(std::size_t bucket) {
+  reduction_.let_finish();
+  reduction_.start([this, bucket] { average(bucket); });
+}
+
+std::optional<std::size_t> UnitGradients::wait() {
+  reduction_.wait();
+  return {};
+}
+
+void UnitGradients::average(std::size_t unit) {
+  GradientSlices::Gradients gradients;
+  for (const std::size_t i : units_->units()[unit])
+    gradients.push_back(std::exchange(gradients_[i], at::Tensor()));
+  means_[unit] = units_->average(unit, std::move(gradients));
+}
+
+void UnitGradients::finish(const PassReports& reports, double factor) {
+  std::vector<bool> used(parameters_.size());
+  for (std::size_t i = 0; i < used.size(); ++i) used[i] = reports.used_by_any(i);
+  for (std::size_t unit = 0; unit < means_.size(); ++unit) {
+    for (const at::Tensor& mean : means_[unit])
+      if (factor != 1) mean.mul_(factor);
+    units_->add(unit, means_[unit], used);
+  }
+  for (const std::size_t i : left_out_)
+    if (used[i]) parameters_[i].second.mutable_grad().reset();
+  has_passed_ = true;
+  forget_pass();
+}
+
+void UnitGradients::forget_pass() noexcept {
+  reduction_.drain();
+  left_out_.clear();
+  for (at::Tensor& gradient : gradients_) gradient.reset();
+  for (auto& means : means_) means.clear();
+}
+
+void UnitGradients::release() noexcept {
+  forget_pass();
+  units_->forget();
+}
+
+std::vector<RegisteredMemory> UnitGradients::memory() const {
+  return pool_ != nullptr ? std::vector{pool_->memory()} : std::vector<RegisteredMemory>{};
+}
+
+}  // namespace lockstep::parallel

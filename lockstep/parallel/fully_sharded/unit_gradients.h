@@ -1,0 +1,70 @@
+// Gradients of a fully sharded module on their way from autograd to the fragments of the ranks that
+// step them. Each unit is averaged during backward(), on a thread, and its gradients are then free.
+//
+// Nothing remains in `.grad` of what was taken.
+//
+// Thread safety: as GradientSink.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/parallel/fully_sharded/sharded_units.h"
+#include "lockstep/parallel/gradients/bucket_reduction.h"
+#include "lockstep/parallel/gradients/gradient_sink.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep::parallel {
+
+class UnitGradients final : public GradientSink {
+ public:
+  // Collective. `parameters`, those of `units`, outlive this. `group` is its own.
+  UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
+                const ProcessGroup& group, bool check_finite);
+  ~UnitGradients() override;
+  UnitGradients(const UnitGradients&) = delete;
+  UnitGradients& operator=(const UnitGradients&) = delete;
+
+  const std::shared_ptr<ShardedUnits>& units() const { return units_; }
+
+  std::optional<BucketAssignment> own_buckets() const override { return units_->units(); }
+  void assign(const BucketAssignment&) override {}
+
+  // Errors: misuse if an earlier pass's gradients were left to an optimizer that there is not.
+  bool begin(bool early) override;
+  Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
+  Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
+  void start(std::size_t bucket) override;
+  std::optional<std::size_t> wait() override;
+  void finish(const PassReports& reports, double factor) override;
+
+  // Fragments keep no gradient either.
+  void release() noexcept override;
+
+  std::shared_ptr<GradientPool> pool() const override { return pool_; }
+  std::vector<RegisteredMemory> memory() const override;
+  std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
+
+ private:
+  void average(std::size_t unit);
+  void forget_pass() noexcept;
+  Taken judge(const at::Tensor& gradient) const;
+
+  const NamedTensors& parameters_;
+  const std::shared_ptr<ShardedUnits> units_;
+  const ProcessGroup group_;
+  const bool check_finite_;
+  const std::shared_ptr<GradientPool> pool_;    // Null without large gradients.
+  std::vector<at::Tensor> gradients_;           // By parameter: those taken, until averaged.
+  std::vector<std::size_t> left_out_;           // In the pass under way, so far.
+  std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().
+  bool has_passed_ = false;
+  BucketReduction reduction_;  // Last, as its thread uses the others.
+};
+
+}  // namespace lockstep::parallel
