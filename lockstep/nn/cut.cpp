@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/differentiable.h"
 
 namespace lockstep {
@@ -105,6 +106,7 @@ ParameterLayout cut_parameter(at::Tensor& parameter, std::int64_t dim, std::int6
     layout.boxes.list.push_back(std::move(box));
   }
   parameter.set_data(at::cat(parts, dim).clone());
+  note_part(parameter, layout);
   return layout;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -131,6 +132,12 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double no
                            bool error_if_nonfinite) {
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    require(part_text(parameters[i]).empty(), [&] {
+      return "clip_grad_norm_: parameter " + std::to_string(i) + part_text(parameters[i]) +
+             ", cut over ranks, and a norm of parts is none of the whole: call "
+             "clip_grad_norm_(module, ...)";
+    });
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   if (gradients.empty()) return at::zeros({});
   const auto groups = grouped(gradients);

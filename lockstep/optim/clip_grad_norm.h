@@ -22,9 +22,10 @@ namespace lockstep {
 // In data-parallel training, call it after backward(). The gradients are averages then, so every
 // rank finds the same total.
 //
-// Errors: misuse for a negative max_norm, and for shared parameters, which their optimizer clips;
-// unsupported for sparse gradients; corrupt if error_if_nonfinite is set and the total is not
-// finite. After corrupt the gradients are unchanged: skip this step.
+// Errors: misuse for a negative max_norm, for shared parameters, which their optimizer clips, and
+// for parameters that are cut over ranks: clip their module; unsupported for sparse gradients;
+// corrupt if error_if_nonfinite is set and the total is not finite. After corrupt the gradients are
+// unchanged: skip this step.
 LOCKSTEP_API at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm,
                                         double norm_type = 2.0, bool error_if_nonfinite = false);
 

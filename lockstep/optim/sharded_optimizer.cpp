@@ -11,6 +11,7 @@
 #include <exception>
 #include <iterator>
 #include <span>
+#include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
@@ -48,7 +50,16 @@ void require_distinct(const std::vector<at::Tensor>& parameters) {
 }
 
 std::string line_of(const at::Tensor& parameter, std::size_t group) {
-  return "group " + std::to_string(group) + shape_text(parameter) + '\n';
+  return "group " + std::to_string(group) + shape_text(parameter) + part_text(parameter) + '\n';
+}
+
+std::string line_at(const std::string& text, std::ptrdiff_t number) {
+  std::istringstream lines(text);
+  std::string line;
+  do {
+    if (!std::getline(lines, line)) return "nothing more";
+  } while (number-- > 0);
+  return line;
 }
 
 // All ranks see the same descriptions, so all throw.
@@ -58,10 +69,11 @@ void require_same_on_all_ranks(const std::string& description, const ProcessGrou
     const auto [ours, theirs] =
         std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
     if (ours == all[0].end() && theirs == all[rank].end()) continue;
+    const auto number = std::count(all[0].begin(), ours, '\n');
     throw Error(Fault::mismatch,
                 "the parameters of a sharded optimizer differ between rank 0 and rank " +
-                    std::to_string(rank) + ", from parameter " +
-                    std::to_string(std::count(all[0].begin(), ours, '\n')) + " on");
+                    std::to_string(rank) + ", from parameter " + std::to_string(number) +
+                    " on: " + line_at(all[0], number) + ", and " + line_at(all[rank], number));
   }
 }
 
@@ -178,6 +190,11 @@ double ShardedOptimizer::clip_grad_norm_(double max_norm, double norm_type,
                                          bool error_if_nonfinite) {
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   require(norm_type > 0, "clip_grad_norm_: norm_type is not positive");
+  for (const at::Tensor& parameter : all_parameters_)
+    if (!part_text(parameter).empty())
+      throw Error(Fault::unsupported, "clip_grad_norm_ of a sharded optimizer: a parameter" +
+                                          part_text(parameter) +
+                                          ", cut over other ranks than those that step it");
   const at::NoGradGuard no_grad;
   const double total = gradient_norm(norm_type);
   if (error_if_nonfinite && !std::isfinite(total))

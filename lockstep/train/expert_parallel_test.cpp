@@ -249,9 +249,7 @@ TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
 
     cut({})();
     EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, world); }, &text), Fault::misuse);
-    EXPECT_NE(text.find("over 4 ranks: experts.down is cut over 2 ranks and has 1 replicas"),
-              text.npos)
-        << text;
+    EXPECT_NE(text.find("experts.down is cut over the 2 ranks of"), text.npos) << text;
     for (const auto& options : {DistributedDataParallelOptions{.share_parameters = true},
                                 DistributedDataParallelOptions{.deterministic = 4},
                                 DistributedDataParallelOptions{.non_finite = NonFinite::skip},
@@ -264,9 +262,25 @@ TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
     EXPECT_NE(text.find("join() does not go together with experts that are cut over ranks"),
               text.npos)
         << text;
-    const ZeroRedundancyOptimizer<AdamW> zero(net->parameters(), mesh["ep"],
-                                              torch::optim::AdamWOptions(1e-2));
+    const torch::optim::AdamWOptions options(1e-2);
+    EXPECT_EQ(
+        fault_of([&] { ZeroRedundancyOptimizer<AdamW>(net->parameters(), mesh["ep"], options); }),
+        Fault::mismatch);
+    const ZeroRedundancyOptimizer<AdamW> zero({net->in->weight}, mesh["ep"], options);
     EXPECT_EQ(fault_of([&] { ddp.shard_gradients(zero); }), Fault::unsupported);
+  });
+}
+
+// As many ranks as it should have, but others.
+TEST(ExpertParallel, RefusesAsManyOtherRanks) {
+  run_in_process(4, [](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"ep", 2}, {"tp", 2}});
+    const auto net = std::make_shared<Net>();
+    parallelize_module(*net, mesh["ep"], {{"experts", ExpertParallel()}});
+    std::string text;
+    EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, mesh["tp"]); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("experts.down is cut over the 2 ranks of"), text.npos) << text;
+    DistributedDataParallel(net, mesh["ep"]);
   });
 }
 

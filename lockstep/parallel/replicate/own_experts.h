@@ -18,8 +18,8 @@ bool has_experts(const torch::nn::Module& module);
 // Those of the module's `tensors` that are no experts.
 NamedTensors without_experts(NamedTensors tensors, const torch::nn::Module& module);
 
-// Errors: misuse, on all ranks, with the numbers, if gradients of experts are means over more or
-// fewer ranks than those of `group`.
+// Collective. Errors: misuse, on all ranks, if the gradient of an expert is a mean over other ranks
+// than those of `group`.
 void require_all_ranks_of_experts(const torch::nn::Module& module, const ProcessGroup& group);
 
 // Collective over the replicas of each expert: they get those of the first one.

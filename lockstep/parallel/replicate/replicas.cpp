@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep::parallel {
@@ -104,6 +105,19 @@ std::string text_of(const std::exception_ptr& error) {
 
 void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
   require_same_lines(layout_of(tensors), "the modules", group);
+}
+
+void require_same_parts(const NamedTensors& parameters, const ProcessGroup& group) {
+  std::string text;
+  for (const auto& [name, parameter] : parameters) text += name + part_text(parameter) + '\n';
+  const auto all = all_gather_bytes(text, group, {.label = "parts of parameters"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    require(all[rank] == all[0], [&] {
+      return "the ranks of group " + group.name() + " hold different parts of a parameter: " +
+             first_difference(all[0], all[rank], static_cast<int>(rank)) +
+             ". Give the ranks that hold the same part, those along another dimension of the mesh, "
+             "such as mesh[\"dp\"]";
+    });
 }
 
 void require_one_device(const NamedTensors& parameters) {

@@ -18,6 +18,10 @@ namespace lockstep::parallel {
 // requires_grad flags differ from rank 0's. The message names the first such tensor and its rank.
 LOCKSTEP_API void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group);
 
+// Collective. Errors: misuse, on every rank, if ranks hold different parts of a parameter, whose
+// values and gradients are therefore not to be made equal. Names the first such parameter.
+void require_same_parts(const NamedTensors& parameters, const ProcessGroup& group);
+
 // Errors: unsupported if parameters that require a gradient are on several devices; names two of
 // them.
 void require_one_device(const NamedTensors& parameters);

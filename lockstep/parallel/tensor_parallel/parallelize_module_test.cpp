@@ -19,7 +19,9 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/tensor_parallel/check_parallel.h"
 #include "lockstep/tensor/differentiable.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -249,6 +251,40 @@ TEST(Parallelize, AnOptimizerThatHasSteppedRefusesParts) {
         EXPECT_NE(text.find("state"), text.npos) << text;
       }
     }
+  });
+}
+
+// Each of these would go on with wrong numbers if it took parts for copies.
+TEST(Parallelize, PartsAreTakenForCopiesByNobody) {
+  run_in_process(2, [](ProcessGroup& group) {
+    const auto net = std::make_shared<Net>();
+    parallelize_module(*net, group, plan);
+    const std::string digest = sha256(*net);
+    const auto refused = [&](Fault fault, const std::string& part, const auto& act) {
+      std::string text;
+      EXPECT_EQ(fault_of(act, &text), fault);
+      EXPECT_NE(text.find(part), text.npos) << text;
+    };
+    refused(Fault::misuse, "different parts of a parameter",
+            [&] { DistributedDataParallel ddp(net, group); });
+    refused(Fault::misuse, "different parts of a parameter",
+            [&] { FullyShardedDataParallel fsdp(net, group); });
+    const torch::optim::SGDOptions options(1e-2);
+    refused(Fault::mismatch, "the parameters of a sharded optimizer differ",
+            [&] { ZeroRedundancyOptimizer<SGD> sgd(net->parameters(), group, options); });
+    const auto parameters = net->parameters();
+    refused(Fault::misuse, "call clip_grad_norm_(module, ...)",
+            [&] { clip_grad_norm_(parameters, 1); });
+    EXPECT_EQ(sha256(*net), digest);
+
+    // Ranks that have the same parts may share the work.
+    const ProcessGroup alone = group.split(group.rank());
+    DistributedDataParallel ddp(net, alone);
+    ZeroRedundancyOptimizer<SGD> sgd(net->parameters(), alone, options);
+    refused(Fault::unsupported, "cut over other ranks", [&] { sgd.clip_grad_norm_(1); });
+    loss_of(*net).backward();
+    sgd.step();
+    clip_grad_norm_(*net, 1);
   });
 }
 
