@@ -26,6 +26,7 @@
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/communication_hook.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"

@@ -1,5 +1,4 @@
-// Optimizers whose state is spread over the ranks; Lockstep also spreads gradients, Python does
-// not.
+// Optimizers whose state is spread over the ranks, with and without gradients and weights.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/python/ddp_scenarios.h"
@@ -59,10 +58,44 @@ void zero_param_groups(Rig& rig) {
   record(rig, *net, optimizer);
 }
 
+template <class Parallel, class Optimizer>
+void train_passes(Rig& rig, Parallel& parallel, Optimizer& optimizer, std::size_t passes) {
+  for (std::size_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    for (std::size_t number = 0; number < passes; ++number) {
+      const auto no_sync = parallel.no_sync(number + 1 < passes);
+      rig.loss(parallel(rig.x((step + number) % steps)), step).backward();
+    }
+    optimizer.step();
+  }
+  for (const auto& [name, tensor] : lockstep::named_parameters(*parallel.module()))
+    rig.record(name, tensor);
+  rig.record_losses();
+}
+
+// On several hosts, where a module cannot be fully sharded, replicas do the same.
+void train_fully_sharded(Rig& rig, std::size_t passes) {
+  const auto net = mlp(rig);
+  const auto options = torch::optim::AdamOptions(0.01).weight_decay(0.1);
+  if (rig.world().local_size() < rig.world().size()) {
+    DistributedDataParallel ddp(net, rig.world(), rig.options());
+    lockstep::Adam adam(net->parameters(), options);
+    return train_passes(rig, ddp, adam, passes);
+  }
+  lockstep::FullyShardedDataParallel fsdp(net, rig.world(), {.units = {"linear?"}});
+  lockstep::FullyShardedOptimizer<lockstep::Adam> adam(fsdp, net->parameters(), options);
+  train_passes(rig, fsdp, adam, passes);
+}
+
+void fully_sharded_adam(Rig& rig) { train_fully_sharded(rig, 1); }
+void fully_sharded_accumulation(Rig& rig) { train_fully_sharded(rig, 2); }
+
 }  // namespace
 
 Scenarios zero_scenarios() {
   return {{"zero_adam", zero_adam},
           {"zero_sharded_gradients", zero_sharded_gradients},
-          {"zero_param_groups", zero_param_groups}};
+          {"zero_param_groups", zero_param_groups},
+          {"fully_sharded_adam", fully_sharded_adam},
+          {"fully_sharded_accumulation", fully_sharded_accumulation}};
 }

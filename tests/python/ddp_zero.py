@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of ddp_zero.cpp: ZeroRedundancyOptimizer."""
+"""PyTorch's side of ddp_zero.cpp: ZeroRedundancyOptimizer, and fully_shard()."""
 
 import torch
-from ddp_rig import train
+import torch.distributed as dist
+from ddp_rig import STEPS, train
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
@@ -39,4 +42,32 @@ def zero_param_groups(rig):
                                                        momentum=0.9))
 
 
-SCENARIOS = (zero_adam, zero_sharded_gradients, zero_param_groups)
+def train_fully_sharded(rig, passes):
+    net = rig.load("Mlp")
+    for parameter in net.parameters():
+        dist.broadcast(parameter.data, 0)
+    mesh = init_device_mesh("cpu", (rig.ranks,))
+    for layer in (net.linear1, net.linear2, net.linear3, net):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01, weight_decay=0.1, fused=True)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for number in range(passes):
+            net.set_requires_gradient_sync(number + 1 == passes)
+            rig.loss(net(rig.x((step + number) % STEPS)), step).backward()
+        optimizer.step()
+    for name, parameter in net.named_parameters():
+        rig.record(name, parameter.full_tensor())
+    rig.record_losses()
+
+
+def fully_sharded_adam(rig):
+    train_fully_sharded(rig, passes=1)
+
+
+def fully_sharded_accumulation(rig):
+    train_fully_sharded(rig, passes=2)
+
+
+SCENARIOS = (zero_adam, zero_sharded_gradients, zero_param_groups, fully_sharded_adam,
+             fully_sharded_accumulation)
