@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures tensor parallelism: steps of a GPT whose layers two ranks hold together, against
-PyTorch's DTensor over Gloo under torchrun, and against one rank alone with the whole batch. Every
-side has one thread per rank, on this host. All sides run in turn, several rounds. The results are
-ratios of figures of one round, printed as median and range; above 1, ours is faster.
+"""Measures steps of a GPT that two ranks hold together: its layers cut (tensor), against PyTorch's
+DTensor and against one rank alone with the whole batch; or fully sharded, with half of the batch
+each, against PyTorch's fully_shard() and against two ranks that train alone on halves. PyTorch runs
+over Gloo, under torchrun. Every side has one thread per rank, on this host. All sides run in turn,
+several rounds. The results are ratios of figures of one round, printed as median and range; above
+1, ours is faster.
 """
 
 import json
@@ -17,34 +19,41 @@ import measure  # noqa: E402, from the folder above
 
 EXAMPLES = """examples:
   ./dev bench model-parallel
-  ./dev bench model-parallel --widths 128 --rounds 9
+  ./dev bench model-parallel --kinds tensor --widths 128 --rounds 9
 """
 
 # By width: tokens of a sequence, steps.
 SHAPES = {128: (64, 30), 256: (128, 12), 512: (128, 6)}
-SIDES = ("Lockstep", "PyTorch", "one rank")
+# By kind, with the peer that communicates nothing.
+SIDES = {"tensor": ("Lockstep", "PyTorch", "one rank"),
+         "fully-sharded": ("Lockstep", "PyTorch", "halves")}
+BATCH = 4
 
 
 def parse_options():
     parser = measure.arguments(__doc__, EXAMPLES)
+    parser.add_argument("--kinds", nargs="+", choices=SIDES, default=list(SIDES), metavar="KIND",
+                        help="both: tensor fully-sharded")
     parser.add_argument("--widths", type=int, nargs="+", choices=SHAPES, default=list(SHAPES),
                         metavar="N", help="of the model: all of 128 256 512")
     parser.add_argument("--vocabulary", type=int, default=8192, help="8192")
     parser.add_argument("--ranks", type=int, default=2, help="2")
     parser.add_argument("--rounds", type=int, default=5, help="how often each side runs: 5")
     options = parser.parse_args()
-    if min(options.ranks, options.rounds, options.vocabulary) < 1:
-        parser.error("ranks, rounds and vocabulary must be positive")
+    if min(options.ranks, options.rounds, options.vocabulary) < 1 or BATCH % options.ranks:
+        parser.error(f"rounds and vocabulary are positive, and ranks a divisor of {BATCH}")
     measure.require_built(parser, options, "bench_model_parallel")
     if why := measure.why_no_torch(options.python):
         parser.error(why)
     return options
 
 
-def milliseconds(side, width, options):
+def milliseconds(kind, side, width, options):
     length, steps = SHAPES[width]
+    batch = BATCH if kind == "tensor" else BATCH // options.ranks
     shape = ["--width", width, "--layers", 4, "--heads", 8, "--vocabulary", options.vocabulary,
-             "--length", length, "--batch", 4, "--steps", steps]
+             "--length", length, "--batch", batch, "--steps", steps,
+             "--parallel", "none" if side in ("one rank", "halves") else kind]
     ranks = 1 if side == "one rank" else options.ranks
     command = measure.lockstep_run(options.build, ranks, "bench_model_parallel", *shape)
     if side == "PyTorch":
@@ -54,35 +63,43 @@ def milliseconds(side, width, options):
     return json.loads(output[output.index("{"):output.index("}") + 1])["ms"]
 
 
+def measured(kind, width, options, started):
+    rounds = []
+    for number in range(options.rounds):
+        rounds.append({})
+        for side in measure.in_turn(number, SIDES[kind]):
+            measure.progress(started, f"{kind}, width {width}, round {number + 1}: {side}")
+            rounds[-1][side] = milliseconds(kind, side, width, options)
+    measure.progress(started, "")
+    result = {"kind": kind, "width": width, "rounds": rounds}
+    for peer in SIDES[kind][1:]:
+        result[peer] = measure.spread([one[peer] / one["Lockstep"] for one in rounds])
+    return result
+
+
 def main():
     options = parse_options()
     measure.warn_if_busy()
     started, results = time.monotonic(), []
-    print(f"ms a step of a GPT of 4 layers, {options.ranks} ranks: medians of {options.rounds} "
-          f"rounds\n{'width':>6}" + "".join(f"{side:>10}" for side in SIDES)
-          + f"{'to PyTorch':>24}{'to one rank':>24}", flush=True)
-    for width in options.widths:
-        rounds = []
-        for number in range(options.rounds):
-            rounds.append({})
-            for side in measure.in_turn(number, SIDES):
-                measure.progress(started, f"width {width}, round {number + 1}: {side}")
-                rounds[-1][side] = milliseconds(side, width, options)
-        measure.progress(started, "")
-        result = {"width": width, "rounds": rounds}
-        for peer in SIDES[1:]:
-            result[peer] = measure.spread([one[peer] / one["Lockstep"] for one in rounds])
-        results.append(result)
-        print(row(result), flush=True)
-        if options.json:
-            measure.save(options.json, results)
+    for kind in options.kinds:
+        alone = SIDES[kind][-1]
+        print(f"{kind}: ms a step of a GPT of 4 layers, {options.ranks} ranks: medians of "
+              f"{options.rounds} rounds\n{'width':>6}"
+              + "".join(f"{side:>10}" for side in SIDES[kind])
+              + f"{'to PyTorch':>24}{f'to {alone}':>24}", flush=True)
+        for width in options.widths:
+            results.append(measured(kind, width, options, started))
+            print(row(results[-1]), flush=True)
+            if options.json:
+                measure.save(options.json, results)
 
 
 def row(result):
-    times = [statistics.median(one[side] for one in result["rounds"]) for side in SIDES]
+    sides = SIDES[result["kind"]]
+    times = [statistics.median(one[side] for one in result["rounds"]) for side in sides]
     return f"{result['width']:>6}" + "".join(f"{ms:>10.1f}" for ms in times) + "".join(
         f"{ratio['ratio']:>8.2f} ({ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f})".rjust(24)
-        for ratio in (result[peer] for peer in SIDES[1:]))
+        for ratio in (result[peer] for peer in sides[1:]))
 
 
 if __name__ == "__main__":

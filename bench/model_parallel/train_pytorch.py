@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's side of bench/model_parallel: steps of the same GPT with DTensor tensor parallelism
-over Gloo. Prints a JSON object with the median time of a step."""
+or fully_shard(), over Gloo. Prints a JSON object with the median time of a step."""
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
@@ -12,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, loss_parallel,
                                                parallelize_module)
@@ -52,7 +54,8 @@ class Gpt(nn.Module):
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.size(1)))
         for block in self.h:
             x = block(x)
-        return self.lm_head(self.ln_f(x))
+        x = self.ln_f(x)
+        return self.lm_head(x) if self.lm_head else F.linear(x, self.wte.weight)
 
 
 def cut(model, mesh):
@@ -65,17 +68,30 @@ def cut(model, mesh):
             "o": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()})
 
 
+def shard(model, mesh):
+    model.lm_head = None  # fully_shard() refuses one weight in two modules.
+    for block in model.h:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("width", "layers", "heads", "vocabulary", "length", "batch", "steps"):
         parser.add_argument("--" + name, type=int, required=True)
+    parser.add_argument("--parallel", choices=("tensor", "fully-sharded"), required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = Gpt(options)
-    cut(model, init_device_mesh("cpu", (dist.get_world_size(),)))
-    model.lm_head.weight = model.wte.weight  # One tied weight, as ours.
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    is_cut = options.parallel == "tensor"
+    if is_cut:
+        cut(model, mesh)
+        model.lm_head.weight = model.wte.weight  # One tied weight, as ours.
+    else:
+        shard(model, mesh)
     adamw = torch.optim.AdamW(model.parameters(), 1e-4)
     tokens = torch.randint(options.vocabulary, (options.batch, options.length + 1))
     times = []
@@ -83,7 +99,7 @@ def main():
         dist.barrier()
         begin = time.perf_counter()
         adamw.zero_grad()
-        with loss_parallel():
+        with loss_parallel() if is_cut else contextlib.nullcontext():
             F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
         adamw.step()
         if step >= 0:

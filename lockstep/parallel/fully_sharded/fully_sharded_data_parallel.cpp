@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 #include "lockstep/parallel/fully_sharded/unit_gradients.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
@@ -20,6 +22,18 @@ DistributedDataParallelOptions data_parallel_options(const FullyShardedOptions& 
           .share_parameters = true,
           .mean = options.mean,
           .non_finite = options.non_finite};
+}
+
+// Those that DistributedDataParallel does not have.
+void require_same_options(const FullyShardedOptions& options, const ProcessGroup& group) {
+  std::string text = options.overlap ? (*options.overlap ? "overlap" : "no overlap") : "";
+  for (const std::string& pattern : options.units) text += "\n" + pattern;
+  const auto all = all_gather_bytes(text, group, {.label = "options of FullyShardedDataParallel"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(Fault::mismatch, "the options of FullyShardedDataParallel on rank " +
+                                       std::to_string(rank) + " differ from those on rank 0:\n" +
+                                       all[rank] + "\nand\n" + all[0]);
 }
 
 // What an optimizer steps of the parameters that it has. backward() has made the means already.
@@ -69,12 +83,16 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
     : DataParallelBase(
           std::move(module), group, data_parallel_options(options),
           [&options](const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks) {
+            require_same_options(options, sinks.group());
             const NamedTensors& parameters = sinks.parameters();
             const ProcessGroup own = parallel::group_of_its_own(sinks.group());
             auto units = std::make_shared<ShardedUnits>(
                 parameters, parallel::units_of(parameters, options.units), *replica.shared(), own);
-            return std::make_unique<UnitGradients>(parameters, std::move(units), own,
-                                                   options.non_finite != NonFinite::ignore);
+            const UnitGradients::Settings settings{
+                .overlapped =
+                    parallel::agree_on_overlap({.overlap = options.overlap}, own, c10::kCPU),
+                .check_finite = options.non_finite != NonFinite::ignore};
+            return std::make_unique<UnitGradients>(parameters, std::move(units), own, settings);
           }),
       units_(static_cast<const UnitGradients&>(sink()).units()) {}
 

@@ -32,7 +32,8 @@
 // holds here. register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: as DistributedDataParallel with share_parameters; misuse for a pattern of a unit that
+// Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other units or
+// another overlap; misuse for a pattern of a unit that
 // matches nothing, and from the second backward() on if there is no FullyShardedOptimizer.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -42,6 +43,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,7 +68,9 @@ struct FullyShardedOptions {
   // modules that a Sequential or a ModuleList numbers, the outermost ones.
   std::vector<std::string> units = {};
 
-  // As DistributedDataParallelOptions'.
+  // As DistributedDataParallelOptions'. Units are averaged during backward() in any case, with
+  // overlap on their own thread.
+  std::optional<bool> overlap = {};
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;
   bool static_graph = false;

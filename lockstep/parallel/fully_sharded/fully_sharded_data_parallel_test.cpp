@@ -100,11 +100,17 @@ torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean
 
 const FullyShardedOptions by_block{.units = {"blocks.*"}, .find_unused_parameters = true};
 
+FullyShardedOptions overlapped(bool overlap) {
+  FullyShardedOptions options = by_block;
+  options.overlap = overlap;
+  return options;
+}
+
 // A separate replica on each rank, and one fully sharded.
 struct Pair {
-  explicit Pair(const ProcessGroup& world)
+  explicit Pair(const ProcessGroup& world, const FullyShardedOptions& options = by_block)
       : plain(plain_net, world, {.find_unused_parameters = true}),
-        sharded(sharded_net, world, by_block) {}
+        sharded(sharded_net, world, options) {}
 
   template <class Compare>
   void compare(Compare compare) const {
@@ -149,9 +155,12 @@ void train_both(Pair& pair, const ProcessGroup& world, const Options& options, i
 
 template <class Optimizer, class Options>
 void expect_the_same(const ProcessGroup& world, const Options& options) {
-  Pair pair(world);
-  train_both<Optimizer>(pair, world, options, 12);
-  pair.expect_equal();
+  for (const bool overlap : {false, true}) {
+    Pair pair(world, overlapped(overlap));
+    EXPECT_EQ(pair.sharded.is_overlapped(), overlap);
+    train_both<Optimizer>(pair, world, options, 12);
+    pair.expect_equal();
+  }
 }
 
 const Ranks optimizers("fully sharded: optimizers", [](const Rank&) {
@@ -235,7 +244,7 @@ const Ranks freed("fully sharded: freed", [](const Rank& rank) {
   auto net = std::make_shared<Net>();
   // A unit with a gradient that does not come is averaged at the end of the pass.
   for (const auto& block : *net->blocks) block->as<Block>()->unused.set_requires_grad(false);
-  FullyShardedDataParallel fsdp(net, world, {.units = {"blocks.*"}});
+  FullyShardedDataParallel fsdp(net, world, {.units = {"blocks.*"}, .overlap = true});
   FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
   std::size_t most = 0, all = 0;
@@ -304,7 +313,10 @@ TEST(FullySharded, SaysWhatDoesNotFit) {
         Fault::misuse);
     EXPECT_NE(text.find("'layers.*'"), text.npos) << text;
 
-    FullyShardedDataParallel fsdp(net, group, by_block);
+    EXPECT_EQ(fault_of([&] { FullyShardedDataParallel(net, group, overlapped(group.rank() == 0)); },
+                       &text),
+              Fault::mismatch);
+    FullyShardedDataParallel fsdp(std::make_shared<Net>(), group, by_block);
     EXPECT_EQ(fault_of([&] { fsdp.register_comm_hook([](auto&) {}); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { fsdp.join([] {}); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { fsdp.train_pieces(0, [](const Piece&) { return torch::Tensor(); }); }),
@@ -316,11 +328,9 @@ TEST(FullySharded, SaysWhatDoesNotFit) {
   });
 }
 
-const Ranks mistakes("fully sharded: mistakes", [](const Rank& rank) {
-  torch::set_num_threads(1);
-  ProcessGroup world = init_process_group();
+void make_mistakes(const Rank& rank, const ProcessGroup& world, bool overlap) {
   auto net = std::make_shared<Net>();
-  FullyShardedDataParallel fsdp(net, world, by_block);
+  FullyShardedDataParallel fsdp(net, world, overlapped(overlap));
   const auto backward = [&] { loss_of(fsdp(tokens(rank.rank))).backward(); };
   backward();
   std::string text;
@@ -355,6 +365,12 @@ const Ranks mistakes("fully sharded: mistakes", [](const Rank& rank) {
   backward();
   sgd.step();
   EXPECT_FALSE(torch::equal(weights(), before));
+}
+
+const Ranks mistakes("fully sharded: mistakes", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  for (const bool overlap : {false, true}) make_mistakes(rank, world, overlap);
   destroy_process_group(world);
 });
 

@@ -43,11 +43,11 @@ std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters,
 }  // namespace
 
 UnitGradients::UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
-                             const ProcessGroup& group, bool check_finite)
+                             const ProcessGroup& group, const Settings& settings)
     : parameters_(parameters),
       units_(std::move(units)),
       group_(group),
-      check_finite_(check_finite),
+      settings_(settings),
       pool_(pool_for(parameters, units_->units(), group)),
       gradients_(parameters.size()),
       means_(units_->units().size()),
@@ -66,7 +66,7 @@ bool UnitGradients::begin(bool early) {
 // --- Taking -------------------------------------------------------------------------------------
 
 Taken UnitGradients::judge(const at::Tensor& gradient) const {
-  return !check_finite_ || all_finite(gradient) ? Taken::fine : Taken::non_finite;
+  return !settings_.check_finite || all_finite(gradient) ? Taken::fine : Taken::non_finite;
 }
 
 Taken UnitGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor&) {
@@ -84,12 +84,21 @@ Taken UnitGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
 
 // One at a time, so that no more than its gradients and the next unit's take memory.
 void UnitGradients::start(std::size_t bucket) {
-  reduction_.let_finish();
-  reduction_.start([this, bucket] { average(bucket); });
+  if (settings_.overlapped) {
+    reduction_.let_finish();
+    return reduction_.start([this, bucket] { average(bucket); });
+  }
+  if (error_) return;  // The group is not what it was.
+  try {
+    reduction_.run([this, bucket] { average(bucket); });
+  } catch (...) {
+    error_ = std::current_exception();
+  }
 }
 
 std::optional<std::size_t> UnitGradients::wait() {
   reduction_.wait();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   return {};
 }
 
@@ -116,6 +125,7 @@ void UnitGradients::finish(const PassReports& reports, double factor) {
 
 void UnitGradients::forget_pass() noexcept {
   reduction_.drain();
+  error_ = nullptr;
   left_out_.clear();
   for (at::Tensor& gradient : gradients_) gradient.reset();
   for (auto& means : means_) means.clear();

@@ -1,5 +1,5 @@
 // Gradients of a fully sharded module on their way from autograd to the fragments of the ranks that
-// step them. Each unit is averaged during backward(), on a thread, and its gradients are then free.
+// step them. Each unit is averaged during backward(), and its gradients are then free.
 //
 // Nothing remains in `.grad` of what was taken.
 //
@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,8 +25,13 @@ namespace lockstep::parallel {
 class UnitGradients final : public GradientSink {
  public:
   // Collective. `parameters`, those of `units`, outlive this. `group` is its own.
+  // With `overlapped`, units are averaged on a thread: each rank needs a core for it.
+  struct Settings {
+    bool overlapped;
+    bool check_finite;
+  };
   UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
-                const ProcessGroup& group, bool check_finite);
+                const ProcessGroup& group, const Settings& settings);
   ~UnitGradients() override;
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
@@ -33,6 +39,7 @@ class UnitGradients final : public GradientSink {
   const std::shared_ptr<ShardedUnits>& units() const { return units_; }
 
   std::optional<BucketAssignment> own_buckets() const override { return units_->units(); }
+  bool is_overlapped() const override { return settings_.overlapped; }
   void assign(const BucketAssignment&) override {}
 
   // Errors: misuse if an earlier pass's gradients were left to an optimizer that there is not.
@@ -58,11 +65,12 @@ class UnitGradients final : public GradientSink {
   const NamedTensors& parameters_;
   const std::shared_ptr<ShardedUnits> units_;
   const ProcessGroup group_;
-  const bool check_finite_;
+  const Settings settings_;
   const std::shared_ptr<GradientPool> pool_;    // Null without large gradients.
   std::vector<at::Tensor> gradients_;           // By parameter: those taken, until averaged.
   std::vector<std::size_t> left_out_;           // In the pass under way, so far.
   std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().
+  std::exception_ptr error_;  // Of a unit that was averaged on the caller's thread, until wait().
   bool has_passed_ = false;
   BucketReduction reduction_;  // Last, as its thread uses the others.
 };

@@ -40,6 +40,9 @@ class GradientSink {
   // Buckets that the sink has chosen, and which then stay. Otherwise they are PyTorch's.
   virtual std::optional<BucketAssignment> own_buckets() const { return {}; }
 
+  // Whether it always reduces during backward(), on a thread of its own.
+  virtual bool is_overlapped() const { return false; }
+
   // Collective, between passes: gradients are taken by these buckets from now on.
   virtual void assign(const BucketAssignment& assignment) = 0;
 

@@ -34,6 +34,7 @@ class OwnedGradients final : public GradientSink {
   OwnedGradients(const OwnedGradients&) = delete;
   OwnedGradients& operator=(const OwnedGradients&) = delete;
 
+  bool is_overlapped() const override { return true; }
   void assign(const BucketAssignment& assignment) override;
   bool begin(bool early) override;
 

@@ -74,10 +74,14 @@ bool suffice(const std::vector<Cores>& all) {
   return CPU_COUNT(&allowed) >= threads;
 }
 
-// Whether gradients are reduced during backward(). Collective: returns the same on all ranks. An
-// explicit option decides. Otherwise returns true for several ranks if one of these holds: the
-// gradients' `device` is not the CPU; the ranks are on several hosts; together they may run on as
-// many cores as they have intra-op threads, plus one per rank.
+}  // namespace
+
+ProcessGroup group_of_its_own(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return *group.new_group(ranks);
+}
+
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device) {
   if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
@@ -85,14 +89,6 @@ bool agree_on_overlap(const DistributedDataParallelOptions& options, const Proce
   // Networks transfer without the cores, also if none of them is free.
   const bool spans_hosts = group.local_size() < group.size();
   return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));
-}
-
-}  // namespace
-
-ProcessGroup group_of_its_own(const ProcessGroup& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return *group.new_group(ranks);
 }
 
 SinkChoice::SinkChoice(NamedTensors parameters, const ProcessGroup& group,

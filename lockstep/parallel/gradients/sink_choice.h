@@ -20,6 +20,13 @@ namespace lockstep::parallel {
 // Collective: the same ranks, for calls beside the caller's.
 ProcessGroup group_of_its_own(const ProcessGroup& group);
 
+// Whether gradients are reduced on a thread, beside backward(). Collective: returns the same on all
+// ranks. An explicit option decides. Otherwise returns true for several ranks if one of these
+// holds: the gradients' `device` is not the CPU; the ranks are on several hosts; together they may
+// run on as many cores as they have intra-op threads, plus one per rank.
+bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
+                      c10::Device device);
+
 class SinkChoice {
  public:
   struct Chosen {

@@ -238,7 +238,7 @@ const BucketAssignment& DataParallelBase::bucket_assignment() const {
 BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
 
 bool DataParallelBase::is_overlapped() const {
-  return sinks_->is_overlapped() || shards_gradients() || sink().own_buckets().has_value();
+  return sinks_->is_overlapped() || sink().is_overlapped();
 }
 
 std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
