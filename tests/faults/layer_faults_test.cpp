@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -23,6 +25,8 @@
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/experts.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "tests/faults/forked_ranks.h"
 
 namespace lockstep::faults::layer_faults_test {
@@ -59,6 +63,14 @@ void experts(const ProcessGroup& world, const Between& between) {
   second(between(first(x).output)).output.sum().backward();
 }
 
+void fully_sharded(const ProcessGroup& world, const Between& between) {
+  torch::nn::Sequential net(torch::nn::Linear(8, 12), torch::nn::Linear(12, 8));
+  FullyShardedDataParallel fsdp(net, world);
+  FullyShardedOptimizer<SGD> sgd(fsdp, net->parameters(), torch::optim::SGDOptions(0.1));
+  between(fsdp(at::ones({4, 8}))).sum().backward();
+  sgd.step();
+}
+
 struct Harm {
   Model model;
   int signal;
@@ -79,6 +91,8 @@ const std::vector<Harm> harms = {
     {attention, SIGKILL, false, Fault::peer_lost, "in second \\(.*\\): all_gather #"},
     {attention, SIGKILL, true, Fault::peer_lost, "in first \\(.*\\) backward: all_gather #"},
     {attention, SIGSTOP, true, Fault::timeout, "in first \\(.*\\) backward: all_gather #"},
+    {fully_sharded, SIGKILL, true, Fault::peer_lost, "in gradients of unit 1: reduce_scatter #"},
+    {fully_sharded, SIGSTOP, true, Fault::timeout, "in gradients of unit 1: reduce_scatter #"},
     {experts, SIGKILL, false, Fault::peer_lost, "in second: all_gather #"},
     {experts, SIGKILL, true, Fault::peer_lost,
      "in first \\(all_to_all_rows_in_region\\) backward: all_to_all #"},

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
+#include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/name_pattern.h"
 
 namespace lockstep::parallel {
@@ -31,8 +32,8 @@ std::optional<std::string> numbered_parent(const std::string& name) {
 
 }  // namespace
 
-BucketAssignment units_of(const NamedTensors& parameters,
-                          const std::vector<std::string>& patterns) {
+std::vector<Unit> units_of(const NamedTensors& parameters,
+                           const std::vector<std::string>& patterns) {
   std::vector<bool> has_matched(patterns.size(), false);
   const auto unit_of = [&](const std::string& name) -> std::optional<std::string> {
     if (patterns.empty()) return numbered_parent(name);
@@ -55,24 +56,27 @@ BucketAssignment units_of(const NamedTensors& parameters,
              "name like '" +
              patterns[i] + "'";
     });
-  BucketAssignment assignment;
-  for (auto& [name, indices] : units) assignment.push_back(std::move(indices));
-  if (!rest.empty()) assignment.push_back(std::move(rest));
+  std::vector<Unit> all;
+  for (auto& [name, indices] : units) all.push_back({name, std::move(indices)});
+  if (!rest.empty()) all.push_back({"the rest", std::move(rest)});
   // The gradient of a unit's first parameter tends to come last.
-  std::sort(assignment.begin(), assignment.end(),
-            [](const auto& a, const auto& b) { return a.front() > b.front(); });
-  return assignment;
+  std::sort(all.begin(), all.end(), [](const Unit& a, const Unit& b) {
+    return a.parameters.front() > b.parameters.front();
+  });
+  return all;
 }
 
-ShardedUnits::ShardedUnits(const NamedTensors& parameters, BucketAssignment units,
+ShardedUnits::ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
                            const SharedParameters& shared, const ProcessGroup& group)
-    : units_(std::move(units)), used_(parameters.size(), false) {
+    : used_(parameters.size(), false) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
     indices_.emplace(parameters[i].second.unsafeGetTensorImpl(), i);
-  for (const auto& unit : units_) {
+  for (const auto& [name, indices] : units) {
     std::vector<at::Tensor> tensors;
-    for (const std::size_t i : unit) tensors.push_back(parameters[i].second);
-    slices_.emplace_back(tensors, group);
+    for (const std::size_t i : indices) tensors.push_back(parameters[i].second);
+    units_.push_back(indices);
+    names_.push_back(name);
+    slices_.emplace_back(tensors, group, "gradients of unit " + name + ',');
     auto& own = fragments_.emplace_back();
     for (const auto& [parameter, begin, end, owner] : slices_.back().shards())
       if (owner == group.rank()) own.push_back(shared.fragment(tensors[parameter], begin, end));
@@ -82,7 +86,9 @@ ShardedUnits::ShardedUnits(const NamedTensors& parameters, BucketAssignment unit
 std::vector<at::Tensor> ShardedUnits::average(std::size_t unit,
                                               GradientSlices::Gradients gradients) const {
   const std::vector<bool> all(gradients.size(), true);
-  return slices_[unit].average(std::move(gradients), all, GradientSlices::Means::apart);
+  return naming_errors("gradients of unit " + names_[unit], [&] {
+    return slices_[unit].average(std::move(gradients), all, GradientSlices::Means::apart);
+  });
 }
 
 void ShardedUnits::add(std::size_t unit, const std::vector<at::Tensor>& means,

@@ -23,24 +23,31 @@ namespace lockstep::parallel {
 
 class SharedParameters;
 
+// Parameters, by their indices, and the name of the module that has them.
+struct Unit {
+  std::string name;
+  std::vector<std::size_t> parameters;
+};
+
 // The units of these `parameters`, in the order in which backward() tends to complete them. A
 // pattern makes a unit of the parameters below each module whose name matches; the first pattern
 // that matches counts. Without patterns these are the numbered modules: those in a Sequential or a
 // ModuleList. The rest is a unit of its own.
 // Errors: misuse for a pattern that matches no module with parameters.
-BucketAssignment units_of(const NamedTensors& parameters, const std::vector<std::string>& patterns);
+std::vector<Unit> units_of(const NamedTensors& parameters,
+                           const std::vector<std::string>& patterns);
 
 class ShardedUnits {
  public:
   // Collective. The `parameters` lie in `shared` memory.
-  ShardedUnits(const NamedTensors& parameters, BucketAssignment units,
+  ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
                const SharedParameters& shared, const ProcessGroup& group);
 
   // By unit: indices of its parameters.
   const BucketAssignment& units() const { return units_; }
 
   // Collective: this rank's means of a unit's `gradients`, which are in the order of its
-  // parameters. Missing ones count as zero.
+  // parameters. Missing ones count as zero. Errors name the unit.
   std::vector<at::Tensor> average(std::size_t unit, GradientSlices::Gradients gradients) const;
 
   // Adds these to what the fragments have, those of parameters that are `used`.
@@ -67,7 +74,8 @@ class ShardedUnits {
   std::vector<at::Tensor> memory() const;
 
  private:
-  const BucketAssignment units_;
+  BucketAssignment units_;
+  std::vector<std::string> names_;                        // By unit.
   std::unordered_map<const void*, std::size_t> indices_;  // Of parameters, by TensorImpl.
   std::vector<GradientSlices> slices_;                    // By unit.
   std::vector<std::vector<at::Tensor>> fragments_;        // By unit: this rank's.

@@ -50,8 +50,12 @@ at::Tensor laid_out(const at::Tensor& parameter, const at::Tensor& gradient, boo
 
 }  // namespace
 
-GradientSlices::GradientSlices(std::vector<at::Tensor> parameters, const ProcessGroup& group)
-    : parameters_(std::move(parameters)), group_(group), homes_(parameters_.size()) {
+GradientSlices::GradientSlices(std::vector<at::Tensor> parameters, const ProcessGroup& group,
+                               std::string label)
+    : parameters_(std::move(parameters)),
+      group_(group),
+      label_(std::move(label)),
+      homes_(parameters_.size()) {
   std::map<at::ScalarType, std::vector<std::size_t>> small;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (is_large_gradient(parameters_[i].nbytes()))
@@ -66,7 +70,7 @@ GradientSlices::GradientSlices(std::vector<at::Tensor> parameters, const Process
 void GradientSlices::add_region(std::vector<std::size_t> parameters) {
   const at::Tensor& first = parameters_[parameters.front()];
   Region region;
-  region.label = "mean of gradients";
+  region.label = label_;
   std::int64_t elements = 0;
   for (const std::size_t i : parameters) {
     homes_[i] = {regions_.size(), elements};

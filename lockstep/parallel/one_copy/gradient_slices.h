@@ -33,8 +33,10 @@ class GradientSlices {
     apart,     // In memory of their own. That of a large gradient is free once it is summed.
   };
 
-  // Collective. The parameters are dense in CPU memory, with the same layout on all ranks.
-  GradientSlices(std::vector<at::Tensor> parameters, const ProcessGroup& group);
+  // Collective. The parameters are dense in CPU memory, with the same layout on all ranks. `label`
+  // is that of the sums.
+  GradientSlices(std::vector<at::Tensor> parameters, const ProcessGroup& group,
+                 std::string label = "mean of gradients");
 
   // The fragments of all ranks, in the order of the parameters; never empty ranges.
   const std::vector<Shard>& shards() const { return shards_; }
@@ -87,6 +89,7 @@ class GradientSlices {
 
   const std::vector<at::Tensor> parameters_;
   const ProcessGroup group_;
+  const std::string label_;
   std::vector<Region> regions_;
   std::vector<Home> homes_;  // Indexed by parameter.
   std::vector<Shard> shards_;
