@@ -51,6 +51,11 @@ std::string_view shown(std::string_view character, bool is_utf8) {
 
 constexpr std::size_t most_text = 8192;
 
+// LibTorch's exceptions go on with their C++ backtrace (c10/util/Exception.cpp).
+std::string_view without_backtrace(std::string_view text) {
+  return text.substr(0, text.find("\nException raised from "));
+}
+
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
@@ -173,7 +178,7 @@ std::string exception_text(const std::exception_ptr& error) {
   } catch (const Error& known) {  // Includes types that this library derives from it.
     text = demangled(typeid(Error).name()) + ": " + known.what();
   } catch (const std::exception& known) {
-    text = demangled(typeid(known).name()) + ": " + known.what();
+    text = fmt::format("{}: {}", demangled(typeid(known).name()), without_backtrace(known.what()));
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
     text = type != nullptr ? demangled(type->name()) : "an exception of another language";

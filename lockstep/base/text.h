@@ -48,8 +48,8 @@ constexpr std::size_t most_blamed = 64;
 LOCKSTEP_API std::string bare_text(const Error& error);
 
 // Describes an exception for code that can no longer catch it. Returns the type as a program writes
-// it, and what(): "std::runtime_error: loss is nan". An exception not derived from std::exception
-// gives its type only. At most about 8 KiB.
+// it, and what(): "std::runtime_error: loss is nan". LibTorch's backtrace is left out. An exception
+// not derived from std::exception gives its type only. At most about 8 KiB.
 LOCKSTEP_API std::string exception_text(const std::exception_ptr& error);
 
 // Whether the exception only reports that another rank failed or left its group. The other rank's

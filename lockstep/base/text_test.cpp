@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <exception>
+#include <stdexcept>
 #include <string>
 
 namespace lockstep::base::text_test {
@@ -55,6 +57,17 @@ TEST(Ranges, NeighboursAreWrittenAsOne) {
   EXPECT_EQ(as_ranges({5}), "5");
   EXPECT_EQ(as_ranges({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
   EXPECT_EQ(as_ranges({2147483647, 0}), "2147483647,0");
+}
+
+TEST(ExceptionText, IsTypeAndTextWithoutLibTorchsBacktrace) {
+  const auto text_of = [](const char* what) {
+    return exception_text(std::make_exception_ptr(std::runtime_error(what)));
+  };
+  EXPECT_EQ(text_of("loss is nan"), "std::runtime_error: loss is nan");
+  EXPECT_EQ(text_of("index 9 is out of range\nin self\n"
+                    "Exception raised from run at /a/b.cpp:7 (most recent call first):\n"
+                    "frame #0: c10::Error::Error() + 0x9d (0x7f in libc10.so)\n"),
+            "std::runtime_error: index 9 is out of range\nin self");
 }
 
 }  // namespace
