@@ -16,6 +16,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,15 @@ struct TextOptions {
   std::string checkpoint = {};
 };
 
+constexpr std::int64_t most = 1'000'000'000;  // Of anything that is counted.
+
+std::string unless_text(const std::string& text) {
+  return text.empty() ? "at least one byte is needed" : "";
+}
+
 TextOptions read_command_line(int argc, char** argv) {
   TextOptions options;
+  const CLI::Range positive(std::int64_t{1}, most), not_negative(std::int64_t{0}, most);
   CLI::App app(
       "Trains a small GPT on text, byte by byte, and lets it write some.\n"
       "  lockstep run -n 2 gpt --tp 2\n"
@@ -51,22 +59,21 @@ TextOptions read_command_line(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--text", options.text, "a file, or a folder of files, to learn from");
   app.add_option("--dp", options.dp, "replicas; -1: as many as the ranks allow");
-  app.add_option("--cp", options.cp, "ranks that share one replica's sequences")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--tp", options.tp, "ranks that share one replica's layers")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--cp", options.cp, "ranks that share one replica's sequences")->check(positive);
+  app.add_option("--tp", options.tp, "ranks that share one replica's layers")->check(positive);
   app.add_flag("--recompute", options.recompute, "keep only the inputs of blocks for backward()");
-  app.add_option("--steps", options.steps)->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", options.steps)->check(not_negative);
   app.add_option("--batch", options.batch, "sequences a step, of all replicas together")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--length", options.length, "bytes of a sequence")->check(CLI::PositiveNumber);
-  app.add_option("--width", options.width)->check(CLI::PositiveNumber);
-  app.add_option("--layers", options.layers)->check(CLI::PositiveNumber);
-  app.add_option("--heads", options.heads)->check(CLI::PositiveNumber);
-  app.add_option("--lr", options.lr)->check(CLI::PositiveNumber);
-  app.add_option("--seed", options.seed);
-  app.add_option("--sample", options.sample, "bytes to write at the end");
-  app.add_option("--prompt", options.prompt, "what they begin with");
+      ->check(positive);
+  app.add_option("--length", options.length, "bytes of a sequence")->check(positive);
+  app.add_option("--width", options.width)->check(positive);
+  app.add_option("--layers", options.layers)->check(positive);
+  app.add_option("--heads", options.heads)->check(positive);
+  app.add_option("--lr", options.lr)->check(CLI::Range(0.0, 1000.0));
+  app.add_option("--seed", options.seed)->check(not_negative);
+  app.add_option("--sample", options.sample, "bytes to write at the end")->check(not_negative);
+  app.add_option("--prompt", options.prompt, "what they begin with")
+      ->check(CLI::Validator(unless_text, "TEXT"));
   app.add_option("--checkpoint", options.checkpoint,
                  "a folder: saved at the end, resumed at start");
   try {
@@ -106,8 +113,10 @@ torch::Tensor batch_of(const torch::Tensor& text, const TextOptions& options, st
   return text.index({begins + torch::arange(options.length + 1)});
 }
 
-// Draws one byte after the other. All ranks take part, with whole sequences, and draw the same.
+// Draws one byte after the other, none without --sample. All ranks take part, with whole sequences,
+// and draw the same.
 std::string written(Gpt& gpt, const lockstep::ProcessGroup& tp, const TextOptions& options) {
+  if (options.sample == 0) return "";
   const torch::NoGradGuard no_grad;
   gpt.eval();
   gpt.share_sequences({});
@@ -130,10 +139,40 @@ void require_divisible(const TextOptions& options, const lockstep::DeviceMesh& m
     return "--batch " + std::to_string(options.batch) + " is no multiple of " +
            std::to_string(mesh.size("dp")) + " replicas";
   });
+  lockstep::require(options.width % options.heads == 0, [&] {
+    return "--width " + std::to_string(options.width) + " is no multiple of " +
+           std::to_string(options.heads) + " heads";
+  });
   lockstep::require(options.heads % options.tp == 0, [&] {
     return std::to_string(options.heads) + " heads cannot be divided among " +
            std::to_string(options.tp) + " tensor parallel ranks";
   });
+}
+
+// Goes on from the newest checkpoint, if there is one. Returns its step.
+std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
+                                   const lockstep::TrainingState& state, const TextOptions& options,
+                                   bool says_so) {
+  const auto resumed = checkpoints.resume(state);
+  if (!resumed) return std::nullopt;
+  lockstep::require(resumed->step <= options.steps, [&] {
+    return "--steps " + std::to_string(options.steps) + " are fewer than the " +
+           std::to_string(resumed->step) + " of " + resumed->directory.string();
+  });
+  if (says_so)
+    std::cerr << "resumed after step " << resumed->step << ", from " << resumed->directory.string()
+              << std::endl;
+  return resumed->step;
+}
+
+// `loss` is that of the last step, if there was one.
+void report(const lockstep::DeviceMesh& mesh, std::int64_t step, std::optional<double> loss,
+            const std::string& digest, const std::string& sample) {
+  std::cout << "dp " << mesh.size("dp") << ", cp " << mesh.size("cp") << ", tp " << mesh.size("tp")
+            << ": ";
+  if (loss) std::cout << "loss " << *loss << " ";
+  std::cout << "after " << step << " steps; weights " << digest.substr(0, 12) << "\n"
+            << sample << (sample.empty() ? "" : "\n") << std::flush;
 }
 
 int train(const TextOptions& options) {
@@ -169,13 +208,14 @@ int train(const TextOptions& options) {
   state.add("optimizer", adamw, *gpt);
   state.add("step", step);
   std::optional<lockstep::Checkpointer> checkpoints;
+  std::optional<std::int64_t> resumed;
   if (!options.checkpoint.empty()) {
     checkpoints.emplace(options.checkpoint, world);  // Whole tensors: any mesh loads them.
-    checkpoints->resume(state);
+    resumed = resume(*checkpoints, state, options, world.rank() == 0);
   }
 
   lockstep::Progress progress(options.steps, {.enabled = world.rank() == 0, .done = step});
-  double loss = 0;
+  std::optional<double> loss;
   for (; step < options.steps; ++step) {
     adamw.zero_grad();
     const auto batch = batch_of(text, options, step)
@@ -191,17 +231,13 @@ int train(const TextOptions& options) {
     loss = mean.item<double>();
     progress.step(options.batch, loss);
   }
-  if (checkpoints) {
+  if (checkpoints && step != resumed) {
     checkpoints->save(step, state);
     checkpoints->wait();
   }
   const std::string digest = lockstep::sha256(*gpt);
   const std::string sample = written(*gpt, mesh["tp"], options);
-  if (world.rank() == 0)
-    std::cout << "dp " << mesh.size("dp") << ", cp " << mesh.size("cp") << ", tp "
-              << mesh.size("tp") << ": loss " << loss << " after " << step << " steps; weights "
-              << digest.substr(0, 12) << "\n"
-              << sample << std::endl;
+  if (world.rank() == 0) report(mesh, step, loss, digest, sample);
   lockstep::destroy_process_group(world);
   return 0;
 }

@@ -340,6 +340,27 @@ class Examples(unittest.TestCase):
         self.assertIn("sequence length 22 in 2 segments cannot be cut evenly over 2 ranks: 20 or",
                       done.stderr)
 
+    def test_a_gpt_that_is_done_can_be_run_again_and_does_not_go_back(self):
+        text = self.folder / "text"
+        text.write_text("to be, or not to be, that is the question. " * 50)
+        options = ("--text", text, "--width", 32, "--batch", 8, "--length", 24, "--sample", 0,
+                   "--checkpoint", self.folder / "gpt")
+        first = run(2, PROGRAMS.gpt, *options, "--tp", 2, "--steps", 2)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertNotIn("You may", first.stdout)
+        again = run(1, PROGRAMS.gpt, *options, "--steps", 2)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertRegex(again.stderr, r"resumed after step 2, from \S+/gpt/step-0000000002")
+        weights = re.compile(r"after 2 steps; weights \w{12}")
+        self.assertEqual(weights.search(first.stdout)[0], weights.search(again.stdout)[0])
+        self.refuses(PROGRAMS.gpt, *options, "--steps", 1, code=64,
+                     text="--steps 1 are fewer than the 2 of")
+
+    def test_a_gpt_refuses_wrong_options(self):
+        for option, value in (("--tp", 0), ("--sample", -5), ("--seed", -1), ("--prompt", "")):
+            self.refuses(PROGRAMS.gpt, option, value, code=64, text=option)
+        self.refuses(PROGRAMS.gpt, "--heads", 3, code=64, text="--width 128 is no multiple of 3")
+
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic,
                         PROGRAMS.gpt):
