@@ -76,7 +76,9 @@ struct AttentionOptions {
 // backward(). The blocks are used again by later calls, and given back when the group ends.
 // Autograd: the gradients of k and v are those of all ranks' queries. backward() communicates as
 // forward() does, so all ranks require gradients or none does.
-// Equality: to rounding. A ring's softmax and merges are in float32 for float16 and bfloat16.
+// Equality: to rounding. A ring's softmax and merges are in float32 for float16 and bfloat16. A NaN
+// in q may be missing in a ring's result, as LibTorch's CPU kernel gives zeros for it in short
+// sequences.
 // Thread safety, Blocking: collective over the group, backward() too.
 // Errors: misuse, on all ranks, for shapes and types that do not fit together, heads that cannot be
 // divided, and an odd part in head_tail order. Unsupported for dropout over several ranks, for a

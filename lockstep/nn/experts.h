@@ -24,6 +24,9 @@
 // rows as are needed, after an all_gather of their numbers. With replicas, an all_reduce of these
 // serves the balance loss. Results are those of the whole layer. A rank may have no token.
 //
+// Before the layer is cut, it knows of no group: the losses and numbers of its router are those of
+// each rank's own tokens, with data or context parallelism, too.
+//
 // Gradients are those of the mean of all ranks' losses. Experts' gradients become that in
 // backward() itself, on the rank that has the expert; those of other parameters by a
 // DistributedDataParallel over all these ranks, which leaves experts alone:
@@ -112,8 +115,8 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Errors: misuse unless the input's last size is `features`; unsupported unless it is in CPU
-  // memory.
+  // Errors: misuse unless the input's last size is `features`, naming the layer in a model that is
+  // cut; unsupported unless the input is in CPU memory.
   ExpertsOutput forward(const torch::Tensor& input);
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;

@@ -30,7 +30,8 @@
 namespace lockstep {
 
 // How an activation lies on the ranks: whole on each, or a part of it along `dim`, as
-// chunk_sizes() cuts. Negative dims count from the end.
+// chunk_sizes() cuts: if parts are uneven, earlier ranks have the larger ones. Other parts end in
+// an error of LibTorch's. Negative dims count from the end.
 struct Placement {
   std::optional<std::int64_t> dim = {};
 

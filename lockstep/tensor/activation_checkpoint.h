@@ -16,11 +16,11 @@
 // is refused. Blocks may be nested.
 // Memory: the first forward holds the block's activations until it returns, as the second one does.
 // Thread safety: as of the block. Threads that share the default generator get no defined masks.
-// Errors: misuse, in forward, for a parameter that the block uses but that was not named, and for
-// inputs that are changed in place. Misuse, in backward(), when the second forward has other
-// results. Unsupported for backward() with create_graph.
-// Lifetime: modules that a std::shared_ptr owns are kept alive. Other modules, and all that a
-// function refers to, must exist until backward().
+// Errors: misuse, in forward, for a parameter that the block uses but that was not named, if there
+// is a gradient, and for inputs that are changed in place. Misuse, in backward(), when the second
+// forward has other results. Unsupported for backward() with create_graph. Lifetime: modules that a
+// std::shared_ptr owns are kept alive. Other modules, and all that a function refers to, must exist
+// until backward().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
