@@ -37,7 +37,8 @@ using Tensors = std::vector<at::Tensor>;
 
 void require_length(std::int64_t length, int ranks, SequenceOrder order) {
   const bool has_tails = order == SequenceOrder::head_tail && ranks > 1;
-  const std::string misfit = misfit_of("sequence length", length, has_tails ? 2 : 1, ranks);
+  const std::string misfit = misfit_of(has_tails ? "head_tail: sequence length" : "sequence length",
+                                       length, has_tails ? 2 : 1, ranks);
   require(misfit.empty(), misfit);
 }
 

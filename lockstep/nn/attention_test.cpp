@@ -271,7 +271,9 @@ TEST(Sequences, AreCutAsPyTorchDoes) {
         << text;
     EXPECT_EQ(fault_of([&] { sequence_part(x, 0, group, SequenceOrder::head_tail); }, &text),
               Fault::misuse);
-    EXPECT_NE(text.find("3 in 2 segments cannot be cut evenly over 4 ranks: 8 can"), text.npos)
+    EXPECT_NE(text.find("head_tail: sequence length 3 in 2 segments cannot be cut evenly over 4 "
+                        "ranks: 8 can"),
+              text.npos)
         << text;
   });
 }

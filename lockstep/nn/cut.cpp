@@ -47,9 +47,14 @@ void ParallelLayer::require_width(const at::Tensor& input, std::int64_t expected
   std::string text = name_ + ": an input of shape " + c10::str(input.sizes()) + ", and it takes " +
                      std::to_string(expected) + " features";
   const std::int64_t width = input.dim() > 0 ? input.size(-1) : 0;
+  // Attention between two layers makes one segment of three.
+  const bool is_part = before_ && width > 0 && width * before_->of == expected * before_->features;
   if (before_ && before_->features == width && before_->of == expected)
     text += ". It got this rank's part of the output of " + before_->layer + ": cut " + name_ +
             " with RowwiseParallel, or give " + before_->layer + " the output `replicated`";
+  else if (is_part)
+    text += ". It is a part, as is the output of " + before_->layer + ": cut " + name_ +
+            " with RowwiseParallel";
   else if (cut_ && std::holds_alternative<RowwiseParallel>(cut_->style) && expected < width)
     text += ". Its input is a part, unless RowwiseParallel has the input `replicated`";
   throw Error(Fault::misuse, text);

@@ -203,6 +203,7 @@ void ExpertsImpl::pretty_print(std::ostream& stream) const {
 }
 
 ExpertsOutput ExpertsImpl::forward(const torch::Tensor& input) {
+  require_width(input, options.features());
   require(input.dim() > 0 && input.size(-1) == options.features(), [&] {
     return "lockstep::nn::Experts: the input's last size is " +
            (input.dim() > 0 ? std::to_string(input.size(-1)) : "missing") + ", and there are " +

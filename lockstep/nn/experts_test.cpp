@@ -267,6 +267,11 @@ TEST(Experts, SayWhatDoesNotFit) {
   EXPECT_EQ(fault_of([] { Experts(4, 0, 6); }), Fault::misuse);
   EXPECT_EQ(fault_of([&] { experts->forward(at::zeros({2, 5})); }, &text), Fault::misuse);
   EXPECT_NE(text.find("last size is 5, and there are 4 features"), text.npos) << text;
+  experts->place("block.experts", {});
+  EXPECT_EQ(fault_of([&] { experts->forward(at::zeros({2, 5})); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("block.experts: an input of shape [2, 5], and it takes 4 features"),
+            text.npos)
+      << text;
 }
 
 }  // namespace

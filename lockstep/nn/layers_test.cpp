@@ -493,6 +493,32 @@ TEST(WholeLayers, SayWhatCannotBeCut) {
             "RowwiseParallel cannot cut a LayerNorm");
 }
 
+TEST(CutLayers, SayThatTheirInputIsAPartOfWhatTheLayerBeforeMakes) {
+  run_in_process(2, [](ProcessGroup& group) {
+    Linear qkv(32, 96), projection(32, 32);
+    qkv->parallelize({ColwiseParallel({.segments = 3}), group, "b0.qkv"});
+    projection->place("b0.proj", qkv->partial_output());
+    const auto message_for = [&](std::int64_t width) {
+      std::string text;
+      EXPECT_EQ(fault_of(
+                    [&] {
+                      projection->forward(at::zeros({4, width}));
+                    },
+                    &text),
+                Fault::misuse);
+      return text;
+    };
+    const std::string of_a_part = message_for(16);  // Attention returns one segment of three.
+    EXPECT_NE(of_a_part.find("b0.proj: an input of shape [4, 16], and it takes 32 features. It is "
+                             "a part, as is the output of b0.qkv: cut b0.proj with "
+                             "RowwiseParallel"),
+              of_a_part.npos)
+        << of_a_part;
+    const std::string of_another_width = message_for(15);
+    EXPECT_EQ(of_another_width.find("b0.qkv"), of_another_width.npos) << of_another_width;
+  });
+}
+
 // --- Dropout: ranks are processes, as each has a default generator -------------------------------
 
 const test::Ranks drop("layers: dropout", [](const test::Rank& /*rank*/) {
