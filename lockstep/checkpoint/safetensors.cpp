@@ -147,6 +147,19 @@ std::string cure_for_prefix(const std::string& prefix) {
          ": use load_weights(module, file, lockstep::without_prefix(" + shown(prefix) + "))";
 }
 
+// The parameters of which this rank holds a part.
+Layouts parts_in(const torch::nn::Module& module) {
+  Layouts parts = layouts_of(module);
+  std::erase_if(parts, [](const auto& item) { return item.second.group.size() == 1; });
+  return parts;
+}
+
+std::string cure_for_parts(const Layouts& parts) {
+  if (parts.empty()) return {};
+  return "; this rank has parts of " + std::to_string(parts.size()) + " parameters, such as " +
+         parts.begin()->first + ": load the weights before parallelize_module()";
+}
+
 bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.contiguous();
   const at::Tensor y = b.contiguous();
@@ -227,8 +240,7 @@ Safetensors load_safetensors(const std::filesystem::path& file) {
 }
 
 void save_weights(const torch::nn::Module& module, const std::filesystem::path& file) {
-  Layouts parts = layouts_of(module);
-  std::erase_if(parts, [](const auto& item) { return item.second.group.size() == 1; });
+  const Layouts parts = parts_in(module);
   require(parts.empty(), [&] {
     return "save_weights: this rank has parts of " + std::to_string(parts.size()) +
            " parameters, such as " + parts.begin()->first +
@@ -244,7 +256,7 @@ void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
   const SafetensorsFile opened(file);
   const Sources sources = sources_in(file, opened.header(), names);
   require_fit(file, complaints(sources, targets),
-              cure_for_prefix(surplus_prefix(sources, targets)));
+              cure_for_prefix(surplus_prefix(sources, targets)) + cure_for_parts(parts_in(module)));
 
   // Reads everything before the first copy, so that a read error does not leave half a model.
   NamedTensors loaded;

@@ -91,7 +91,8 @@ LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
 LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::filesystem::path& file);
 
 // Copies the file's tensors into those of `module`, on any device. `names` maps the file's names to
-// the module's, for files of programs with other names.
+// the module's, for files of programs with other names. A module that is cut takes no whole
+// tensors: load them before parallelize_module().
 // Errors: as load_safetensors(); misuse, naming the tensors, if names, types or shapes are not
 // exactly the module's, or if two tensors of the file have one name in the module; mismatch, naming
 // both, if two names of one tensor have unequal elements in the file. The module is then unchanged.

@@ -272,6 +272,13 @@ TEST_F(SafetensorsFile, IsNotWrittenWithARanksPartsOfParameters) {
     EXPECT_NE(text.find("whole_tensors(module)"), text.npos) << text;
     const NamedTensors whole = whole_tensors(half);
     if (group.rank() == 0) save_safetensors(file_, whole);
+    group.barrier();
+    Half other(group);
+    EXPECT_EQ(test::fault_of([&] { load_weights(other, file_); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("parts of 1 parameters, such as half: load the weights before "
+                        "parallelize_module()"),
+              text.npos)
+        << text;
   });
   const Safetensors read = load_safetensors(file_);
   ASSERT_EQ(read.tensors.size(), 2U);
