@@ -97,8 +97,9 @@ std::vector<int> sizes_of(const std::vector<MeshDim>& dims, int ranks, const std
   const std::int64_t product = product_of(dims);
   if (inferred) {
     require(ranks % product == 0, [&] {
-      return fmt::format("{}: {} ranks are not a multiple of {}, the product of the other sizes",
-                         what, ranks, product);
+      return fmt::format(
+          "{}: the group's size {} is not a multiple of {}, the product of the other sizes", what,
+          ranks, product);
     });
     sizes[*inferred] = static_cast<int>(ranks / product);
   } else {

@@ -98,7 +98,7 @@ TEST(DeviceMesh, ImpossibleAxesAreRefusedOnAllRanksWithTheirNumbersAndNothingIsM
   const Refused all[] = {
       {{{"dp", 2}, {"tp", 4}}, "dp=2 x tp=4 of group"},
       {{{"dp", 2}, {"tp", 4}}, "the sizes make 8 ranks, the group has 6"},
-      {{{"dp", -1}, {"tp", 4}}, "6 ranks are not a multiple of 4"},
+      {{{"dp", -1}, {"tp", 4}}, "the group's size 6 is not a multiple of 4"},
       {{{"dp", -1}, {"tp", -1}}, "dp=-1 and tp=-1: one size at most"},
       {{{"dp", 3}, {"dp", 2}}, "the name 'dp' is repeated"},
       {{{"dp", 3}, {"", 2}}, "axis 1 of 2, of size 2, has no name"},

@@ -145,6 +145,7 @@ std::string shape_text(const at::Tensor& tensor) {
 Labelled::Labelled(const CallOptions& options, std::string_view text,
                    std::vector<at::Tensor> tensors)
     : label_(options.label), options_(options) {
+  if (label_.empty() && text.starts_with(' ')) text.remove_prefix(1);
   label_ += text;
   options_.label = label_;
   if (!tensors.empty())

@@ -476,6 +476,11 @@ TEST(TensorCollectives, ShapesAndTypesThatDifferAreAMismatchOfEverySize) {
         all_reduce(tensor, group, ReduceOp::sum, {.label = group.rank() == 0 ? "a" : "b"});
       },
       a, a);
+
+  std::string text;
+  const auto body = [&](ProcessGroup& group) { all_reduce(group.rank() == 0 ? a : b, group); };
+  EXPECT_EQ(fault_of([&] { run_in_process(2, body); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("label 'Float 4 6'"), text.npos) << text;
 }
 
 const Ranks refused("refused tensors", [](const Rank&) {
