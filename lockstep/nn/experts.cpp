@@ -214,7 +214,7 @@ ExpertsOutput ExpertsImpl::forward(const torch::Tensor& input) {
         Fault::unsupported,
         "lockstep::nn::Experts: only in CPU memory, and the input is on " + input.device().str());
   const torch::Tensor x = input.reshape({-1, options.features()});
-  const Routing routing = route(x, router, options);
+  const Routing routing = naming_layer([&] { return route(x, router, options); });
   const Rows rows = rows_of(routing.chosen, options);
   const Census census = census_of(rows, x.size(0), cut());
 

@@ -11,7 +11,7 @@
 // Random numbers: all ranks of a group begin with equal generators (torch::manual_seed()). Layers
 // keep them in step.
 // Thread safety: as LibTorch's modules; one thread per rank calls.
-// Errors: in addition to LibTorch's, those of tensor/differentiable.h, with the layer's name. At
+// Errors: LibTorch's and those of tensor/differentiable.h, with the layer's name once it is cut. At
 // calls 1, 2, 4, 8 and so on of a cut Linear or Embedding, mismatch for whole inputs that differ
 // between the ranks.
 

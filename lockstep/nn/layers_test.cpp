@@ -519,6 +519,26 @@ TEST(CutLayers, SayThatTheirInputIsAPartOfWhatTheLayerBeforeMakes) {
   });
 }
 
+TEST(CutLayers, NameThemselvesInLibTorchsErrors) {
+  run_in_process(2, [](ProcessGroup& group) {
+    const auto expect_named = [](auto layer) {
+      layer->place("block.layer", {});
+      try {
+        layer->forward(at::zeros({2, 8}, at::kDouble));
+        ADD_FAILURE() << "weights of another type";
+      } catch (const c10::Error& error) {
+        const std::string text = error.what_without_backtrace();
+        EXPECT_NE(text.find("(in block.layer)"), text.npos) << text;
+      }
+    };
+    Linear cut(8, 8);
+    cut->parallelize({RowwiseParallel({.input = replicated}), group, "block.layer"});
+    expect_named(cut);
+    expect_named(Linear(8, 8));
+    expect_named(LayerNorm(torch::nn::LayerNormOptions({8})));
+  });
+}
+
 // --- Dropout: ranks are processes, as each has a default generator -------------------------------
 
 const test::Ranks drop("layers: dropout", [](const test::Rank& /*rank*/) {

@@ -46,15 +46,15 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
   };
   if (!cut()) {
     take(replicated, options.in_features());
-    return at::linear(input, weight, bias);
+    return naming_layer([&] { return at::linear(input, weight, bias); });
   }
   if (const auto* const style = std::get_if<ColwiseParallel>(&cut()->style)) {
     take(style->input, options.in_features());
-    return colwise(input, *style);
+    return naming_layer([&] { return colwise(input, *style); });
   }
   const auto& style = std::get<RowwiseParallel>(cut()->style);
   take(style.input, style.input.is_whole() ? options.in_features() : weight.size(1));
-  return rowwise(input, style);
+  return naming_layer([&] { return rowwise(input, style); });
 }
 
 torch::Tensor LinearImpl::colwise(const torch::Tensor& input, const ColwiseParallel& style) const {

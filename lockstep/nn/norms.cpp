@@ -44,8 +44,10 @@ torch::Tensor LayerNormImpl::forward(const torch::Tensor& input) {
   const auto here = [&](const torch::Tensor& parameter, const char* what) {
     return cut() ? for_parts(parameter, what, *cut()) : parameter;
   };
-  return at::layer_norm(input, options.normalized_shape(), here(weight, "weight"),
-                        here(bias, "bias"), options.eps());
+  return naming_layer([&] {
+    return at::layer_norm(input, options.normalized_shape(), here(weight, "weight"),
+                          here(bias, "bias"), options.eps());
+  });
 }
 
 std::string LayerNormImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
@@ -80,8 +82,10 @@ void RMSNormImpl::pretty_print(std::ostream& stream) const {
 torch::Tensor RMSNormImpl::forward(const torch::Tensor& input) {
   require_width(input, options.normalized_shape.back());
   const torch::Tensor scale = cut() ? for_parts(weight, "weight", *cut()) : weight;
-  return at::rms_norm(input, options.normalized_shape,
-                      scale.defined() ? std::optional(scale) : std::nullopt, options.eps);
+  return naming_layer([&] {
+    return at::rms_norm(input, options.normalized_shape,
+                        scale.defined() ? std::optional(scale) : std::nullopt, options.eps);
+  });
 }
 
 std::string RMSNormImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {

@@ -18,6 +18,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
@@ -140,6 +142,18 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   // Checks the last dim of an input of forward(), in a model that is cut. Errors: misuse, naming
   // this layer and the one whose output it probably got.
   void require_width(const at::Tensor& input, std::int64_t expected) const;
+
+  // Calls `compute`; LibTorch's errors, such as of types that do not fit together, name this layer
+  // in a model that is cut.
+  template <class Compute>
+  auto naming_layer(const Compute& compute) const {
+    try {
+      return compute();
+    } catch (c10::Error& error) {
+      if (!name_.empty()) error.add_context("in " + name_);
+      throw;
+    }
+  }
 
   // Compares whole inputs of forward() between the ranks, at calls 1, 2, 4, 8 and so on of a cut
   // layer, so that ranks that load different batches notice it. Collective. Errors: mismatch, on
