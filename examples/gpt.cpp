@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -49,6 +50,11 @@ std::string unless_text(const std::string& text) {
   return text.empty() ? "at least one byte is needed" : "";
 }
 
+// Goes with CLI::Range, which lets a NaN pass.
+std::string unless_number(const std::string& text) {
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number" : "";
+}
+
 TextOptions read_command_line(int argc, char** argv) {
   TextOptions options;
   const CLI::Range positive(std::int64_t{1}, most), not_negative(std::int64_t{0}, most);
@@ -69,7 +75,9 @@ TextOptions read_command_line(int argc, char** argv) {
   app.add_option("--width", options.width)->check(positive);
   app.add_option("--layers", options.layers)->check(positive);
   app.add_option("--heads", options.heads)->check(positive);
-  app.add_option("--lr", options.lr)->check(CLI::Range(0.0, 1000.0));
+  app.add_option("--lr", options.lr)
+      ->check(CLI::Range(0.0, 1000.0))
+      ->check(CLI::Validator(unless_number, ""));
   app.add_option("--seed", options.seed)->check(not_negative);
   app.add_option("--sample", options.sample, "bytes to write at the end")->check(not_negative);
   app.add_option("--prompt", options.prompt, "what they begin with")

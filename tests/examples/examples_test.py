@@ -357,7 +357,8 @@ class Examples(unittest.TestCase):
                      text="--steps 1 are fewer than the 2 of")
 
     def test_a_gpt_refuses_wrong_options(self):
-        for option, value in (("--tp", 0), ("--sample", -5), ("--seed", -1), ("--prompt", "")):
+        for option, value in (("--tp", 0), ("--sample", -5), ("--seed", -1), ("--prompt", ""),
+                              ("--lr", "nan")):
             self.refuses(PROGRAMS.gpt, option, value, code=64, text=option)
         self.refuses(PROGRAMS.gpt, "--heads", 3, code=64, text="--width 128 is no multiple of 3")
 
