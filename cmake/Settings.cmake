@@ -39,7 +39,8 @@ if(LOCKSTEP_SANITIZE)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 # LibTorch's headers have fences, which GCC's ThreadSanitizer does not know.
-if(LOCKSTEP_SANITIZE MATCHES "thread" AND LOCKSTEP_WITH_TORCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(LOCKSTEP_SANITIZE MATCHES "thread" AND LOCKSTEP_WITH_TORCH
+   AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-tsan)
 endif()
 if(LOCKSTEP_FUZZ)

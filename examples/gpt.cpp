@@ -3,6 +3,7 @@
 //   lockstep run -n 2 gpt --tp 2
 //   lockstep run -n 4 gpt --dp 2 --tp 2 --recompute
 //   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
+//   lockstep run -n 4 gpt --fsdp
 
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/models/gpt.h"
@@ -30,6 +31,7 @@ struct TextOptions {
   int dp = -1;
   int cp = 1;
   int tp = 1;
+  bool fsdp = false;
   bool recompute = false;
   std::int64_t steps = 200;
   std::int64_t batch = 16;  // Sequences of all replicas together.
@@ -67,6 +69,9 @@ TextOptions read_command_line(int argc, char** argv) {
   app.add_option("--dp", options.dp, "replicas; -1: as many as the ranks allow");
   app.add_option("--cp", options.cp, "ranks that share one replica's sequences")->check(positive);
   app.add_option("--tp", options.tp, "ranks that share one replica's layers")->check(positive);
+  app.add_flag("--fsdp", options.fsdp,
+               "replicas of a host share one copy of weights and optimizer state")
+      ->excludes("--tp");
   app.add_flag("--recompute", options.recompute, "keep only the inputs of blocks for backward()");
   app.add_option("--steps", options.steps)->check(not_negative);
   app.add_option("--batch", options.batch, "sequences a step, of all replicas together")
@@ -183,14 +188,57 @@ void report(const lockstep::DeviceMesh& mesh, std::int64_t step, std::optional<d
             << sample << (sample.empty() ? "" : "\n") << std::flush;
 }
 
+// Trains the module of `parallel`; `clip` clips its gradients.
+template <class Parallel, class Optimizer, class Clip>
+void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockstep::DeviceMesh& mesh,
+           const torch::Tensor& text, const TextOptions& options) {
+  Gpt& gpt = *parallel.module();
+  const auto of_rank = [&](const torch::Tensor& tokens) {  // [N, T], its part of each sequence.
+    return lockstep::nn::sequence_part(tokens, 1, mesh["cp"], Gpt::order);
+  };
+  std::int64_t step = 0;
+  lockstep::TrainingState state;
+  state.add("model", parallel);
+  state.add("optimizer", adamw, gpt);
+  state.add("step", step);
+  std::optional<lockstep::Checkpointer> checkpoints;
+  std::optional<std::int64_t> resumed;
+  if (!options.checkpoint.empty()) {
+    checkpoints.emplace(options.checkpoint, mesh.group());  // Whole tensors: any mesh loads them.
+    resumed = resume(*checkpoints, state, options, mesh.group().rank() == 0);
+  }
+
+  lockstep::Progress progress(options.steps, {.enabled = mesh.group().rank() == 0, .done = step});
+  std::optional<double> loss;
+  for (; step < options.steps; ++step) {
+    adamw.zero_grad();
+    const auto batch = batch_of(text, options, step)
+                           .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
+    const torch::Tensor logits = parallel(of_rank(batch.slice(1, 0, -1)));
+    torch::Tensor mean = lockstep::cross_entropy(logits.flatten(0, 1),
+                                                 of_rank(batch.slice(1, 1)).flatten(), mesh["tp"]);
+    mean.backward();
+    clip();
+    adamw.step();
+    mean = mean.detach().clone();
+    lockstep::all_reduce(mean, mesh[{"dp", "cp"}], lockstep::ReduceOp::average);
+    loss = mean.item<double>();
+    progress.step(options.batch, loss);
+  }
+  if (checkpoints && step != resumed) {
+    checkpoints->save(step, state);
+    checkpoints->wait();
+  }
+  const std::string digest = lockstep::sha256(gpt);
+  const std::string sample = written(gpt, mesh["tp"], options);
+  if (mesh.group().rank() == 0) report(mesh, step, loss, digest, sample);
+}
+
 int train(const TextOptions& options) {
   auto world = lockstep::init_process_group();
   const lockstep::DeviceMesh mesh(world,
                                   {{"dp", options.dp}, {"cp", options.cp}, {"tp", options.tp}});
   require_divisible(options, mesh);
-  const auto of_rank = [&](const torch::Tensor& tokens) {  // [N, T], its part of each sequence.
-    return lockstep::nn::sequence_part(tokens, 1, mesh["cp"], Gpt::order);
-  };
   const torch::Tensor text = read_text(options.text);
   lockstep::require(text.numel() > options.length + 1, [&] {
     return options.text + " has " + std::to_string(text.numel()) +
@@ -207,45 +255,18 @@ int train(const TextOptions& options) {
   lockstep::parallelize_module(*gpt, mesh["tp"], gpt_plan());
   const auto replicas = mesh[{"dp", "cp"}];  // Each has the whole weights and some of the tokens.
   if (options.cp > 1) gpt->share_sequences(mesh["cp"]);
-  lockstep::DistributedDataParallel ddp(gpt, replicas);
-  lockstep::AdamW adamw(gpt->parameters(), torch::optim::AdamWOptions(options.lr));
-
-  std::int64_t step = 0;
-  lockstep::TrainingState state;
-  state.add("model", ddp);
-  state.add("optimizer", adamw, *gpt);
-  state.add("step", step);
-  std::optional<lockstep::Checkpointer> checkpoints;
-  std::optional<std::int64_t> resumed;
-  if (!options.checkpoint.empty()) {
-    checkpoints.emplace(options.checkpoint, world);  // Whole tensors: any mesh loads them.
-    resumed = resume(*checkpoints, state, options, world.rank() == 0);
+  const torch::optim::AdamWOptions adamw_options(options.lr);
+  if (options.fsdp) {
+    lockstep::FullyShardedDataParallel fsdp(gpt, replicas, {.units = {"transformer.h.*"}});
+    lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(), adamw_options);
+    train(
+        fsdp, adamw, [&] { adamw.clip_grad_norm_(1.0); }, mesh, text, options);
+  } else {
+    lockstep::DistributedDataParallel ddp(gpt, replicas);
+    lockstep::AdamW adamw(gpt->parameters(), adamw_options);
+    train(
+        ddp, adamw, [&] { lockstep::clip_grad_norm_(*gpt, 1.0); }, mesh, text, options);
   }
-
-  lockstep::Progress progress(options.steps, {.enabled = world.rank() == 0, .done = step});
-  std::optional<double> loss;
-  for (; step < options.steps; ++step) {
-    adamw.zero_grad();
-    const auto batch = batch_of(text, options, step)
-                           .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
-    const auto logits = ddp(of_rank(batch.slice(1, 0, -1)));
-    auto mean = lockstep::cross_entropy(logits.flatten(0, 1), of_rank(batch.slice(1, 1)).flatten(),
-                                        mesh["tp"]);
-    mean.backward();
-    lockstep::clip_grad_norm_(*gpt, 1.0);
-    adamw.step();
-    mean = mean.detach().clone();
-    lockstep::all_reduce(mean, replicas, lockstep::ReduceOp::average);
-    loss = mean.item<double>();
-    progress.step(options.batch, loss);
-  }
-  if (checkpoints && step != resumed) {
-    checkpoints->save(step, state);
-    checkpoints->wait();
-  }
-  const std::string digest = lockstep::sha256(*gpt);
-  const std::string sample = written(*gpt, mesh["tp"], options);
-  if (world.rank() == 0) report(mesh, step, loss, digest, sample);
   lockstep::destroy_process_group(world);
   return 0;
 }

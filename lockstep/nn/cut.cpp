@@ -111,7 +111,7 @@ ParameterLayout cut_parameter(at::Tensor& parameter, std::int64_t dim, std::int6
     layout.boxes.list.push_back(std::move(box));
   }
   parameter.set_data(at::cat(parts, dim).clone());
-  note_part(parameter, layout);
+  if (group.size() > 1) note_part(parameter, layout);
   return layout;
 }
 

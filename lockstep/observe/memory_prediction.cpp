@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/observe/memory_report.h"
+#include "lockstep/parallel/fully_sharded/unit_memory.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/pieces/piece_sums.h"
 #include "lockstep/parallel/replicate/own_experts.h"
@@ -44,11 +45,17 @@ std::size_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
+bool has_one_copy(MemorySharing sharing) {
+  return sharing == MemorySharing::one_copy || sharing == MemorySharing::fully_sharded;
+}
+
 bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
 
 // Bytes on one rank, as GradientBuckets, GradientSlices and GradientPool lay them out. A single
 // rank has no pool, and buckets only for SharedOptimizer. Stage 2 of ZeRO has no buckets.
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
+  if (plan.sharing == MemorySharing::fully_sharded)
+    return bytes_of_unit_gradients(trained, plan.units, plan.ranks);
   const bool one_copy = plan.sharing == MemorySharing::one_copy;
   std::size_t bytes = 0;
   if (plan.deterministic > 0)
@@ -62,7 +69,7 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
 // Gradients outside the buckets, on a rank that steps `stepped` bytes of parameters.
 // SharedOptimizer leaves none.
 std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
-  if (plan.sharing == MemorySharing::one_copy || plan.deterministic > 0) return 0;
+  if (has_one_copy(plan.sharing) || plan.deterministic > 0) return 0;
   return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;
 }
 
@@ -87,7 +94,7 @@ std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sha
   const std::size_t all = bytes_of(tensors);
   std::vector<std::size_t> bytes(ranks, all);
   if (sharing == MemorySharing::none) return bytes;
-  if (sharing == MemorySharing::one_copy) {
+  if (has_one_copy(sharing)) {
     for (std::size_t r = 0; r < ranks; ++r) bytes[r] = all * (r + 1) / ranks - all * r / ranks;
     return bytes;
   }
@@ -124,8 +131,7 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
     table.host.gradients += each.gradients;
     table.host.optimizer_state += each.optimizer_state;
   }
-  const bool one_copy = plan.sharing == MemorySharing::one_copy;
-  table.host.parameters = each.parameters * (one_copy ? 1 : ranks);
+  table.host.parameters = each.parameters * (has_one_copy(plan.sharing) ? 1 : ranks);
   table.host.buckets = each.buckets * ranks;
   return table;
 }

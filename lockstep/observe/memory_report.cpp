@@ -15,6 +15,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/observe/process_memory.h"
 #include "lockstep/optim/optimizer_state.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -45,11 +46,17 @@ const torch::optim::Optimizer& local(const torch::optim::Optimizer& optimizer) {
 }
 
 MemorySharing sharing_of(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const FullyShardedBase*>(&ddp) != nullptr) return MemorySharing::fully_sharded;
   if (dynamic_cast<const SharedOptimizerBase*>(&optimizer) != nullptr)
     return MemorySharing::one_copy;
   if (dynamic_cast<const WholeParameterOptimizer*>(&optimizer) == nullptr)
     return MemorySharing::none;
   return ddp.shards_gradients() ? MemorySharing::zero_stage_2 : MemorySharing::zero_stage_1;
+}
+
+std::vector<std::string> unit_patterns_of(const DataParallelBase& ddp) {
+  const auto* sharded = dynamic_cast<const FullyShardedBase*>(&ddp);
+  return sharded != nullptr ? sharded->unit_patterns() : std::vector<std::string>{};
 }
 
 class Finder {
@@ -219,7 +226,8 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       .ranks = ddp.group().size(),
       .sharing = sharing_of(ddp, optimizer),
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
-      .deterministic = ddp.pieces()};
+      .deterministic = ddp.pieces(),
+      .units = unit_patterns_of(ddp)};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);
   report.measured = measure(mine, all);
   report.resident = all_gather_value(mine.resident, all);

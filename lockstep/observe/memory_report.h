@@ -72,6 +72,7 @@ enum class MemorySharing {
   one_copy,      // share_parameters and SharedOptimizer: one copy of the weights, and of the state.
   zero_stage_1,  // ZeroRedundancyOptimizer: each rank has the state of its own parameters.
   zero_stage_2,  // Also only the gradients of its own parameters, with shard_gradients().
+  fully_sharded,  // FullyShardedDataParallel: as one_copy, with gradients of two units.
 };
 
 struct MemoryPlan {
@@ -83,6 +84,8 @@ struct MemoryPlan {
   int state_tensors = 2;
 
   int deterministic = 0;  // Number of pieces, as the option of that name.
+
+  std::vector<std::string> units = {};  // FullyShardedOptions::units.
 };
 
 // Predicts the table between the optimizer's step() and zero_grad(), for the replicas of `module`:

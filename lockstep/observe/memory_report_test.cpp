@@ -17,6 +17,7 @@
 #include "lockstep/nn/experts.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -169,8 +170,23 @@ const Ranks pieces("pieces", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
+const Ranks fully_sharded("fully sharded", [](const Rank&) {
+  ProcessGroup group = init_process_group();
+  for (const std::vector<std::string>& units : {std::vector<std::string>{}, {"*"}}) {
+    const auto net = std::make_shared<Net>();
+    FullyShardedDataParallel fsdp(net, group, {.units = units});
+    FullyShardedOptimizer<Adam> adam(fsdp, net->parameters(), adam_options);
+    for (int i = 0; i < 3; ++i) step(fsdp, adam);
+    const MemoryReport report = memory_report(fsdp, adam);
+    expect_near(report);
+    EXPECT_EQ(report.measured.host.parameters, bytes);
+    EXPECT_EQ(report.measured.host.optimizer_state, 2 * bytes);
+  }
+  destroy_process_group(group);
+});
+
 TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
-  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2, &pieces})
+  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2, &pieces, &fully_sharded})
     for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
 }
 

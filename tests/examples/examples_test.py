@@ -325,7 +325,8 @@ class Examples(unittest.TestCase):
         losses = []
         for ranks, *mesh in ((2, "--tp", 2, "--steps", 60), (1, "--steps", 61),
                              (4, "--tp", 2, "--dp", 2, "--recompute", "--steps", 62),
-                             (4, "--tp", 2, "--cp", 2, "--steps", 63)):
+                             (4, "--tp", 2, "--cp", 2, "--steps", 63),
+                             (2, "--fsdp", "--recompute", "--steps", 64)):
             done = run(ranks, PROGRAMS.gpt, *options, *mesh)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             losses.append(float(re.search(r"loss ([\d.]+) after", done.stdout)[1]))

@@ -94,6 +94,7 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
                 .check_finite = options.non_finite != NonFinite::ignore};
             return std::make_unique<UnitGradients>(parameters, std::move(units), own, settings);
           }),
+      unit_patterns_(options.units),
       units_(static_cast<const UnitGradients&>(sink()).units()) {}
 
 FullyShardedBase::~FullyShardedBase() = default;

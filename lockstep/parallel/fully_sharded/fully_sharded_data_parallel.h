@@ -83,6 +83,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
  public:
   // Names of each unit's parameters, in the order in which backward() averages them.
   std::vector<std::vector<std::string>> units() const;
+  const std::vector<std::string>& unit_patterns() const { return unit_patterns_; }
 
  protected:
   // Collective.
@@ -94,6 +95,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   std::shared_ptr<parallel::SteppedSlices> slices_of(
       const std::vector<at::Tensor>& parameters) const override;
 
+  const std::vector<std::string> unit_patterns_;
   const std::shared_ptr<parallel::ShardedUnits> units_;
 };
 

@@ -3,36 +3,14 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-#include <map>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/fully_sharded/unit_memory.h"
 #include "lockstep/parallel/gradients/finite_check.h"
 
 namespace lockstep::parallel {
 namespace {
-
-// Room for the large gradients of the largest two units: while one is averaged, the next one's
-// come.
-std::vector<std::size_t> rooms_for_two_units(const NamedTensors& parameters,
-                                             const BucketAssignment& units) {
-  std::map<std::size_t, std::pair<std::size_t, std::size_t>> counts;  // In all; at most in a unit.
-  for (const auto& unit : units) {
-    std::map<std::size_t, std::size_t> here;
-    for (const std::size_t i : unit)
-      if (const std::size_t bytes = parameters[i].second.nbytes(); is_large_gradient(bytes))
-        ++here[bytes];
-    for (const auto& [bytes, count] : here) {
-      counts[bytes].first += count;
-      counts[bytes].second = std::max(counts[bytes].second, count);
-    }
-  }
-  std::vector<std::size_t> rooms;
-  for (const auto& [bytes, count] : counts)
-    rooms.insert(rooms.end(), std::min(count.first, 2 * count.second), bytes);
-  return rooms;
-}
 
 std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters,
                                        const BucketAssignment& units, const ProcessGroup& group) {
