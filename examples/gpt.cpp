@@ -81,7 +81,7 @@ TextOptions read_command_line(int argc, char** argv) {
   app.add_option("--layers", options.layers)->check(positive);
   app.add_option("--heads", options.heads)->check(positive);
   app.add_option("--lr", options.lr)
-      ->check(CLI::Range(0.0, 1000.0))
+      ->check(CLI::Range(1e-12, 1000.0))
       ->check(CLI::Validator(unless_number, ""));
   app.add_option("--seed", options.seed)->check(not_negative);
   app.add_option("--sample", options.sample, "bytes to write at the end")->check(not_negative);

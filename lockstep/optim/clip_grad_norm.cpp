@@ -31,11 +31,11 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters.size());
   for (const at::Tensor& parameter : parameters) {
+    require(!lies_in_shared_block(parameter),
+            "clip_grad_norm_: gradients of shared parameters are their optimizer's: call its "
+            "clip_grad_norm_()");
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined()) continue;
-    require(!lies_in_shared_block(parameter),
-            "clip_grad_norm_: the gradients of shared parameters are averaged only in step(): use "
-            "SharedOptimizer::clip_grad_norm_()");
     if (gradient.layout() != at::kStrided)
       throw Error(Fault::unsupported, "clip_grad_norm_: a gradient is sparse");
     gradients.push_back(gradient);

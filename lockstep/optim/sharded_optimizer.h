@@ -53,8 +53,9 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // all ranks' gradient shards as one vector. A norm_type of infinity takes the largest absolute
   // value. Use this instead of lockstep::clip_grad_norm_() if each rank has its own part of the
   // gradients. Collective.
-  // Errors: misuse for a negative max_norm and a norm_type that is not positive; corrupt, on all
-  // ranks, if error_if_nonfinite is set and total is not finite.
+  // Errors: unsupported for parameters that are cut over other ranks; misuse for a negative
+  // max_norm and a norm_type that is not positive; corrupt, on all ranks, if error_if_nonfinite is
+  // set and total is not finite.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
   // Gathers all state on rank `to`, which may then save() until the next step(). Collective.

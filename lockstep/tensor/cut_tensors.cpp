@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 struct KnownPart {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // Another one may come to have its address.
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // Keeps its address from other ones.
   std::string text;
 };
 
@@ -29,7 +29,7 @@ class KnownParts {
   std::string text_of(const at::Tensor& parameter) {
     const std::lock_guard lock(mutex_);
     const auto found = parts_.find(parameter.unsafeGetTensorImpl());
-    return found == parts_.end() || found->second.tensor.expired() ? "" : found->second.text;
+    return found == parts_.end() ? "" : found->second.text;
   }
 
  private:

@@ -1,5 +1,5 @@
-// The parameters of this process that are parts of whole ones. What is given tensors alone, without
-// the module that cut them (sharded_module.h), can tell here that they are no copies.
+// The parameters of this process that are parts of whole ones. A function that gets tensors alone,
+// without the module that cut them (sharded_module.h), can tell here that they are no copies.
 //
 // Thread safety: any thread.
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/comm/values.h"
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 #include "lockstep/parallel/fully_sharded/unit_gradients.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/replicate/module_replica.h"
+#include "lockstep/parallel/replicate/replicas.h"
 
 namespace lockstep {
 namespace {
@@ -24,19 +23,14 @@ DistributedDataParallelOptions data_parallel_options(const FullyShardedOptions& 
           .non_finite = options.non_finite};
 }
 
-// Those that DistributedDataParallel does not have.
+// Compares the options that DistributedDataParallel does not have.
 void require_same_options(const FullyShardedOptions& options, const ProcessGroup& group) {
   std::string text = options.overlap ? (*options.overlap ? "overlap" : "no overlap") : "";
   for (const std::string& pattern : options.units) text += "\n" + pattern;
-  const auto all = all_gather_bytes(text, group, {.label = "options of FullyShardedDataParallel"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw Error(Fault::mismatch, "the options of FullyShardedDataParallel on rank " +
-                                       std::to_string(rank) + " differ from those on rank 0:\n" +
-                                       all[rank] + "\nand\n" + all[0]);
+  parallel::require_same_lines(text, "the options of FullyShardedDataParallel", group);
 }
 
-// What an optimizer steps of the parameters that it has. backward() has made the means already.
+// An optimizer's slices of its parameters. backward() has made the means already.
 class SlicesOfUnits final : public parallel::SteppedSlices {
  public:
   SlicesOfUnits(const std::vector<at::Tensor>& parameters, std::shared_ptr<ShardedUnits> units,
@@ -44,13 +38,16 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
       : units_(std::move(units)), group_(group) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       indices_.push_back(units_->index_of(parameters[i]));
-      for (auto& [shard, tensor] : units_->fragments_of(indices_.back())) {
+      for (auto& [shard, tensor] : units_->fragments_of(parameters[i])) {
         shards_.push_back({i, shard.begin, shard.end, shard.owner});
         if (tensor.defined()) fragments_.push_back(std::move(tensor));
       }
     }
-    units_->are_stepped = true;
+    units_->add_stepper();
   }
+  ~SlicesOfUnits() override { units_->remove_stepper(); }
+  SlicesOfUnits(const SlicesOfUnits&) = delete;
+  SlicesOfUnits& operator=(const SlicesOfUnits&) = delete;
 
   const std::vector<Shard>& shards() const override { return shards_; }
   const std::vector<at::Tensor>& fragments() const override { return fragments_; }
@@ -59,18 +56,25 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
     const parallel::Stopwatch watch(times.wait);
     group_.barrier({.label = "step of fully sharded parameters"});
     used_.clear();
-    for (const std::size_t i : indices_) used_.push_back(units_->is_used(i));
+    for (const auto& i : indices_) used_.push_back(i && units_->is_used(*i));
   }
 
   bool is_averaged() const override { return true; }
   const std::vector<bool>& used() const override { return used_; }
-  void forget() override { units_->forget(); }
+
+  // Other optimizers may step the other parameters.
+  void forget() override {
+    for (const at::Tensor& fragment : fragments_) fragment.mutable_grad().reset();
+    for (const auto& i : indices_)
+      if (i) units_->set_unused(*i);
+  }
+
   std::vector<at::Tensor> memory() const override { return units_->memory(); }
 
  private:
   const std::shared_ptr<ShardedUnits> units_;
   const ProcessGroup group_;
-  std::vector<std::size_t> indices_;  // Of the optimizer's parameters in the module.
+  std::vector<std::optional<std::size_t>> indices_;  // By the optimizer's parameter.
   std::vector<Shard> shards_;
   std::vector<at::Tensor> fragments_;
   std::vector<bool> used_;
@@ -85,9 +89,9 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
           [&options](const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks) {
             require_same_options(options, sinks.group());
             const NamedTensors& parameters = sinks.parameters();
-            const ProcessGroup own = parallel::group_of_its_own(sinks.group());
+            const ProcessGroup own = sinks.group();
             auto units = std::make_shared<ShardedUnits>(
-                parameters, parallel::units_of(parameters, options.units), *replica.shared(), own);
+                parameters, parallel::units_of(parameters, options.units), replica.shared(), own);
             const UnitGradients::Settings settings{
                 .overlapped =
                     parallel::agree_on_overlap({.overlap = options.overlap}, own, c10::kCPU),
@@ -100,13 +104,7 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
 FullyShardedBase::~FullyShardedBase() = default;
 
 std::vector<std::vector<std::string>> FullyShardedBase::units() const {
-  const NamedTensors trained = trained_parameters(named_parameters(replica()));
-  std::vector<std::vector<std::string>> names;
-  for (const auto& unit : units_->units()) {
-    auto& of_unit = names.emplace_back();
-    for (const std::size_t i : unit) of_unit.push_back(trained[i].first);
-  }
-  return names;
+  return units_->parameter_names();
 }
 
 std::shared_ptr<parallel::SteppedSlices> FullyShardedBase::slices_of(

@@ -15,8 +15,8 @@
 // together in backward(), as soon as all of them have come: each rank gets the mean of the elements
 // that it steps, and the whole gradients are free. So a rank has the gradients of about two units,
 // and 1 / world.size() of all others. With Adam, weights, gradients and state take 16 bytes a float
-// parameter, once per host. A unit of which a pass leaves a parameter out is averaged at the end of
-// the pass.
+// parameter, once per host. Units are averaged in the order in which the first pass completed them,
+// so a unit of which a pass leaves a parameter out holds up those behind it until the pass ends.
 //
 // After backward(), `.grad` is undefined: the means are the optimizer's, which adds those of
 // several passes. They are gone after its step() and its zero_grad(), but not after the module's.
@@ -68,8 +68,8 @@ struct FullyShardedOptions {
   // modules that a Sequential or a ModuleList numbers, the outermost ones.
   std::vector<std::string> units = {};
 
-  // As DistributedDataParallelOptions'. Units are averaged during backward() in any case, with
-  // overlap on their own thread.
+  // As DistributedDataParallelOptions'. With overlap units are averaged on a thread of their own,
+  // otherwise on autograd's.
   std::optional<bool> overlap = {};
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;
@@ -89,7 +89,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   // Collective.
   FullyShardedBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
                    const FullyShardedOptions& options);
-  ~FullyShardedBase();
+  ~FullyShardedBase() override;
 
  private:
   std::shared_ptr<parallel::SteppedSlices> slices_of(
@@ -126,7 +126,7 @@ class FullyShardedDataParallel : public FullyShardedBase {
 
 // Each rank steps its fragments of the parameters: an elementwise optimizer, such as
 // lockstep::AdamW (optimizers.h). Made with a FullyShardedDataParallel as SharedOptimizer is with a
-// DistributedDataParallel. Parameters may be left out: they keep their values.
+// DistributedDataParallel. Parameters may be left out, and several optimizers may share them.
 template <class Inner>
 using FullyShardedOptimizer = SharedOptimizer<Inner>;
 

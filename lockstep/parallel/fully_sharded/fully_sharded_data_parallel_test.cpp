@@ -19,7 +19,6 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
@@ -87,8 +86,8 @@ struct Net : torch::nn::Module {
 // Each once, though the tied weight has two names.
 std::vector<torch::Tensor> parameters_of(const torch::nn::Module& net) {
   std::vector<torch::Tensor> parameters;
-  for (const auto& [name, parameter] : trained_parameters(named_parameters(net)))
-    parameters.push_back(parameter);
+  for (const auto& [name, parameter] : named_parameters(net))
+    if (name != "tied") parameters.push_back(parameter);
   return parameters;
 }
 
@@ -188,6 +187,58 @@ const Ranks three("fully sharded: three ranks", [](const Rank&) {
 
 TEST(FullySharded, OfThreeRanksIsEqualButForRounding) { EXPECT_TRUE(all_succeeded(three.run(3))); }
 
+// The embedding by one optimizer, the rest by another one; samples are counted, of which ranks have
+// different numbers.
+const Ranks several("fully sharded: several optimizers", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  FullyShardedOptions options = by_block;
+  options.mean = GradientMean::over_samples;
+  const auto train = [&](auto& model, auto make_first, auto make_second) {
+    auto all = parameters_of(*model.module());
+    const std::vector<torch::Tensor> first{all.back()};
+    all.pop_back();
+    auto adam = make_first(first);
+    auto sgd = make_second(all);
+    for (int step = 0; step < 6; ++step) {
+      adam->zero_grad();
+      sgd->zero_grad();
+      const torch::Tensor x = tokens(step).slice(0, 0, 1 + 2 * rank.rank);
+      model.count_samples(static_cast<double>(x.size(0)));
+      model(x).square().sum().mul(0.01).backward();
+      adam->step();
+      sgd->step();
+    }
+    return model.module();
+  };
+  DistributedDataParallel plain(
+      std::make_shared<Net>(), world,
+      {.find_unused_parameters = true, .mean = GradientMean::over_samples});
+  FullyShardedDataParallel sharded(std::make_shared<Net>(), world, options);
+  const AdamOptions of_adam(1e-3);
+  const SGDOptions of_sgd(1e-2);
+  const auto expected = train(
+      plain, [&](const auto& some) { return std::make_unique<Adam>(some, of_adam); },
+      [&](const auto& some) { return std::make_unique<SGD>(some, of_sgd); });
+  const auto net = train(
+      sharded,
+      [&](const auto& some) {
+        return std::make_unique<FullyShardedOptimizer<Adam>>(sharded, some, of_adam);
+      },
+      [&](const auto& some) {
+        return std::make_unique<FullyShardedOptimizer<SGD>>(sharded, some, of_sgd);
+      });
+  const auto a = expected->named_parameters(), b = net->named_parameters();
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(torch::allclose(a[i].value(), b[i].value(), 1e-5, 1e-7)) << a[i].key();
+  EXPECT_FALSE(torch::equal(net->scale, Net().scale));
+  destroy_process_group(world);
+});
+
+TEST(FullySharded, MayHaveSeveralOptimizersAndAverageOverSamples) {
+  EXPECT_TRUE(all_succeeded(several.run(2)));
+}
+
 // --- Gradients -----------------------------------------------------------------------------------
 
 const Ranks clipped("fully sharded: clipped", [](const Rank&) {
@@ -238,17 +289,17 @@ const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
 TEST(FullySharded, AddsTheMeansOfSeveralPasses) { EXPECT_TRUE(all_succeeded(accumulated.run(2))); }
 
 // Of the gradients that have come, those of at most two units are there at any time.
-const Ranks freed("fully sharded: freed", [](const Rank& rank) {
-  torch::set_num_threads(1);
-  ProcessGroup world = init_process_group();
-  auto net = std::make_shared<Net>();
+template <class Module>
+void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
+  auto net = std::make_shared<Module>();
+  torch::nn::ModuleListImpl& blocks = *net->blocks;
   // A unit with a gradient that does not come is averaged at the end of the pass.
-  for (const auto& block : *net->blocks) block->as<Block>()->unused.set_requires_grad(false);
+  for (const auto& block : blocks) block->as<Block>()->unused.set_requires_grad(false);
   FullyShardedDataParallel fsdp(net, world, {.units = {"blocks.*"}, .overlap = true});
   FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
   std::size_t most = 0, all = 0;
-  for (const auto& block : *net->blocks)
+  for (const auto& block : blocks)
     for (const torch::Tensor& weight :
          {block->as<Block>()->up->weight, block->as<Block>()->down->weight})
       weight.register_hook([&](const torch::Tensor& gradient) {
@@ -260,7 +311,12 @@ const Ranks freed("fully sharded: freed", [](const Rank& rank) {
         for (const auto& storage : storages) alive += storage.use_count() > 0 ? 1 : 0;
         most = std::max(most, alive);
       });
-  loss_of(fsdp(tokens(rank.rank))).backward();
+  for (int pass = 0; pass < passes; ++pass) {
+    sgd.zero_grad();
+    storages.clear();
+    all = most = 0;
+    loss_of(fsdp(tokens(rank.rank))).backward();
+  }
   EXPECT_EQ(all, 6U);
   EXPECT_LE(most, 4U);
   for (const auto& storage : storages) EXPECT_EQ(storage.use_count(), 0U);
@@ -269,8 +325,35 @@ const Ranks freed("fully sharded: freed", [](const Rank& rank) {
     for (const torch::Tensor& fragment : group.params())
       if (fragment.grad().defined()) fragments += fragment.grad().numel();
   std::size_t whole = 0;
-  for (const torch::Tensor& parameter : parameters_of(*net)) whole += parameter.numel();
+  for (const torch::Tensor& parameter : parameters_of(*net))
+    if (parameter.requires_grad()) whole += parameter.numel();
   EXPECT_NEAR(static_cast<double>(fragments), static_cast<double>(whole) / 2, 200);
+}
+
+// Its first unit in the order of registration is the last one that backward() completes, which the
+// first pass teaches.
+struct BlocksFirst : torch::nn::Module {
+  BlocksFirst() {
+    for (int i = 0; i < 3; ++i) blocks->push_back(std::make_shared<Block>());
+    register_module("blocks", blocks);
+    register_module("embedding", embedding);
+  }
+
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    torch::Tensor x = embedding->forward(tokens);
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, false);
+    return x;
+  }
+
+  torch::nn::ModuleList blocks;
+  torch::nn::Embedding embedding{vocabulary, width};
+};
+
+const Ranks freed("fully sharded: freed", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  expect_freed<Net>(rank, world, 1);
+  expect_freed<BlocksFirst>(rank, world, 2);
   destroy_process_group(world);
 });
 
@@ -302,6 +385,7 @@ TEST(FullySharded, UnitsAreThoseOfThePatternsAndTheRest) {
   EXPECT_EQ(units_with("blocks.[01]", "blocks.*"), by_number);
   EXPECT_EQ(units_with("blocks").size(), 2U);
   EXPECT_EQ(units_with("blocks.*.up", "blocks.*").size(), 7U);
+  EXPECT_EQ(units_with("blocks.*", "blocks.*.up"), by_number);
 }
 
 TEST(FullySharded, SaysWhatDoesNotFit) {

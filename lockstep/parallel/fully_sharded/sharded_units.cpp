@@ -37,12 +37,13 @@ std::vector<Unit> units_of(const NamedTensors& parameters,
   std::vector<bool> has_matched(patterns.size(), false);
   const auto unit_of = [&](const std::string& name) -> std::optional<std::string> {
     if (patterns.empty()) return numbered_parent(name);
+    std::optional<std::string> unit;
     for (std::size_t i = 0; i < patterns.size(); ++i)
       if (auto parent = matching_parent(patterns[i], name)) {
         has_matched[i] = true;
-        return parent;
+        if (!unit) unit = std::move(parent);
       }
-    return {};
+    return unit;
   };
   std::map<std::string, std::vector<std::size_t>> units;
   std::vector<std::size_t> rest;
@@ -67,19 +68,24 @@ std::vector<Unit> units_of(const NamedTensors& parameters,
 }
 
 ShardedUnits::ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
-                           const SharedParameters& shared, const ProcessGroup& group)
-    : used_(parameters.size(), false) {
+                           std::shared_ptr<const SharedParameters> shared,
+                           const ProcessGroup& group)
+    : shared_(std::move(shared)), rank_(group.rank()), used_(parameters.size(), false) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
     indices_.emplace(parameters[i].second.unsafeGetTensorImpl(), i);
   for (const auto& [name, indices] : units) {
     std::vector<at::Tensor> tensors;
-    for (const std::size_t i : indices) tensors.push_back(parameters[i].second);
+    auto& parameter_names = parameter_names_.emplace_back();
+    for (const std::size_t i : indices) {
+      parameter_names.push_back(parameters[i].first);
+      tensors.push_back(parameters[i].second);
+    }
     units_.push_back(indices);
     names_.push_back(name);
     slices_.emplace_back(tensors, group, "gradients of unit " + name + ',');
     auto& own = fragments_.emplace_back();
     for (const auto& [parameter, begin, end, owner] : slices_.back().shards())
-      if (owner == group.rank()) own.push_back(shared.fragment(tensors[parameter], begin, end));
+      if (owner == rank_) own.push_back(shared_->fragment(tensors[parameter], begin, end));
   }
 }
 
@@ -97,7 +103,7 @@ void ShardedUnits::add(std::size_t unit, const std::vector<at::Tensor>& means,
   for (const Shard& shard : slices_[unit].shards()) {
     const std::size_t parameter = units_[unit][shard.parameter];
     if (used[parameter]) used_[parameter] = true;
-    if (shard.owner != slices_[unit].rank()) continue;
+    if (shard.owner != rank_) continue;
     const at::Tensor &fragment = fragments_[unit][own], &mean = means[own];
     ++own;
     if (!used[parameter]) continue;
@@ -115,21 +121,28 @@ void ShardedUnits::forget() noexcept {
   used_.assign(used_.size(), false);
 }
 
-std::size_t ShardedUnits::index_of(const at::Tensor& parameter) const {
+std::optional<std::size_t> ShardedUnits::index_of(const at::Tensor& parameter) const {
   const auto found = indices_.find(parameter.unsafeGetTensorImpl());
-  require(found != indices_.end(),
-          "FullyShardedOptimizer: a parameter is none of FullyShardedDataParallel's module, or did "
-          "not require a gradient when that was made");
+  if (found == indices_.end()) return {};
   return found->second;
 }
 
-std::vector<ShardedUnits::Fragment> ShardedUnits::fragments_of(std::size_t index) const {
+std::vector<ShardedUnits::Fragment> ShardedUnits::fragments_of(const at::Tensor& parameter) const {
   std::vector<Fragment> found;
+  const auto index = index_of(parameter);
+  if (!index) {
+    shared_->require_shared({parameter});
+    const std::int64_t end = parameter.numel();
+    if (end > 0)
+      found.push_back({{.begin = 0, .end = end, .owner = 0},
+                       rank_ == 0 ? shared_->fragment(parameter, 0, end) : at::Tensor()});
+    return found;
+  }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     std::size_t own = 0;
     for (const Shard& shard : slices_[unit].shards()) {
-      const bool is_own = shard.owner == slices_[unit].rank();
-      if (units_[unit][shard.parameter] == index)
+      const bool is_own = shard.owner == rank_;
+      if (units_[unit][shard.parameter] == *index)
         found.push_back({shard, is_own ? fragments_[unit][own] : at::Tensor()});
       own += is_own ? 1 : 0;
     }

@@ -9,6 +9,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -41,10 +43,11 @@ class ShardedUnits {
  public:
   // Collective. The `parameters` lie in `shared` memory.
   ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
-               const SharedParameters& shared, const ProcessGroup& group);
+               std::shared_ptr<const SharedParameters> shared, const ProcessGroup& group);
 
-  // By unit: indices of its parameters.
+  // By unit: indices of its parameters, and their names.
   const BucketAssignment& units() const { return units_; }
+  const std::vector<std::vector<std::string>>& parameter_names() const { return parameter_names_; }
 
   // Collective: this rank's means of a unit's `gradients`, which are in the order of its
   // parameters. Missing ones count as zero. Errors name the unit.
@@ -58,28 +61,36 @@ class ShardedUnits {
 
   // Whether fragments have a gradient of this parameter, on whatever rank.
   bool is_used(std::size_t parameter) const { return used_[parameter]; }
+  void set_unused(std::size_t parameter) { used_[parameter] = false; }
 
   struct Fragment {
     Shard shard;        // `parameter` is the caller's.
     at::Tensor tensor;  // Undefined on ranks that do not step it.
   };
 
-  // Index of `parameter`, and its fragments on all ranks. Errors: misuse for one that has none.
-  std::size_t index_of(const at::Tensor& parameter) const;
-  std::vector<Fragment> fragments_of(std::size_t index) const;
+  // The fragments of `parameter` on all ranks, and its index; none for a parameter of the module
+  // that required no gradient: it is one fragment, of rank 0. Errors: misuse for any other tensor.
+  std::vector<Fragment> fragments_of(const at::Tensor& parameter) const;
+  std::optional<std::size_t> index_of(const at::Tensor& parameter) const;
 
-  // Whether an optimizer steps the fragments.
-  bool are_stepped = false;
+  // Optimizers tell while they step fragments.
+  void add_stepper() { ++steppers_; }
+  void remove_stepper() { --steppers_; }
+  bool are_stepped() const { return steppers_ > 0; }
 
   std::vector<at::Tensor> memory() const;
 
  private:
+  const std::shared_ptr<const SharedParameters> shared_;
+  const int rank_;
   BucketAssignment units_;
-  std::vector<std::string> names_;                        // By unit.
+  std::vector<std::string> names_;  // By unit.
+  std::vector<std::vector<std::string>> parameter_names_;
   std::unordered_map<const void*, std::size_t> indices_;  // Of parameters, by TensorImpl.
   std::vector<GradientSlices> slices_;                    // By unit.
   std::vector<std::vector<at::Tensor>> fragments_;        // By unit: this rank's.
   std::vector<bool> used_;                                // By parameter.
+  int steppers_ = 0;
 };
 
 }  // namespace lockstep::parallel

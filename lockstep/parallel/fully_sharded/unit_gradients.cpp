@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/fully_sharded/unit_gradients.h"
 
-#include <ATen/core/grad_mode.h>
-
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -33,8 +32,16 @@ UnitGradients::UnitGradients(const NamedTensors& parameters, std::shared_ptr<Sha
 
 UnitGradients::~UnitGradients() { reduction_.abandon(group_); }
 
+void UnitGradients::assign(const BucketAssignment& assignment) {
+  const BucketAssignment& units = units_->units();
+  unit_of_.clear();
+  for (const auto& bucket : assignment)
+    unit_of_.push_back(
+        static_cast<std::size_t>(std::find(units.begin(), units.end(), bucket) - units.begin()));
+}
+
 bool UnitGradients::begin(bool early) {
-  require(!has_passed_ || units_->are_stepped,
+  require(!has_passed_ || units_->are_stepped(),
           "FullyShardedDataParallel: no FullyShardedOptimizer has been made, and others find no "
           "gradients");
   forget_pass();
@@ -62,13 +69,14 @@ Taken UnitGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
 
 // One at a time, so that no more than its gradients and the next unit's take memory.
 void UnitGradients::start(std::size_t bucket) {
+  const std::size_t unit = unit_of_[bucket];
   if (settings_.overlapped) {
     reduction_.let_finish();
-    return reduction_.start([this, bucket] { average(bucket); });
+    return reduction_.start([this, unit] { average(unit); });
   }
   if (error_) return;  // The group is not what it was.
   try {
-    reduction_.run([this, bucket] { average(bucket); });
+    reduction_.run([this, unit] { average(unit); });
   } catch (...) {
     error_ = std::current_exception();
   }

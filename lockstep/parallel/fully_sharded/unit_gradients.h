@@ -24,12 +24,13 @@ namespace lockstep::parallel {
 
 class UnitGradients final : public GradientSink {
  public:
-  // Collective. `parameters`, those of `units`, outlive this. `group` is its own.
   // With `overlapped`, units are averaged on a thread: each rank needs a core for it.
   struct Settings {
     bool overlapped;
     bool check_finite;
   };
+
+  // Collective. `parameters`, those of `units`, outlive this. `group` is its own.
   UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
                 const ProcessGroup& group, const Settings& settings);
   ~UnitGradients() override;
@@ -40,7 +41,7 @@ class UnitGradients final : public GradientSink {
 
   std::optional<BucketAssignment> own_buckets() const override { return units_->units(); }
   bool is_overlapped() const override { return settings_.overlapped; }
-  void assign(const BucketAssignment&) override {}
+  void assign(const BucketAssignment& assignment) override;
 
   // Errors: misuse if an earlier pass's gradients were left to an optimizer that there is not.
   bool begin(bool early) override;
@@ -67,6 +68,7 @@ class UnitGradients final : public GradientSink {
   const ProcessGroup group_;
   const Settings settings_;
   const std::shared_ptr<GradientPool> pool_;    // Null without large gradients.
+  std::vector<std::size_t> unit_of_;            // By bucket.
   std::vector<at::Tensor> gradients_;           // By parameter: those taken, until averaged.
   std::vector<std::size_t> left_out_;           // In the pass under way, so far.
   std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -94,9 +95,10 @@ BucketAssignment compute_bucket_assignment_by_size(at::TensorList tensors,
 BucketOrder::BucketOrder(const NamedTensors& parameters,
                          const DistributedDataParallelOptions& options,
                          std::optional<BucketAssignment> given)
-    : limits_(limits_of(options)),
+    : is_given_(given.has_value()),
+      limits_(limits_of(options)),
       bucket_of_(parameters.size()),
-      learns_(!given && learns_from(options)) {
+      learns_(is_given_ || learns_from(options)) {
   if (!given) {
     std::vector<at::Tensor> tensors;
     for (const auto& [name, parameter] : parameters) tensors.push_back(parameter);
@@ -122,9 +124,23 @@ BucketAssignment BucketOrder::learned(const NamedTensors& parameters, const Proc
     if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
   group.broadcast({.data = order.data(), .count = order.size(), .dtype = DType::int64}, 0,
                   {.label = "order of gradients"});
+  if (is_given_) return by_arrival(order);
   std::vector<at::Tensor> in_order;
   for (const std::size_t i : order) in_order.push_back(parameters[i].second);
   return compute_bucket_assignment_by_size(in_order, limits_.rebuilt, order);
+}
+
+// The buckets in the order in which their last gradients came.
+BucketAssignment BucketOrder::by_arrival(const std::vector<std::size_t>& order) const {
+  std::vector<std::size_t> last(assignment_.size(), 0);
+  for (std::size_t i = 0; i < order.size(); ++i) last[bucket_of_[order[i]]] = i;
+  std::vector<std::size_t> buckets(assignment_.size());
+  std::iota(buckets.begin(), buckets.end(), std::size_t{0});
+  std::sort(buckets.begin(), buckets.end(),
+            [&](std::size_t a, std::size_t b) { return last[a] < last[b]; });
+  BucketAssignment result;
+  for (const std::size_t bucket : buckets) result.push_back(assignment_[bucket]);
+  return result;
 }
 
 void BucketOrder::assign(BucketAssignment assignment) {

@@ -44,7 +44,8 @@ compute_bucket_assignment_by_size(at::TensorList tensors, const std::vector<std:
 // The order in which gradients come, learned from the first passes, and the buckets in that order.
 class BucketOrder {
  public:
-  // Before the first pass: gradients tend to come from the last on. `given` buckets stay.
+  // Before the first pass: gradients tend to come from the last on. Of `given` buckets only the
+  // order changes.
   BucketOrder(const NamedTensors& parameters, const DistributedDataParallelOptions& options,
               std::optional<BucketAssignment> given);
 
@@ -65,6 +66,9 @@ class BucketOrder {
   void assign(BucketAssignment assignment);
 
  private:
+  BucketAssignment by_arrival(const std::vector<std::size_t>& order) const;
+
+  const bool is_given_;
   BucketLimits limits_;
   BucketAssignment assignment_;
   std::vector<std::size_t> bucket_of_;  // By parameter.

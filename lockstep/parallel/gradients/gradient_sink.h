@@ -37,7 +37,8 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
-  // Buckets that the sink has chosen, and which then stay. Otherwise they are PyTorch's.
+  // Buckets that the sink has chosen, of which only the order changes. Otherwise they are
+  // PyTorch's.
   virtual std::optional<BucketAssignment> own_buckets() const { return {}; }
 
   // Whether it always reduces during backward(), on a thread of its own.

@@ -41,6 +41,13 @@ NamedTensors only_trained(NamedTensors all) {
   return parameters;
 }
 
+// The same ranks, for calls beside the caller's.
+ProcessGroup group_of_its_own(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return *group.new_group(ranks);
+}
+
 bool checks_finite(const DistributedDataParallelOptions& options) {
   return options.non_finite != NonFinite::ignore;
 }
@@ -76,12 +83,6 @@ bool suffice(const std::vector<Cores>& all) {
 
 }  // namespace
 
-ProcessGroup group_of_its_own(const ProcessGroup& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return *group.new_group(ranks);
-}
-
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device) {
   if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
@@ -92,12 +93,12 @@ bool agree_on_overlap(const DistributedDataParallelOptions& options, const Proce
 }
 
 SinkChoice::SinkChoice(NamedTensors parameters, const ProcessGroup& group,
-                       const DistributedDataParallelOptions& options)
+                       const DistributedDataParallelOptions& options, bool needs_own_group)
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
       overlapped_(averages_in_backward(options) &&
                   agree_on_overlap(options, group, parameters_.front().second.device())),
-      group_(overlapped_ ? group_of_its_own(group) : group) {}
+      group_(overlapped_ || needs_own_group ? group_of_its_own(group) : group) {}
 
 std::unique_ptr<GradientSink> SinkChoice::sink() const {
   const bool check = checks_finite(options_);
@@ -122,9 +123,10 @@ SinkChoice::Chosen SinkChoice::with_hook(CommunicationHook hook) const {
 }
 
 SinkChoice::Chosen SinkChoice::with_owners(std::vector<int> owners) const {
-  return {.sink = std::make_unique<OwnedGradients>(
-              parameters_, std::move(owners), group_of_its_own(group_), checks_finite(options_)),
-          .group = group_};
+  const ProcessGroup group = group_of_its_own(group_);
+  return {.sink = std::make_unique<OwnedGradients>(parameters_, std::move(owners), group,
+                                                   checks_finite(options_)),
+          .group = group};
 }
 
 }  // namespace lockstep::parallel

@@ -17,9 +17,6 @@
 
 namespace lockstep::parallel {
 
-// Collective: the same ranks, for calls beside the caller's.
-ProcessGroup group_of_its_own(const ProcessGroup& group);
-
 // Whether gradients are reduced on a thread, beside backward(). Collective: returns the same on all
 // ranks. An explicit option decides. Otherwise returns true for several ranks if one of these
 // holds: the gradients' `device` is not the CPU; the ranks are on several hosts; together they may
@@ -34,10 +31,11 @@ class SinkChoice {
     ProcessGroup group;  // Its ranks agree on the passes.
   };
 
-  // Collective. The `parameters` that require gradients are on one device.
+  // Collective. The `parameters` that require gradients are on one device. A sink that is made
+  // elsewhere may need a group beside the caller's.
   // Errors: misuse when none does; unsupported for gradients that cannot be averaged.
   SinkChoice(NamedTensors parameters, const ProcessGroup& group,
-             const DistributedDataParallelOptions& options);
+             const DistributedDataParallelOptions& options, bool needs_own_group);
 
   // Collective: by the options alone, for a communication hook, and for gradients that are averaged
   // on one rank each. Features (features.h) says which of them can be chosen.

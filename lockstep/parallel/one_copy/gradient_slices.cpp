@@ -163,7 +163,7 @@ std::vector<at::Tensor> GradientSlices::average(Gradients gradients, const std::
   const at::NoGradGuard no_grad;
   std::vector<Slice> slices;
   for (const Region& region : regions_) {
-    at::Tensor flat = collect(region, gradients, used, /*written=*/true);
+    at::Tensor flat = collect(region, gradients, used, /*written=*/means == Means::in_place);
     for (const std::size_t i : region.parameters) gradients[i].reset();
     slices.push_back(flat.defined() ? average(region, flat, means) : Slice());
   }

@@ -40,7 +40,6 @@ class GradientSlices {
 
   // The fragments of all ranks, in the order of the parameters; never empty ranges.
   const std::vector<Shard>& shards() const { return shards_; }
-  int rank() const { return group_.rank(); }
 
   // Collective: which parameters have a gradient on any rank.
   std::vector<bool> used(const Gradients& gradients) const;

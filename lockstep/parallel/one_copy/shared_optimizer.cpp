@@ -4,12 +4,12 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/sliced_in_step.h"
 #include "lockstep/parallel/replicate/module_replica.h"
+#include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
 
 namespace lockstep {
@@ -25,14 +25,10 @@ std::shared_ptr<parallel::SharedParameters> shared_parameters_of(
 // Options must be equal, because each rank steps a part of every parameter.
 void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
                                   const ProcessGroup& group) {
-  std::string mine;
-  for (const auto& [name, value] : hyperparameters_of(optimizer)) mine += name + ' ' + value + '\n';
-  const auto all = all_gather_bytes(mine, group, {.label = "options of SharedOptimizer"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw Error(Fault::mismatch, "the options of SharedOptimizer on rank " +
-                                       std::to_string(rank) + " differ from those on rank 0:\n" +
-                                       all[rank] + "and\n" + all[0]);
+  std::string lines;
+  for (const auto& [name, value] : hyperparameters_of(optimizer))
+    lines += name + ' ' + value + '\n';
+  parallel::require_same_lines(lines, "the options of SharedOptimizer", group);
 }
 
 }  // namespace

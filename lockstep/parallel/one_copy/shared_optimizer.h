@@ -14,10 +14,12 @@
 // host, and no gather follows. If the number of ranks is a power of two, weights equal the plain
 // optimizer's bit for bit. Clipping is the exception: its norm is summed in another order.
 //
-// After backward(), `.grad` is this rank's own gradient, or the sum since zero_grad(). After step()
-// and clip_grad_norm_() it is undefined. step() averages the `.grad` values that it finds; a
-// parameter without a gradient on any rank is not stepped. Param groups, options, schedulers and
-// archives are as ShardedOptimizer's.
+// With FullyShardedDataParallel (fully_sharded_data_parallel.h) gradients are averaged in
+// backward() already, as is said there. With DistributedDataParallel: After backward(), `.grad` is
+// this rank's own gradient, or the sum since zero_grad(). After step() and clip_grad_norm_() it is
+// undefined. step() averages the `.grad` values that it finds; a parameter without a gradient on
+// any rank is not stepped. Param groups, options, schedulers and archives are as
+// ShardedOptimizer's.
 //
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's; misuse without share_parameters, and if other code has written to
@@ -59,8 +61,8 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  public:
   ~SharedOptimizerBase() override;
 
-  // As the plain optimizer's. Also drops the averages of clip_grad_norm_(), as the next backward()
-  // does.
+  // As the plain optimizer's. Also drops averages: those of clip_grad_norm_(), which the next
+  // backward() drops, too, or with FullyShardedDataParallel those of backward().
   void zero_grad(bool set_to_none = true);
 
   StepTimes step_times() const { return times_; }

@@ -1,4 +1,4 @@
-// What SharedOptimizer steps: this rank's fragments of the parameters, and the means of their
+// This rank's fragments of the parameters, which SharedOptimizer steps, and the means of their
 // gradients, wherever these are made.
 //
 // Thread safety: none.
@@ -24,7 +24,7 @@ class SteppedSlices {
  public:
   virtual ~SteppedSlices() = default;
 
-  // Of all ranks, and the tensors that stand for this rank's, in the same order.
+  // The fragments of all ranks, and the tensors that stand for this rank's, in the same order.
   virtual const std::vector<Shard>& shards() const = 0;
   virtual const std::vector<at::Tensor>& fragments() const = 0;
 

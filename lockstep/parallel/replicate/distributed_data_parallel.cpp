@@ -113,8 +113,8 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const MakeSink& make_sink)
     : features_(std::make_unique<Features>(features_of(module, group, options))),
       replica_(std::make_unique<ModuleReplica>(std::move(module), group, options)),
-      sinks_(
-          std::make_unique<parallel::SinkChoice>(replica_->averaged_parameters(), group, options)),
+      sinks_(std::make_unique<parallel::SinkChoice>(replica_->averaged_parameters(), group, options,
+                                                    /*needs_own_group=*/make_sink != nullptr)),
       reducer_(std::make_unique<Reducer>(
           sinks_->parameters(), make_sink ? make_sink(*replica_, *sinks_) : sinks_->sink(),
           Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),

@@ -40,8 +40,8 @@ void require_own_memory(const NamedTensors& parameters) {
 std::shared_ptr<SharedParameters> replicate(const torch::nn::Module& module,
                                             const ProcessGroup& group, bool share_parameters) {
   const NamedTensors parameters = named_parameters(module);
-  require_same_tensors(named_tensors(module), group);
   require_same_parts(without_experts(parameters, module), group);
+  require_same_tensors(named_tensors(module), group);
   require_one_device(parameters);
   if (!share_parameters) {
     require_own_memory(parameters);

@@ -80,16 +80,6 @@ std::string text_of(const DistributedDataParallelOptions& options) {
   return text.str();
 }
 
-void require_same_lines(const std::string& lines, const std::string& of_what,
-                        const ProcessGroup& group) {
-  const auto all = all_gather_bytes(lines, group, {.label = of_what});
-  for (int rank = 1; rank < group.size(); ++rank) {
-    const std::string& theirs = all[static_cast<std::size_t>(rank)];
-    if (theirs != all[0])
-      throw Error(Fault::mismatch, of_what + " differ: " + first_difference(all[0], theirs, rank));
-  }
-}
-
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -103,13 +93,24 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace
 
+void require_same_lines(const std::string& lines, const std::string& of_what,
+                        const ProcessGroup& group) {
+  const auto all = all_gather_bytes(lines, group, {.label = of_what});
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::string& theirs = all[static_cast<std::size_t>(rank)];
+    if (theirs != all[0])
+      throw Error(Fault::mismatch, of_what + " differ: " + first_difference(all[0], theirs, rank));
+  }
+}
+
 void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
   require_same_lines(layout_of(tensors), "the modules", group);
 }
 
 void require_same_parts(const NamedTensors& parameters, const ProcessGroup& group) {
   std::string text;
-  for (const auto& [name, parameter] : parameters) text += name + part_text(parameter) + '\n';
+  for (const auto& [name, parameter] : parameters)
+    if (const std::string part = part_text(parameter); !part.empty()) text += name + part + '\n';
   const auto all = all_gather_bytes(text, group, {.label = "parts of parameters"});
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     require(all[rank] == all[0], [&] {

@@ -6,6 +6,7 @@
 
 #include <exception>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/comm/process_group.h"
@@ -13,6 +14,11 @@
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {
+
+// Collective. Errors: mismatch, on every rank, if a line of the text differs from rank 0's: "the
+// modules differ: rank 0 has LINE, rank 1 has LINE" for "the modules".
+void require_same_lines(const std::string& lines, const std::string& of_what,
+                        const ProcessGroup& group);
 
 // Collective. Errors: mismatch, on every rank, if names, types, shapes, strides, kinds of device or
 // requires_grad flags differ from rank 0's. The message names the first such tensor and its rank.
