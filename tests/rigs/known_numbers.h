@@ -26,6 +26,17 @@ inline void fill(torch::nn::Module& module) {
     item.value().copy_(numbers(item.value().sizes(), ++seed));
 }
 
+// Gives each parameter small numbers of its own, in its type.
+inline void fill_in_its_types(torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  double begin = 0;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto values = at::arange(begin, begin + static_cast<double>(parameter.numel()));
+    parameter.copy_(at::sin(values).mul(0.1).view(parameter.sizes()));
+    begin += 1;
+  }
+}
+
 inline void expect_near(const at::Tensor& ours, const at::Tensor& expected, const std::string& what,
                         double bound = 1e-11) {
   ASSERT_TRUE(ours.defined() && expected.defined()) << what;

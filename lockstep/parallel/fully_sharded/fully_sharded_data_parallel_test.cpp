@@ -23,6 +23,7 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/known_numbers.h"
 #include "tests/saved_state.h"
 
 namespace lockstep::parallel::fully_sharded_data_parallel_test {
@@ -63,13 +64,7 @@ struct Net : torch::nn::Module {
     register_module("blocks", blocks);
     tied = register_parameter("tied", embedding->weight);
     scale = register_parameter("scale", torch::ones({vocabulary}, torch::kDouble));
-    const torch::NoGradGuard no_grad;
-    double begin = 0;
-    for (const torch::Tensor& parameter : parameters()) {
-      const auto values = torch::arange(begin, begin + static_cast<double>(parameter.numel()));
-      parameter.copy_(torch::sin(values).mul(0.1).view(parameter.sizes()));
-      begin += 1;
-    }
+    test::fill_in_its_types(*this);
   }
 
   torch::Tensor forward(const torch::Tensor& tokens, bool uses_all = false) {

@@ -70,7 +70,10 @@ std::vector<Unit> units_of(const NamedTensors& parameters,
 ShardedUnits::ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
                            std::shared_ptr<const SharedParameters> shared,
                            const ProcessGroup& group)
-    : shared_(std::move(shared)), rank_(group.rank()), used_(parameters.size(), false) {
+    : shared_(std::move(shared)),
+      rank_(group.rank()),
+      fragments_(parameters.size()),
+      used_(parameters.size(), false) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
     indices_.emplace(parameters[i].second.unsafeGetTensorImpl(), i);
   for (const auto& [name, indices] : units) {
@@ -83,9 +86,11 @@ ShardedUnits::ShardedUnits(const NamedTensors& parameters, const std::vector<Uni
     units_.push_back(indices);
     names_.push_back(name);
     slices_.emplace_back(tensors, group, "gradients of unit " + name + ',');
-    auto& own = fragments_.emplace_back();
-    for (const auto& [parameter, begin, end, owner] : slices_.back().shards())
-      if (owner == rank_) own.push_back(shared_->fragment(tensors[parameter], begin, end));
+    for (const Shard& shard : slices_.back().shards())
+      fragments_[indices[shard.parameter]].push_back(
+          {shard, shard.owner == rank_
+                      ? shared_->fragment(tensors[shard.parameter], shard.begin, shard.end)
+                      : at::Tensor()});
   }
 }
 
@@ -99,25 +104,26 @@ std::vector<at::Tensor> ShardedUnits::average(std::size_t unit,
 
 void ShardedUnits::add(std::size_t unit, const std::vector<at::Tensor>& means,
                        const std::vector<bool>& used) {
-  std::size_t own = 0;
-  for (const Shard& shard : slices_[unit].shards()) {
-    const std::size_t parameter = units_[unit][shard.parameter];
+  auto mean = means.begin();  // In the order of the parameters, and of the fragments of each.
+  for (const std::size_t parameter : units_[unit]) {
     if (used[parameter]) used_[parameter] = true;
-    if (shard.owner != rank_) continue;
-    const at::Tensor &fragment = fragments_[unit][own], &mean = means[own];
-    ++own;
-    if (!used[parameter]) continue;
-    at::Tensor& gradient = fragment.mutable_grad();
-    if (gradient.defined())
-      gradient.add_(mean);
-    else
-      gradient = mean;
+    for (const Fragment& fragment : fragments_[parameter]) {
+      if (!fragment.tensor.defined()) continue;
+      const at::Tensor& added = *mean++;
+      if (!used[parameter]) continue;
+      at::Tensor& gradient = fragment.tensor.mutable_grad();
+      if (gradient.defined())
+        gradient.add_(added);
+      else
+        gradient = added;
+    }
   }
 }
 
 void ShardedUnits::forget() noexcept {
-  for (const auto& unit : fragments_)
-    for (const at::Tensor& fragment : unit) fragment.mutable_grad().reset();
+  for (const auto& of_parameter : fragments_)
+    for (const Fragment& fragment : of_parameter)
+      if (fragment.tensor.defined()) fragment.tensor.mutable_grad().reset();
   used_.assign(used_.size(), false);
 }
 
@@ -128,26 +134,12 @@ std::optional<std::size_t> ShardedUnits::index_of(const at::Tensor& parameter) c
 }
 
 std::vector<ShardedUnits::Fragment> ShardedUnits::fragments_of(const at::Tensor& parameter) const {
-  std::vector<Fragment> found;
-  const auto index = index_of(parameter);
-  if (!index) {
-    shared_->require_shared({parameter});
-    const std::int64_t end = parameter.numel();
-    if (end > 0)
-      found.push_back({{.begin = 0, .end = end, .owner = 0},
-                       rank_ == 0 ? shared_->fragment(parameter, 0, end) : at::Tensor()});
-    return found;
-  }
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    std::size_t own = 0;
-    for (const Shard& shard : slices_[unit].shards()) {
-      const bool is_own = shard.owner == rank_;
-      if (units_[unit][shard.parameter] == *index)
-        found.push_back({shard, is_own ? fragments_[unit][own] : at::Tensor()});
-      own += is_own ? 1 : 0;
-    }
-  }
-  return found;
+  if (const auto index = index_of(parameter)) return fragments_[*index];
+  shared_->require_shared({parameter});
+  const std::int64_t end = parameter.numel();
+  if (end == 0) return {};
+  return {{{.begin = 0, .end = end, .owner = 0},
+           rank_ == 0 ? shared_->fragment(parameter, 0, end) : at::Tensor()}};
 }
 
 std::vector<at::Tensor> ShardedUnits::memory() const {

@@ -88,7 +88,7 @@ class ShardedUnits {
   std::vector<std::vector<std::string>> parameter_names_;
   std::unordered_map<const void*, std::size_t> indices_;  // Of parameters, by TensorImpl.
   std::vector<GradientSlices> slices_;                    // By unit.
-  std::vector<std::vector<at::Tensor>> fragments_;        // By unit: this rank's.
+  std::vector<std::vector<Fragment>> fragments_;          // By parameter.
   std::vector<bool> used_;                                // By parameter.
   int steppers_ = 0;
 };

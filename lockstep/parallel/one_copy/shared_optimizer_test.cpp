@@ -29,6 +29,7 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/known_numbers.h"
 
 namespace lockstep::parallel::shared_optimizer_test {
 namespace {
@@ -49,13 +50,7 @@ struct Net : torch::nn::Module {
     register_module("wide", wide);
     register_module("out", out);
     conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
-    const torch::NoGradGuard no_grad;
-    double begin = 0;
-    for (const torch::Tensor& parameter : parameters()) {
-      const auto values = torch::arange(begin, begin + static_cast<double>(parameter.numel()));
-      parameter.copy_(torch::sin(values).mul(0.1).view(parameter.sizes()));
-      begin += 1;
-    }
+    test::fill_in_its_types(*this);
   }
 
   torch::Tensor forward(const torch::Tensor& x, bool whole = true) {
