@@ -1,0 +1,78 @@
+// Finds actions in a pipeline's order, and goes through it as ranks do.
+//
+// Thread safety: once made, it may be read by several threads.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "lockstep/parallel/pipeline/pipeline_order.h"
+
+namespace lockstep::parallel {
+
+inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+struct ActionPlace {
+  int rank = 0;
+  int index = 0;  // In the rank's actions.
+};
+
+// The order must outlive it, and have each action once, on its stage's rank.
+class ActionPlaces {
+ public:
+  explicit ActionPlaces(const PipelineOrder& order);
+
+  ActionPlace forward(int stage, int microbatch) const { return of(stage, microbatch).forward; }
+  // Gives the stage before its gradient.
+  ActionPlace gradient(int stage, int microbatch) const { return of(stage, microbatch).gradient; }
+  // After this the stage needs neither its input nor the gradient from the next stage.
+  ActionPlace last(int stage, int microbatch) const { return of(stage, microbatch).last; }
+
+  // The action of a neighbouring stage whose result `action` takes.
+  std::optional<ActionPlace> needed_by(const PipelineAction& action) const;
+
+  // Calls visit(place) for each action: after the one before it on its rank, and after the one that
+  // it needs. Returns for each rank the number of its actions that were visited: all, unless ranks
+  // wait for each other.
+  template <class Visit>
+  std::vector<int> visit(const Visit& visit) const;
+
+ private:
+  struct OfMicrobatch {
+    ActionPlace forward;
+    ActionPlace gradient;
+    ActionPlace last;
+  };
+  const OfMicrobatch& of(int stage, int microbatch) const {
+    return places_[at(stage) * at(order_.microbatches) + at(microbatch)];
+  }
+
+  const PipelineOrder& order_;
+  std::vector<OfMicrobatch> places_;  // By stage and microbatch.
+};
+
+template <class Visit>
+std::vector<int> ActionPlaces::visit(const Visit& visit) const {
+  std::vector<int> done(order_.actions.size(), 0);
+  const auto is_ready = [&](const PipelineAction& action) {
+    const auto needed = needed_by(action);
+    return !needed || needed->index < done[at(needed->rank)];
+  };
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (int rank = 0; rank < order_.ranks(); ++rank) {
+      const auto& actions = order_.actions[at(rank)];
+      int& next = done[at(rank)];
+      for (; at(next) < actions.size() && is_ready(actions[at(next)]); ++next) {
+        visit(ActionPlace{rank, next});
+        progress = true;
+      }
+    }
+  }
+  return done;
+}
+
+}  // namespace lockstep::parallel
