@@ -4,12 +4,13 @@
 namespace lockstep::parallel {
 
 ActionPlaces::ActionPlaces(const PipelineOrder& order)
-    : order_(order), places_(order.rank_of_stage.size() * at(order.microbatches)) {
+    : order_(order), places_(order.rank_of_stage.size() * as_index(order.microbatches)) {
   for (int rank = 0; rank < order.ranks(); ++rank) {
     int index = 0;
-    for (const auto& [stage, kind, microbatch] : order.actions[at(rank)]) {
+    for (const auto& [stage, kind, microbatch] : order.actions[as_index(rank)]) {
       const ActionPlace here{rank, index++};
-      OfMicrobatch& places = places_[at(stage) * at(order.microbatches) + at(microbatch)];
+      OfMicrobatch& places =
+          places_[as_index(stage) * as_index(order.microbatches) + as_index(microbatch)];
       switch (kind) {
         case PipelineActionKind::forward:
           places.forward = here;

@@ -13,7 +13,7 @@
 
 namespace lockstep::parallel {
 
-inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
+inline std::size_t as_index(int index) { return static_cast<std::size_t>(index); }
 
 struct ActionPlace {
   int rank = 0;
@@ -47,7 +47,7 @@ class ActionPlaces {
     ActionPlace last;
   };
   const OfMicrobatch& of(int stage, int microbatch) const {
-    return places_[at(stage) * at(order_.microbatches) + at(microbatch)];
+    return places_[as_index(stage) * as_index(order_.microbatches) + as_index(microbatch)];
   }
 
   const PipelineOrder& order_;
@@ -59,14 +59,14 @@ std::vector<int> ActionPlaces::visit(const Visit& visit) const {
   std::vector<int> done(order_.actions.size(), 0);
   const auto is_ready = [&](const PipelineAction& action) {
     const auto needed = needed_by(action);
-    return !needed || needed->index < done[at(needed->rank)];
+    return !needed || needed->index < done[as_index(needed->rank)];
   };
   for (bool progress = true; progress;) {
     progress = false;
     for (int rank = 0; rank < order_.ranks(); ++rank) {
-      const auto& actions = order_.actions[at(rank)];
-      int& next = done[at(rank)];
-      for (; at(next) < actions.size() && is_ready(actions[at(next)]); ++next) {
+      const auto& actions = order_.actions[as_index(rank)];
+      int& next = done[as_index(rank)];
+      for (; as_index(next) < actions.size() && is_ready(actions[as_index(next)]); ++next) {
         visit(ActionPlace{rank, next});
         progress = true;
       }

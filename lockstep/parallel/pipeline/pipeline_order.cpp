@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-using parallel::at;
+using parallel::as_index;
 
 constexpr std::array schedule_names{
     std::pair{PipelineSchedule::gpipe, std::string_view("gpipe")},
@@ -85,15 +85,16 @@ void infer_shape(PipelineOrder& order, const std::string& file) {
   std::size_t most = 0;
   for (const auto& actions : order.actions) most += actions.size();
   for (int rank = 0; rank < order.ranks(); ++rank)
-    for (const PipelineAction& action : order.actions[at(rank)]) {
+    for (const PipelineAction& action : order.actions[as_index(rank)]) {
       // Keeps memory in proportion to the file.
-      require(at(std::max(action.stage, action.microbatch)) < most, [&] {
+      require(as_index(std::max(action.stage, action.microbatch)) < most, [&] {
         return file + ": " + to_string(action) + " on rank " + std::to_string(rank) +
                " has a number above the count of all actions, " + std::to_string(most);
       });
       order.microbatches = std::max(order.microbatches, action.microbatch + 1);
-      if (action.stage >= order.stages()) order.rank_of_stage.resize(at(action.stage) + 1, -1);
-      int& owner = order.rank_of_stage[at(action.stage)];
+      if (action.stage >= order.stages())
+        order.rank_of_stage.resize(as_index(action.stage) + 1, -1);
+      int& owner = order.rank_of_stage[as_index(action.stage)];
       if (owner < 0) owner = rank;
     }
 }
@@ -127,15 +128,16 @@ void check_shape(const PipelineOrder& order, Complaints& complaints) {
   if (order.stages() == 0) complaints.add("there is no stage");
   std::vector<bool> has_stage(order.actions.size());
   for (int stage = 0; stage < order.stages(); ++stage) {
-    const int rank = order.rank_of_stage[at(stage)];
+    const int rank = order.rank_of_stage[as_index(stage)];
     if (rank < 0 || rank >= order.ranks())
       complaints.add("stage " + std::to_string(stage) + " is on rank " + std::to_string(rank) +
                      " of " + std::to_string(order.ranks()));
     else
-      has_stage[at(rank)] = true;
+      has_stage[as_index(rank)] = true;
   }
   for (int rank = 0; rank < order.ranks(); ++rank)
-    if (!has_stage[at(rank)]) complaints.add("rank " + std::to_string(rank) + " has no stage");
+    if (!has_stage[as_index(rank)])
+      complaints.add("rank " + std::to_string(rank) + " has no stage");
 }
 
 // Kinds of actions that a stage has done for a microbatch.
@@ -180,7 +182,7 @@ std::string complaint_about(const PipelineAction& action, Done& done) {
 }
 
 void check_rank(const PipelineOrder& order, int rank, DoneBefore& done, Complaints& complaints) {
-  for (const PipelineAction& action : order.actions[at(rank)]) {
+  for (const PipelineAction& action : order.actions[as_index(rank)]) {
     const std::string what = "rank " + std::to_string(rank) + ": " + to_string(action);
     const auto& [stage, kind, microbatch] = action;
     if (stage < 0 || stage >= order.stages()) {
@@ -188,9 +190,9 @@ void check_rank(const PipelineOrder& order, int rank, DoneBefore& done, Complain
     } else if (microbatch < 0 || microbatch >= order.microbatches) {
       complaints.add(what + " is of none of the " + std::to_string(order.microbatches) +
                      " microbatches");
-    } else if (order.rank_of_stage[at(stage)] != rank) {
+    } else if (order.rank_of_stage[as_index(stage)] != rank) {
       complaints.add(what + " is of a stage on rank " +
-                     std::to_string(order.rank_of_stage[at(stage)]));
+                     std::to_string(order.rank_of_stage[as_index(stage)]));
     } else {
       Done& before = done[{stage, microbatch}];
       const std::string complaint = complaint_about(action, before);
@@ -212,7 +214,8 @@ void check_missing(const PipelineOrder& order, const DoneBefore& done, Complaint
     if (kinds.input && !kinds.weight) miss(of.first, of.second, backward_weight);
     if (!kinds.input && kinds.weight) miss(of.first, of.second, backward_input);
   }
-  std::size_t absent = at(order.stages()) * at(std::max(order.microbatches, 0)) - done.size();
+  std::size_t absent =
+      as_index(order.stages()) * as_index(std::max(order.microbatches, 0)) - done.size();
   for (int stage = 0; stage < order.stages() && absent > 0; ++stage)
     for (int microbatch = 0; microbatch < order.microbatches && absent > 0; ++microbatch) {
       if (done.contains({stage, microbatch})) continue;
@@ -229,23 +232,25 @@ void check_circle(const PipelineOrder& order, Complaints& complaints) {
   const parallel::ActionPlaces places(order);
   const std::vector<int> done = places.visit([](parallel::ActionPlace) {});
   const auto is_stuck = [&](int rank) {
-    return at(done[at(rank)]) < order.actions[at(rank)].size();
+    return as_index(done[as_index(rank)]) < order.actions[as_index(rank)].size();
   };
   int rank = 0;
   while (rank < order.ranks() && !is_stuck(rank)) ++rank;
   if (rank == order.ranks()) return;
 
-  const auto next = [&](int of) { return order.actions[at(of)][at(done[at(of)])]; };
+  const auto next = [&](int of) {
+    return order.actions[as_index(of)][as_index(done[as_index(of)])];
+  };
   const auto awaited = [&](int of) { return places.needed_by(next(of)).value(); };
   std::vector<bool> seen(order.actions.size());
-  for (; !seen[at(rank)]; rank = awaited(rank).rank) seen[at(rank)] = true;
+  for (; !seen[as_index(rank)]; rank = awaited(rank).rank) seen[as_index(rank)] = true;
   std::string text = "ranks wait for each other:";
   const int first = rank;
   do {
     const auto [other, index] = awaited(rank);
     text += (rank == first && text.back() == ':' ? " rank " : "; rank ") + std::to_string(rank) +
             " in " + to_string(next(rank)) + " for " +
-            to_string(order.actions[at(other)][at(index)]) +
+            to_string(order.actions[as_index(other)][as_index(index)]) +
             (other == rank ? ", which it does later" : " of rank " + std::to_string(other));
     rank = other;
   } while (rank != first);

@@ -61,12 +61,14 @@ struct PipelineOrder {
 struct PipelineShape {
   int ranks = 1;
   int microbatches = 1;
-  int stages_per_rank = 0;  // 0: what the schedule asks for: 2 for interleaved, looped_bfs and zbv.
+  int stages_per_rank = 0;  // 0: 2 for interleaved, looped_bfs and zbv, otherwise 1. gpipe and
+                            // one_f_one_b have 1 always, and zbv 2.
 };
 
 // The orders of PyTorch's schedules (torch/distributed/pipelining/schedules.py), without the
-// places at which a rank waits. Unlike there, fewer microbatches than stages are allowed.
-// Errors: misuse for a shape that the schedule does not have.
+// places at which a rank waits. Unlike there, 1F1B may have fewer microbatches than stages.
+// interleaved and zero_bubble deal microbatches in max(1, microbatches / ranks) rounds of equal
+// size. Errors: misuse for a shape that the schedule does not have.
 LOCKSTEP_API PipelineOrder make_pipeline_order(PipelineSchedule schedule,
                                                const PipelineShape& shape);
 
@@ -79,7 +81,9 @@ LOCKSTEP_API PipelineAction parse_pipeline_action(std::string_view text);
 LOCKSTEP_API std::string to_string(const PipelineAction& action);
 
 // PyTorch's CSV of computations: a line for each rank, empty fields where it waits. The second
-// writes no empty fields. Errors: misuse, with file and line, or a system's error.
+// writes no empty fields. A stage is on the rank that its first action is on; a stage without
+// actions on rank -1. Only check_pipeline_order() tells whether the order makes sense.
+// Errors: misuse, with file and line, or a system's error.
 LOCKSTEP_API PipelineOrder read_pipeline_order(const std::string& file);
 LOCKSTEP_API void write_pipeline_order(const PipelineOrder& order, const std::string& file);
 

@@ -12,7 +12,7 @@ namespace {
 
 using parallel::ActionPlace;
 using parallel::ActionPlaces;
-using parallel::at;
+using parallel::as_index;
 
 void require_costs(const PipelineOrder& order, const std::vector<PipelineStageCost>& costs) {
   require(costs.size() == 1 || costs.size() == order.rank_of_stage.size(), [&] {
@@ -79,20 +79,22 @@ class EndedBefore {
     const std::size_t ranks = order.actions.size();
     for (const auto& actions : order.actions) counts_.emplace_back(actions.size());
     places.visit([&](ActionPlace here) {
-      auto& counts = counts_[at(here.rank)][at(here.index)];
-      counts =
-          here.index > 0 ? counts_[at(here.rank)][at(here.index - 1)] : std::vector<int>(ranks, 0);
-      if (const auto needed = places.needed_by(order.actions[at(here.rank)][at(here.index)])) {
-        const auto& before = counts_[at(needed->rank)][at(needed->index)];
+      auto& counts = counts_[as_index(here.rank)][as_index(here.index)];
+      counts = here.index > 0 ? counts_[as_index(here.rank)][as_index(here.index - 1)]
+                              : std::vector<int>(ranks, 0);
+      if (const auto needed =
+              places.needed_by(order.actions[as_index(here.rank)][as_index(here.index)])) {
+        const auto& before = counts_[as_index(needed->rank)][as_index(needed->index)];
         for (std::size_t rank = 0; rank < ranks; ++rank)
           counts[rank] = std::max(counts[rank], before[rank]);
       }
-      counts[at(here.rank)] = here.index + 1;
+      counts[as_index(here.rank)] = here.index + 1;
     });
   }
 
   bool is_before(ActionPlace earlier, ActionPlace later) const {
-    return earlier.index < counts_[at(later.rank)][at(later.index)][at(earlier.rank)];
+    return earlier.index <
+           counts_[as_index(later.rank)][as_index(later.index)][as_index(earlier.rank)];
   }
 
  private:
@@ -123,7 +125,7 @@ SimulatedPipeline simulate(const PipelineOrder& order,
                            const std::vector<PipelineStageCost>& costs) {
   check_pipeline_order(order);
   require_costs(order, costs);
-  const auto cost_of = [&](int stage) { return costs[costs.size() == 1 ? 0 : at(stage)]; };
+  const auto cost_of = [&](int stage) { return costs[costs.size() == 1 ? 0 : as_index(stage)]; };
   const std::size_t ranks = order.actions.size();
   SimulatedPipeline simulated;
   simulated.actions.resize(ranks);
@@ -134,12 +136,13 @@ SimulatedPipeline simulate(const PipelineOrder& order,
   double busy = 0;
   const ActionPlaces places(order);
   places.visit([&](ActionPlace here) {
-    const std::size_t rank = at(here.rank);
-    const PipelineAction& action = order.actions[rank][at(here.index)];
+    const std::size_t rank = as_index(here.rank);
+    const PipelineAction& action = order.actions[rank][as_index(here.index)];
     auto& timed = simulated.actions[rank];
     double begin = timed.empty() ? 0 : timed.back().end;
     if (const auto needed = places.needed_by(action)) {
-      const TimedPipelineAction& before = simulated.actions[at(needed->rank)][at(needed->index)];
+      const TimedPipelineAction& before =
+          simulated.actions[as_index(needed->rank)][as_index(needed->index)];
       const int boundary = std::min(action.stage, before.action.stage);
       const double send = needed->rank == here.rank ? 0 : cost_of(boundary).send;
       begin = std::max(begin, before.end + send);
@@ -169,7 +172,7 @@ PipelineSlots slots_of(const PipelineOrder& order) {
   for (int stage = 0; stage + 1 < order.stages(); ++stage) {
     std::vector<SlotUse> outputs;
     std::vector<SlotUse> gradients;
-    if (order.rank_of_stage[at(stage)] != order.rank_of_stage[at(stage + 1)])
+    if (order.rank_of_stage[as_index(stage)] != order.rank_of_stage[as_index(stage + 1)])
       for (int microbatch = 0; microbatch < order.microbatches; ++microbatch) {
         outputs.push_back({places.forward(stage, microbatch), places.last(stage + 1, microbatch)});
         gradients.push_back(

@@ -19,7 +19,8 @@ struct PipelineStageCost {
   double backward_input = 1;
   double backward_weight = 1;
   double whole_backward = 0;    // 0: the sum of both; it may be less, as one pass shares work.
-  double send = 0;              // To move its output to the next stage, or a gradient back.
+  double send = 0;              // To move its output to the next stage, or the output's gradient
+                                // back; nothing if both stages are on one rank.
   double activation_bytes = 1;  // Kept from forward to the end of backward.
   double weight_bytes = 0;      // Of these, kept from backward_input until backward_weight.
 };
@@ -38,14 +39,18 @@ struct SimulatedPipeline {
   std::vector<int> peak_microbatches;  // By rank: activations at once, as counts.
 };
 
-// `costs` has one element, or one for each stage. Errors: as check_pipeline_order().
+// Each rank begins an action when it has done those before it and all that it needs is there.
+// Sending does not keep a rank from computing. `costs` has one element, or one for each stage.
+// Errors: as check_pipeline_order(); misuse for costs that are negative or not of all stages.
 LOCKSTEP_API SimulatedPipeline simulate(const PipelineOrder& order,
                                         const std::vector<PipelineStageCost>& costs = {{}});
 
 // By boundary (that between stages b and b + 1): how many outputs, and how many gradients, can be
-// in use at once, however long actions take. With as many slots no rank ever waits for one. A
-// forward's output is in use until the next stage has done its backward (its backward_weight, if
-// this is separate); a gradient until the stage before has done the same.
+// in use at once, however long actions take; 0 if both stages are on one rank. With as many slots
+// no rank ever waits for one, if it takes any that is free: they are not freed in turn. A forward's
+// output is in use from its begin until the next stage has done its backward (its backward_weight,
+// if this is separate); a gradient until the stage before has done the same.
+// Errors: as check_pipeline_order().
 struct PipelineSlots {
   std::vector<int> outputs;
   std::vector<int> gradients;
