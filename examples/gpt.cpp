@@ -1,9 +1,10 @@
-// Trains a small GPT on text, byte by byte, on a mesh of replicas, context and tensor parallel
-// ranks, and lets it write some:
+// Trains a small GPT on text, byte by byte, on a mesh of pipeline stages, replicas, context and
+// tensor parallel ranks, and lets it write some:
 //   lockstep run -n 2 gpt --tp 2
 //   lockstep run -n 4 gpt --dp 2 --tp 2 --recompute
 //   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
 //   lockstep run -n 4 gpt --fsdp
+//   lockstep run -n 4 gpt --pp 2 --tp 2 --schedule zb1p
 
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/models/gpt.h"
@@ -28,10 +29,13 @@ namespace {
 
 struct TextOptions {
   std::string text = "/usr/share/common-licenses";  // Debian and Ubuntu have it: 250 KB of English.
+  int pp = 1;
   int dp = -1;
   int cp = 1;
   int tp = 1;
   bool fsdp = false;
+  std::string schedule = "1f1b";
+  int microbatches = 4;
   bool recompute = false;
   std::int64_t steps = 200;
   std::int64_t batch = 16;  // Sequences of all replicas together.
@@ -66,12 +70,16 @@ TextOptions read_command_line(int argc, char** argv) {
       "  lockstep run -n 4 gpt --dp 2 --tp 2 --recompute --checkpoint runs/gpt");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", options.text, "a file, or a folder of files, to learn from");
+  app.add_option("--pp", options.pp, "stages of a pipeline")->check(positive);
   app.add_option("--dp", options.dp, "replicas; -1: as many as the ranks allow");
   app.add_option("--cp", options.cp, "ranks that share one replica's sequences")->check(positive);
   app.add_option("--tp", options.tp, "ranks that share one replica's layers")->check(positive);
   app.add_flag("--fsdp", options.fsdp,
                "replicas of a host share one copy of weights and optimizer state")
       ->excludes("--tp");
+  app.add_option("--schedule", options.schedule, "of a pipeline")
+      ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "looped_bfs", "zb1p", "zbv"}));
+  app.add_option("--microbatches", options.microbatches, "of a pipeline's batch")->check(positive);
   app.add_flag("--recompute", options.recompute, "keep only the inputs of blocks for backward()");
   app.add_option("--steps", options.steps)->check(not_negative);
   app.add_option("--batch", options.batch, "sequences a step, of all replicas together")
@@ -126,24 +134,29 @@ torch::Tensor batch_of(const torch::Tensor& text, const TextOptions& options, st
   return text.index({begins + torch::arange(options.length + 1)});
 }
 
-// Draws one byte after the other, none without --sample. All ranks take part, with whole sequences,
-// and draw the same.
-std::string written(Gpt& gpt, const lockstep::ProcessGroup& tp, const TextOptions& options) {
-  if (options.sample == 0) return "";
+// The bytes that `text` ends with, as many as a sequence has: [1, T].
+torch::Tensor end_of(const std::string& text, std::int64_t length) {
+  std::vector<std::int64_t> bytes;
+  for (const char c : text.substr(text.size() - std::min<std::size_t>(text.size(), length)))
+    bytes.push_back(static_cast<unsigned char>(c));
+  return torch::tensor(bytes).unsqueeze(0);
+}
+
+// Draws the byte that follows a sequence: `logits` are [N, T, a part of the vocabulary].
+int draw(const torch::Tensor& logits, const lockstep::ProcessGroup& tp) {
+  const auto all = lockstep::gather_from_parallel_region(logits[0][-1], tp, -1);
+  return torch::multinomial(torch::softmax(all / 0.8, -1), 1).item<int>();
+}
+
+// Draws one byte after the other, none without --sample: next(tokens) draws one. All ranks take
+// part, with whole sequences, and draw the same.
+template <class Next>
+std::string written(const TextOptions& options, const Next& next) {
   const torch::NoGradGuard no_grad;
-  gpt.eval();
-  gpt.share_sequences({});
   torch::manual_seed(options.seed);
-  std::string text = options.prompt;
-  for (std::int64_t i = 0; i < options.sample; ++i) {
-    const std::string seen =
-        text.substr(text.size() - std::min<std::size_t>(text.size(), options.length));
-    std::vector<std::int64_t> bytes;
-    for (const char c : seen) bytes.push_back(static_cast<unsigned char>(c));
-    const auto logits = gpt.forward(torch::tensor(bytes).unsqueeze(0)).select(1, -1);
-    const auto all = lockstep::gather_from_parallel_region(logits, tp, -1);
-    text += static_cast<char>(torch::multinomial(torch::softmax(all / 0.8, -1), 1).item<int>());
-  }
+  std::string text = options.sample > 0 ? options.prompt : "";
+  for (std::int64_t i = 0; i < options.sample; ++i)
+    text += static_cast<char>(next(end_of(text, options.length)));
   return text;
 }
 
@@ -152,6 +165,15 @@ void require_divisible(const TextOptions& options, const lockstep::DeviceMesh& m
     return "--batch " + std::to_string(options.batch) + " is no multiple of " +
            std::to_string(mesh.size("dp")) + " replicas";
   });
+  lockstep::require(options.pp == 1 || options.cp == 1,
+                    "--cp is not for pipelines: their sequences are whole");
+  lockstep::require(options.pp == 1 || options.batch / mesh.size("dp") >= options.microbatches,
+                    [&] {
+                      return "--batch " + std::to_string(options.batch) + " has " +
+                             std::to_string(options.batch / mesh.size("dp")) +
+                             " sequences a replica: too few for " +
+                             std::to_string(options.microbatches) + " microbatches";
+                    });
   lockstep::require(options.width % options.heads == 0, [&] {
     return "--width " + std::to_string(options.width) + " is no multiple of " +
            std::to_string(options.heads) + " heads";
@@ -181,11 +203,41 @@ std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
 // `loss` is that of the last step, if there was one.
 void report(const lockstep::DeviceMesh& mesh, std::int64_t step, std::optional<double> loss,
             const std::string& digest, const std::string& sample) {
-  std::cout << "dp " << mesh.size("dp") << ", cp " << mesh.size("cp") << ", tp " << mesh.size("tp")
-            << ": ";
+  std::cout << "pp " << mesh.size("pp") << ", dp " << mesh.size("dp") << ", cp " << mesh.size("cp")
+            << ", tp " << mesh.size("tp") << ": ";
   if (loss) std::cout << "loss " << *loss << " ";
   std::cout << "after " << step << " steps; weights " << digest.substr(0, 12) << "\n"
             << sample << (sample.empty() ? "" : "\n") << std::flush;
+}
+
+// Trains until the last step. `state` is saved and resumed, with the number of the step;
+// take_step() returns the loss of a batch. Returns the last one.
+template <class TakeStep>
+std::optional<double> train_steps(std::int64_t& step, lockstep::TrainingState& state,
+                                  const lockstep::DeviceMesh& mesh, const torch::Tensor& text,
+                                  const TextOptions& options, const TakeStep& take_step) {
+  state.add("step", step);
+  std::optional<lockstep::Checkpointer> checkpoints;
+  std::optional<std::int64_t> resumed;
+  if (!options.checkpoint.empty()) {
+    checkpoints.emplace(options.checkpoint, mesh.group());  // Whole tensors: any mesh loads them.
+    resumed = resume(*checkpoints, state, options, mesh.group().rank() == 0);
+  }
+  lockstep::Progress progress(options.steps, {.enabled = mesh.group().rank() == 0, .done = step});
+  std::optional<double> loss;
+  for (; step < options.steps; ++step) {
+    const auto batch = batch_of(text, options, step)
+                           .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
+    torch::Tensor mean = torch::tensor(take_step(batch), torch::kDouble);
+    lockstep::all_reduce(mean, mesh[{"dp", "cp"}], lockstep::ReduceOp::average);
+    loss = mean.item<double>();
+    progress.step(options.batch, loss);
+  }
+  if (checkpoints && step != resumed) {
+    checkpoints->save(step, state);
+    checkpoints->wait();
+  }
+  return loss;
 }
 
 // Trains the module of `parallel`; `clip` clips its gradients.
@@ -200,58 +252,83 @@ void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockste
   lockstep::TrainingState state;
   state.add("model", parallel);
   state.add("optimizer", adamw, gpt);
-  state.add("step", step);
-  std::optional<lockstep::Checkpointer> checkpoints;
-  std::optional<std::int64_t> resumed;
-  if (!options.checkpoint.empty()) {
-    checkpoints.emplace(options.checkpoint, mesh.group());  // Whole tensors: any mesh loads them.
-    resumed = resume(*checkpoints, state, options, mesh.group().rank() == 0);
-  }
-
-  lockstep::Progress progress(options.steps, {.enabled = mesh.group().rank() == 0, .done = step});
-  std::optional<double> loss;
-  for (; step < options.steps; ++step) {
+  const auto loss = train_steps(step, state, mesh, text, options, [&](const torch::Tensor& batch) {
     adamw.zero_grad();
-    const auto batch = batch_of(text, options, step)
-                           .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
     const torch::Tensor logits = parallel(of_rank(batch.slice(1, 0, -1)));
-    torch::Tensor mean = lockstep::cross_entropy(logits.flatten(0, 1),
-                                                 of_rank(batch.slice(1, 1)).flatten(), mesh["tp"]);
+    const auto mean = lockstep::cross_entropy(logits.flatten(0, 1),
+                                              of_rank(batch.slice(1, 1)).flatten(), mesh["tp"]);
     mean.backward();
     clip();
     adamw.step();
-    mean = mean.detach().clone();
-    lockstep::all_reduce(mean, mesh[{"dp", "cp"}], lockstep::ReduceOp::average);
-    loss = mean.item<double>();
-    progress.step(options.batch, loss);
-  }
-  if (checkpoints && step != resumed) {
-    checkpoints->save(step, state);
-    checkpoints->wait();
-  }
+    return mean.template item<double>();
+  });
   const std::string digest = lockstep::sha256(gpt);
-  const std::string sample = written(gpt, mesh["tp"], options);
+  gpt.eval();
+  gpt.share_sequences({});
+  const std::string sample = written(
+      options, [&](const torch::Tensor& tokens) { return draw(gpt.forward(tokens), mesh["tp"]); });
   if (mesh.group().rank() == 0) report(mesh, step, loss, digest, sample);
 }
 
-int train(const TextOptions& options) {
-  auto world = lockstep::init_process_group();
-  const lockstep::DeviceMesh mesh(world,
-                                  {{"dp", options.dp}, {"cp", options.cp}, {"tp", options.tp}});
-  require_divisible(options, mesh);
-  const torch::Tensor text = read_text(options.text);
-  lockstep::require(text.numel() > options.length + 1, [&] {
-    return options.text + " has " + std::to_string(text.numel()) +
-           " bytes: too few for one sequence";
+// Trains the stages of a pipeline.
+template <class Optimizer, class Clip>
+void train_stages(lockstep::Pipeline& pipeline, Optimizer& adamw, const Clip& clip,
+                  const lockstep::DeviceMesh& mesh, const torch::Tensor& text,
+                  const TextOptions& options) {
+  std::int64_t step = 0;
+  lockstep::TrainingState state;
+  state.add("model", pipeline);
+  state.add("optimizer", adamw, pipeline);
+  const auto loss = train_steps(step, state, mesh, text, options, [&](const torch::Tensor& batch) {
+    adamw.zero_grad();
+    const double mean = pipeline.step(
+        batch.slice(1, 0, -1), [&](const torch::Tensor& logits, const lockstep::Microbatch& part) {
+          return lockstep::cross_entropy(logits.flatten(0, 1), part.of(batch.slice(1, 1)).flatten(),
+                                         mesh["tp"]);
+        });
+    clip();
+    adamw.step();
+    return mean;
   });
+  pipeline.eval();
+  const std::string sample = written(options, [&](const torch::Tensor& tokens) {
+    std::optional<int> byte;  // Each microbatch has the same sequence.
+    const auto next = [&](const torch::Tensor& logits, const lockstep::Microbatch&) {
+      if (!byte) byte = draw(logits, mesh["tp"]);
+      return torch::tensor(*byte, torch::kDouble);
+    };
+    return static_cast<int>(
+        std::lround(pipeline.evaluate(tokens.expand({pipeline.order().microbatches, -1}), next)));
+  });
+  if (mesh.group().rank() == 0) report(mesh, step, loss, "", sample);
+}
 
-  torch::manual_seed(options.seed);
-  const auto gpt = std::make_shared<Gpt>(GptOptions{.vocabulary = 256,
-                                                    .block_size = options.length,
-                                                    .layers = options.layers,
-                                                    .heads = options.heads,
-                                                    .width = options.width,
-                                                    .recompute = options.recompute});
+void train_pipeline(const GptOptions& gpt, const lockstep::DeviceMesh& mesh,
+                    const torch::Tensor& text, const TextOptions& options) {
+  lockstep::LayerList layers = gpt_layers(gpt);
+  layers.parallelize(mesh["tp"], gpt_layers_plan());
+  lockstep::PipelineOptions pipeline_options{
+      .schedule = lockstep::parse_pipeline_schedule(options.schedule),
+      .microbatches = options.microbatches,
+      .data_parallel = mesh["dp"]};
+  if (options.fsdp) pipeline_options.fully_sharded = {.units = {"transformer.h.*"}};
+  lockstep::Pipeline pipeline(layers, mesh["pp"], pipeline_options);
+  const torch::optim::AdamWOptions adamw_options(options.lr);
+  if (options.fsdp) {
+    lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(*pipeline.data_parallel(),
+                                                           pipeline.parameters(), adamw_options);
+    train_stages(
+        pipeline, adamw, [] {}, mesh, text, options);
+  } else {
+    lockstep::AdamW adamw(pipeline.parameters(), adamw_options);
+    train_stages(
+        pipeline, adamw, [&] { pipeline.clip_grad_norm_(1.0); }, mesh, text, options);
+  }
+}
+
+void train_whole(const GptOptions& gpt_options, const lockstep::DeviceMesh& mesh,
+                 const torch::Tensor& text, const TextOptions& options) {
+  const auto gpt = std::make_shared<Gpt>(gpt_options);
   lockstep::parallelize_module(*gpt, mesh["tp"], gpt_plan());
   const auto replicas = mesh[{"dp", "cp"}];  // Each has the whole weights and some of the tokens.
   if (options.cp > 1) gpt->share_sequences(mesh["cp"]);
@@ -267,6 +344,30 @@ int train(const TextOptions& options) {
     train(
         ddp, adamw, [&] { lockstep::clip_grad_norm_(*gpt, 1.0); }, mesh, text, options);
   }
+}
+
+int train(const TextOptions& options) {
+  auto world = lockstep::init_process_group();
+  const lockstep::DeviceMesh mesh(
+      world, {{"pp", options.pp}, {"dp", options.dp}, {"cp", options.cp}, {"tp", options.tp}});
+  require_divisible(options, mesh);
+  const torch::Tensor text = read_text(options.text);
+  lockstep::require(text.numel() > options.length + 1, [&] {
+    return options.text + " has " + std::to_string(text.numel()) +
+           " bytes: too few for one sequence";
+  });
+
+  torch::manual_seed(options.seed);
+  const GptOptions gpt_options{.vocabulary = 256,
+                               .block_size = options.length,
+                               .layers = options.layers,
+                               .heads = options.heads,
+                               .width = options.width,
+                               .recompute = options.recompute};
+  if (options.pp > 1)
+    train_pipeline(gpt_options, mesh, text, options);
+  else
+    train_whole(gpt_options, mesh, text, options);
   lockstep::destroy_process_group(world);
   return 0;
 }

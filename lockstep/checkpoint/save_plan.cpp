@@ -149,7 +149,7 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
   holdings.tensor.strides = tensor.strides;
 }
 
-// The ranks that have all of the tensor. Only rank 0 if its tensor counts.
+// The ranks that have all of the tensor. Only the lowest one if its tensor counts.
 std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
   std::vector<int> ranks;
   bool of_rank_0 = false;
@@ -158,8 +158,8 @@ std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
     if (each.is_whole) ranks.push_back(each.rank);
   }
   if (!of_rank_0) return ranks;
-  if (std::ranges::find(ranks, 0) == ranks.end()) disagree(key, "is not on rank 0");
-  return {0};
+  if (ranks.empty()) disagree(key, "is not whole on any rank");
+  return {std::ranges::min(ranks)};
 }
 
 std::vector<RankBox> boxes_of(const Holdings& holdings) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/model_part.h"
 #include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
@@ -110,19 +111,20 @@ double norm_of(const std::vector<at::Tensor>& parameters, double norm_type) {
   return norm_of(grouped(gradients), at::kCPU, norm_type).item<double>();
 }
 
+// All ranks' norms as one vector's.
+double norm_over(const ProcessGroup& group, double own, double norm_type) {
+  std::vector<double> sum{std::isinf(norm_type) ? own : std::pow(own, norm_type)};
+  group.all_reduce(buffer_of(sum), std::isinf(norm_type) ? ReduceOp::max : ReduceOp::sum,
+                   {.label = "clip_grad_norm_"});
+  return std::isinf(norm_type) ? sum[0] : std::pow(sum[0], 1 / norm_type);
+}
+
 // Of the whole gradients: parts are added over their ranks, copies count once.
 double norm_of_all(const std::vector<at::Tensor>& whole, const std::vector<CutParameters>& cut,
                    double norm_type) {
-  constexpr std::string_view call = "clip_grad_norm_";
   double total = norm_of(whole, norm_type);
-  for (const auto& [group, parameters] : cut) {
-    const double own = norm_of(parameters, norm_type);
-    std::vector<double> sum{std::isinf(norm_type) ? own : std::pow(own, norm_type)};
-    group.all_reduce(buffer_of(sum), std::isinf(norm_type) ? ReduceOp::max : ReduceOp::sum,
-                     {.label = call});
-    total =
-        joined(total, std::isinf(norm_type) ? sum[0] : std::pow(sum[0], 1 / norm_type), norm_type);
-  }
+  for (const auto& [group, parameters] : cut)
+    total = joined(total, norm_over(group, norm_of(parameters, norm_type), norm_type), norm_type);
   return total;
 }
 
@@ -152,15 +154,22 @@ at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm, double no
   const Layouts layouts = layouts_of(module);
   if (layouts.empty())
     return clip_grad_norm_(module.parameters(), max_norm, norm_type, error_if_nonfinite);
+  return clip_parts({.parameters = named_parameters(module), .layouts = layouts}, max_norm,
+                    norm_type, error_if_nonfinite);
+}
+
+at::Tensor clip_parts(const ModelPart& model, double max_norm, double norm_type,
+                      bool error_if_nonfinite) {
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   require(norm_type > 0, "clip_grad_norm_: over parts of parameters, norm_type is positive");
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> all, whole;
   std::vector<CutParameters> cut;
-  for (const auto& [name, parameter] : named_parameters(module)) {
+  for (const auto& [name, parameter] : model.parameters) {
     all.push_back(parameter);
-    const auto layout = layouts.find(name);
-    if (layout == layouts.end()) {
+    if (model.copies.contains(name)) continue;
+    const auto layout = model.layouts.find(name);
+    if (layout == model.layouts.end()) {
       whole.push_back(parameter);
       continue;
     }
@@ -171,8 +180,9 @@ at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm, double no
     if (found == cut.end()) found = cut.insert(cut.end(), {group, {}});
     found->parameters.push_back(parameter);
   }
-  const at::Tensor total =
-      at::scalar_tensor(norm_of_all(whole, cut, norm_type), all.front().options());
+  double norm = norm_of_all(whole, cut, norm_type);
+  if (model.stages) norm = norm_over(*model.stages, norm, norm_type);
+  const at::Tensor total = at::scalar_tensor(norm, all.front().options());
   if (error_if_nonfinite) require_finite(total, all);
   const std::vector<at::Tensor> gradients = gradients_of(all);
   if (!gradients.empty()) scale(grouped(gradients), total, max_norm);

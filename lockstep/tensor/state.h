@@ -45,7 +45,8 @@ struct StateTensor {
 
   std::int64_t begin = 0;  // Counted in the local tensor.
 
-  // Ranks may have unequal ones, such as the running mean of a BatchNorm: rank 0's counts.
+  // Ranks may have unequal ones, such as the running mean of a BatchNorm: that of rank 0 counts, or
+  // of the lowest rank that has it.
   // Otherwise all ranks that have a whole tensor have the same one, and any of them may be saved.
   bool of_rank_0 = false;
 

@@ -5,6 +5,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/sharded_module.h"
@@ -77,6 +78,11 @@ void TrainingState::add(const std::string& name, DataParallelBase& ddp) {
 void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimizer,
                         const torch::nn::Module& module) {
   keep(name, optimizer_state(optimizer, named_parameters(module), layouts_of(module)));
+}
+
+void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimizer,
+                        const Pipeline& pipeline) {
+  keep(name, pipeline.optimizer_state(optimizer));
 }
 
 void TrainingState::add(const std::string& name, torch::optim::LRScheduler& schedule) {

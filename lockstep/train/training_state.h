@@ -34,6 +34,8 @@
 
 namespace lockstep {
 
+class Pipeline;
+
 // Types that a program's variable may have.
 template <class T>
 concept VariableType =
@@ -61,6 +63,9 @@ class LOCKSTEP_API TrainingState {
   // Adam, AdamW, Adagrad, RMSprop and classes derived from these.
   void add(const std::string& name, torch::optim::Optimizer& optimizer,
            const torch::nn::Module& module);
+
+  // Adds an optimizer of pipeline.parameters(), under the names of the whole model.
+  void add(const std::string& name, torch::optim::Optimizer& optimizer, const Pipeline& pipeline);
 
   // Adds the number of steps made. Learning rates belong to the optimizer.
   void add(const std::string& name, torch::optim::LRScheduler& schedule);

@@ -205,7 +205,8 @@ class SvgPicture {
       for (std::size_t place = 0; place < most; ++place) {
         const double share = 0.6 * static_cast<double>(place) / static_cast<double>(most);
         const Colour colour = look.colour.lighter(share);
-        const std::string name = "." + class_of(look.kind, place);
+        std::string name = ".";
+        name += class_of(look.kind, place);
         text += name + " rect{fill:" + colour.text() + "}" + name +
                 " text{fill:" + (colour.is_dark() ? "#fff" : "#000") + "}\n";
       }
@@ -214,7 +215,9 @@ class SvgPicture {
   }
 
   static std::string class_of(PipelineActionKind kind, std::size_t place) {
-    return static_cast<char>(kind) + std::to_string(place);
+    std::string name(1, static_cast<char>(kind));
+    name += std::to_string(place);
+    return name;
   }
 
   void legend() {

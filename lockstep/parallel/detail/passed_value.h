@@ -1,0 +1,211 @@
+// Values that layers pass to each other: tensors, and tuples, pairs, vectors, arrays, maps and
+// optionals of tensors, numbers and texts, nested to any depth. They travel as tensors and a text
+// that says how they belong together. Public only because layers' types are those of templates.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep::pipeline {
+
+struct PassedValue {
+  std::vector<at::Tensor> tensors;  // All of them are defined.
+  std::string structure;            // Such as "tuple(tensor,some(tensor))".
+};
+
+template <class T>
+constexpr bool is_optional_value = false;
+template <class T>
+constexpr bool is_optional_value<std::optional<T>> = true;
+
+template <class T>
+concept TupleValue = requires { std::tuple_size<T>::value; } && !requires(T& t) { t.begin(); };
+template <class T>
+concept MapValue = requires(T& t) {
+  typename T::mapped_type;
+  t.begin();
+};
+template <class T>
+concept ListValue =
+    requires(T& t) { t.begin(); } && !MapValue<T> && !std::is_same_v<T, std::string>;
+
+// Writes values of all these kinds.
+class LOCKSTEP_API ValueWriter {
+ public:
+  template <class T>
+  void write(const T& value) {
+    if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
+      write_tensor(value);
+    } else if constexpr (is_optional_value<T>) {
+      if (!value) return put("nothing");
+      put("some(");
+      write(*value);
+      put(")");
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      write_text(value);
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      write_number(static_cast<double>(value));
+    } else if constexpr (MapValue<T>) {
+      begin("map", value.size());
+      for (const auto& [key, mapped] : value) {
+        write(key);
+        put("=");
+        write(mapped);
+        put(",");
+      }
+      put(")");
+    } else if constexpr (TupleValue<T>) {
+      put("tuple(");
+      std::apply([&](const auto&... parts) { ((write(parts), put(",")), ...); }, value);
+      put(")");
+    } else {
+      static_assert(ListValue<T>, "layers of a pipeline cannot pass values of this type");
+      begin("list", value.size());
+      for (const auto& element : value) {
+        write(element);
+        put(",");
+      }
+      put(")");
+    }
+  }
+
+  PassedValue take() && { return std::move(value_); }
+
+ private:
+  void put(std::string_view text) { value_.structure += text; }
+  void begin(std::string_view kind, std::size_t size);
+  void write_tensor(const at::Tensor& tensor);
+  void write_text(std::string_view text);
+  void write_number(double number);
+
+  PassedValue value_;
+};
+
+// Reads the value again. Errors: misuse if it has another form; the text says which.
+class LOCKSTEP_API ValueReader {
+ public:
+  // `value` outlives it.
+  explicit ValueReader(const PassedValue& value) : value_(value), rest_(value.structure) {}
+
+  template <class T>
+  T read() {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      return read_tensor();
+    } else if constexpr (is_optional_value<T>) {
+      if (accept("nothing")) return std::nullopt;
+      expect("some(");
+      T value = read<typename T::value_type>();
+      expect(")");
+      return value;
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return read_text();
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      return static_cast<T>(read_number());
+    } else if constexpr (MapValue<T>) {
+      T value;
+      for (std::size_t left = begin("map"); left > 0; --left) {
+        auto key = read<typename T::key_type>();
+        expect("=");
+        value.emplace(std::move(key), read<typename T::mapped_type>());
+        expect(",");
+      }
+      expect(")");
+      return value;
+    } else if constexpr (TupleValue<T>) {
+      expect("tuple(");
+      T value = read_tuple<T>(std::make_index_sequence<std::tuple_size_v<T>>());
+      expect(")");
+      return value;
+    } else {
+      static_assert(ListValue<T>, "layers of a pipeline cannot pass values of this type");
+      T value{};
+      std::size_t size = begin("list");
+      if constexpr (requires { value.push_back(*value.begin()); }) {
+        for (; size > 0; --size) {
+          value.push_back(read<typename T::value_type>());
+          expect(",");
+        }
+      } else {
+        if (size != value.size()) fail("another number of elements");
+        for (auto& element : value) {
+          element = read<typename T::value_type>();
+          expect(",");
+        }
+      }
+      expect(")");
+      return value;
+    }
+  }
+
+  void expect_end() const;
+
+ private:
+  template <class T, std::size_t... I>
+  T read_tuple(std::index_sequence<I...>) {
+    return T{read_part<std::tuple_element_t<I, T>>()...};  // In this order.
+  }
+  template <class T>
+  T read_part() {
+    T part = read<T>();
+    expect(",");
+    return part;
+  }
+
+  bool accept(std::string_view text);
+  void expect(std::string_view text);
+  std::size_t begin(std::string_view kind);
+  at::Tensor read_tensor();
+  std::string read_text();
+  double read_number();
+  [[noreturn]] void fail(std::string_view expected) const;
+
+  const PassedValue& value_;
+  std::string_view rest_;
+  std::size_t next_ = 0;  // Of value_.tensors.
+};
+
+template <class T>
+PassedValue pack(const T& value) {
+  if constexpr (std::is_same_v<T, PassedValue>) {
+    return value;
+  } else {
+    ValueWriter writer;
+    writer.write(value);
+    return std::move(writer).take();
+  }
+}
+
+template <class T>
+T unpack(const PassedValue& value) {
+  if constexpr (std::is_same_v<T, PassedValue>) {
+    return value;
+  } else {
+    ValueReader reader(value);
+    T result = reader.read<T>();
+    reader.expect_end();
+    return result;
+  }
+}
+
+// The structure in words for messages, such as "tuple(tensor,tensor)".
+LOCKSTEP_API std::string in_words(std::string_view structure);
+
+// For forward_outputs.h.
+template <class Visit>
+void for_each_tensor(const PassedValue& value, Visit& visit) {
+  for (const at::Tensor& tensor : value.tensors) visit(tensor);
+}
+
+}  // namespace lockstep::pipeline

@@ -1,0 +1,149 @@
+// A model as a list of layers, each with a function that makes it: what a Pipeline cuts into
+// stages.
+//
+//   lockstep::LayerList layers;
+//   layers.add("embed", [&] { return GptEmbedding(options); });
+//   for (int i = 0; i < 12; ++i)
+//     layers.add("h." + std::to_string(i), [&] { return GptBlock(options); });
+//   layers.add("head", [&] { return GptHead(options); });
+//   layers.tie("head.weight", "embed.wte.weight");        // One weight in two layers.
+//   layers.parallelize(mesh["tp"], {{"h.*.mlp.c_fc", lockstep::ColwiseParallel()}, ...});
+//
+// Names are those of the whole model: parameters are "h.3.mlp.c_fc.weight", whichever rank has
+// them. Each rank makes all layers, one at a time and in order, and keeps its own: so weights are
+// those of one process with the same seed, and a rank needs memory for its stages and one layer.
+//
+// A layer is a module with one forward(), which takes what the layer before returns: tensors, and
+// tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A forward()
+// with several parameters takes a tuple. Modules whose forward() is a template, such as
+// torch::nn::Sequential, take and return a tensor.
+//
+// Thread safety: none. Lifetime: what the functions refer to outlives the Pipeline's constructor.
+// Names may lie within that of an earlier layer: "transformer" with its embeddings, then
+// "transformer.h.0".
+// Errors: misuse for names that are empty or exist already.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/detail/passed_value.h"
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
+
+namespace lockstep {
+namespace pipeline {
+
+// A layer, whatever its type.
+struct Layer {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<PassedValue(const PassedValue&)> forward;
+};
+
+template <class Member>
+struct Forward;
+template <class R, class C, class... A>
+struct Forward<R (C::*)(A...)> {
+  using Arguments = std::tuple<std::decay_t<A>...>;
+};
+template <class R, class C, class... A>
+struct Forward<R (C::*)(A...) const> : Forward<R (C::*)(A...)> {};
+
+template <class Module>
+Layer layer_of(std::shared_ptr<Module> module) {
+  Module& it = *module;
+  if constexpr (requires { &Module::forward; }) {
+    using Arguments = typename Forward<decltype(&Module::forward)>::Arguments;
+    return {module, [&it](const PassedValue& value) {
+              if constexpr (std::tuple_size_v<Arguments> == 1) {
+                return pack(it.forward(unpack<std::tuple_element_t<0, Arguments>>(value)));
+              } else {
+                const auto arguments = unpack<Arguments>(value);
+                return std::apply([&it](const auto&... each) { return pack(it.forward(each...)); },
+                                  arguments);
+              }
+            }};
+  } else {
+    return {module, [&it](const PassedValue& value) {
+              return pack(it.forward(unpack<at::Tensor>(value)));
+            }};
+  }
+}
+
+template <class Module>
+Layer layer_of(const torch::nn::ModuleHolder<Module>& holder) {
+  return layer_of(holder.ptr());
+}
+
+}  // namespace pipeline
+
+class LOCKSTEP_API LayerList {
+ public:
+  // `make` returns a std::shared_ptr of a module, or a holder that TORCH_MODULE makes.
+  template <class Make>
+  void add(std::string name, Make make) {
+    add_layer(std::move(name), [make = std::move(make)]() mutable {
+      const auto made = make();
+      return pipeline::layer_of(made);
+    });
+  }
+
+  // Makes `parameter` one with `same_as`, an earlier or later one of the list: one weight, whose
+  // gradients are added up. It is saved, clipped and counted once, under the second name. Errors,
+  // in Pipeline's constructor: misuse for a parameter that does not exist, and for other shapes.
+  void tie(std::string parameter, std::string same_as);
+
+  // Cuts layers over `group`, as parallelize_module() does. May be called several times.
+  void parallelize(const ProcessGroup& group, ParallelPlan plan,
+                   const ParallelizeOptions& options = {});
+
+  std::size_t size() const { return layers_.size(); }
+  const std::string& name(std::size_t layer) const { return layers_.at(layer).name; }
+
+  // Makes one layer anew.
+  pipeline::Layer make(std::size_t layer) const;
+
+  struct Tie {
+    std::string parameter, same_as;
+  };
+  const std::vector<Tie>& ties() const { return ties_; }
+
+  struct Cut {
+    ProcessGroup group;
+    ParallelPlan plan;
+    ParallelizeOptions options;
+  };
+  const std::vector<Cut>& cuts() const { return cuts_; }
+
+ private:
+  struct Entry {
+    std::string name;
+    std::function<pipeline::Layer()> make;
+  };
+  void add_layer(std::string name, std::function<pipeline::Layer()> make);
+
+  std::vector<Entry> layers_;
+  std::vector<Tie> ties_;
+  std::vector<Cut> cuts_;
+};
+
+// What one microbatch costs in each layer, measured: seconds of forward and backward, the median of
+// several, on this rank. `example` is the input of the first layer, of a microbatch's size. Layers
+// are made one at a time; random generators are as before.
+// Blocking: does not communicate. Errors: as the layers'.
+LOCKSTEP_API std::vector<double> measure_layers(const LayerList& layers, const at::Tensor& example);
+
+}  // namespace lockstep

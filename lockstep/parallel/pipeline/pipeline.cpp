@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pipeline/pipeline.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/optim/model_part.h"
+#include "lockstep/parallel/pipeline/pipeline_run.h"
+#include "lockstep/parallel/pipeline/pipeline_state.h"
+#include "lockstep/parallel/pipeline/rank_stages.h"
+
+namespace lockstep {
+
+// The first parts have a row more, as those of torch.tensor_split.
+at::Tensor Microbatch::of(const at::Tensor& rows) const {
+  require(rows.dim() > 0 && rows.size(0) >= count, [&] {
+    return "Microbatch: " + std::to_string(rows.dim() > 0 ? rows.size(0) : 0) +
+           " rows cannot be cut into " + std::to_string(count) + " parts";
+  });
+  const std::int64_t least = rows.size(0) / count, longer = rows.size(0) % count;
+  return rows.narrow(0, index * least + std::min<std::int64_t>(index, longer),
+                     least + (index < longer ? 1 : 0));
+}
+
+Pipeline::Pipeline(const LayerList& layers, const ProcessGroup& group,
+                   const PipelineOptions& options)
+    : group_(group),
+      stages_(std::make_unique<pipeline::RankStages>(layers, group, options)),
+      run_(std::make_unique<pipeline::PipelineRun>(*stages_, group)) {}
+
+Pipeline::~Pipeline() = default;
+
+double Pipeline::run_step(const pipeline::PassedValue& inputs, const pipeline::LossOf& loss_of) {
+  return run_->train(inputs, loss_of);
+}
+
+double Pipeline::measure_all(const pipeline::PassedValue& inputs, const pipeline::LossOf& measure) {
+  return run_->evaluate(inputs, measure);
+}
+
+std::vector<at::Tensor> Pipeline::parameters() const { return stages_->module()->parameters(); }
+
+NamedTensors Pipeline::named_parameters() const { return pipeline::saved_parameters(*stages_); }
+
+Layouts Pipeline::layouts() const {
+  Layouts layouts;
+  for (const auto& [name, layout] : layouts_of(*stages_->module()))
+    layouts.emplace(stages_->ties().saved_name(name), layout);
+  return layouts;
+}
+
+at::Tensor Pipeline::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
+  require(!stages_->is_fully_sharded(),
+          "Pipeline: gradients of a fully sharded pipeline are its optimizer's: call the "
+          "optimizer's clip_grad_norm_() with the pipeline");
+  ModelPart part{.parameters = lockstep::named_parameters(*stages_->module()),
+                 .layouts = layouts_of(*stages_->module()),
+                 .copies = {},
+                 .stages = group_};
+  for (const auto& [name, parameter] : part.parameters)
+    if (!stages_->ties().counts(name)) part.copies.insert(name);
+  return clip_parts(part, max_norm, norm_type, error_if_nonfinite);
+}
+
+void Pipeline::train(bool on) { stages_->module()->train(on); }
+
+std::shared_ptr<torch::nn::Module> Pipeline::module() const { return stages_->module(); }
+
+DataParallelBase* Pipeline::data_parallel() const { return stages_->data_parallel(); }
+
+const PipelineOrder& Pipeline::order() const { return stages_->order(); }
+
+const std::vector<int>& Pipeline::first_layers() const { return stages_->first_layers(); }
+
+std::size_t Pipeline::message_bytes() const { return run_->message_bytes(); }
+
+StateDict Pipeline::state_dict() { return pipeline::model_state(*stages_)->state_dict(); }
+
+StateRequest Pipeline::wanted(const StateDict& saved) {
+  return pipeline::model_state(*stages_)->wanted(saved);
+}
+
+void Pipeline::load_state_dict(StateDict state) {
+  pipeline::model_state(*stages_)->load_state_dict(std::move(state));
+}
+
+std::unique_ptr<Stateful> Pipeline::optimizer_state(torch::optim::Optimizer& optimizer) const {
+  return pipeline::optimizer_state(optimizer, *stages_);
+}
+
+}  // namespace lockstep

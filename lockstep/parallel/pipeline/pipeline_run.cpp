@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pipeline/pipeline_run.h"
+
+#include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::pipeline {
+namespace {
+
+// This microbatch of a step's inputs.
+PassedValue part_of(const PassedValue& inputs, const Microbatch& part) {
+  PassedValue value{{}, inputs.structure};
+  for (const at::Tensor& rows : inputs.tensors) value.tensors.push_back(part.of(rows));
+  return value;
+}
+
+void require_rows(const PassedValue& inputs, int microbatches) {
+  require(!inputs.tensors.empty(), "Pipeline: the inputs have no tensor");
+  for (const at::Tensor& rows : inputs.tensors)
+    require(rows.dim() > 0 && rows.size(0) >= microbatches, [&] {
+      return "Pipeline: a batch with " + std::to_string(rows.dim() > 0 ? rows.size(0) : 0) +
+             " rows cannot be cut into " + std::to_string(microbatches) + " microbatches";
+    });
+}
+
+std::string_view verb(PipelineActionKind kind) {
+  switch (kind) {
+    case PipelineActionKind::forward:
+      return "forward";
+    case PipelineActionKind::backward:
+      return "backward";
+    case PipelineActionKind::backward_input:
+      return "backward of the input";
+    case PipelineActionKind::backward_weight:
+      return "backward of the weights";
+  }
+  return "?";
+}
+
+// Gradients of these leaves, taken out of `.grad`.
+std::vector<at::Tensor> taken(const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> gradients;
+  for (at::Tensor leaf : leaves) gradients.push_back(std::exchange(leaf.mutable_grad(), {}));
+  return gradients;
+}
+
+// Those that need a gradient.
+std::vector<at::Tensor> leaves_of(const Parcel& parcel) {
+  std::vector<at::Tensor> leaves;
+  for (std::size_t i = 0; i < parcel.tensors.size(); ++i)
+    if (parcel.needs_gradient[i]) leaves.push_back(parcel.tensors[i]);
+  return leaves;
+}
+
+}  // namespace
+
+PipelineRun::PipelineRun(RankStages& stages, const ProcessGroup& group)
+    : stages_(stages),
+      group_(group.split(0, group.rank(), {.label = "pipeline"})),
+      messages_(group_, stages.order()) {}
+
+double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
+  require(!is_broken_, "Pipeline: an earlier step failed, so the pipeline cannot be used");
+  require_rows(inputs, stages_.order().microbatches);
+  is_training_ = true;
+  loss_ = 0;
+  const auto& actions = stages_.order().actions[static_cast<std::size_t>(group_.rank())];
+  {
+    const auto alone = stages_.no_sync();
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      messages_.set_place(static_cast<int>(i));
+      run(actions[i], inputs, loss_of);
+    }
+  }
+  stages_.hand_over();
+  return messages_.end_step(loss_);
+}
+
+// Stage by stage, which is an order that no placement of stages can make wait in a circle.
+double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
+  require(!is_broken_, "Pipeline: an earlier step failed, so the pipeline cannot be used");
+  require_rows(inputs, stages_.order().microbatches);
+  const at::NoGradGuard no_grad;
+  is_training_ = false;
+  loss_ = 0;
+  const PipelineOrder& order = stages_.order();
+  for (int stage = 0; stage < order.stages(); ++stage)
+    if (order.rank_of_stage[static_cast<std::size_t>(stage)] == group_.rank())
+      for (int microbatch = 0; microbatch < order.microbatches; ++microbatch)
+        run({stage, PipelineActionKind::forward, microbatch}, inputs, measure);
+  return messages_.end_step(loss_);
+}
+
+void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
+                      const LossOf& loss_of) {
+  const auto& [stage, kind, microbatch] = action;
+  try {
+    switch (kind) {
+      case PipelineActionKind::forward:
+        return forward(stage, microbatch, inputs, loss_of);
+      case PipelineActionKind::backward:
+      case PipelineActionKind::backward_input:
+        return backward(stage, microbatch, kind == PipelineActionKind::backward);
+      case PipelineActionKind::backward_weight: {
+        auto state = in_flight_.extract({stage, microbatch});
+        return state.mapped().split->weights();
+      }
+    }
+  } catch (const Error& error) {
+    is_broken_ = true;
+    in_flight_.clear();
+    fail(error, text_of(action));
+  } catch (const std::exception& error) {
+    is_broken_ = true;
+    in_flight_.clear();
+    group_.abort(text_of(action) + " threw: " + error.what());
+    throw;
+  }
+}
+
+// The others learn where it happened and why.
+void PipelineRun::fail(const Error& error, const std::string& context) {
+  if (error.fault() == Fault::peer_lost && error.failure()) throw Error(context, *error.failure());
+  const Error with_context(error.fault(), context + ": " + error.what(), error.ranks());
+  group_.abort(with_context.what());
+  throw Error(with_context);
+}
+
+std::string PipelineRun::text_of(const PipelineAction& action) const {
+  std::string text = to_string(action);
+  text += ": ";
+  text += verb(action.kind);
+  text += " of microbatch " + std::to_string(action.microbatch) + " in " +
+          stages_.text_of(action.stage) + ", rank ";
+  text += std::to_string(group_.rank());
+  return text;
+}
+
+Parcel PipelineRun::receive(const Route& route) {
+  try {
+    return messages_.receive(route);
+  } catch (const Error& error) {
+    const int peer = messages_.rank_from(route);
+    const bool is_output = route.way == Way::output;
+    std::string text = "waited for the ";
+    text += is_output ? "output" : "gradient";
+    text += " of microbatch " + std::to_string(route.microbatch) + " from " +
+            stages_.text_of(route.boundary + (is_output ? 0 : 1)) + ", rank ";
+    text += std::to_string(peer);
+    if (const auto place = messages_.place_of(peer)) {
+      const auto& theirs = stages_.order().actions[static_cast<std::size_t>(peer)];
+      text += ", which was last in ";
+      text += to_string(theirs.at(static_cast<std::size_t>(*place)));
+    }
+    if (error.fault() == Fault::peer_lost && error.failure()) throw Error(text, *error.failure());
+    throw Error(error.fault(), text + ": " + error.what(), error.ranks());
+  }
+}
+
+PassedValue PipelineRun::input_of(int stage, int microbatch, const PassedValue& inputs,
+                                  Parcel& parcel) {
+  if (stage == 0) return part_of(inputs, {microbatch, stages_.order().microbatches});
+  parcel = receive({Way::output, stage - 1, microbatch});
+  if (is_training_)
+    for (std::size_t i = 0; i < parcel.tensors.size(); ++i)
+      if (parcel.needs_gradient[i])
+        parcel.tensors[i] = parcel.tensors[i].detach().requires_grad_(true);
+  return {parcel.tensors, parcel.structure};
+}
+
+void PipelineRun::forward(int stage, int microbatch, const PassedValue& inputs,
+                          const LossOf& loss_of) {
+  InFlight state;
+  PassedValue output = stages_.forward(stage, input_of(stage, microbatch, inputs, state.input));
+  const Microbatch part{microbatch, stages_.order().microbatches};
+  if (is_last(stage)) {
+    const at::Tensor loss = loss_of(output, part);
+    require(loss.defined() && loss.numel() == 1,
+            "Pipeline: the loss of a microbatch is a tensor with one element");
+    const at::Tensor share = loss / part.count;
+    loss_ += share.item<double>();
+    require(!is_training_ || share.requires_grad(),
+            "Pipeline: the loss does not depend on the output of the last layer");
+    state.roots = {share};
+  } else {
+    Parcel parcel{.tensors = {},
+                  .needs_gradient = {},
+                  .structure = std::move(output.structure),
+                  .slot = nullptr};
+    for (const at::Tensor& tensor : output.tensors) {
+      parcel.tensors.push_back(tensor.detach());
+      parcel.needs_gradient.push_back(tensor.requires_grad());
+      if (tensor.requires_grad()) state.roots.push_back(tensor);
+    }
+    require(!is_training_ || !state.roots.empty(), [&] {
+      return stages_.text_of(stage) +
+             " returns no tensor that requires a gradient, so its weights would get none";
+    });
+    messages_.send({Way::output, stage, microbatch}, parcel, /*in_slots=*/is_training_);
+  }
+  if (is_training_) in_flight_.emplace(std::pair{stage, microbatch}, std::move(state));
+}
+
+// Keeps the roots that have a gradient, and these.
+void PipelineRun::take_gradients(int stage, int microbatch, InFlight& state) {
+  if (is_last(stage)) {
+    state.gradients.tensors = {at::ones_like(state.roots.front())};
+    return;
+  }
+  state.gradients = receive({Way::gradient, stage, microbatch});
+  auto& gradients = state.gradients.tensors;
+  check(gradients.size() == state.roots.size(), "a pipeline's gradients are not those of outputs");
+  std::vector<at::Tensor> roots;
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (gradients[i].defined()) roots.push_back(state.roots[i]);
+  std::erase_if(gradients, [](const at::Tensor& gradient) { return !gradient.defined(); });
+  state.roots = std::move(roots);
+}
+
+void PipelineRun::backward(int stage, int microbatch, bool with_weights) {
+  const auto found = in_flight_.find({stage, microbatch});
+  InFlight& state = found->second;
+  take_gradients(stage, microbatch, state);
+  const std::vector<at::Tensor> leaves = leaves_of(state.input);
+  if (with_weights) {
+    if (!state.roots.empty()) torch::autograd::backward(state.roots, state.gradients.tensors);
+    send_gradients(stage, microbatch, taken(leaves));
+    in_flight_.erase(found);
+    return;
+  }
+  state.split.emplace(std::exchange(state.roots, {}), state.gradients.tensors);
+  if (stage > 0) send_gradients(stage, microbatch, state.split->inputs(leaves));
+}
+
+void PipelineRun::send_gradients(int stage, int microbatch,
+                                 const std::vector<at::Tensor>& gradients) {
+  if (stage == 0) return;
+  messages_.send({Way::gradient, stage - 1, microbatch},
+                 {.tensors = gradients,
+                  .needs_gradient = std::vector<bool>(gradients.size()),
+                  .structure = {},
+                  .slot = nullptr});
+}
+
+}  // namespace lockstep::pipeline

@@ -1,0 +1,68 @@
+// Runs the order of a pipeline on this rank: forward and backward of each microbatch in each stage.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/pipeline/rank_stages.h"
+#include "lockstep/parallel/pipeline/split_backward.h"
+#include "lockstep/parallel/pipeline/stage_messages.h"
+
+namespace lockstep::pipeline {
+
+class PipelineRun {
+ public:
+  // Collective over `group`. `stages` outlive it.
+  PipelineRun(RankStages& stages, const ProcessGroup& group);
+
+  // Collective: all actions of one step, and the exchange of gradients. Returns the mean loss.
+  // Errors: as Pipeline::step().
+  double train(const PassedValue& inputs, const LossOf& loss_of);
+
+  // Collective: forwards alone.
+  double evaluate(const PassedValue& inputs, const LossOf& measure);
+
+  std::size_t message_bytes() const { return messages_.bytes(); }
+
+ private:
+  // A microbatch within a stage, from its forward to the end of its backward.
+  struct InFlight {
+    Parcel input;                   // Its tensors are leaves.
+    std::vector<at::Tensor> roots;  // Outputs that need a gradient, or the loss.
+    Parcel gradients;
+    std::optional<SplitBackward> split;
+  };
+
+  void run(const PipelineAction& action, const PassedValue& inputs, const LossOf& loss_of);
+  void forward(int stage, int microbatch, const PassedValue& inputs, const LossOf& loss_of);
+  void backward(int stage, int microbatch, bool with_weights);
+  void send_gradients(int stage, int microbatch, const std::vector<at::Tensor>& gradients);
+  void take_gradients(int stage, int microbatch, InFlight& state);
+  PassedValue input_of(int stage, int microbatch, const PassedValue& inputs, Parcel& parcel);
+
+  [[noreturn]] void fail(const Error& error, const std::string& context);
+  std::string text_of(const PipelineAction& action) const;
+  Parcel receive(const Route& route);
+  bool is_last(int stage) const { return stage + 1 == stages_.order().stages(); }
+
+  RankStages& stages_;
+  const ProcessGroup group_;
+  StageMessages messages_;
+  std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
+  double loss_ = 0;                                    // Of the microbatches so far.
+  bool is_training_ = true;
+  bool is_broken_ = false;
+};
+
+}  // namespace lockstep::pipeline

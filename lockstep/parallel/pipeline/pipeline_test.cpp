@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pipeline/pipeline.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/tensor/activation_checkpoint.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+#include "tests/rigs/random_pipeline_order.h"
+
+namespace lockstep::pipeline_test {
+namespace {
+
+using test::fault_of;
+
+constexpr std::int64_t width = 6;
+
+// Threads of one process share LibTorch's random generator, so weights follow from a number.
+void fill(torch::nn::Module& module, int number) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : module.parameters())
+    parameter.copy_(
+        torch::sin(torch::arange(parameter.numel()) * 0.7 + number++).view_as(parameter) * 0.4);
+}
+
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(int number) {
+    register_module("linear", linear);
+    fill(*this, number);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return x + torch::tanh(linear(x)); }
+
+  torch::nn::Linear linear{width, width};
+};
+TORCH_MODULE(Block);
+
+LayerList blocks(int count) {
+  LayerList layers;
+  for (int i = 0; i < count; ++i) layers.add("h." + std::to_string(i), [i] { return Block(i); });
+  return layers;
+}
+
+torch::Tensor rows(std::int64_t count, int seed = 0) {
+  return torch::cos(torch::arange(count * width) * 0.3 + seed).view({count, width});
+}
+
+using Gradients = std::map<std::string, torch::Tensor>;
+
+Gradients gradients_of(const NamedTensors& parameters) {
+  Gradients gradients;
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.grad().defined()) gradients[name] = parameter.grad().clone();
+  return gradients;
+}
+
+void forget_gradients(const Pipeline& pipeline) {
+  for (const auto& parameter : pipeline.parameters()) parameter.mutable_grad() = torch::Tensor();
+}
+
+torch::Tensor loss_of(const torch::Tensor& output, const Microbatch& part) {
+  return (output - part.of(rows(8, 5))).square().mean();
+}
+
+// One process, with as many layers, microbatch by microbatch.
+struct Serial {
+  explicit Serial(int layers, int microbatches = 4) {
+    torch::nn::Sequential all;
+    for (int i = 0; i < layers; ++i) all->push_back(std::to_string(i), Block(i));
+    for (int i = 0; i < microbatches; ++i) {
+      const Microbatch part{i, microbatches};
+      const torch::Tensor share = loss_of(all->forward(part.of(rows(8))), part) / microbatches;
+      loss += share.item<double>();
+      share.backward();
+    }
+    for (const auto& each : all->named_parameters()) gradients["h." + each.key()] = each->grad();
+  }
+
+  double loss = 0;
+  Gradients gradients;
+};
+
+void expect_equal(const Gradients& gradients, const Gradients& expected) {
+  for (const auto& [name, gradient] : gradients)
+    EXPECT_TRUE(torch::equal(gradient, expected.at(name)))
+        << name << " differs by " << (gradient - expected.at(name)).abs().max().item<double>();
+}
+
+void expect_close(const Gradients& gradients, const Gradients& expected) {
+  for (const auto& [name, gradient] : gradients)
+    EXPECT_TRUE(torch::allclose(gradient, expected.at(name), 1e-5, 1e-6)) << name << "\n"
+                                                                          << gradient << "\n"
+                                                                          << expected.at(name);
+}
+
+TEST(Pipeline, EveryScheduleHasTheGradientsOfOneProcess) {
+  const Serial serial(8);
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::interleaved,
+        PipelineSchedule::looped_bfs, PipelineSchedule::zero_bubble, PipelineSchedule::zbv})
+    for (const int ranks : {1, 2, 4}) {
+      SCOPED_TRACE(std::string(name_of(schedule)) + " of " + std::to_string(ranks));
+      run_in_process(ranks, [&](ProcessGroup& world) {
+        Pipeline pipeline(blocks(8), world, {.schedule = schedule, .microbatches = 4});
+        for (int step = 0; step < 3; ++step) {  // The first one sends messages, the rest slots.
+          forget_gradients(pipeline);
+          EXPECT_NEAR(pipeline.step(rows(8), loss_of), serial.loss, 1e-12);
+          expect_equal(gradients_of(pipeline.named_parameters()), serial.gradients);
+        }
+        EXPECT_EQ(pipeline.parameters().size(), 2U * 8 / static_cast<std::size_t>(ranks));
+      });
+    }
+}
+
+TEST(Pipeline, RandomOrdersNeverStop) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const PipelineOrder order = test::RandomPipelineOrder(seed).draw();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const int layers = order.stages();
+    const Serial serial(layers, order.microbatches);
+    run_in_process(order.ranks(), [&](ProcessGroup& world) {
+      Pipeline pipeline(blocks(layers), world, {.order = order});
+      for (int step = 0; step < 2; ++step) {
+        forget_gradients(pipeline);
+        EXPECT_NEAR(pipeline.step(rows(8), loss_of), serial.loss, 1e-6);
+        expect_close(gradients_of(pipeline.named_parameters()), serial.gradients);
+      }
+    });
+  }
+}
+
+// --- Values between stages -----------------------------------------------------------------------
+
+using Bag = std::map<std::string, torch::Tensor>;
+using Mixed = std::tuple<torch::Tensor, std::optional<torch::Tensor>, std::vector<torch::Tensor>>;
+
+struct SplitImpl : torch::nn::Module {
+  SplitImpl() {
+    register_module("linear", linear);
+    fill(*this, 1);
+  }
+  Mixed forward(const torch::Tensor& x) {
+    const torch::Tensor y = linear(x);
+    const torch::Tensor rare = x.size(0) > 2 ? y * 2 : torch::Tensor();
+    return {y,
+            rare.defined() ? std::optional(rare) : std::nullopt,
+            {torch::arange(x.size(0)), torch::Tensor(), y.t()}};
+  }
+  torch::nn::Linear linear{width, width};
+};
+TORCH_MODULE(Split);
+
+struct JoinImpl : torch::nn::Module {
+  JoinImpl() { scale = register_parameter("scale", torch::full({width}, 0.5)); }
+  Bag forward(const torch::Tensor& x, const std::optional<torch::Tensor>& rare,
+              const std::vector<torch::Tensor>& others) {
+    EXPECT_FALSE(others.at(1).defined());
+    torch::Tensor y = x * scale + others.at(2).t();
+    if (rare) y = y + *rare;
+    return {{"sum", y}, {"a = b, c)", others.at(0)}};
+  }
+  torch::Tensor scale;
+};
+TORCH_MODULE(Join);
+
+struct LastImpl : torch::nn::Module {
+  LastImpl() {
+    register_module("linear", linear);
+    fill(*this, 2);
+  }
+  std::pair<torch::Tensor, int> forward(const Bag& bag) {
+    return {linear(bag.at("sum")) * bag.at("a = b, c)").unsqueeze(1), 3};
+  }
+  torch::nn::Linear linear{width, width};
+};
+TORCH_MODULE(Last);
+
+TEST(Pipeline, StagesPassTuplesMapsAndOptionals) {
+  const auto loss = [](const std::pair<torch::Tensor, int>& output, const Microbatch&) {
+    return output.first.square().mean() * output.second;
+  };
+  LayerList layers;
+  layers.add("split", [] { return Split(); });
+  layers.add("join", [] { return Join(); });
+  layers.add("last", [] { return Last(); });
+  // Seven rows: parts of 3, 2 and 2, of which one has the optional.
+  std::map<int, Gradients> of_ranks;
+  Gradients expected;
+  run_in_process(1, [&](ProcessGroup& world) {
+    Pipeline pipeline(layers, world, {.microbatches = 3});
+    pipeline.step(rows(7), loss);
+    expected = gradients_of(pipeline.named_parameters());
+  });
+  EXPECT_EQ(expected.size(), 5U);
+  run_in_process(3, [&](ProcessGroup& world) {
+    Pipeline pipeline(layers, world,
+                      {.schedule = PipelineSchedule::zero_bubble, .microbatches = 3});
+    for (const int count : {7, 9, 7, 7}) {  // Changing shapes.
+      forget_gradients(pipeline);
+      pipeline.step(rows(count), loss);
+    }
+    expect_close(gradients_of(pipeline.named_parameters()), expected);
+  });
+}
+
+TEST(Pipeline, ALayerThatGetsAnotherStructureIsNamed) {
+  LayerList layers;
+  layers.add("split", [] { return Split(); });
+  layers.add("last", [] { return Last(); });
+  run_in_process(2, [&](ProcessGroup& world) {
+    Pipeline pipeline(layers, world, {.microbatches = 2});
+    try {
+      pipeline.step(rows(4), [](const torch::Tensor& x, const Microbatch&) { return x.sum(); });
+      FAIL() << "a tuple was taken for a map";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("layer last"), std::string::npos) << text;
+      EXPECT_NE(text.find("gets tuple(tensor, nothing"), std::string::npos) << text;
+      EXPECT_NE(text.find("1F0"), std::string::npos) << text;
+    }
+  });
+}
+
+// --- Tied weights --------------------------------------------------------------------------------
+
+struct EmbedImpl : torch::nn::Module {
+  EmbedImpl() {
+    register_module("table", table);
+    fill(*this, 3);
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) { return table(tokens); }
+  torch::nn::Embedding table{11, width};
+};
+TORCH_MODULE(Embed);
+
+struct HeadImpl : torch::nn::Module {
+  HeadImpl() {
+    register_module("linear", linear);
+    fill(*this, 4);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return linear(x); }
+  torch::nn::Linear linear{torch::nn::LinearOptions(width, 11).bias(false)};
+};
+TORCH_MODULE(Head);
+
+LayerList language_model(int depth = 2) {
+  LayerList layers;
+  layers.add("embed", [] { return Embed(); });
+  for (int i = 0; i < depth; ++i) layers.add("h." + std::to_string(i), [i] { return Block(i); });
+  layers.add("head", [] { return Head(); });
+  layers.tie("head.linear.weight", "embed.table.weight");
+  return layers;
+}
+
+torch::Tensor tokens() { return (torch::arange(16) * 7 % 11).view({4, 4}); }
+
+torch::Tensor next_token(const torch::Tensor& logits, const Microbatch& part) {
+  return torch::cross_entropy_loss(logits.flatten(0, 1), part.of(tokens()).flatten());
+}
+
+TEST(Pipeline, TiedWeightsAreOneWeight) {
+  // By hand, in one process.
+  Embed embed;
+  Block first(0), second(1);
+  std::vector<torch::Tensor> parameters = embed->parameters();
+  for (const Block& block : {first, second})
+    for (const torch::Tensor& parameter : block->parameters()) parameters.push_back(parameter);
+  AdamW adamw(parameters, torch::optim::AdamWOptions(1e-2));
+  for (int step = 0; step < 4; ++step) {
+    adamw.zero_grad();
+    for (int i = 0; i < 2; ++i) {
+      const torch::Tensor x = second(first(embed(Microbatch{i, 2}.of(tokens()))));
+      (next_token(x.matmul(embed->table->weight.t()), {i, 2}) / 2).backward();
+    }
+    clip_grad_norm_(parameters, 0.05);
+    adamw.step();
+  }
+
+  for (const auto& [ranks, schedule] :
+       {std::pair{1, PipelineSchedule::gpipe}, std::pair{2, PipelineSchedule::zbv},
+        std::pair{2, PipelineSchedule::one_f_one_b}, std::pair{4, PipelineSchedule::zero_bubble}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::string(name_of(schedule)));
+    run_in_process(ranks, [&, schedule = schedule](ProcessGroup& world) {
+      Pipeline pipeline(language_model(), world, {.schedule = schedule, .microbatches = 2});
+      AdamW optimizer(pipeline.parameters(), torch::optim::AdamWOptions(1e-2));
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        pipeline.step(tokens(), next_token);
+        pipeline.clip_grad_norm_(0.05);
+        optimizer.step();
+      }
+      for (const auto& [name, parameter] : pipeline.named_parameters()) {
+        if (name == "embed.table.weight") {
+          EXPECT_TRUE(torch::allclose(parameter, embed->table->weight, 1e-4, 1e-6));
+        }
+        EXPECT_NE(name, "head.linear.weight");
+      }
+    });
+  }
+}
+
+TEST(Pipeline, RefusesTiesThatCannotBe) {
+  const auto fault = [](const std::function<void(LayerList&)>& change) {
+    LayerList layers = language_model();
+    return fault_of([&] {
+      change(layers);
+      run_in_process(1, [&](ProcessGroup& world) { Pipeline pipeline(layers, world); });
+    });
+  };
+  EXPECT_EQ(fault([](LayerList& layers) { layers.tie("h.0.linear.bias", "h.0.linear.weight"); }),
+            Fault::misuse);
+  EXPECT_EQ(fault([](LayerList& layers) { layers.tie("h.0.linear.bias", "h.9.linear.bias"); }),
+            Fault::misuse);
+  EXPECT_EQ(
+      fault([](LayerList& layers) { layers.tie("embed.table.weight", "head.linear.weight"); }),
+      Fault::misuse);
+}
+
+// --- Evaluation, cuts, and refusals --------------------------------------------------------------
+
+TEST(Pipeline, EvaluatesWithoutGradients) {
+  const Serial serial(4);
+  for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::zbv})
+    run_in_process(2, [&](ProcessGroup& world) {
+      Pipeline pipeline(blocks(4), world, {.schedule = schedule});
+      EXPECT_NEAR(pipeline.evaluate(rows(8), loss_of), serial.loss, 1e-7);
+      for (const auto& parameter : pipeline.parameters()) EXPECT_FALSE(parameter.grad().defined());
+      EXPECT_NEAR(pipeline.step(rows(8), loss_of), serial.loss, 1e-7);
+      EXPECT_NEAR(pipeline.evaluate(rows(8), loss_of), serial.loss, 1e-7);
+    });
+}
+
+TEST(Pipeline, IsCutByCostsOrByHand) {
+  run_in_process(2, [](ProcessGroup& world) {
+    EXPECT_EQ(Pipeline(blocks(4), world).first_layers(), (std::vector{0, 2}));
+    EXPECT_EQ(Pipeline(blocks(4), world, {.costs = {9, 1, 1, 1}}).first_layers(),
+              (std::vector{0, 1}));
+    EXPECT_EQ(Pipeline(blocks(4), world, {.cut = {3}}).first_layers(), (std::vector{0, 3}));
+    for (const std::vector<int>& wrong : {std::vector{0}, {4}, {-1}, {1, 2}})
+      EXPECT_EQ(fault_of([&] { Pipeline(blocks(4), world, {.cut = wrong}); }), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { Pipeline(blocks(4), world, {.costs = {1}}); }), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { Pipeline(blocks(1), world); }), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { Pipeline(blocks(2 + world.rank()), world, {.cut = {1}}); }),
+              Fault::mismatch);
+  });
+  const std::vector<double> costs = measure_layers(blocks(3), rows(4));
+  ASSERT_EQ(costs.size(), 3U);
+  for (const double cost : costs) EXPECT_GT(cost, 0);
+}
+
+TEST(Pipeline, RefusesTooFewRowsAndBadNames) {
+  run_in_process(1, [](ProcessGroup& world) {
+    Pipeline pipeline(blocks(2), world);
+    EXPECT_EQ(fault_of([&] { pipeline.step(rows(3), loss_of); }), Fault::misuse);
+    EXPECT_NO_THROW(pipeline.step(rows(8), loss_of));
+  });
+  LayerList layers = blocks(1);
+  for (const char* name : {"", "h", "h.0", ".a", "a."})
+    EXPECT_EQ(fault_of([&] { layers.add(name, [] { return Block(0); }); }), Fault::misuse) << name;
+  layers.add("h.0.linear", [] { return Block(0); });
+  EXPECT_EQ(fault_of([&] {
+              run_in_process(1, [&](ProcessGroup& world) { Pipeline pipeline(layers, world); });
+            }),
+            Fault::misuse);
+}
+
+TEST(Pipeline, AnExceptionReachesAllRanks) {
+  run_in_process(3, [](ProcessGroup& world) {
+    Pipeline pipeline(blocks(3), world, {.microbatches = 2});
+    const auto fails = [](const torch::Tensor& output, const Microbatch& part) {
+      if (part.index == 1) throw std::runtime_error("a bad label");
+      return output.sum();
+    };
+    try {
+      pipeline.step(rows(8), fails);
+      ADD_FAILURE() << "no exception on rank " << world.rank();
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("a bad label"), std::string::npos) << text;
+      if (world.rank() != 2) {
+        EXPECT_NE(text.find("2F1"), std::string::npos) << text;
+      }
+    }
+    EXPECT_EQ(fault_of([&] { pipeline.step(rows(8), loss_of); }), Fault::misuse);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::pipeline_test

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pipeline/split_backward.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace lockstep::pipeline {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+using NodePtr = c10::intrusive_ptr<Node>;
+
+// The gradient that came to a node.
+struct SplitBackward::Kept {
+  NodePtr node;
+  std::shared_ptr<variable_list> gradients;
+  std::shared_ptr<bool> is_final;  // Set once the first part is over.
+};
+
+// Weights, and all nodes at which their gradients begin.
+struct SplitBackward::Group {
+  std::vector<Kept> nodes;
+  edge_list weights;
+};
+
+namespace {
+
+variable_list execute(const edge_list& roots, const std::vector<at::Tensor>& gradients, bool keep,
+                      bool accumulate, const edge_list& outputs) {
+  return torch::autograd::Engine::get_default_engine().execute(
+      roots, gradients, keep, /*create_graph=*/false, accumulate, outputs);
+}
+
+// Keeps what comes to its node in the first part. In the second the same comes again: what nodes of
+// the group add to it on the way is in it already.
+class KeepGradient : public torch::autograd::FunctionPreHook {
+ public:
+  KeepGradient(std::shared_ptr<variable_list> kept, std::shared_ptr<bool> is_final)
+      : kept_(std::move(kept)), is_final_(std::move(is_final)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    if (!*is_final_) *kept_ = gradients;
+    return *kept_;
+  }
+
+ private:
+  const std::shared_ptr<variable_list> kept_;
+  const std::shared_ptr<bool> is_final_;
+};
+
+// The nodes below some roots.
+class Graph {
+ public:
+  Graph(const edge_list& roots, const std::unordered_set<const Node*>& inputs) : inputs_(inputs) {
+    for (const Edge& root : roots) visit(root.function);
+  }
+
+  // In the order in which each node comes after all below it.
+  const std::vector<NodePtr>& nodes() const { return nodes_; }
+
+  bool leads_to_input(const Node* node) const { return to_input_.contains(node); }
+
+  // Leaves below `node`, on ways on which no node leads to an input.
+  void add_weights(const NodePtr& node, std::set<NodePtr>& weights,
+                   std::unordered_set<const Node*>& seen) const {
+    if (leads_to_input(node.get()) || !seen.insert(node.get()).second) return;
+    if (is_leaf(*node)) {
+      weights.insert(node);
+      return;
+    }
+    for (const Edge& edge : node->next_edges())
+      if (edge.is_valid()) add_weights(edge.function, weights, seen);
+  }
+
+ private:
+  static bool is_leaf(const Node& node) {
+    return dynamic_cast<const AccumulateGrad*>(&node) != nullptr;
+  }
+
+  // Without recursion: graphs of long chains are deep.
+  void visit(const NodePtr& root) {
+    std::vector<std::pair<NodePtr, std::size_t>> path;
+    const auto enter = [&](const NodePtr& node) {
+      if (seen_.insert(node.get()).second) path.emplace_back(node, 0);
+    };
+    enter(root);
+    while (!path.empty()) {
+      auto& [node, next] = path.back();
+      if (next < node->num_outputs()) {
+        const Edge& edge = node->next_edge(next++);
+        if (edge.is_valid()) enter(edge.function);  // May move the back of `path`.
+        continue;
+      }
+      const auto leads = [&](const Edge& edge) {
+        return edge.is_valid() && leads_to_input(edge.function.get());
+      };
+      if (inputs_.contains(node.get()) || std::ranges::any_of(node->next_edges(), leads))
+        to_input_.insert(node.get());
+      nodes_.push_back(std::move(node));
+      path.pop_back();
+    }
+  }
+
+  const std::unordered_set<const Node*>& inputs_;
+  std::unordered_set<const Node*> seen_;
+  std::unordered_set<const Node*> to_input_;
+  std::vector<NodePtr> nodes_;
+};
+
+}  // namespace
+
+SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
+                             std::vector<at::Tensor> gradients)
+    : gradients_(std::move(gradients)) {
+  for (const at::Tensor& root : roots) roots_.push_back(torch::autograd::impl::gradient_edge(root));
+}
+
+SplitBackward::~SplitBackward() = default;
+SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;
+SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
+
+std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& leaves) {
+  edge_list outputs;
+  std::unordered_set<const Node*> inputs;
+  for (const at::Tensor& leaf : leaves) {
+    outputs.push_back(torch::autograd::impl::gradient_edge(leaf));
+    inputs.insert(outputs.back().function.get());
+  }
+  const Graph graph(roots_, inputs);
+
+  // The nodes at which gradients of weights begin, by weights.
+  std::map<NodePtr, std::set<NodePtr>> weights_of;
+  for (const NodePtr& node : graph.nodes()) {
+    if (!graph.leads_to_input(node.get())) continue;
+    std::set<NodePtr> weights;
+    std::unordered_set<const Node*> seen;
+    for (const Edge& edge : node->next_edges())
+      if (edge.is_valid()) graph.add_weights(edge.function, weights, seen);
+    if (!weights.empty()) weights_of.emplace(node, std::move(weights));
+  }
+  for (const Edge& root : roots_) {
+    std::set<NodePtr> weights;
+    std::unordered_set<const Node*> seen;
+    graph.add_weights(root.function, weights, seen);
+    if (!weights.empty()) weights_of.emplace(root.function, std::move(weights));
+  }
+
+  // Groups: nodes that share a weight belong together.
+  std::vector<std::pair<std::set<NodePtr>, std::vector<NodePtr>>> sets;
+  for (const auto& [node, weights] : weights_of) {
+    std::pair joined(weights, std::vector{node});
+    std::erase_if(sets, [&](auto& set) {
+      const bool shares = std::ranges::any_of(
+          set.first, [&](const auto& weight) { return joined.first.contains(weight); });
+      if (shares) {
+        joined.first.insert(set.first.begin(), set.first.end());
+        joined.second.insert(joined.second.end(), set.second.begin(), set.second.end());
+      }
+      return shares;
+    });
+    sets.push_back(std::move(joined));
+  }
+
+  std::unordered_map<const Node*, Kept> kept;
+  for (const auto& [weights, nodes] : sets) {
+    Group group;
+    for (const NodePtr& node : nodes) {
+      Kept each{node, std::make_shared<variable_list>(node->num_inputs()),
+                std::make_shared<bool>(false)};
+      node->add_pre_hook(std::make_unique<KeepGradient>(each.gradients, each.is_final));
+      group.nodes.push_back(each);
+      kept.emplace(node.get(), each);
+    }
+    for (const NodePtr& weight : weights) group.weights.emplace_back(weight, 0);
+    groups_.push_back(std::move(group));
+  }
+  // A root that leads to no input does not run now.
+  for (std::size_t i = 0; i < roots_.size(); ++i)
+    if (const auto found = kept.find(roots_[i].function.get());
+        found != kept.end() && !graph.leads_to_input(roots_[i].function.get()))
+      (*found->second.gradients)[roots_[i].input_nr] = gradients_[i];
+
+  std::vector<at::Tensor> results =
+      execute(roots_, gradients_, /*keep=*/true, /*accumulate=*/false, outputs);
+
+  for (auto& [node, each] : kept) *each.is_final = true;
+  const bool runs_between =
+      std::ranges::any_of(groups_, [](const Group& group) { return group.nodes.size() > 1; });
+  if (!runs_between)
+    for (const NodePtr& node : graph.nodes())
+      if (graph.leads_to_input(node.get()) && !kept.contains(node.get())) node->release_variables();
+  roots_.clear();
+  gradients_.clear();
+  is_split_ = true;
+  return results;
+}
+
+void SplitBackward::weights() {
+  if (!is_split_) {
+    execute(roots_, gradients_, /*keep=*/false, /*accumulate=*/true, {});
+    roots_.clear();
+    gradients_.clear();
+    return;
+  }
+  for (Group& group : groups_) {
+    edge_list roots;
+    std::vector<at::Tensor> gradients;
+    for (const Kept& each : group.nodes)
+      for (std::uint32_t i = 0; i < each.gradients->size(); ++i)
+        if (const at::Tensor& gradient = (*each.gradients)[i]; gradient.defined()) {
+          roots.emplace_back(each.node, i);
+          gradients.push_back(gradient);
+        }
+    if (!roots.empty())
+      execute(roots, gradients, /*keep=*/false, /*accumulate=*/true, group.weights);
+    group = {};
+  }
+  groups_.clear();
+}
+
+}  // namespace lockstep::pipeline

@@ -1,0 +1,99 @@
+// What stages send each other: outputs to the next, gradients back.
+//
+// Ranks of one host: tensors lie in slots of memory that all have mapped. The sender copies them
+// there; the receiver's tensors are the slot itself, which is in use until it lets go. A header of
+// 1 KiB tells the receiver slot, shapes and structure. There are as many slots as can be in use at
+// once, see slots_of(), so a sender always finds a free one. Slots have the size of the largest
+// values so far. Values that do not fit, and those for other hosts, follow as messages, which do
+// not wait for the receiver.
+//
+// Thread safety: none. Errors: as ProcessGroup's messages.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/pipeline/pipeline_order.h"
+
+namespace lockstep::pipeline {
+
+enum class Way { output, gradient };
+
+// The message of a microbatch over the boundary between `boundary` and the stage after it.
+struct Route {
+  Way way = Way::output;
+  int boundary = 0;
+  int microbatch = 0;
+
+  auto operator<=>(const Route&) const = default;
+};
+
+struct Parcel {
+  std::vector<at::Tensor> tensors;  // Some may be undefined.
+  std::vector<bool> needs_gradient;
+  std::string structure;
+  std::shared_ptr<void> slot;  // Of the receiver: the tensors are its memory.
+};
+
+class StageMessages {
+ public:
+  // Collective over `group`.
+  StageMessages(const ProcessGroup& group, const PipelineOrder& order);
+
+  // Returns before the receiver has it. Without `in_slots`, by messages alone.
+  void send(const Route& route, const Parcel& parcel, bool in_slots = true);
+
+  // Blocking: until it is there.
+  Parcel receive(const Route& route);
+
+  int rank_from(const Route& route) const;
+
+  // Collective: ends a step; all ranks have received all. Slots then have room for all values of
+  // this step. Returns the sum of all ranks' `value`.
+  double end_step(double value);
+
+  // Where this rank is in its order; and where another one was last, if it is on this host.
+  void set_place(int action);
+  std::optional<int> place_of(int rank) const;
+
+  std::size_t bytes() const { return block_ ? block_->bytes() : 0; }
+
+ private:
+  // Slots of one way over one boundary.
+  struct Slots {
+    int count = 0;
+    std::size_t bytes = 0;  // Of each.
+    std::size_t begin = 0;  // In the block.
+    std::size_t wanted = 0;
+  };
+
+  Slots& slots(const Route& route);
+  std::optional<int> put_in_slot(const Route& route, const Parcel& parcel);
+  std::vector<at::Tensor> in_slot(const Route& route, int slot, const Parcel& shapes);
+  void allocate();
+  int rank_to(const Route& route) const;
+  std::int64_t tag(const Route& route, int part) const;
+  void keep(Work work);
+
+  const ProcessGroup group_;
+  const int microbatches_;
+  const std::vector<int> rank_of_stage_;
+  std::vector<int> hosts_;  // By rank: the first rank of its host.
+  std::map<std::pair<Way, int>, Slots> slots_;
+  std::optional<RegisteredMemory> block_;
+  std::map<Route, Parcel> own_;  // From this rank to itself.
+  std::vector<Work> sent_;
+};
+
+}  // namespace lockstep::pipeline

@@ -1,0 +1,59 @@
+// Weights that several layers of a pipeline share: LayerList::tie().
+//
+// Two on one rank become one tensor for autograd too: the second lies in the memory of the first,
+// and its gradients go where those of the first go. Two on different ranks are copies, whose
+// gradients are added up once a step.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/pipeline/layer_list.h"
+
+namespace lockstep::pipeline {
+
+class TiedWeights {
+ public:
+  // The rank of each parameter of the whole model, by name.
+  using Ranks = std::map<std::string, int>;
+
+  // Collective over `group`: makes the parameters of `module`, this rank's, one.
+  TiedWeights(const std::vector<LayerList::Tie>& ties, const Ranks& ranks,
+              torch::nn::Module& module, const ProcessGroup& group);
+
+  // Again, after the first ones have got other memory.
+  void follow_memory();
+
+  // Collective over the ranks of each weight.
+  void add_gradients() const;
+
+  // The name under which a parameter of the module is saved.
+  const std::string& saved_name(const std::string& name) const;
+
+  // Whether this rank counts the parameter, for a norm.
+  bool counts(const std::string& name) const { return !copies_.contains(name); }
+
+ private:
+  struct Across {
+    std::string name;
+    at::Tensor parameter;
+    ProcessGroup group;
+  };
+
+  std::vector<std::pair<at::Tensor, at::Tensor>> aliases_;  // And the parameter each is one with.
+  std::vector<Across> across_;
+  std::map<std::string, std::string> copies_;  // Names of copies, and those they are saved under.
+};
+
+}  // namespace lockstep::pipeline
