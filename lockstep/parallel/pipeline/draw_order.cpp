@@ -205,8 +205,8 @@ class SvgPicture {
       for (std::size_t place = 0; place < most; ++place) {
         const double share = 0.6 * static_cast<double>(place) / static_cast<double>(most);
         const Colour colour = look.colour.lighter(share);
-        const std::string name = "." + class_of(look.kind, place);
-        text += name + " rect{fill:" + colour.text() + "}" + name +
+        const std::string name = class_of(look.kind, place);
+        text += "." + name + " rect{fill:" + colour.text() + "}." + name +
                 " text{fill:" + (colour.is_dark() ? "#fff" : "#000") + "}\n";
       }
     }
