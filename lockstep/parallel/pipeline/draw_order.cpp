@@ -65,7 +65,7 @@ bool has_several(const std::vector<std::vector<int>>& stages) {
 enum class TextLabel { whole, without_stage, kind };
 
 std::string label_of(const PipelineAction& action, TextLabel label) {
-  const std::string whole = to_string(action);
+  std::string whole = to_string(action);
   const auto kind = whole.find(static_cast<char>(action.kind));
   if (label == TextLabel::whole) return whole;
   return label == TextLabel::without_stage ? whole.substr(kind) : whole.substr(kind, 1);
