@@ -30,7 +30,9 @@ TEST(Lockstep, EndsWith74WhereStdoutTakesNothing) {
   for (const char* words :
        {LOCKSTEP " --help", LOCKSTEP " --version", LOCKSTEP_RUN " --help",
         LOCKSTEP_RUN " --dry-run /bin/true", LOCKSTEP_STATUS, LOCKSTEP " status",
-        LOCKSTEP_STATUS " --help", LOCKSTEP_STATUS " --json", LOCKSTEP_STATUS " --watch 100"}) {
+        LOCKSTEP_PLAN " --help", LOCKSTEP_PLAN " -n 2 --microbatches 4",
+        LOCKSTEP_PLAN " -n 2 --microbatches 4 --schedule gpipe", LOCKSTEP_STATUS " --help",
+        LOCKSTEP_STATUS " --json", LOCKSTEP_STATUS " --watch 100"}) {
     const Finished full = run_command({"/bin/sh", "-c", std::string(words) + " > /dev/full"});
     EXPECT_EQ(full.code, 74) << words;
     EXPECT_NE(full.err.find("stdout: No space left on device\n"), full.err.npos) << full.err;

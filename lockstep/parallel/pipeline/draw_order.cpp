@@ -65,7 +65,7 @@ bool has_several(const std::vector<std::vector<int>>& stages) {
 enum class TextLabel { whole, without_stage, kind };
 
 std::string label_of(const PipelineAction& action, TextLabel label) {
-  const std::string whole = to_string(action);
+  std::string whole = to_string(action);
   const auto kind = whole.find(static_cast<char>(action.kind));
   if (label == TextLabel::whole) return whole;
   return label == TextLabel::without_stage ? whole.substr(kind) : whole.substr(kind, 1);
@@ -144,7 +144,7 @@ struct Colour {
     const auto mixed = [&](double part) { return part + (255 - part) * share; };
     return {mixed(red), mixed(green), mixed(blue)};
   }
-  bool is_dark() const { return 0.299 * red + 0.587 * green + 0.114 * blue < 140; }
+  bool is_dark() const { return 0.299 * red + 0.587 * green + 0.114 * blue < 125; }
 };
 
 struct KindLook {
@@ -314,8 +314,9 @@ std::string draw_text(const SimulatedPipeline& simulated, int columns) {
     for (const auto& [action, begin, end] : simulated.actions[rank])
       if (const std::size_t width = column_of(end) - column_of(begin); width > 0)
         put(line, column_of(begin), text_cell(action, width, scale));
+    line.insert(0, name);
     line.erase(line.find_last_not_of(' ') + 1);
-    text += name + line + '\n';
+    text += line + '\n';
   }
   std::string name = "time";
   name.resize(left, ' ');

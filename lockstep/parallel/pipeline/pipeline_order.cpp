@@ -111,8 +111,8 @@ class Complaints {
   void throw_if_any() const {
     if (count_ == 0) return;
     throw Error(Fault::misuse,
-                "check_pipeline_order: " + std::to_string(count_) +
-                    (count_ == 1 ? " thing is" : " things are") + " wrong:" + text_ +
+                "the pipeline's order has " + std::to_string(count_) +
+                    (count_ == 1 ? " fault:" : " faults:") + text_ +
                     (count_ > most ? "\n  and " + std::to_string(count_ - most) + " more" : ""));
   }
 

@@ -103,7 +103,7 @@ TEST(PipelineOrder, ImpossibleShapesAreRefused) {
                       "fit are 8 and 10"),
             std::string::npos);
   EXPECT_NE(complaint(zero_bubble, {2, 7}).find("6 and 8"), std::string::npos);
-  EXPECT_NE(complaint(gpipe, {2, 4, 2}).find("gpipe has 1 stage on each rank, not 2"),
+  EXPECT_NE(complaint(gpipe, {2, 4, 2}).find("schedule gpipe has 1 stage on each rank, not 2"),
             std::string::npos);
   EXPECT_NE(complaint(zbv, {2, 4, 1}).find("zbv has 2 stages on each rank, not 1"),
             std::string::npos);
@@ -175,9 +175,9 @@ TEST(CheckPipelineOrder, NamesWhatIsWrongWithTheShape) {
 }
 
 TEST(CheckPipelineOrder, NamesEachActionThatIsWrong) {
-  expect_complaint(order_of("0F0 0B0", 2, {0}), "1 thing is wrong:\n  0F1 and 0B1 are missing");
+  expect_complaint(order_of("0F0 0B0", 2, {0}), "has 1 fault:\n  0F1 and 0B1 are missing");
   expect_complaint(order_of("0F0", 1, {0}), "\n  0B0 is missing");
-  expect_complaint(order_of("0B0", 1, {0}), "2 things are wrong");
+  expect_complaint(order_of("0B0", 1, {0}), "has 2 faults");
   expect_complaint(order_of("0F0 0I0", 1, {0}), "\n  0W0 is missing");
   expect_complaint(order_of("0F0 0W0", 1, {0}), "\n  0I0 is missing");
   expect_complaint(order_of("0F0 0F0 0B0", 1, {0}), "\n  rank 0: 0F0 comes again");
@@ -185,8 +185,7 @@ TEST(CheckPipelineOrder, NamesEachActionThatIsWrong) {
   expect_complaint(order_of("0F0 0B0 0F1", 1, {0}), "0F1 is of none of the 1 microbatches");
   expect_complaint(order_of("0F0 0B0 / 1F0 0B0 1B0", 1, {0, 1}),
                    "rank 1: 0B0 is of a stage on rank 0");
-  expect_complaint(order_of("0B0 0F0", 1, {0}),
-                   "1 thing is wrong:\n  rank 0: 0B0 comes before 0F0");
+  expect_complaint(order_of("0B0 0F0", 1, {0}), "has 1 fault:\n  rank 0: 0B0 comes before 0F0");
   expect_complaint(order_of("0F0 0W0 0I0", 1, {0}), "rank 0: 0W0 comes before 0I0");
   expect_complaint(order_of("0F0 0B0 0W0", 1, {0}), "rank 0: 0W0 comes beside 0B0");
   expect_complaint(order_of("0F0 0I0 0B0", 1, {0}), "rank 0: 0B0 comes beside 0I0");
@@ -194,11 +193,11 @@ TEST(CheckPipelineOrder, NamesEachActionThatIsWrong) {
 
 TEST(CheckPipelineOrder, ShowsTenThingsAndCountsTheOthers) {
   const std::string text = complaint_about(order_of("0F0", 20, {0}));
-  EXPECT_NE(text.find("20 things are wrong:"), text.npos) << text;
+  EXPECT_NE(text.find("has 20 faults:"), text.npos) << text;
   EXPECT_NE(text.find("\n  0F9 and 0B9 are missing\n  and 10 more"), text.npos) << text;
   // Counted, not enumerated.
   const std::string many = complaint_about(order_of("0F0 0B0", 2'000'000'000, {0}));
-  EXPECT_NE(many.find("1999999999 things"), many.npos) << many;
+  EXPECT_NE(many.find("1999999999 faults"), many.npos) << many;
 }
 
 TEST(CheckPipelineOrder, NamesTheCircleInWhichRanksWait) {

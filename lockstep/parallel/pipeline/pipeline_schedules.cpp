@@ -167,7 +167,7 @@ int stages_per_rank_of(PipelineSchedule schedule, const PipelineShape& shape) {
   if (shape.stages_per_rank == 0) return wanted;
   const bool is_fixed = is_single || schedule == zbv;
   require(shape.stages_per_rank > 0 && (!is_fixed || shape.stages_per_rank == wanted), [&] {
-    return "make_pipeline_order: " + std::string(name_of(schedule)) + " has " +
+    return "schedule " + std::string(name_of(schedule)) + " has " +
            (is_fixed ? std::to_string(wanted) : "at least 1") + " stage" +
            (is_fixed && wanted > 1 ? "s" : "") + " on each rank, not " +
            std::to_string(shape.stages_per_rank);
@@ -181,8 +181,8 @@ void require_equal_rounds(PipelineSchedule schedule, const PipelineShape& shape)
     int more = shape.microbatches;
     while (!has_equal_rounds(shape.ranks, fewer)) --fewer;
     while (!has_equal_rounds(shape.ranks, more)) ++more;
-    return "make_pipeline_order: " + std::string(name_of(schedule)) + " on " +
-           std::to_string(shape.ranks) + " ranks deals microbatches in rounds of equal size, and " +
+    return "schedule " + std::string(name_of(schedule)) + " on " + std::to_string(shape.ranks) +
+           " ranks deals microbatches in rounds of equal size, and " +
            std::to_string(shape.microbatches) + " are no multiple of " +
            std::to_string(rounds_of(shape.ranks, shape.microbatches)) +
            " rounds; the nearest that fit are " + std::to_string(fewer) + " and " +
@@ -210,14 +210,14 @@ PipelineActions actions_of(PipelineSchedule schedule, const RankShape& shape) {
     case zbv:
       return ZeroBubbleV(shape).actions();
   }
-  throw Error(Fault::misuse, "make_pipeline_order: there is no such schedule");
+  throw Error(Fault::misuse, "there is no such schedule");
 }
 
 }  // namespace
 
 PipelineOrder make_pipeline_order(PipelineSchedule schedule, const PipelineShape& shape) {
   require(shape.ranks > 0 && shape.microbatches > 0, [&] {
-    return "make_pipeline_order: " + std::to_string(shape.ranks) + " ranks and " +
+    return "a pipeline of " + std::to_string(shape.ranks) + " ranks and " +
            std::to_string(shape.microbatches) + " microbatches: at least 1 of each is needed";
   });
   const int stages = stages_per_rank_of(schedule, shape);

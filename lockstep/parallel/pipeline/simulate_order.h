@@ -57,7 +57,9 @@ struct PipelineSlots {
 };
 LOCKSTEP_API PipelineSlots slots_of(const PipelineOrder& order);
 
-// A picture of time: a line of text for each rank, at most `columns` wide; or an SVG image.
+// A picture of time: a line of text for each rank and an axis, at most `columns` wide (or as the
+// ranks' names need); or an SVG image. In text, an action is its kind and microbatch, such as F5,
+// with '-' for as long as it goes on, and '.' is an idle rank; a narrow picture has kinds alone.
 LOCKSTEP_API std::string draw_text(const SimulatedPipeline& simulated, int columns = 100);
 LOCKSTEP_API std::string draw_svg(const SimulatedPipeline& simulated);
 
