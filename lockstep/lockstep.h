@@ -31,6 +31,8 @@
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/pieces/piece.h"
+#include "lockstep/parallel/pipeline/layer_list.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/pipeline/pipeline_order.h"
 #include "lockstep/parallel/pipeline/simulate_order.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
