@@ -200,14 +200,15 @@ std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
   return resumed->step;
 }
 
-// `loss` is that of the last step, if there was one.
+// `loss` is that of the last step, if there was one. No digest: the weights lie on several stages.
 void report(const lockstep::DeviceMesh& mesh, std::int64_t step, std::optional<double> loss,
             const std::string& digest, const std::string& sample) {
   std::cout << "pp " << mesh.size("pp") << ", dp " << mesh.size("dp") << ", cp " << mesh.size("cp")
             << ", tp " << mesh.size("tp") << ": ";
   if (loss) std::cout << "loss " << *loss << " ";
-  std::cout << "after " << step << " steps; weights " << digest.substr(0, 12) << "\n"
-            << sample << (sample.empty() ? "" : "\n") << std::flush;
+  std::cout << "after " << step << " steps";
+  if (!digest.empty()) std::cout << "; weights " << digest.substr(0, 12);
+  std::cout << "\n" << sample << (sample.empty() ? "" : "\n") << std::flush;
 }
 
 // Trains until the last step. `state` is saved and resumed, with the number of the step;

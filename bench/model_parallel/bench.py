@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures steps of a GPT that two ranks hold together: its layers cut (tensor), against PyTorch's
 DTensor and against one rank alone with the whole batch; or fully sharded, with half of the batch
-each, against PyTorch's fully_shard() and against two ranks that train alone on halves. PyTorch runs
-over Gloo, under torchrun. Every side has one thread per rank, on this host. All sides run in turn,
+each, against PyTorch's fully_shard() and against two ranks that train alone on halves; or as a
+pipeline of two stages and four microbatches, against torch.distributed.pipelining and against the
+time that a simulation promises for stages that are measured alone. Two more kinds compare ZB1P, and
+1F1B interleaved in four stages, with 1F1B: their gain, and the one that the simulation promises.
+PyTorch runs over Gloo, under torchrun. Every side has one thread per rank, on this host. All sides run in turn,
 several rounds. The results are ratios of figures of one round, printed as median and range; above
 1, ours is faster.
 """
@@ -26,14 +29,19 @@ EXAMPLES = """examples:
 SHAPES = {128: (64, 30), 256: (128, 12), 512: (128, 6)}
 # By kind, with the peer that communicates nothing.
 SIDES = {"tensor": ("Lockstep", "PyTorch", "one rank"),
-         "fully-sharded": ("Lockstep", "PyTorch", "halves")}
+         "fully-sharded": ("Lockstep", "PyTorch", "halves"),
+         "pipeline": ("Lockstep", "PyTorch", "simulated"),
+         "zb1p": ("zb1p", "1f1b", "zb1p simulated", "1f1b simulated"),
+         "interleaved": ("interleaved", "1f1b", "interleaved simulated", "1f1b simulated")}
+# Blocks of the first stage, by width: the output layer costs as much as several blocks.
+BLOCKS = {128: 4, 256: 3, 512: 3}
 BATCH = 4
 
 
 def parse_options():
     parser = measure.arguments(__doc__, EXAMPLES)
     parser.add_argument("--kinds", nargs="+", choices=SIDES, default=list(SIDES), metavar="KIND",
-                        help="both: tensor fully-sharded")
+                        help="all of " + " ".join(SIDES))
     parser.add_argument("--widths", type=int, nargs="+", choices=SHAPES, default=list(SHAPES),
                         metavar="N", help="of the model: all of 128 256 512")
     parser.add_argument("--vocabulary", type=int, default=8192, help="8192")
@@ -50,10 +58,21 @@ def parse_options():
 
 def milliseconds(kind, side, width, options):
     length, steps = SHAPES[width]
-    batch = BATCH if kind == "tensor" else BATCH // options.ranks
+    is_pipeline = kind in ("pipeline", "zb1p", "interleaved")
+    batch = BATCH // options.ranks if kind == "fully-sharded" else BATCH
     shape = ["--width", width, "--layers", 4, "--heads", 8, "--vocabulary", options.vocabulary,
              "--length", length, "--batch", batch, "--steps", steps,
-             "--parallel", "none" if side in ("one rank", "halves") else kind]
+             "--parallel", "pipeline" if is_pipeline else
+             "none" if side in ("one rank", "halves") else kind]
+    if is_pipeline:
+        schedule = side.split()[0] if kind != "pipeline" else "1f1b"
+        # The embedding is the first layer, before the blocks.
+        cut = ([2, 4, 5] if schedule == "interleaved" else [1 + BLOCKS[width]])
+        shape += ["--cut", *cut]
+        if side != "PyTorch":
+            shape += ["--schedule", schedule]
+        if side.endswith("simulated"):
+            shape += ["--simulate"]
     ranks = 1 if side == "one rank" else options.ranks
     command = measure.lockstep_run(options.build, ranks, "bench_model_parallel", *shape)
     if side == "PyTorch":
@@ -72,9 +91,17 @@ def measured(kind, width, options, started):
             rounds[-1][side] = milliseconds(kind, side, width, options)
     measure.progress(started, "")
     result = {"kind": kind, "width": width, "rounds": rounds}
-    for peer in SIDES[kind][1:]:
-        result[peer] = measure.spread([one[peer] / one["Lockstep"] for one in rounds])
+    for label, peer, ours in ratios(kind):
+        result[label] = measure.spread([one[peer] / one[ours] for one in rounds])
     return result
+
+
+def ratios(kind):
+    """Label of each ratio, and the sides that it divides."""
+    sides = SIDES[kind]
+    if "Lockstep" in sides:
+        return [(f"to {peer}", peer, "Lockstep") for peer in sides[1:]]
+    return [("gain", sides[1], sides[0]), ("promised gain", sides[3], sides[2])]
 
 
 def main():
@@ -82,11 +109,10 @@ def main():
     measure.warn_if_busy()
     started, results = time.monotonic(), []
     for kind in options.kinds:
-        alone = SIDES[kind][-1]
         print(f"{kind}: ms a step of a GPT of 4 layers, {options.ranks} ranks: medians of "
               f"{options.rounds} rounds\n{'width':>6}"
-              + "".join(f"{side:>10}" for side in SIDES[kind])
-              + f"{'to PyTorch':>24}{f'to {alone}':>24}", flush=True)
+              + "".join(f"{side:>{column(side)}}" for side in SIDES[kind])
+              + "".join(f"{label:>24}" for label, _, _ in ratios(kind)), flush=True)
         for width in options.widths:
             results.append(measured(kind, width, options, started))
             print(row(results[-1]), flush=True)
@@ -94,12 +120,18 @@ def main():
                 measure.save(options.json, results)
 
 
+def column(side):
+    return max(10, len(side) + 2)
+
+
 def row(result):
-    sides = SIDES[result["kind"]]
-    times = [statistics.median(one[side] for one in result["rounds"]) for side in sides]
-    return f"{result['width']:>6}" + "".join(f"{ms:>10.1f}" for ms in times) + "".join(
+    kind = result["kind"]
+    times = "".join(
+        f"{statistics.median(one[side] for one in result['rounds']):>{column(side)}.1f}"
+        for side in SIDES[kind])
+    return f"{result['width']:>6}" + times + "".join(
         f"{ratio['ratio']:>8.2f} ({ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f})".rjust(24)
-        for ratio in (result[peer] for peer in sides[1:]))
+        for ratio in (result[label] for label, _, _ in ratios(kind)))
 
 
 if __name__ == "__main__":

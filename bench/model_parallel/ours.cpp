@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct StepOptions {
   std::int64_t batch = 4;
   int steps = 10;
   std::string parallel = "tensor";
+  std::string schedule = "1f1b";
+  std::vector<int> cut = {};
+  bool simulate = false;
 };
 
 StepOptions read_command_line(int argc, char** argv) {
@@ -33,7 +37,11 @@ StepOptions read_command_line(int argc, char** argv) {
   app.add_option("--length", options.gpt.block_size, "tokens of a sequence");
   app.add_option("--batch", options.batch, "sequences of a rank; of all with tensor");
   app.add_option("--parallel", options.parallel)
-      ->check(CLI::IsMember({"tensor", "fully-sharded", "none"}));
+      ->check(CLI::IsMember({"tensor", "fully-sharded", "pipeline", "none"}));
+  app.add_option("--schedule", options.schedule, "of a pipeline, with 4 microbatches");
+  app.add_option("--cut", options.cut, "first layers of the stages but the first");
+  app.add_flag("--simulate", options.simulate,
+               "the step of the pipeline that its stages promise, each measured alone");
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
@@ -41,6 +49,20 @@ StepOptions read_command_line(int argc, char** argv) {
     std::exit(app.exit(error) == 0 ? 0 : lockstep::exit_usage);
   }
   return options;
+}
+
+constexpr int microbatches = 4;
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + values.size() / 2);
+  return values[values.size() / 2];
+}
+
+double milliseconds_of(const std::function<void()>& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
 }
 
 // Times steps, each of which `backward` computes gradients for, and prints their median.
@@ -57,13 +79,112 @@ void time_steps(const StepOptions& options, const lockstep::ProcessGroup& world,
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
     if (step >= 0) times.push_back(time.count());
   }
-  std::nth_element(times.begin(), times.begin() + options.steps / 2, times.end());
-  if (world.rank() == 0) std::printf("{\"ms\": %.4f}\n", times[times.size() / 2]);
+  if (world.rank() == 0) std::printf("{\"ms\": %.4f}\n", median(times));
+}
+
+// A stage that is measured alone, with a microbatch.
+struct MeasuredStage {
+  std::vector<lockstep::pipeline::Layer> layers;
+  std::vector<torch::Tensor> parameters;
+
+  lockstep::pipeline::PassedValue forward(lockstep::pipeline::PassedValue value) const {
+    for (const auto& layer : layers) value = layer.forward(value);
+    return value;
+  }
+};
+
+// Milliseconds of each stage, which its rank measures while the others measure theirs: as in the
+// pipeline, all cores are busy. The last value is that of the optimizer.
+lockstep::PipelineStageCost measured(const MeasuredStage& stage, bool is_first, bool is_last,
+                                     const StepOptions& options) {
+  const std::int64_t rows = options.batch / microbatches;
+  const auto tokens =
+      torch::randint(options.gpt.vocabulary, {rows, options.gpt.block_size}, torch::kLong);
+  const auto input =
+      is_first
+          ? tokens
+          : torch::randn({rows, options.gpt.block_size, options.gpt.width}).requires_grad_(true);
+  std::vector<double> forwards, backwards;
+  for (int i = -3; i < 4 * options.steps; ++i) {
+    torch::Tensor output;
+    const double forward = milliseconds_of([&] {
+      output = stage.forward(lockstep::pipeline::pack(input)).tensors.at(0);
+      if (is_last) output = torch::cross_entropy_loss(output.flatten(0, 1), tokens.flatten());
+    });
+    const auto gradient = torch::ones_like(output);
+    const double backward = milliseconds_of([&] { output.backward(gradient); });
+    if (i < 0) continue;
+    forwards.push_back(forward);
+    backwards.push_back(backward);
+  }
+  const double whole = median(backwards);
+  return {.forward = median(forwards),
+          .backward_input = whole / 2,
+          .backward_weight = whole / 2,
+          .whole_backward = whole};
+}
+
+void simulate(const StepOptions& options, const lockstep::LayerList& layers,
+              const lockstep::PipelineOrder& order, const lockstep::ProcessGroup& world) {
+  std::vector<double> optimizer_times;
+  std::vector<lockstep::PipelineStageCost> own(static_cast<std::size_t>(order.stages()));
+  std::vector<torch::Tensor> parameters;
+  for (int stage = 0; stage < order.stages(); ++stage) {
+    const auto i = static_cast<std::size_t>(stage);
+    if (order.rank_of_stage[i] != world.rank()) continue;
+    MeasuredStage mine;
+    const int begin = stage == 0 ? 0 : options.cut[i - 1];
+    const int end = i < options.cut.size() ? options.cut[i] : static_cast<int>(layers.size());
+    for (int layer = begin; layer < end; ++layer) {
+      mine.layers.push_back(layers.make(static_cast<std::size_t>(layer)));
+      for (const auto& parameter : mine.layers.back().module->parameters())
+        parameters.push_back(parameter);
+    }
+    own[i] = measured(mine, stage == 0, stage + 1 == order.stages(), options);
+  }
+  lockstep::AdamW adamw(parameters, torch::optim::AdamWOptions(1e-4));
+  for (int i = 0; i < options.steps; ++i) {
+    world.barrier();
+    optimizer_times.push_back(milliseconds_of([&] { adamw.step(); }));
+  }
+  std::vector<lockstep::PipelineStageCost> costs;
+  for (int stage = 0; stage < order.stages(); ++stage)
+    costs.push_back(
+        lockstep::broadcast_value(own[static_cast<std::size_t>(stage)], world,
+                                  order.rank_of_stage[static_cast<std::size_t>(stage)]));
+  double optimizer = 0;
+  for (const double each : lockstep::all_gather_value(median(optimizer_times), world))
+    optimizer = std::max(optimizer, each);
+  if (world.rank() == 0)
+    std::printf("{\"ms\": %.4f}\n", lockstep::simulate(order, costs).time + optimizer);
+}
+
+void train_pipeline(const StepOptions& options, const lockstep::ProcessGroup& world) {
+  const lockstep::LayerList layers = gpt_layers(options.gpt);
+  const auto schedule = lockstep::parse_pipeline_schedule(options.schedule);
+  const auto order = lockstep::make_pipeline_order(
+      schedule, {.ranks = world.size(), .microbatches = microbatches});
+  if (options.simulate) return simulate(options, layers, order, world);
+  lockstep::Pipeline pipeline(layers, world, {.order = order, .cut = options.cut});
+  lockstep::AdamW adamw(pipeline.parameters(), torch::optim::AdamWOptions(1e-4));
+  const auto tokens = torch::randint(options.gpt.vocabulary,
+                                     {options.batch, options.gpt.block_size + 1}, torch::kLong);
+  time_steps(options, world, adamw, [&] {
+    pipeline.step(tokens.slice(1, 0, -1), [&](const torch::Tensor& logits,
+                                              const lockstep::Microbatch& part) {
+      return torch::cross_entropy_loss(logits.flatten(0, 1), part.of(tokens.slice(1, 1)).flatten());
+    });
+  });
 }
 
 int train(const StepOptions& options) {
   auto world = lockstep::init_process_group();
   torch::manual_seed(0);
+  if (options.parallel == "pipeline") {
+    train_pipeline(options, world);
+    lockstep::destroy_process_group(world);
+    return 0;
+  }
   const auto gpt = std::make_shared<Gpt>(options.gpt);
   const auto tokens = torch::randint(options.gpt.vocabulary,
                                      {options.batch, options.gpt.block_size + 1}, torch::kLong);

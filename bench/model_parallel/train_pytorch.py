@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of bench/model_parallel: steps of the same GPT with DTensor tensor parallelism
-or fully_shard(), over Gloo. Prints a JSON object with the median time of a step."""
+"""PyTorch's side of bench/model_parallel: steps of the same GPT with DTensor tensor parallelism,
+fully_shard() or torch.distributed.pipelining, over Gloo. Prints a JSON object with the median time of a step."""
 
 import argparse
 import contextlib
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, loss_parallel,
                                                parallelize_module)
@@ -75,11 +76,55 @@ def shard(model, mesh):
     fully_shard(model, mesh=mesh)
 
 
+class FirstStage(nn.Module):
+    def __init__(self, model, blocks):
+        super().__init__()
+        self.wte, self.wpe, self.h = model.wte, model.wpe, model.h[:blocks]
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.size(1)))
+        for block in self.h:
+            x = block(x)
+        return x
+
+
+class LastStage(nn.Module):
+    def __init__(self, model, blocks):
+        super().__init__()
+        self.h, self.ln_f, self.lm_head = model.h[blocks:], model.ln_f, model.lm_head
+
+    def forward(self, x):
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
+def pipeline(model, options):
+    """The stage of this rank, and a function that computes gradients. The first weight and the last
+    are one, so their gradients are added up, as in ours."""
+    is_first = dist.get_rank() == 0
+    module = (FirstStage if is_first else LastStage)(model, options.cut - 1)
+    stage = PipelineStage(module, dist.get_rank(), 2, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, 4, lambda logits, targets: F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten()))
+    tied = module.wte.weight if is_first else module.lm_head.weight
+
+    def backward(tokens):
+        if is_first:
+            schedule.step(tokens[:, :-1])
+        else:
+            schedule.step(target=tokens[:, 1:])
+        dist.all_reduce(tied.grad)
+
+    return module, backward
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("width", "layers", "heads", "vocabulary", "length", "batch", "steps"):
         parser.add_argument("--" + name, type=int, required=True)
-    parser.add_argument("--parallel", choices=("tensor", "fully-sharded"), required=True)
+    parser.add_argument("--parallel", choices=("tensor", "fully-sharded", "pipeline"), required=True)
+    parser.add_argument("--cut", type=int, help="layers of the first stage of a pipeline")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -87,9 +132,12 @@ def main():
     model = Gpt(options)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     is_cut = options.parallel == "tensor"
+    backward = None
     if is_cut:
         cut(model, mesh)
         model.lm_head.weight = model.wte.weight  # One tied weight, as ours.
+    elif options.parallel == "pipeline":
+        model, backward = pipeline(model, options)
     else:
         shard(model, mesh)
     adamw = torch.optim.AdamW(model.parameters(), 1e-4)
@@ -99,8 +147,12 @@ def main():
         dist.barrier()
         begin = time.perf_counter()
         adamw.zero_grad()
-        with loss_parallel() if is_cut else contextlib.nullcontext():
-            F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        if backward:
+            backward(tokens)
+        else:
+            with loss_parallel() if is_cut else contextlib.nullcontext():
+                F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1),
+                                tokens[:, 1:].flatten()).backward()
         adamw.step()
         if step >= 0:
             times.append((time.perf_counter() - begin) * 1e3)
