@@ -75,8 +75,7 @@ TextOptions read_command_line(int argc, char** argv) {
   app.add_option("--cp", options.cp, "ranks that share one replica's sequences")->check(positive);
   app.add_option("--tp", options.tp, "ranks that share one replica's layers")->check(positive);
   app.add_flag("--fsdp", options.fsdp,
-               "replicas of a host share one copy of weights and optimizer state")
-      ->excludes("--tp");
+               "replicas of a host share one copy of weights and optimizer state");
   app.add_option("--schedule", options.schedule, "of a pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "looped_bfs", "zb1p", "zbv"}));
   app.add_option("--microbatches", options.microbatches, "of a pipeline's batch")->check(positive);
@@ -319,7 +318,7 @@ void train_pipeline(const GptOptions& gpt, const lockstep::DeviceMesh& mesh,
     lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(*pipeline.data_parallel(),
                                                            pipeline.parameters(), adamw_options);
     train_stages(
-        pipeline, adamw, [] {}, mesh, text, options);
+        pipeline, adamw, [&] { pipeline.clip_grad_norm_(adamw, 1.0); }, mesh, text, options);
   } else {
     lockstep::AdamW adamw(pipeline.parameters(), adamw_options);
     train_stages(
@@ -338,7 +337,7 @@ void train_whole(const GptOptions& gpt_options, const lockstep::DeviceMesh& mesh
     lockstep::FullyShardedDataParallel fsdp(gpt, replicas, {.units = {"transformer.h.*"}});
     lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(), adamw_options);
     train(
-        fsdp, adamw, [&] { adamw.clip_grad_norm_(1.0); }, mesh, text, options);
+        fsdp, adamw, [&] { adamw.clip_grad_norm_(*gpt, 1.0); }, mesh, text, options);
   } else {
     lockstep::DistributedDataParallel ddp(gpt, replicas);
     lockstep::AdamW adamw(gpt->parameters(), adamw_options);

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <exception>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -19,6 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/model_part.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/cut_tensors.h"
@@ -186,17 +189,80 @@ double ShardedOptimizer::gradient_norm(double norm_type) {
       norm_type);
 }
 
+void ShardedOptimizer::make_gradients() {}
+
+// Own shards are added up by the ranks among which their parameters are cut, in the order of all
+// parameters, which is that of all ranks of the optimizer.
+double ShardedOptimizer::gradient_norm(const ModelPart& model, double norm_type) {
+  make_gradients();
+  std::map<const void*, const std::string*> names;
+  for (const auto& [name, parameter] : model.parameters)
+    names.emplace(parameter.unsafeGetTensorImpl(), &name);
+  std::vector<std::optional<ProcessGroup>> groups{std::nullopt};  // First, of whole parameters.
+  std::vector<std::vector<at::Tensor>> shards(1);
+  std::vector<std::optional<std::size_t>> place_of(all_parameters_.size());  // In `shards`.
+  for (std::size_t i = 0; i < all_parameters_.size(); ++i) {
+    const auto name = names.find(all_parameters_[i].unsafeGetTensorImpl());
+    require(name != names.end(), [&] {
+      return "clip_grad_norm_: parameter " + std::to_string(i) + " is not one of the module";
+    });
+    if (model.copies.contains(*name->second)) continue;
+    const auto layout = model.layouts.find(*name->second);
+    place_of[i] = 0;
+    if (layout == model.layouts.end()) continue;
+    const ProcessGroup& group = layout->second.group;
+    const auto found = std::ranges::find_if(
+        groups, [&](const auto& each) { return each && each->name() == group.name(); });
+    place_of[i] = static_cast<std::size_t>(found - groups.begin());
+    if (found != groups.end()) continue;
+    groups.push_back(group);
+    shards.emplace_back();
+  }
+  for (std::size_t i = 0; i < stepped_.size(); ++i)
+    if (const auto place = place_of[own_shards_[i].parameter])
+      shards[*place].push_back(stepped_[i]);
+
+  std::vector<double> powers;
+  for (const auto& each : shards) powers.push_back(power_of_norm(each, norm_type));
+  const ReduceOp op = std::isinf(norm_type) ? ReduceOp::max : ReduceOp::sum;
+  group_.all_reduce(buffer_of(powers), op, {.label = "norm of gradients"});
+  for (std::size_t i = 1; i < groups.size(); ++i)
+    groups[i]->all_reduce({.data = &powers[i], .count = 1, .dtype = DType::float64}, op,
+                          {.label = "norm of parts"});
+  std::vector<double> total{sum_of(powers, norm_type)};
+  if (model.stages) model.stages->all_reduce(buffer_of(total), op, {.label = "norm of stages"});
+  return norm_of(total, norm_type);
+}
+
 double ShardedOptimizer::clip_grad_norm_(double max_norm, double norm_type,
                                          bool error_if_nonfinite) {
+  for (const at::Tensor& parameter : all_parameters_)
+    require(part_text(parameter).empty(), [&] {
+      return "clip_grad_norm_ of a sharded optimizer: a parameter" + part_text(parameter) +
+             ", cut over other ranks than those that step it: call clip_grad_norm_(module, ...)";
+    });
+  return clip([&] { return gradient_norm(norm_type); }, max_norm, norm_type, error_if_nonfinite);
+}
+
+double ShardedOptimizer::clip_grad_norm_(const torch::nn::Module& module, double max_norm,
+                                         double norm_type, bool error_if_nonfinite) {
+  return clip_grad_norm_(
+      ModelPart{.parameters = named_parameters(module), .layouts = layouts_of(module)}, max_norm,
+      norm_type, error_if_nonfinite);
+}
+
+double ShardedOptimizer::clip_grad_norm_(const ModelPart& model, double max_norm, double norm_type,
+                                         bool error_if_nonfinite) {
+  return clip([&] { return gradient_norm(model, norm_type); }, max_norm, norm_type,
+              error_if_nonfinite);
+}
+
+double ShardedOptimizer::clip(const std::function<double()>& norm, double max_norm,
+                              double norm_type, bool error_if_nonfinite) {
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   require(norm_type > 0, "clip_grad_norm_: norm_type is not positive");
-  for (const at::Tensor& parameter : all_parameters_)
-    if (!part_text(parameter).empty())
-      throw Error(Fault::unsupported, "clip_grad_norm_ of a sharded optimizer: a parameter" +
-                                          part_text(parameter) +
-                                          ", cut over other ranks than those that step it");
   const at::NoGradGuard no_grad;
-  const double total = gradient_norm(norm_type);
+  const double total = norm();
   if (error_if_nonfinite && !std::isfinite(total))
     throw Error(Fault::corrupt, "clip_grad_norm_: the total norm is not finite");
   const double factor = max_norm / (total + 1e-6);

@@ -33,7 +33,13 @@
 
 #include "lockstep/comm/process_group.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep {
+
+struct ModelPart;
 
 // A part of a parameter: elements [begin, end) of a parameter in memory order, and the rank that
 // steps them.
@@ -53,10 +59,18 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // all ranks' gradient shards as one vector. A norm_type of infinity takes the largest absolute
   // value. Use this instead of lockstep::clip_grad_norm_() if each rank has its own part of the
   // gradients. Collective.
-  // Errors: unsupported for parameters that are cut over other ranks; misuse for a negative
-  // max_norm and a norm_type that is not positive; corrupt, on all ranks, if error_if_nonfinite is
-  // set and total is not finite.
+  // Errors: misuse for parameters that are cut over other ranks, a negative max_norm and a
+  // norm_type that is not positive; corrupt, on all ranks, if error_if_nonfinite is set and total
+  // is not finite.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
+
+  // The same of parameters of `module` that may be cut over other ranks (sharded_module.h): parts
+  // are added up. Collective over the group of each layout too. Errors: in addition, misuse for a
+  // parameter that is not one of the module.
+  double clip_grad_norm_(const torch::nn::Module& module, double max_norm, double norm_type = 2.0,
+                         bool error_if_nonfinite = false);
+  double clip_grad_norm_(const ModelPart& model, double max_norm, double norm_type,
+                         bool error_if_nonfinite);
 
   // Gathers all state on rank `to`, which may then save() until the next step(). Collective.
   // Errors: unsupported for optimizers other than SGD, Adam, AdamW, Adagrad, RMSprop and classes
@@ -96,6 +110,9 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   virtual void before_step() {}
   virtual void after_step() {}
 
+  // Makes the gradients of this rank's shards, if they are not there yet.
+  virtual void make_gradients();
+
   // The norm of all shards' gradients. It may have to make these gradients first.
   virtual double gradient_norm(double norm_type);
 
@@ -109,6 +126,10 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   const std::vector<at::Tensor>& stepped() const { return stepped_; }  // As passed to set_shards().
 
  private:
+  double gradient_norm(const ModelPart& model, double norm_type);
+  double clip(const std::function<double()>& norm, double max_norm, double norm_type,
+              bool error_if_nonfinite);
+
   friend class OptimizerState;  // Reads and sets the state of own_shards_ (optimizer_stateful.h).
 
   void step_shards();

@@ -80,6 +80,11 @@ void SharedOptimizerBase::zero_grad(bool set_to_none) {
   ShardedOptimizer::zero_grad(set_to_none);
 }
 
+void SharedOptimizerBase::make_gradients() {
+  require(!are_means_, "clip_grad_norm_: with deterministic, parameters cannot be cut over ranks");
+  average();
+}
+
 // If every rank has all means, each computes the norm of all of them. With slices, the norm's bits
 // would depend on the number of ranks.
 double SharedOptimizerBase::gradient_norm(double norm_type) {

@@ -78,6 +78,7 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  private:
   void before_step() override;
   void after_step() override;
+  void make_gradients() override;
   double gradient_norm(double norm_type) override;
   void average();
 

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/model_part.h"
+#include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/parallel/pipeline/pipeline_run.h"
 #include "lockstep/parallel/pipeline/pipeline_state.h"
 #include "lockstep/parallel/pipeline/rank_stages.h"
@@ -49,17 +50,26 @@ Layouts Pipeline::layouts() const {
   return layouts;
 }
 
-at::Tensor Pipeline::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
-  require(!stages_->is_fully_sharded(),
-          "Pipeline: gradients of a fully sharded pipeline are its optimizer's: call the "
-          "optimizer's clip_grad_norm_() with the pipeline");
+ModelPart Pipeline::part() const {
   ModelPart part{.parameters = lockstep::named_parameters(*stages_->module()),
                  .layouts = layouts_of(*stages_->module()),
                  .copies = {},
                  .stages = group_};
   for (const auto& [name, parameter] : part.parameters)
     if (!stages_->ties().counts(name)) part.copies.insert(name);
-  return clip_parts(part, max_norm, norm_type, error_if_nonfinite);
+  return part;
+}
+
+at::Tensor Pipeline::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
+  require(!stages_->is_fully_sharded(),
+          "Pipeline: gradients of a fully sharded pipeline are its optimizer's: call "
+          "clip_grad_norm_(optimizer, ...)");
+  return clip_parts(part(), max_norm, norm_type, error_if_nonfinite);
+}
+
+double Pipeline::clip_grad_norm_(ShardedOptimizer& optimizer, double max_norm, double norm_type,
+                                 bool error_if_nonfinite) {
+  return optimizer.clip_grad_norm_(part(), max_norm, norm_type, error_if_nonfinite);
 }
 
 void Pipeline::train(bool on) { stages_->module()->train(on); }

@@ -98,6 +98,9 @@ struct PipelineOptions {
   std::optional<FullyShardedOptions> fully_sharded = {};  // Instead of replicas.
 };
 
+class ShardedOptimizer;
+struct ModelPart;
+
 namespace pipeline {
 
 class PipelineRun;
@@ -145,9 +148,11 @@ class LOCKSTEP_API Pipeline : public Stateful {
   Layouts layouts() const;                // Of those that are cut over ranks.
 
   // Collective: as clip_grad_norm_() of the whole model. Errors: misuse with fully_sharded: then
-  // the optimizer clips.
+  // the second one, with the optimizer of all parameters(), is the right one.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0,
                              bool error_if_nonfinite = false);
+  double clip_grad_norm_(ShardedOptimizer& optimizer, double max_norm, double norm_type = 2.0,
+                         bool error_if_nonfinite = false);
 
   void train(bool on = true);  // As torch::nn::Module's.
   void eval() { train(false); }
@@ -183,6 +188,8 @@ class LOCKSTEP_API Pipeline : public Stateful {
   }
   double run_step(const pipeline::PassedValue& inputs, const pipeline::LossOf& loss_of);
   double measure_all(const pipeline::PassedValue& inputs, const pipeline::LossOf& measure);
+
+  ModelPart part() const;
 
   const ProcessGroup group_;
   const std::unique_ptr<pipeline::RankStages> stages_;
