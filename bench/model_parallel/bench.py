@@ -6,9 +6,9 @@ each, against PyTorch's fully_shard() and against two ranks that train alone on 
 pipeline of two stages and four microbatches, against torch.distributed.pipelining and against the
 time that a simulation promises for stages that are measured alone. Two more kinds compare ZB1P, and
 1F1B interleaved in four stages, with 1F1B: their gain, and the one that the simulation promises.
-PyTorch runs over Gloo, under torchrun. Every side has one thread per rank, on this host. All sides run in turn,
-several rounds. The results are ratios of figures of one round, printed as median and range; above
-1, ours is faster.
+PyTorch runs over Gloo, under torchrun. Every side has one thread per rank, on this host. All sides
+run in turn, several rounds. The results are ratios of figures of one round, printed as median and
+range; above 1, ours is faster.
 """
 
 import json

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's side of bench/model_parallel: steps of the same GPT with DTensor tensor parallelism,
-fully_shard() or torch.distributed.pipelining, over Gloo. Prints a JSON object with the median time of a step."""
+fully_shard() or torch.distributed.pipelining, over Gloo. Prints a JSON object with
+the median time of a step."""
 
 import argparse
 import contextlib
@@ -123,7 +124,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("width", "layers", "heads", "vocabulary", "length", "batch", "steps"):
         parser.add_argument("--" + name, type=int, required=True)
-    parser.add_argument("--parallel", choices=("tensor", "fully-sharded", "pipeline"), required=True)
+    parser.add_argument("--parallel", required=True,
+                        choices=("tensor", "fully-sharded", "pipeline"))
     parser.add_argument("--cut", type=int, help="layers of the first stage of a pipeline")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -58,7 +58,9 @@ Layouts layouts_of(const torch::nn::Module& module) {
   const auto add = [&](const std::string& prefix, const torch::nn::Module& owner) {
     const auto* const sharded = dynamic_cast<const ShardedModule*>(&owner);
     if (sharded == nullptr) return;
-    for (const auto& [name, layout] : sharded->layouts()) all.emplace(prefix + name, layout);
+    const auto own = owner.named_parameters(/*recurse=*/false);
+    for (const auto& [name, layout] : sharded->layouts())
+      if (own.contains(name)) all.emplace(prefix + name, layout);  // Not if it is tied away.
   };
   add("", module);
   for (const auto& item : module.named_modules("", /*include_self=*/false))

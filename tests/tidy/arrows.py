@@ -35,7 +35,7 @@ SUB_ROOMS = {
     "parallel/one_copy":        "gradients replicate",
     "parallel/fully_sharded":   "gradients one_copy replicate",
     "parallel/tensor_parallel": "gradients",
-    "parallel/pipeline":        "gradients",
+    "parallel/pipeline":        "detail fully_sharded gradients replicate tensor_parallel",
 }
 
 WITHOUT_TORCH = {"base", "job", "comm", "launch"}

@@ -18,7 +18,8 @@
 
 #include "lockstep/base/api.h"
 
-namespace lockstep::pipeline {
+namespace lockstep {
+namespace pipeline {
 
 struct PassedValue {
   std::vector<at::Tensor> tensors;  // All of them are defined.
@@ -208,4 +209,5 @@ void for_each_tensor(const PassedValue& value, Visit& visit) {
   for (const at::Tensor& tensor : value.tensors) visit(tensor);
 }
 
-}  // namespace lockstep::pipeline
+}  // namespace pipeline
+}  // namespace lockstep

@@ -83,6 +83,8 @@ Layer layer_of(std::shared_ptr<Module> module) {
   }
 }
 
+inline Layer layer_of(Layer layer) { return layer; }
+
 template <class Module>
 Layer layer_of(const torch::nn::ModuleHolder<Module>& holder) {
   return layer_of(holder.ptr());
@@ -92,7 +94,8 @@ Layer layer_of(const torch::nn::ModuleHolder<Module>& holder) {
 
 class LOCKSTEP_API LayerList {
  public:
-  // `make` returns a std::shared_ptr of a module, or a holder that TORCH_MODULE makes.
+  // `make` returns a std::shared_ptr of a module, or a holder that TORCH_MODULE makes, or what
+  // make() of another list returns.
   template <class Make>
   void add(std::string name, Make make) {
     add_layer(std::move(name), [make = std::move(make)]() mutable {

@@ -26,8 +26,8 @@ at::Tensor Microbatch::of(const at::Tensor& rows) const {
 Pipeline::Pipeline(const LayerList& layers, const ProcessGroup& group,
                    const PipelineOptions& options)
     : group_(group),
-      stages_(std::make_unique<pipeline::RankStages>(layers, group, options)),
-      run_(std::make_unique<pipeline::PipelineRun>(*stages_, group)) {}
+      stages_(std::make_unique<parallel::RankStages>(layers, group, options)),
+      run_(std::make_unique<parallel::PipelineRun>(*stages_, group)) {}
 
 Pipeline::~Pipeline() = default;
 
@@ -41,7 +41,7 @@ double Pipeline::measure_all(const pipeline::PassedValue& inputs, const pipeline
 
 std::vector<at::Tensor> Pipeline::parameters() const { return stages_->module()->parameters(); }
 
-NamedTensors Pipeline::named_parameters() const { return pipeline::saved_parameters(*stages_); }
+NamedTensors Pipeline::named_parameters() const { return parallel::saved_parameters(*stages_); }
 
 Layouts Pipeline::layouts() const {
   Layouts layouts;
@@ -84,18 +84,18 @@ const std::vector<int>& Pipeline::first_layers() const { return stages_->first_l
 
 std::size_t Pipeline::message_bytes() const { return run_->message_bytes(); }
 
-StateDict Pipeline::state_dict() { return pipeline::model_state(*stages_)->state_dict(); }
+StateDict Pipeline::state_dict() { return parallel::model_state(*stages_)->state_dict(); }
 
 StateRequest Pipeline::wanted(const StateDict& saved) {
-  return pipeline::model_state(*stages_)->wanted(saved);
+  return parallel::model_state(*stages_)->wanted(saved);
 }
 
 void Pipeline::load_state_dict(StateDict state) {
-  pipeline::model_state(*stages_)->load_state_dict(std::move(state));
+  parallel::model_state(*stages_)->load_state_dict(std::move(state));
 }
 
 std::unique_ptr<Stateful> Pipeline::optimizer_state(torch::optim::Optimizer& optimizer) const {
-  return pipeline::optimizer_state(optimizer, *stages_);
+  return parallel::optimizer_state(optimizer, *stages_);
 }
 
 }  // namespace lockstep

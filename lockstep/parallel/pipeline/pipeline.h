@@ -101,10 +101,14 @@ struct PipelineOptions {
 class ShardedOptimizer;
 struct ModelPart;
 
-namespace pipeline {
+namespace parallel {
 
 class PipelineRun;
 class RankStages;
+
+}  // namespace parallel
+
+namespace pipeline {
 
 // Of a microbatch's output, its loss, which is a tensor with one element.
 using LossOf = std::function<at::Tensor(const PassedValue& output, const Microbatch& part)>;
@@ -192,8 +196,8 @@ class LOCKSTEP_API Pipeline : public Stateful {
   ModelPart part() const;
 
   const ProcessGroup group_;
-  const std::unique_ptr<pipeline::RankStages> stages_;
-  const std::unique_ptr<pipeline::PipelineRun> run_;
+  const std::unique_ptr<parallel::RankStages> stages_;
+  const std::unique_ptr<parallel::PipelineRun> run_;
 };
 
 }  // namespace lockstep

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 namespace {
 
 // This microbatch of a step's inputs.
@@ -247,4 +247,4 @@ void PipelineRun::send_gradients(int stage, int microbatch,
                   .slot = nullptr});
 }
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -19,7 +19,7 @@
 #include "lockstep/parallel/pipeline/split_backward.h"
 #include "lockstep/parallel/pipeline/stage_messages.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 
 class PipelineRun {
  public:
@@ -65,4 +65,4 @@ class PipelineRun {
   bool is_broken_ = false;
 };
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

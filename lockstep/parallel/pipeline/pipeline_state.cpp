@@ -15,7 +15,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 namespace {
 
 std::string joined(const std::vector<std::string>& misfits) {
@@ -161,4 +161,4 @@ std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer, Ra
       [](const StateDict&) {});
 }
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/parallel/pipeline/rank_stages.h"
 #include "lockstep/tensor/state.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 
 // Parameters and buffers under the names of the whole model. A saved state has those of the whole
 // model: wanted() compares all, and asks for this rank's. Lifetime: `stages` outlive the result.
@@ -22,4 +22,4 @@ std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer, Ra
 // This rank's parameters under the names by which they are saved.
 NamedTensors saved_parameters(const RankStages& stages);
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -16,7 +16,7 @@
 #include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/name_pattern.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 namespace {
 
 // Hands the gradients of parameters on, out of backward().
@@ -325,4 +325,4 @@ std::string RankStages::text_of(int stage) const {
   return text + ")";
 }
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

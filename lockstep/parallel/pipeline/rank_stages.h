@@ -23,7 +23,12 @@
 #include "lockstep/parallel/pipeline/tied_weights.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
+
+using pipeline::Layer;
+using pipeline::LossOf;
+using pipeline::pack;
+using pipeline::PassedValue;
 
 // All that is known of the whole model, on every rank.
 struct WholeModel {
@@ -103,4 +108,4 @@ class RankStages {
 // First layers of `stages` stages, such that the costliest one is as cheap as it can be.
 std::vector<int> cut_by_costs(const std::vector<double>& costs, int stages);
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -13,7 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
@@ -119,6 +119,49 @@ class Graph {
   std::vector<NodePtr> nodes_;
 };
 
+// By node at which gradients of weights begin: these weights.
+using WeightsOf = std::map<NodePtr, std::set<NodePtr>>;
+
+WeightsOf weights_by_node(const Graph& graph, const edge_list& roots) {
+  WeightsOf weights_of;
+  for (const NodePtr& node : graph.nodes()) {
+    if (!graph.leads_to_input(node.get())) continue;
+    std::set<NodePtr> weights;
+    std::unordered_set<const Node*> seen;
+    for (const Edge& edge : node->next_edges())
+      if (edge.is_valid()) graph.add_weights(edge.function, weights, seen);
+    if (!weights.empty()) weights_of.emplace(node, std::move(weights));
+  }
+  for (const Edge& root : roots) {
+    std::set<NodePtr> weights;
+    std::unordered_set<const Node*> seen;
+    graph.add_weights(root.function, weights, seen);
+    if (!weights.empty()) weights_of.emplace(root.function, std::move(weights));
+  }
+  return weights_of;
+}
+
+// Weights, and the nodes at which their gradients begin. Nodes that share a weight belong together.
+using Set = std::pair<std::set<NodePtr>, std::vector<NodePtr>>;
+
+std::vector<Set> grouped(const WeightsOf& weights_of) {
+  std::vector<Set> sets;
+  for (const auto& [node, weights] : weights_of) {
+    Set joined(weights, {node});
+    std::erase_if(sets, [&](Set& set) {
+      const bool shares = std::ranges::any_of(
+          set.first, [&](const NodePtr& weight) { return joined.first.contains(weight); });
+      if (shares) {
+        joined.first.insert(set.first.begin(), set.first.end());
+        joined.second.insert(joined.second.end(), set.second.begin(), set.second.end());
+      }
+      return shares;
+    });
+    sets.push_back(std::move(joined));
+  }
+  return sets;
+}
+
 }  // namespace
 
 SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
@@ -140,41 +183,9 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
   }
   const Graph graph(roots_, inputs);
 
-  // The nodes at which gradients of weights begin, by weights.
-  std::map<NodePtr, std::set<NodePtr>> weights_of;
-  for (const NodePtr& node : graph.nodes()) {
-    if (!graph.leads_to_input(node.get())) continue;
-    std::set<NodePtr> weights;
-    std::unordered_set<const Node*> seen;
-    for (const Edge& edge : node->next_edges())
-      if (edge.is_valid()) graph.add_weights(edge.function, weights, seen);
-    if (!weights.empty()) weights_of.emplace(node, std::move(weights));
-  }
-  for (const Edge& root : roots_) {
-    std::set<NodePtr> weights;
-    std::unordered_set<const Node*> seen;
-    graph.add_weights(root.function, weights, seen);
-    if (!weights.empty()) weights_of.emplace(root.function, std::move(weights));
-  }
-
-  // Groups: nodes that share a weight belong together.
-  std::vector<std::pair<std::set<NodePtr>, std::vector<NodePtr>>> sets;
-  for (const auto& [node, weights] : weights_of) {
-    std::pair joined(weights, std::vector{node});
-    std::erase_if(sets, [&](auto& set) {
-      const bool shares = std::ranges::any_of(
-          set.first, [&](const auto& weight) { return joined.first.contains(weight); });
-      if (shares) {
-        joined.first.insert(set.first.begin(), set.first.end());
-        joined.second.insert(joined.second.end(), set.second.begin(), set.second.end());
-      }
-      return shares;
-    });
-    sets.push_back(std::move(joined));
-  }
-
+  const WeightsOf weights_of = weights_by_node(graph, roots_);
   std::unordered_map<const Node*, Kept> kept;
-  for (const auto& [weights, nodes] : sets) {
+  for (const auto& [weights, nodes] : grouped(weights_of)) {
     Group group;
     for (const NodePtr& node : nodes) {
       Kept each{node, std::make_shared<variable_list>(node->num_inputs()),
@@ -230,4 +241,4 @@ void SplitBackward::weights() {
   groups_.clear();
 }
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -17,7 +17,7 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 
 class SplitBackward {
  public:
@@ -44,4 +44,4 @@ class SplitBackward {
   bool is_split_ = false;
 };
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

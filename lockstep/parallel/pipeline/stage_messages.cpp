@@ -16,7 +16,7 @@
 #include "lockstep/parallel/pipeline/simulate_order.h"
 #include "lockstep/tensor/collectives.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t header_bytes = 1024;
@@ -304,4 +304,4 @@ std::optional<int> StageMessages::place_of(int rank) const {
   return place > 0 ? std::optional(static_cast<int>(place) - 1) : std::nullopt;
 }
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -26,7 +26,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/pipeline/pipeline_order.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 
 enum class Way { output, gradient };
 
@@ -96,4 +96,4 @@ class StageMessages {
   std::vector<Work> sent_;
 };
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 namespace {
 
 // The registered parameters of a module, which it protects.
@@ -95,4 +95,4 @@ const std::string& TiedWeights::saved_name(const std::string& name) const {
   return found == copies_.end() ? name : found->second;
 }
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

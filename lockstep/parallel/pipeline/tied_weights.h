@@ -21,7 +21,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/pipeline/layer_list.h"
 
-namespace lockstep::pipeline {
+namespace lockstep::parallel {
 
 class TiedWeights {
  public:
@@ -56,4 +56,4 @@ class TiedWeights {
   std::map<std::string, std::string> copies_;  // Names of copies, and those they are saved under.
 };
 
-}  // namespace lockstep::pipeline
+}  // namespace lockstep::parallel

@@ -20,6 +20,7 @@
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -89,7 +90,11 @@ class DataParallelState final : public Stateful {
   StateRequest wanted(const StateDict& saved) override {
     require_fits(ddp_.replica(), saved);
     if (!ddp_.shares_parameters()) return wanted_in_place(ddp_.replica(), saved);
-    return ddp_.group().rank() == 0 ? everything(saved) : StateRequest{};
+    if (ddp_.group().rank() != 0) return {};
+    StateRequest request = everything(saved);
+    for (const auto& [name, layout] : layouts_of(ddp_.replica()))
+      request.at(name) = all_of(layout.boxes);
+    return request;
   }
 
   // Buffers are not shared; edit_parameters() broadcasts them.
