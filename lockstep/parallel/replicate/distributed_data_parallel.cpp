@@ -20,8 +20,8 @@
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/module_state.h"
-#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
