@@ -5,6 +5,10 @@
 
 namespace lockstep {
 
+int job_rank(const ProcessGroup& group, int rank) {
+  return GroupAccess::state_of(group).identity().world_rank(rank);
+}
+
 void count_step(const ProcessGroup& group) { GroupAccess::state_of(group).in_job()->count_step(); }
 
 void before_end(const ProcessGroup& group,

@@ -21,6 +21,9 @@ namespace lockstep {
 LOCKSTEP_API void before_end(const ProcessGroup& group,
                              const std::shared_ptr<const std::function<void()>>& act);
 
+// The number that the job has for a rank of `group`: that of Failure::rank.
+LOCKSTEP_API int job_rank(const ProcessGroup& group, int rank);
+
 // Counts the training steps of a program that does not report them: adds one step of this rank.
 // Does nothing once ProcessGroup::set_step() was called on any group of this rank. Errors: misuse
 // for a destroyed group.

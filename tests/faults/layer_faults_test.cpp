@@ -17,6 +17,7 @@
 #include <regex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -27,6 +28,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
 #include "tests/faults/forked_ranks.h"
 
 namespace lockstep::faults::layer_faults_test {
@@ -162,6 +164,87 @@ TEST(LayerFaults, ARankThatIsKilledOrStoppedInALayerIsNamedWithTheLayer) {
       EXPECT_EQ(exits[static_cast<std::size_t>(survivor)].code, 0)
           << exits[static_cast<std::size_t>(survivor)].output;
   }
+}
+
+// --- Pipelines -----------------------------------------------------------------------------------
+
+// Calls `harmed` in its forward(), in the backward of its output, or in that of its weight.
+struct HarmedLayerImpl : torch::nn::Module {
+  HarmedLayerImpl(PipelineActionKind kind, std::function<void()> harmed)
+      : kind_(kind), harmed_(std::move(harmed)) {
+    register_module("linear", linear_);
+    if (kind_ == PipelineActionKind::backward_weight)
+      linear_->weight.register_hook([this](const at::Tensor&) { harmed_(); });
+  }
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (kind_ == PipelineActionKind::forward) harmed_();
+    const at::Tensor y = linear_(x);
+    if (kind_ == PipelineActionKind::backward_input || kind_ == PipelineActionKind::backward)
+      y.register_hook([this](const at::Tensor&) { harmed_(); });
+    return y;
+  }
+
+ private:
+  const PipelineActionKind kind_;
+  const std::function<void()> harmed_;
+  torch::nn::Linear linear_{8, 8};
+};
+TORCH_MODULE(HarmedLayer);
+
+// Three stages. The second is harmed at its second microbatch of the second step.
+void live_in_pipeline(PipelineActionKind kind, int signal, const test::Rank& rank) {
+  at::set_num_threads(1);
+  const auto world = init_process_group({.timeout = 1s});
+  int calls = 0;
+  const auto harmed = [&] {
+    if (world.rank() != 1 || ++calls != 6) return;
+    write(rank.scratch / "pid", ::getpid());
+    ::raise(signal);
+  };
+  LayerList layers;
+  layers.add("first", [] { return torch::nn::Linear(8, 8); });
+  layers.add("second", [&] { return HarmedLayer(kind, harmed); });
+  layers.add("third", [] { return torch::nn::Linear(8, 8); });
+  const bool is_whole = kind == PipelineActionKind::backward;
+  Pipeline pipeline(
+      layers, world,
+      {.schedule = is_whole ? PipelineSchedule::one_f_one_b : PipelineSchedule::zero_bubble,
+       .microbatches = 4});
+  const auto loss_of = [](const at::Tensor& y, const Microbatch&) { return y.sum(); };
+  try {
+    for (;;) pipeline.step(at::ones({8, 8}), loss_of);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    // A hook of an output runs in both parts of a split backward.
+    const std::string action = kind == PipelineActionKind::backward_input
+                                   ? "1[IW][0-3]"
+                                   : std::string{'1', static_cast<char>(kind), '1'};
+    const std::regex place("rank 1.* was last in " + action +
+                           ": (forward|backward).* of microbatch [0-3] in stage 1 \\(layer second");
+    EXPECT_TRUE(std::regex_search(text, place)) << action << ": " << text;
+    if (signal == SIGKILL) {
+      EXPECT_EQ(error.failure().value().rank, 1) << text;
+    }
+  }
+  if (world.rank() == 2) return write(rank.scratch / "done", 1);
+  read(rank.scratch / "done");
+  ::kill(static_cast<pid_t>(read(rank.scratch / "pid")), SIGKILL);
+}
+
+TEST(LayerFaults, ARankThatIsKilledOrStoppedInAPipelineIsNamedWithItsAction) {
+  for (const PipelineActionKind kind :
+       {PipelineActionKind::forward, PipelineActionKind::backward,
+        PipelineActionKind::backward_input, PipelineActionKind::backward_weight})
+    for (const int signal : {SIGKILL, SIGSTOP}) {
+      SCOPED_TRACE("signal " + std::to_string(signal) + " in " + static_cast<char>(kind));
+      const auto exits = test::fork_ranks(
+          3, [&](const test::Rank& rank) { live_in_pipeline(kind, signal, rank); }, 40s);
+      EXPECT_EQ(exits[1].signal, SIGKILL);
+      for (const int survivor : {0, 2})
+        EXPECT_EQ(exits[static_cast<std::size_t>(survivor)].code, 0)
+            << exits[static_cast<std::size_t>(survivor)].output;
+    }
 }
 
 }  // namespace

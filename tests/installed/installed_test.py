@@ -141,8 +141,9 @@ def guide(args):
         copy.compile(program)
         copy.start(4)
 
-    copy.compile(only(blocks(pages / "fully-sharded.md", "cpp"), "fully-sharded.md"))
-    copy.start(2)
+    for page in ("fully-sharded.md", "pipeline.md"):
+        copy.compile(only(blocks(pages / page, "cpp"), page))
+        copy.start(2)
 
     program = only(blocks(pages / "checkpoints.md", "cpp"), "checkpoints.md")
     copy.compile(program.replace("++step % 200", "++step % 2"))  # The data set is small.

@@ -9,7 +9,7 @@
 //   const double loss = pipeline.step(batch.data, [&](const torch::Tensor& logits,
 //                                                     const lockstep::Microbatch& part) {
 //     return torch::cross_entropy_loss(logits, part.of(batch.target));
-//   });                                                   // The mean of all, on every rank.
+//   });                                            // The mean of all microbatches, on every rank.
 //   pipeline.clip_grad_norm_(1.0);
 //   adamw.step();
 //

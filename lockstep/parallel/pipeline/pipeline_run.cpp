@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/group_hooks.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -69,16 +71,12 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   require_rows(inputs, stages_.order().microbatches);
   is_training_ = true;
   loss_ = 0;
-  const auto& actions = stages_.order().actions[static_cast<std::size_t>(group_.rank())];
+  stages_.begin_step();
   {
     const auto alone = stages_.no_sync();
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      messages_.set_place(static_cast<int>(i));
-      run(actions[i], inputs, loss_of);
-    }
+    for (const PipelineAction& action : own_actions()) run(action, inputs, loss_of);
   }
-  stages_.hand_over();
-  return messages_.end_step(loss_);
+  return end_step([&] { stages_.hand_over(); });
 }
 
 // Stage by stage, which is an order that no placement of stages can make wait in a circle.
@@ -93,13 +91,44 @@ double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
     if (order.rank_of_stage[static_cast<std::size_t>(stage)] == group_.rank())
       for (int microbatch = 0; microbatch < order.microbatches; ++microbatch)
         run({stage, PipelineActionKind::forward, microbatch}, inputs, measure);
-  return messages_.end_step(loss_);
+  return end_step([] {});
+}
+
+const std::vector<PipelineAction>& PipelineRun::own_actions() const {
+  return stages_.order().actions[static_cast<std::size_t>(group_.rank())];
+}
+
+template <class Act>
+decltype(auto) PipelineRun::guarded(const std::string& place, Act act) {
+  try {
+    return act();
+  } catch (const Error& error) {
+    is_broken_ = true;
+    in_flight_.clear();
+    fail(error, place + ", rank " + std::to_string(job_rank(group_, group_.rank())));
+  } catch (...) {
+    is_broken_ = true;
+    in_flight_.clear();
+    group_.abort(place + ", rank " + std::to_string(job_rank(group_, group_.rank())) +
+                 ", threw: " + exception_text(std::current_exception()));
+    throw;
+  }
+}
+
+double PipelineRun::end_step(const std::function<void()>& hand_over) {
+  messages_.set_place(static_cast<int>(own_actions().size()));
+  return guarded("end of a step of a pipeline", [&] {
+    hand_over();
+    return messages_.end_step(loss_);
+  });
 }
 
 void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
                       const LossOf& loss_of) {
   const auto& [stage, kind, microbatch] = action;
-  try {
+  const auto place = std::ranges::find(own_actions(), action);
+  messages_.set_place(static_cast<int>(place - own_actions().begin()));
+  guarded(text_of(action), [&, stage = stage, kind = kind, microbatch = microbatch] {
     switch (kind) {
       case PipelineActionKind::forward:
         return forward(stage, microbatch, inputs, loss_of);
@@ -111,55 +140,63 @@ void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
         return state.mapped().split->weights();
       }
     }
-  } catch (const Error& error) {
-    is_broken_ = true;
-    in_flight_.clear();
-    fail(error, text_of(action));
-  } catch (const std::exception& error) {
-    is_broken_ = true;
-    in_flight_.clear();
-    group_.abort(text_of(action) + " threw: " + error.what());
-    throw;
-  }
+  });
 }
 
 // The others learn where it happened and why.
-void PipelineRun::fail(const Error& error, const std::string& context) {
-  if (error.fault() == Fault::peer_lost && error.failure()) throw Error(context, *error.failure());
+void PipelineRun::fail(const Error& error, std::string context) {
+  int peer = -1;
+  if (waiting_) {
+    peer = messages_.rank_from(*waiting_);
+    context += "; waited for " + text_of(*waiting_) + ", which" + last_of(peer);
+  }
+  if (error.fault() == Fault::peer_lost && error.failure()) {
+    for (int rank = 0; rank < group_.size(); ++rank)
+      if (rank != peer && job_rank(group_, rank) == error.failure()->rank)
+        context += "; rank " + std::to_string(error.failure()->rank) + last_of(rank);
+    throw Error(context, *error.failure());
+  }
+  for (const int rank : error.ranks())
+    if (rank != peer) context += "; rank " + std::to_string(job_rank(group_, rank)) + last_of(rank);
   const Error with_context(error.fault(), context + ": " + error.what(), error.ranks());
   group_.abort(with_context.what());
   throw Error(with_context);
+}
+
+// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)".
+std::string PipelineRun::last_of(int rank) const {
+  const auto place = messages_.place_of(rank);
+  if (!place) return " is on another host, or has not begun";
+  const auto& theirs = stages_.order().actions[static_cast<std::size_t>(rank)];
+  if (*place >= static_cast<int>(theirs.size())) return " had done all actions";
+  std::string text = " was last in ";
+  text += text_of(theirs[static_cast<std::size_t>(*place)]);
+  return text;
+}
+
+std::string PipelineRun::text_of(const Route& route) const {
+  const bool is_output = route.way == Way::output;
+  std::string text = is_output ? "the output" : "the gradient";
+  text += " of microbatch " + std::to_string(route.microbatch);
+  text += " from " + stages_.text_of(route.boundary + (is_output ? 0 : 1)) + ", rank ";
+  text += std::to_string(job_rank(group_, messages_.rank_from(route)));
+  return text;
 }
 
 std::string PipelineRun::text_of(const PipelineAction& action) const {
   std::string text = to_string(action);
   text += ": ";
   text += verb(action.kind);
-  text += " of microbatch " + std::to_string(action.microbatch) + " in " +
-          stages_.text_of(action.stage) + ", rank ";
-  text += std::to_string(group_.rank());
+  text += " of microbatch " + std::to_string(action.microbatch);
+  text += " in " + stages_.text_of(action.stage);
   return text;
 }
 
 Parcel PipelineRun::receive(const Route& route) {
-  try {
-    return messages_.receive(route);
-  } catch (const Error& error) {
-    const int peer = messages_.rank_from(route);
-    const bool is_output = route.way == Way::output;
-    std::string text = "waited for the ";
-    text += is_output ? "output" : "gradient";
-    text += " of microbatch " + std::to_string(route.microbatch) + " from " +
-            stages_.text_of(route.boundary + (is_output ? 0 : 1)) + ", rank ";
-    text += std::to_string(peer);
-    if (const auto place = messages_.place_of(peer)) {
-      const auto& theirs = stages_.order().actions[static_cast<std::size_t>(peer)];
-      text += ", which was last in ";
-      text += to_string(theirs.at(static_cast<std::size_t>(*place)));
-    }
-    if (error.fault() == Fault::peer_lost && error.failure()) throw Error(text, *error.failure());
-    throw Error(error.fault(), text + ": " + error.what(), error.ranks());
-  }
+  waiting_ = route;
+  Parcel parcel = messages_.receive(route);
+  waiting_.reset();
+  return parcel;
 }
 
 PassedValue PipelineRun::input_of(int stage, int microbatch, const PassedValue& inputs,
@@ -188,16 +225,13 @@ void PipelineRun::forward(int stage, int microbatch, const PassedValue& inputs,
             "Pipeline: the loss does not depend on the output of the last layer");
     state.roots = {share};
   } else {
-    Parcel parcel{.tensors = {},
-                  .needs_gradient = {},
-                  .structure = std::move(output.structure),
-                  .slot = nullptr};
+    Parcel parcel{.tensors = {}, .needs_gradient = {}, .structure = std::move(output.structure)};
     for (const at::Tensor& tensor : output.tensors) {
       parcel.tensors.push_back(tensor.detach());
       parcel.needs_gradient.push_back(tensor.requires_grad());
       if (tensor.requires_grad()) state.roots.push_back(tensor);
     }
-    require(!is_training_ || !state.roots.empty(), [&] {
+    require(!is_training_ || !state.roots.empty() || !stages_.module()->is_trained(stage), [&] {
       return stages_.text_of(stage) +
              " returns no tensor that requires a gradient, so its weights would get none";
     });
@@ -234,7 +268,8 @@ void PipelineRun::backward(int stage, int microbatch, bool with_weights) {
     return;
   }
   state.split.emplace(std::exchange(state.roots, {}), state.gradients.tensors);
-  if (stage > 0) send_gradients(stage, microbatch, state.split->inputs(leaves));
+  send_gradients(stage, microbatch,
+                 leaves.empty() ? std::vector<at::Tensor>() : state.split->inputs(leaves));
 }
 
 void PipelineRun::send_gradients(int stage, int microbatch,
@@ -243,8 +278,7 @@ void PipelineRun::send_gradients(int stage, int microbatch,
   messages_.send({Way::gradient, stage - 1, microbatch},
                  {.tensors = gradients,
                   .needs_gradient = std::vector<bool>(gradients.size()),
-                  .structure = {},
-                  .slot = nullptr});
+                  .structure = {}});
 }
 
 }  // namespace lockstep::parallel

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -44,6 +45,13 @@ class PipelineRun {
     std::optional<SplitBackward> split;
   };
 
+  const std::vector<PipelineAction>& own_actions() const;
+  double end_step(const std::function<void()>& hand_over);
+
+  // Returns act()'s result. After an exception, all ranks learn of it and of its place, and the
+  // pipeline is broken.
+  template <class Act>
+  decltype(auto) guarded(const std::string& place, Act act);
   void run(const PipelineAction& action, const PassedValue& inputs, const LossOf& loss_of);
   void forward(int stage, int microbatch, const PassedValue& inputs, const LossOf& loss_of);
   void backward(int stage, int microbatch, bool with_weights);
@@ -51,8 +59,10 @@ class PipelineRun {
   void take_gradients(int stage, int microbatch, InFlight& state);
   PassedValue input_of(int stage, int microbatch, const PassedValue& inputs, Parcel& parcel);
 
-  [[noreturn]] void fail(const Error& error, const std::string& context);
+  [[noreturn]] void fail(const Error& error, std::string context);
   std::string text_of(const PipelineAction& action) const;
+  std::string text_of(const Route& route) const;
+  std::string last_of(int rank) const;
   Parcel receive(const Route& route);
   bool is_last(int stage) const { return stage + 1 == stages_.order().stages(); }
 
@@ -60,6 +70,7 @@ class PipelineRun {
   const ProcessGroup group_;
   StageMessages messages_;
   std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
+  std::optional<Route> waiting_;                       // Set while this rank waits for a message.
   double loss_ = 0;                                    // Of the microbatches so far.
   bool is_training_ = true;
   bool is_broken_ = false;

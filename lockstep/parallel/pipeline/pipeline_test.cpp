@@ -329,6 +329,35 @@ TEST(Pipeline, TiedWeightsAreOneWeight) {
   }
 }
 
+TEST(Pipeline, TiedWeightsAddTheGradientsOfSeveralSteps) {
+  Gradients expected;
+  run_in_process(1, [&](ProcessGroup& world) {
+    Pipeline pipeline(language_model(), world, {.microbatches = 2});
+    for (int step = 0; step < 2; ++step) pipeline.step(tokens(), next_token);
+    expected = gradients_of(pipeline.named_parameters());
+  });
+  run_in_process(2, [&](ProcessGroup& world) {
+    Pipeline pipeline(language_model(), world, {.microbatches = 2});
+    for (int step = 0; step < 2; ++step) pipeline.step(tokens(), next_token);
+    expect_close(gradients_of(pipeline.named_parameters()), expected);
+  });
+}
+
+TEST(Pipeline, TheFirstStageMayBeFrozen) {
+  const Serial serial(4);
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble})
+    run_in_process(2, [&](ProcessGroup& world) {
+      Pipeline pipeline(blocks(4), world, {.schedule = schedule});
+      if (world.rank() == 0)
+        for (auto& parameter : pipeline.parameters()) parameter.requires_grad_(false);
+      pipeline.step(rows(8), loss_of);
+      const Gradients gradients = gradients_of(pipeline.named_parameters());
+      EXPECT_EQ(gradients.size(), world.rank() == 0 ? 0U : 4U);
+      expect_equal(gradients, serial.gradients);
+    });
+}
+
 TEST(Pipeline, RefusesTiesThatCannotBe) {
   const auto fault = [](const std::function<void(LayerList&)>& change) {
     LayerList layers = language_model();

@@ -223,6 +223,13 @@ PassedValue StageModule::forward(int stage, const PassedValue& value) {
   return passed;
 }
 
+bool StageModule::is_trained(int stage) const {
+  return std::ranges::any_of(stages_.at(stage), [](const Named& named) {
+    return std::ranges::any_of(named.layer.module->parameters(),
+                               [](const at::Tensor& each) { return each.requires_grad(); });
+  });
+}
+
 at::Tensor StageModule::forward() {
   std::vector<at::Tensor> trained;
   for (const at::Tensor& parameter : parameters())

@@ -54,6 +54,9 @@ class StageModule : public torch::nn::Module {
   // computed it.
   at::Tensor forward();
 
+  // Whether a parameter of the stage requires a gradient.
+  bool is_trained(int stage) const;
+
  private:
   struct Named {
     std::string name;
@@ -82,6 +85,8 @@ class RankStages {
 
   // While it lives, gradients stay on this rank.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();
+
+  void begin_step() { ties_->begin_step(); }
 
   // Collective: adds up gradients of tied weights, and makes gradients means over data parallel
   // ranks.

@@ -23,10 +23,17 @@ using torch::autograd::variable_list;
 using NodePtr = c10::intrusive_ptr<Node>;
 
 // The gradient that came to a node.
+enum class GradientPhase {
+  keep,     // The first part runs: it is kept.
+  is_kept,  // The second part begins with it.
+  is_past,  // The node lives on, as that of a leaf may.
+};
+
+// The gradient that came to a node.
 struct SplitBackward::Kept {
   NodePtr node;
   std::shared_ptr<variable_list> gradients;
-  std::shared_ptr<bool> is_final;  // Set once the first part is over.
+  std::shared_ptr<GradientPhase> phase;
 };
 
 // Weights, and all nodes at which their gradients begin.
@@ -47,17 +54,18 @@ variable_list execute(const edge_list& roots, const std::vector<at::Tensor>& gra
 // the group add to it on the way is in it already.
 class KeepGradient : public torch::autograd::FunctionPreHook {
  public:
-  KeepGradient(std::shared_ptr<variable_list> kept, std::shared_ptr<bool> is_final)
-      : kept_(std::move(kept)), is_final_(std::move(is_final)) {}
+  KeepGradient(std::shared_ptr<variable_list> kept, std::shared_ptr<GradientPhase> phase)
+      : kept_(std::move(kept)), phase_(std::move(phase)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    if (!*is_final_) *kept_ = gradients;
+    if (*phase_ == GradientPhase::is_past) return gradients;
+    if (*phase_ == GradientPhase::keep) *kept_ = gradients;
     return *kept_;
   }
 
  private:
   const std::shared_ptr<variable_list> kept_;
-  const std::shared_ptr<bool> is_final_;
+  const std::shared_ptr<GradientPhase> phase_;
 };
 
 // The nodes below some roots.
@@ -189,8 +197,8 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
     Group group;
     for (const NodePtr& node : nodes) {
       Kept each{node, std::make_shared<variable_list>(node->num_inputs()),
-                std::make_shared<bool>(false)};
-      node->add_pre_hook(std::make_unique<KeepGradient>(each.gradients, each.is_final));
+                std::make_shared<GradientPhase>(GradientPhase::keep)};
+      node->add_pre_hook(std::make_unique<KeepGradient>(each.gradients, each.phase));
       group.nodes.push_back(each);
       kept.emplace(node.get(), each);
     }
@@ -206,7 +214,7 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
   std::vector<at::Tensor> results =
       execute(roots_, gradients_, /*keep=*/true, /*accumulate=*/false, outputs);
 
-  for (auto& [node, each] : kept) *each.is_final = true;
+  for (auto& [node, each] : kept) *each.phase = GradientPhase::is_kept;
   const bool runs_between =
       std::ranges::any_of(groups_, [](const Group& group) { return group.nodes.size() > 1; });
   if (!runs_between)
@@ -236,6 +244,7 @@ void SplitBackward::weights() {
         }
     if (!roots.empty())
       execute(roots, gradients, /*keep=*/false, /*accumulate=*/true, group.weights);
+    for (const Kept& each : group.nodes) *each.phase = GradientPhase::is_past;
     group = {};
   }
   groups_.clear();

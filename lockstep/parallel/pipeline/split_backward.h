@@ -7,6 +7,8 @@
 // several such nodes use, as tied ones, are done together, and the nodes between them run again. So
 // does PyTorch (torch/distributed/pipelining/_backward.py).
 //
+// Hooks of tensors at such nodes run in both parts.
+//
 // Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0

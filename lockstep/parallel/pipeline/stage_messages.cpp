@@ -257,12 +257,18 @@ Parcel StageMessages::receive(const Route& route) {
     }
     return std::move(parcel);
   }
-  parcel.tensors = in_slot(route, slot, parcel);
+  const std::vector<at::Tensor> places = in_slot(route, slot, parcel);
   const Slots& line = slots(route);
   const std::size_t place = line.begin + static_cast<std::size_t>(slot) * (cache_line + line.bytes);
-  parcel.slot = std::shared_ptr<void>(nullptr, [block = *block_, place](void*) {
+  // The slot is free when the last tensor in it is gone.
+  const std::shared_ptr<void> in_use(nullptr, [block = *block_, place](void*) {
     word_at(block, place).store(0, std::memory_order_release);
   });
+  for (std::size_t i = 0; i < places.size(); ++i)
+    if (places[i].defined())
+      parcel.tensors[i] = at::from_blob(
+          places[i].data_ptr(), places[i].sizes(), [in_use, kept = places[i]](void*) {},
+          places[i].options());
   return std::move(parcel);
 }
 

@@ -1,11 +1,11 @@
 // What stages send each other: outputs to the next, gradients back.
 //
 // Ranks of one host: tensors lie in slots of memory that all have mapped. The sender copies them
-// there; the receiver's tensors are the slot itself, which is in use until it lets go. A header of
-// 1 KiB tells the receiver slot, shapes and structure. There are as many slots as can be in use at
-// once, see slots_of(), so a sender always finds a free one. Slots have the size of the largest
-// values so far. Values that do not fit, and those for other hosts, follow as messages, which do
-// not wait for the receiver.
+// there; the receiver's tensors are the slot itself, which is in use while one of them lives. A
+// header of 1 KiB tells the receiver slot, shapes and structure. There are as many slots as can be
+// in use at once, see slots_of(), so a sender always finds a free one. Slots have the size of the
+// largest values so far. Values that do not fit, and those for other hosts, follow as messages,
+// which do not wait for the receiver.
 //
 // Thread safety: none. Errors: as ProcessGroup's messages.
 
@@ -43,7 +43,6 @@ struct Parcel {
   std::vector<at::Tensor> tensors;  // Some may be undefined.
   std::vector<bool> needs_gradient;
   std::string structure;
-  std::shared_ptr<void> slot;  // Of the receiver: the tensors are its memory.
 };
 
 class StageMessages {

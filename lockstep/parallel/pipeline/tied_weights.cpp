@@ -81,12 +81,20 @@ void TiedWeights::follow_memory() {
   }
 }
 
-void TiedWeights::add_gradients() const {
-  for (const Across& each : across_) {
+void TiedWeights::begin_step() {
+  for (Across& each : across_)
+    each.earlier = std::exchange(each.parameter.mutable_grad(), at::Tensor());
+}
+
+void TiedWeights::add_gradients() {
+  const at::NoGradGuard no_grad;
+  for (Across& each : across_) {
     if (!each.parameter.requires_grad()) continue;
-    at::Tensor& gradient = at::Tensor(each.parameter).mutable_grad();
+    at::Tensor& gradient = each.parameter.mutable_grad();
     if (!gradient.defined()) gradient = at::zeros_like(each.parameter);
     all_reduce(gradient, each.group, ReduceOp::sum, {.label = each.name});
+    if (const at::Tensor earlier = std::exchange(each.earlier, {}); earlier.defined())
+      gradient.add_(earlier);
   }
 }
 

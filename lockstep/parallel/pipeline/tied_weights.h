@@ -35,8 +35,10 @@ class TiedWeights {
   // Again, after the first ones have got other memory.
   void follow_memory();
 
-  // Collective over the ranks of each weight.
-  void add_gradients() const;
+  // Before and after a step, whose gradients are added up. The second is collective over the ranks
+  // of each weight.
+  void begin_step();
+  void add_gradients();
 
   // The name under which a parameter of the module is saved.
   const std::string& saved_name(const std::string& name) const;
@@ -49,6 +51,7 @@ class TiedWeights {
     std::string name;
     at::Tensor parameter;
     ProcessGroup group;
+    at::Tensor earlier = {};  // `.grad` before the step, the same on all ranks.
   };
 
   std::vector<std::pair<at::Tensor, at::Tensor>> aliases_;  // And the parameter each is one with.
