@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/pipeline/rank_stages.h"
