@@ -199,23 +199,33 @@ std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
   return resumed->step;
 }
 
-// `loss` is that of the last step, if there was one. No digest: the weights lie on several stages.
-void report(const lockstep::DeviceMesh& mesh, std::int64_t step, std::optional<double> loss,
-            const std::string& digest, const std::string& sample) {
+struct Trained {
+  std::int64_t step = 0;
+  std::optional<double> loss = {};  // Of the last step, if there was one.
+};
+
+// No digest: the weights lie on several stages.
+void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std::string& digest,
+            const std::string& sample) {
   std::cout << "pp " << mesh.size("pp") << ", dp " << mesh.size("dp") << ", cp " << mesh.size("cp")
             << ", tp " << mesh.size("tp") << ": ";
-  if (loss) std::cout << "loss " << *loss << " ";
-  std::cout << "after " << step << " steps";
+  if (trained.loss) std::cout << "loss " << *trained.loss << " ";
+  std::cout << "after " << trained.step << " steps";
   if (!digest.empty()) std::cout << "; weights " << digest.substr(0, 12);
   std::cout << "\n" << sample << (sample.empty() ? "" : "\n") << std::flush;
 }
 
-// Trains until the last step. `state` is saved and resumed, with the number of the step;
-// take_step() returns the loss of a batch. Returns the last one.
-template <class TakeStep>
-std::optional<double> train_steps(std::int64_t& step, lockstep::TrainingState& state,
-                                  const lockstep::DeviceMesh& mesh, const torch::Tensor& text,
-                                  const TextOptions& options, const TakeStep& take_step) {
+// Trains `model`, a module of `owner`: backward() computes gradients of a batch and returns its
+// loss, and clip() clips them.
+template <class Model, class Owner, class Optimizer, class Clip, class Backward>
+Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Clip& clip,
+                    const lockstep::DeviceMesh& mesh, const torch::Tensor& text,
+                    const TextOptions& options, const Backward& backward) {
+  Trained trained;
+  auto& [step, loss] = trained;
+  lockstep::TrainingState state;
+  state.add("model", model);
+  state.add("optimizer", adamw, owner);
   state.add("step", step);
   std::optional<lockstep::Checkpointer> checkpoints;
   std::optional<std::int64_t> resumed;
@@ -224,11 +234,13 @@ std::optional<double> train_steps(std::int64_t& step, lockstep::TrainingState& s
     resumed = resume(*checkpoints, state, options, mesh.group().rank() == 0);
   }
   lockstep::Progress progress(options.steps, {.enabled = mesh.group().rank() == 0, .done = step});
-  std::optional<double> loss;
   for (; step < options.steps; ++step) {
     const auto batch = batch_of(text, options, step)
                            .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
-    torch::Tensor mean = torch::tensor(take_step(batch), torch::kDouble);
+    adamw.zero_grad();
+    torch::Tensor mean = torch::tensor(backward(batch), torch::kDouble);
+    clip();
+    adamw.step();
     lockstep::all_reduce(mean, mesh[{"dp", "cp"}], lockstep::ReduceOp::average);
     loss = mean.item<double>();
     progress.step(options.batch, loss);
@@ -237,7 +249,7 @@ std::optional<double> train_steps(std::int64_t& step, lockstep::TrainingState& s
     checkpoints->save(step, state);
     checkpoints->wait();
   }
-  return loss;
+  return trained;
 }
 
 // Trains the module of `parallel`; `clip` clips its gradients.
@@ -248,26 +260,20 @@ void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockste
   const auto of_rank = [&](const torch::Tensor& tokens) {  // [N, T], its part of each sequence.
     return lockstep::nn::sequence_part(tokens, 1, mesh["cp"], Gpt::order);
   };
-  std::int64_t step = 0;
-  lockstep::TrainingState state;
-  state.add("model", parallel);
-  state.add("optimizer", adamw, gpt);
-  const auto loss = train_steps(step, state, mesh, text, options, [&](const torch::Tensor& batch) {
-    adamw.zero_grad();
+  const auto backward = [&](const torch::Tensor& batch) {
     const torch::Tensor logits = parallel(of_rank(batch.slice(1, 0, -1)));
     const auto mean = lockstep::cross_entropy(logits.flatten(0, 1),
                                               of_rank(batch.slice(1, 1)).flatten(), mesh["tp"]);
     mean.backward();
-    clip();
-    adamw.step();
     return mean.template item<double>();
-  });
+  };
+  const Trained trained = train_steps(parallel, gpt, adamw, clip, mesh, text, options, backward);
   const std::string digest = lockstep::sha256(gpt);
   gpt.eval();
   gpt.share_sequences({});
   const std::string sample = written(
       options, [&](const torch::Tensor& tokens) { return draw(gpt.forward(tokens), mesh["tp"]); });
-  if (mesh.group().rank() == 0) report(mesh, step, loss, digest, sample);
+  if (mesh.group().rank() == 0) report(mesh, trained, digest, sample);
 }
 
 // Trains the stages of a pipeline.
@@ -275,21 +281,15 @@ template <class Optimizer, class Clip>
 void train_stages(lockstep::Pipeline& pipeline, Optimizer& adamw, const Clip& clip,
                   const lockstep::DeviceMesh& mesh, const torch::Tensor& text,
                   const TextOptions& options) {
-  std::int64_t step = 0;
-  lockstep::TrainingState state;
-  state.add("model", pipeline);
-  state.add("optimizer", adamw, pipeline);
-  const auto loss = train_steps(step, state, mesh, text, options, [&](const torch::Tensor& batch) {
-    adamw.zero_grad();
-    const double mean = pipeline.step(
+  const auto backward = [&](const torch::Tensor& batch) {
+    return pipeline.step(
         batch.slice(1, 0, -1), [&](const torch::Tensor& logits, const lockstep::Microbatch& part) {
           return lockstep::cross_entropy(logits.flatten(0, 1), part.of(batch.slice(1, 1)).flatten(),
                                          mesh["tp"]);
         });
-    clip();
-    adamw.step();
-    return mean;
-  });
+  };
+  const Trained trained =
+      train_steps(pipeline, pipeline, adamw, clip, mesh, text, options, backward);
   pipeline.eval();
   const std::string sample = written(options, [&](const torch::Tensor& tokens) {
     std::optional<int> byte;  // Each microbatch has the same sequence.
@@ -300,7 +300,7 @@ void train_stages(lockstep::Pipeline& pipeline, Optimizer& adamw, const Clip& cl
     return static_cast<int>(
         std::lround(pipeline.evaluate(tokens.expand({pipeline.order().microbatches, -1}), next)));
   });
-  if (mesh.group().rank() == 0) report(mesh, step, loss, "", sample);
+  if (mesh.group().rank() == 0) report(mesh, trained, "", sample);
 }
 
 void train_pipeline(const GptOptions& gpt, const lockstep::DeviceMesh& mesh,

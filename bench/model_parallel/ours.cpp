@@ -85,7 +85,6 @@ void time_steps(const StepOptions& options, const lockstep::ProcessGroup& world,
 // A stage that is measured alone, with a microbatch.
 struct MeasuredStage {
   std::vector<lockstep::pipeline::Layer> layers;
-  std::vector<torch::Tensor> parameters;
 
   lockstep::pipeline::PassedValue forward(lockstep::pipeline::PassedValue value) const {
     for (const auto& layer : layers) value = layer.forward(value);
@@ -93,8 +92,8 @@ struct MeasuredStage {
   }
 };
 
-// Milliseconds of each stage, which its rank measures while the others measure theirs: as in the
-// pipeline, all cores are busy. The last value is that of the optimizer.
+// Milliseconds of a stage, which its rank measures while the others measure theirs: as in the
+// pipeline, all cores are busy.
 lockstep::PipelineStageCost measured(const MeasuredStage& stage, bool is_first, bool is_last,
                                      const StepOptions& options) {
   const std::int64_t rows = options.batch / microbatches;

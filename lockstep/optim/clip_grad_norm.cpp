@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -92,12 +91,6 @@ void scale(const ByType& groups, const at::Tensor& total, double max_norm) {
 
 // --- Parameters that are cut over ranks ----------------------------------------------------------
 
-// The parameters of a module of which the same ranks hold parts.
-struct CutParameters {
-  ProcessGroup group;
-  std::vector<at::Tensor> parameters;
-};
-
 // Two norms as one vector's.
 double joined(double one, double other, double norm_type) {
   return std::isinf(norm_type)
@@ -120,11 +113,12 @@ double norm_over(const ProcessGroup& group, double own, double norm_type) {
 }
 
 // Of the whole gradients: parts are added over their ranks, copies count once.
-double norm_of_all(const std::vector<at::Tensor>& whole, const std::vector<CutParameters>& cut,
-                   double norm_type) {
-  double total = norm_of(whole, norm_type);
-  for (const auto& [group, parameters] : cut)
-    total = joined(total, norm_over(group, norm_of(parameters, norm_type), norm_type), norm_type);
+double norm_of_all(const std::vector<CountedParameters>& counted, double norm_type) {
+  double total = norm_of(counted.front().parameters, norm_type);
+  for (std::size_t i = 1; i < counted.size(); ++i) {
+    const double own = norm_of(counted[i].parameters, norm_type);
+    total = joined(total, norm_over(*counted[i].group, own, norm_type), norm_type);
+  }
   return total;
 }
 
@@ -158,29 +152,33 @@ at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm, double no
                     norm_type, error_if_nonfinite);
 }
 
+std::vector<CountedParameters> counted_parameters(const ModelPart& model) {
+  std::vector<CountedParameters> counted(1);
+  for (const auto& [name, parameter] : model.parameters) {
+    if (model.copies.contains(name)) continue;
+    const auto layout = model.layouts.find(name);
+    if (layout == model.layouts.end()) {
+      counted.front().parameters.push_back(parameter);
+      continue;
+    }
+    const ProcessGroup& group = layout->second.group;
+    auto found = std::ranges::find_if(counted, [&](const CountedParameters& one) {
+      return one.group && one.group->name() == group.name();
+    });
+    if (found == counted.end()) found = counted.insert(found, {.group = group});
+    found->parameters.push_back(parameter);
+  }
+  return counted;
+}
+
 at::Tensor clip_parts(const ModelPart& model, double max_norm, double norm_type,
                       bool error_if_nonfinite) {
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   require(norm_type > 0, "clip_grad_norm_: over parts of parameters, norm_type is positive");
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> all, whole;
-  std::vector<CutParameters> cut;
-  for (const auto& [name, parameter] : model.parameters) {
-    all.push_back(parameter);
-    if (model.copies.contains(name)) continue;
-    const auto layout = model.layouts.find(name);
-    if (layout == model.layouts.end()) {
-      whole.push_back(parameter);
-      continue;
-    }
-    const ProcessGroup& group = layout->second.group;
-    auto found = std::find_if(cut.begin(), cut.end(), [&](const CutParameters& one) {
-      return one.group.name() == group.name();
-    });
-    if (found == cut.end()) found = cut.insert(cut.end(), {group, {}});
-    found->parameters.push_back(parameter);
-  }
-  double norm = norm_of_all(whole, cut, norm_type);
+  std::vector<at::Tensor> all;
+  for (const auto& [name, parameter] : model.parameters) all.push_back(parameter);
+  double norm = norm_of_all(counted_parameters(model), norm_type);
   if (model.stages) norm = norm_over(*model.stages, norm, norm_type);
   const at::Tensor total = at::scalar_tensor(norm, all.front().options());
   if (error_if_nonfinite) require_finite(total, all);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -21,6 +22,15 @@ struct ModelPart {
   std::set<std::string> copies = {};        // Names of those that another rank counts.
   std::optional<ProcessGroup> stages = {};  // Ranks that hold different parameters.
 };
+
+// Parameters that count for a norm: whole ones, or those of which the ranks of `group` have parts.
+struct CountedParameters {
+  std::optional<ProcessGroup> group = {};
+  std::vector<at::Tensor> parameters = {};
+};
+
+// The whole ones, perhaps none, then those of each group. Copies are in none of them.
+std::vector<CountedParameters> counted_parameters(const ModelPart& model);
 
 // As clip_grad_norm_() of the module that all ranks' parts together are.
 at::Tensor clip_parts(const ModelPart& model, double max_norm, double norm_type,

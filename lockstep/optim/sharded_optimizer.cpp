@@ -195,40 +195,31 @@ void ShardedOptimizer::make_gradients() {}
 // parameters, which is that of all ranks of the optimizer.
 double ShardedOptimizer::gradient_norm(const ModelPart& model, double norm_type) {
   make_gradients();
-  std::map<const void*, const std::string*> names;
+  const std::vector<CountedParameters> counted = counted_parameters(model);
+  std::map<const void*, std::optional<std::size_t>> place_of;  // In `counted`; none for copies.
   for (const auto& [name, parameter] : model.parameters)
-    names.emplace(parameter.unsafeGetTensorImpl(), &name);
-  std::vector<std::optional<ProcessGroup>> groups{std::nullopt};  // First, of whole parameters.
-  std::vector<std::vector<at::Tensor>> shards(1);
-  std::vector<std::optional<std::size_t>> place_of(all_parameters_.size());  // In `shards`.
-  for (std::size_t i = 0; i < all_parameters_.size(); ++i) {
-    const auto name = names.find(all_parameters_[i].unsafeGetTensorImpl());
-    require(name != names.end(), [&] {
+    place_of[parameter.unsafeGetTensorImpl()] = std::nullopt;
+  for (std::size_t i = 0; i < counted.size(); ++i)
+    for (const at::Tensor& parameter : counted[i].parameters)
+      place_of[parameter.unsafeGetTensorImpl()] = i;
+  for (std::size_t i = 0; i < all_parameters_.size(); ++i)
+    require(place_of.contains(all_parameters_[i].unsafeGetTensorImpl()), [&] {
       return "clip_grad_norm_: parameter " + std::to_string(i) + " is not one of the module";
     });
-    if (model.copies.contains(*name->second)) continue;
-    const auto layout = model.layouts.find(*name->second);
-    place_of[i] = 0;
-    if (layout == model.layouts.end()) continue;
-    const ProcessGroup& group = layout->second.group;
-    const auto found = std::ranges::find_if(
-        groups, [&](const auto& each) { return each && each->name() == group.name(); });
-    place_of[i] = static_cast<std::size_t>(found - groups.begin());
-    if (found != groups.end()) continue;
-    groups.push_back(group);
-    shards.emplace_back();
-  }
-  for (std::size_t i = 0; i < stepped_.size(); ++i)
-    if (const auto place = place_of[own_shards_[i].parameter])
+  std::vector<std::vector<at::Tensor>> shards(counted.size());
+  for (std::size_t i = 0; i < stepped_.size(); ++i) {
+    const at::Tensor& parameter = all_parameters_[own_shards_[i].parameter];
+    if (const auto place = place_of.at(parameter.unsafeGetTensorImpl()))
       shards[*place].push_back(stepped_[i]);
+  }
 
   std::vector<double> powers;
   for (const auto& each : shards) powers.push_back(power_of_norm(each, norm_type));
   const ReduceOp op = std::isinf(norm_type) ? ReduceOp::max : ReduceOp::sum;
   group_.all_reduce(buffer_of(powers), op, {.label = "norm of gradients"});
-  for (std::size_t i = 1; i < groups.size(); ++i)
-    groups[i]->all_reduce({.data = &powers[i], .count = 1, .dtype = DType::float64}, op,
-                          {.label = "norm of parts"});
+  for (std::size_t i = 1; i < counted.size(); ++i)
+    counted[i].group->all_reduce({.data = &powers[i], .count = 1, .dtype = DType::float64}, op,
+                                 {.label = "norm of parts"});
   std::vector<double> total{sum_of(powers, norm_type)};
   if (model.stages) model.stages->all_reduce(buffer_of(total), op, {.label = "norm of stages"});
   return norm_of(total, norm_type);

@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/buffers.h"
 
-namespace lockstep::tensor {
+namespace lockstep {
 namespace {
 
 constexpr std::int64_t magic = 0x31'53'52'4f'53'4e'45'54;  // "TENSORS1".
@@ -107,7 +107,7 @@ ListLayout layout_of(const std::vector<at::Tensor>& tensors) {
   return list;
 }
 
-std::string encode(const std::vector<ListLayout>& lists) {
+std::string encode_layouts(const std::vector<ListLayout>& lists) {
   std::vector<std::int64_t> words{magic, static_cast<std::int64_t>(lists.size())};
   for (const ListLayout& list : lists) {
     words.push_back(list.bytes);
@@ -121,7 +121,7 @@ std::string encode(const std::vector<ListLayout>& lists) {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]};
 }
 
-std::vector<ListLayout> decode(std::string_view text) {
+std::vector<ListLayout> decode_layouts(std::string_view text) {
   Words words(text);
   if (text.size() % sizeof(std::int64_t) != 0 || words.next() != magic) fail("it is none");
   std::vector<ListLayout> lists(words.count(2));
@@ -150,4 +150,4 @@ std::vector<at::Tensor> views_of(const ListLayout& list, const at::Tensor& block
   return tensors;
 }
 
-}  // namespace lockstep::tensor
+}  // namespace lockstep

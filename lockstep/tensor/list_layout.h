@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::tensor {
+namespace lockstep {
 
 struct TensorLayout {
   std::optional<at::ScalarType> type;  // Empty for an undefined tensor.
@@ -31,12 +31,13 @@ ListLayout layout_of(const std::vector<at::Tensor>& tensors);
 // The format may change, because it is never stored. It consists of 64-bit words of this host:
 // magic and number of lists; for each list its bytes and number of tensors; for each tensor its
 // type or -1, its number of dimensions, and its sizes.
-std::string encode(const std::vector<ListLayout>& lists);
+std::string encode_layouts(const std::vector<ListLayout>& lists);
 
-// Errors: corrupt for text that encode() cannot have made. Needs a few times the memory of `text`.
-std::vector<ListLayout> decode(std::string_view text);
+// Errors: corrupt for text that encode_layouts() cannot have made. Needs a few times the memory of
+// `text`.
+std::vector<ListLayout> decode_layouts(std::string_view text);
 
 // The tensors of a list as writable views of its block of bytes.
 std::vector<at::Tensor> views_of(const ListLayout& list, const at::Tensor& block);
 
-}  // namespace lockstep::tensor
+}  // namespace lockstep

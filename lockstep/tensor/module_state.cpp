@@ -136,9 +136,14 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved) {
   require_equal_where_tied(module, saved);
 }
 
-StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved) {
+StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved) {
   StateRequest request = everything(saved);
   for (const auto& [name, layout] : layouts_of(module)) request.at(name) = all_of(layout.boxes);
+  return request;
+}
+
+StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved) {
+  StateRequest request = wanted_apart(module, saved);
   const NamedTensors tensors = named_tensors(module);
   for (const auto& [name, tensor] : tensors)
     if (has_plain_values(tensor)) request.at(name).into = tensor.detach();

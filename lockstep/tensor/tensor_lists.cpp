@@ -19,8 +19,6 @@
 namespace lockstep {
 namespace {
 
-using tensor::ListLayout;
-
 constexpr std::size_t most_bytes = std::size_t{32} << 20;
 
 // Tensors of one type, on one device, that travel together.
@@ -111,7 +109,7 @@ Tensors only_defined(const Tensors& tensors) {
 
 Tensors empty_of(const ListLayout& list) {
   Tensors tensors;
-  for (const tensor::TensorLayout& tensor : list.tensors)
+  for (const TensorLayout& tensor : list.tensors)
     tensors.push_back(tensor.type ? at::empty(tensor.sizes, *tensor.type) : at::Tensor());
   return tensors;
 }
@@ -138,7 +136,7 @@ at::Tensor pack(const std::vector<Tensors>& lists, const std::vector<ListLayout>
   const at::Tensor block = block_of(total(layouts));
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < lists.size(); ++i) {
-    const Tensors places = tensor::views_of(layouts[i], block.narrow(0, begin, layouts[i].bytes));
+    const Tensors places = views_of(layouts[i], block.narrow(0, begin, layouts[i].bytes));
     for (std::size_t j = 0; j < places.size(); ++j)
       if (places[j].defined() && places[j].numel() > 0) places[j].copy_(lists[i][j]);
     begin += layouts[i].bytes;
@@ -150,7 +148,7 @@ std::vector<Tensors> unpack(const at::Tensor& block, const std::vector<ListLayou
   std::vector<Tensors> lists;
   std::int64_t begin = 0;
   for (const ListLayout& layout : layouts) {
-    lists.push_back(tensor::views_of(layout, block.narrow(0, begin, layout.bytes)));
+    lists.push_back(views_of(layout, block.narrow(0, begin, layout.bytes)));
     begin += layout.bytes;
   }
   return lists;
@@ -160,8 +158,8 @@ std::vector<Tensors> unpack(const at::Tensor& block, const std::vector<ListLayou
 std::vector<ListLayout> exchange_layouts(const ListLayout& own, const ProcessGroup& group,
                                          const CallOptions& options) {
   std::vector<ListLayout> all;
-  for (const std::string& text : all_gather_bytes(tensor::encode({own}), group, options)) {
-    std::vector<ListLayout> one = tensor::decode(text);
+  for (const std::string& text : all_gather_bytes(encode_layouts({own}), group, options)) {
+    std::vector<ListLayout> one = decode_layouts(text);
     if (one.size() != 1)
       throw Error(Fault::corrupt, "lists of tensors: a rank sent more than one list");
     all.push_back(std::move(one[0]));
@@ -217,12 +215,12 @@ Tensors broadcast_tensors(const Tensors& tensors, const ProcessGroup& group, int
   Tensors result;
   Tensors travelling;
   if (group.rank() == root) {
-    broadcast_bytes(tensor::encode({tensor::layout_of(tensors)}), group, root, options);
+    broadcast_bytes(encode_layouts({layout_of(tensors)}), group, root, options);
     for (const at::Tensor& tensor : tensors)
       result.push_back(tensor.defined() ? tensor.detach() : tensor);
     for (const at::Tensor& tensor : only_defined(result)) travelling.push_back(tensor.cpu());
   } else {
-    const auto layouts = tensor::decode(broadcast_bytes({}, group, root, options));
+    const auto layouts = decode_layouts(broadcast_bytes({}, group, root, options));
     if (layouts.size() != 1) throw Error(Fault::corrupt, "broadcast_tensors: expected one list");
     result = empty_of(layouts[0]);
     travelling = only_defined(result);
@@ -233,7 +231,7 @@ Tensors broadcast_tensors(const Tensors& tensors, const ProcessGroup& group, int
 
 std::vector<Tensors> all_gather_tensors(const Tensors& tensors, const ProcessGroup& group,
                                         const CallOptions& options) {
-  const ListLayout own = tensor::layout_of(tensors);
+  const ListLayout own = layout_of(tensors);
   const auto layouts = exchange_layouts(own, group, options);
   const at::Tensor input = pack({tensors}, {own});
   const at::Tensor block = block_of(total(layouts));
@@ -243,7 +241,7 @@ std::vector<Tensors> all_gather_tensors(const Tensors& tensors, const ProcessGro
 
 std::vector<Tensors> gather_tensors(const Tensors& tensors, const ProcessGroup& group, int root,
                                     const CallOptions& options) {
-  const ListLayout own = tensor::layout_of(tensors);
+  const ListLayout own = layout_of(tensors);
   const auto layouts = exchange_layouts(own, group, options);
   const bool receives = group.rank() == root;
   const at::Tensor input = pack({tensors}, {own});
@@ -262,10 +260,10 @@ Tensors scatter_tensors(const std::vector<Tensors>& lists, const ProcessGroup& g
       return "scatter_tensors: " + std::to_string(lists.size()) + " lists for " +
              std::to_string(ranks) + " ranks";
     });
-    for (const Tensors& list : lists) layouts.push_back(tensor::layout_of(list));
-    broadcast_bytes(tensor::encode(layouts), group, root, options);
+    for (const Tensors& list : lists) layouts.push_back(layout_of(list));
+    broadcast_bytes(encode_layouts(layouts), group, root, options);
   } else {
-    layouts = tensor::decode(broadcast_bytes({}, group, root, options));
+    layouts = decode_layouts(broadcast_bytes({}, group, root, options));
     if (layouts.size() != ranks)
       throw Error(Fault::corrupt, "scatter_tensors: expected one list for each rank");
   }
@@ -273,7 +271,7 @@ Tensors scatter_tensors(const std::vector<Tensors>& lists, const ProcessGroup& g
   const at::Tensor input = sends ? pack(lists, layouts) : block_of(0);
   const at::Tensor block = block_of(own.bytes);
   group.scatter(movable(input), movable(block), root, counts_of(layouts), options);
-  return tensor::views_of(own, block);
+  return views_of(own, block);
 }
 
 }  // namespace lockstep

@@ -84,11 +84,13 @@ TEST(TensorLists, WithADescriptionThatNoRankCanHaveSentAreCorrupt) {
 }
 
 TEST(ListLayout, OfWhateverBytesIsReadOrCorrupt) {
-  const std::string text = encode({layout_of(list_of(2)), layout_of({}), layout_of(list_of(1))});
-  EXPECT_EQ(encode(decode(text)), text);
+  const std::string text =
+      encode_layouts({layout_of(list_of(2)), layout_of({}), layout_of(list_of(1))});
+  EXPECT_EQ(encode_layouts(decode_layouts(text)), text);
   for (std::size_t size = 0; size < text.size(); ++size)
-    EXPECT_EQ(fault_of([&] { decode(std::string_view(text).substr(0, size)); }), Fault::corrupt);
-  EXPECT_EQ(fault_of([&] { decode(text + std::string(8, 0)); }), Fault::corrupt);
+    EXPECT_EQ(fault_of([&] { decode_layouts(std::string_view(text).substr(0, size)); }),
+              Fault::corrupt);
+  EXPECT_EQ(fault_of([&] { decode_layouts(text + std::string(8, 0)); }), Fault::corrupt);
   for (std::size_t at = 0; at < text.size(); at += 8)
     for (const char byte :
          {'\0', '\1', '\f', 'd', '\xff'}) {  // In the lowest and the highest byte of a word.
@@ -97,7 +99,7 @@ TEST(ListLayout, OfWhateverBytesIsReadOrCorrupt) {
       std::string highest = text;
       highest[at + 7] = byte;
       for (const std::string& damaged : {lowest, highest}) try {
-          EXPECT_EQ(encode(decode(damaged)), damaged);
+          EXPECT_EQ(encode_layouts(decode_layouts(damaged)), damaged);
         } catch (const Error& error) {
           EXPECT_EQ(error.fault(), Fault::corrupt) << error.what();
         }

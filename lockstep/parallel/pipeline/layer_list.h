@@ -12,6 +12,7 @@
 // Names are those of the whole model: parameters are "h.3.mlp.c_fc.weight", whichever rank has
 // them. Each rank makes all layers, one at a time and in order, and keeps its own: so weights are
 // those of one process with the same seed, and a rank needs memory for its stages and one layer.
+// Before, it makes and drops each once to learn its names and sizes; generators are then restored.
 //
 // A layer is a module with one forward(), which takes what the layer before returns: tensors, and
 // tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A forward()

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/pipeline/pipeline.h"
 
-#include <algorithm>
-
 #include "lockstep/base/error.h"
 #include "lockstep/optim/model_part.h"
 #include "lockstep/optim/sharded_optimizer.h"
@@ -12,15 +10,12 @@
 
 namespace lockstep {
 
-// The first parts have a row more, as those of torch.tensor_split.
 at::Tensor Microbatch::of(const at::Tensor& rows) const {
   require(rows.dim() > 0 && rows.size(0) >= count, [&] {
     return "Microbatch: " + std::to_string(rows.dim() > 0 ? rows.size(0) : 0) +
            " rows cannot be cut into " + std::to_string(count) + " parts";
   });
-  const std::int64_t least = rows.size(0) / count, longer = rows.size(0) % count;
-  return rows.narrow(0, index * least + std::min<std::int64_t>(index, longer),
-                     least + (index < longer ? 1 : 0));
+  return rows.tensor_split(count)[static_cast<std::size_t>(index)];
 }
 
 Pipeline::Pipeline(const LayerList& layers, const ProcessGroup& group,

@@ -74,7 +74,10 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   stages_.begin_step();
   {
     const auto alone = stages_.no_sync();
-    for (const PipelineAction& action : own_actions()) run(action, inputs, loss_of);
+    for (int place = 0; const PipelineAction& action : own_actions()) {
+      messages_.set_place(place++);
+      run(action, inputs, loss_of);
+    }
   }
   return end_step([&] { stages_.hand_over(); });
 }
@@ -89,8 +92,12 @@ double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
   const PipelineOrder& order = stages_.order();
   for (int stage = 0; stage < order.stages(); ++stage)
     if (order.rank_of_stage[static_cast<std::size_t>(stage)] == group_.rank())
-      for (int microbatch = 0; microbatch < order.microbatches; ++microbatch)
-        run({stage, PipelineActionKind::forward, microbatch}, inputs, measure);
+      for (int microbatch = 0; microbatch < order.microbatches; ++microbatch) {
+        const PipelineAction action{stage, PipelineActionKind::forward, microbatch};
+        const auto place = std::ranges::find(own_actions(), action);
+        messages_.set_place(static_cast<int>(place - own_actions().begin()));
+        run(action, inputs, measure);
+      }
   return end_step([] {});
 }
 
@@ -98,37 +105,37 @@ const std::vector<PipelineAction>& PipelineRun::own_actions() const {
   return stages_.order().actions[static_cast<std::size_t>(group_.rank())];
 }
 
-template <class Act>
-decltype(auto) PipelineRun::guarded(const std::string& place, Act act) {
+template <class Place, class Act>
+decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
+  const auto give_up = [&] {
+    is_broken_ = true;
+    in_flight_.clear();
+    return place() + ", rank " + std::to_string(job_rank(group_, group_.rank()));
+  };
   try {
     return act();
   } catch (const Error& error) {
-    is_broken_ = true;
-    in_flight_.clear();
-    fail(error, place + ", rank " + std::to_string(job_rank(group_, group_.rank())));
+    fail(error, give_up());
   } catch (...) {
-    is_broken_ = true;
-    in_flight_.clear();
-    group_.abort(place + ", rank " + std::to_string(job_rank(group_, group_.rank())) +
-                 ", threw: " + exception_text(std::current_exception()));
+    group_.abort(give_up() + ", threw: " + exception_text(std::current_exception()));
     throw;
   }
 }
 
 double PipelineRun::end_step(const std::function<void()>& hand_over) {
   messages_.set_place(static_cast<int>(own_actions().size()));
-  return guarded("end of a step of a pipeline", [&] {
-    hand_over();
-    return messages_.end_step(loss_);
-  });
+  return guarded([] { return std::string("end of a step of a pipeline"); },
+                 [&] {
+                   hand_over();
+                   return messages_.end_step(loss_);
+                 });
 }
 
 void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
                       const LossOf& loss_of) {
   const auto& [stage, kind, microbatch] = action;
-  const auto place = std::ranges::find(own_actions(), action);
-  messages_.set_place(static_cast<int>(place - own_actions().begin()));
-  guarded(text_of(action), [&, stage = stage, kind = kind, microbatch = microbatch] {
+  const auto place = [&] { return text_of(action); };
+  guarded(place, [&, stage = stage, kind = kind, microbatch = microbatch] {
     switch (kind) {
       case PipelineActionKind::forward:
         return forward(stage, microbatch, inputs, loss_of);
@@ -240,34 +247,32 @@ void PipelineRun::forward(int stage, int microbatch, const PassedValue& inputs,
   if (is_training_) in_flight_.emplace(std::pair{stage, microbatch}, std::move(state));
 }
 
-// Keeps the roots that have a gradient, and these.
-void PipelineRun::take_gradients(int stage, int microbatch, InFlight& state) {
-  if (is_last(stage)) {
-    state.gradients.tensors = {at::ones_like(state.roots.front())};
-    return;
-  }
-  state.gradients = receive({Way::gradient, stage, microbatch});
-  auto& gradients = state.gradients.tensors;
-  check(gradients.size() == state.roots.size(), "a pipeline's gradients are not those of outputs");
-  std::vector<at::Tensor> roots;
+// Leaves the roots that have a gradient, and returns these.
+std::vector<at::Tensor> PipelineRun::take_gradients(int stage, int microbatch,
+                                                    std::vector<at::Tensor>& roots) {
+  if (is_last(stage)) return {at::ones_like(roots.front())};
+  std::vector<at::Tensor> gradients = receive({Way::gradient, stage, microbatch}).tensors;
+  check(gradients.size() == roots.size(), "a pipeline's gradients are not those of outputs");
+  std::vector<at::Tensor> reached;
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    if (gradients[i].defined()) roots.push_back(state.roots[i]);
+    if (gradients[i].defined()) reached.push_back(roots[i]);
+  roots = std::move(reached);
   std::erase_if(gradients, [](const at::Tensor& gradient) { return !gradient.defined(); });
-  state.roots = std::move(roots);
+  return gradients;
 }
 
 void PipelineRun::backward(int stage, int microbatch, bool with_weights) {
   const auto found = in_flight_.find({stage, microbatch});
   InFlight& state = found->second;
-  take_gradients(stage, microbatch, state);
+  const std::vector<at::Tensor> gradients = take_gradients(stage, microbatch, state.roots);
   const std::vector<at::Tensor> leaves = leaves_of(state.input);
   if (with_weights) {
-    if (!state.roots.empty()) torch::autograd::backward(state.roots, state.gradients.tensors);
+    if (!state.roots.empty()) torch::autograd::backward(state.roots, gradients);
     send_gradients(stage, microbatch, taken(leaves));
     in_flight_.erase(found);
     return;
   }
-  state.split.emplace(std::exchange(state.roots, {}), state.gradients.tensors);
+  state.split.emplace(std::exchange(state.roots, {}), gradients);
   send_gradients(stage, microbatch,
                  leaves.empty() ? std::vector<at::Tensor>() : state.split->inputs(leaves));
 }

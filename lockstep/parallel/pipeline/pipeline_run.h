@@ -42,22 +42,21 @@ class PipelineRun {
   struct InFlight {
     Parcel input;                   // Its tensors are leaves.
     std::vector<at::Tensor> roots;  // Outputs that need a gradient, or the loss.
-    Parcel gradients;
     std::optional<SplitBackward> split;
   };
 
   const std::vector<PipelineAction>& own_actions() const;
   double end_step(const std::function<void()>& hand_over);
 
-  // Returns act()'s result. After an exception, all ranks learn of it and of its place, and the
+  // Returns act()'s result. After an exception, all ranks learn of it and of place(), and the
   // pipeline is broken.
-  template <class Act>
-  decltype(auto) guarded(const std::string& place, Act act);
+  template <class Place, class Act>
+  decltype(auto) guarded(const Place& place, const Act& act);
   void run(const PipelineAction& action, const PassedValue& inputs, const LossOf& loss_of);
   void forward(int stage, int microbatch, const PassedValue& inputs, const LossOf& loss_of);
   void backward(int stage, int microbatch, bool with_weights);
   void send_gradients(int stage, int microbatch, const std::vector<at::Tensor>& gradients);
-  void take_gradients(int stage, int microbatch, InFlight& state);
+  std::vector<at::Tensor> take_gradients(int stage, int microbatch, std::vector<at::Tensor>& roots);
   PassedValue input_of(int stage, int microbatch, const PassedValue& inputs, Parcel& parcel);
 
   [[noreturn]] void fail(const Error& error, std::string context);

@@ -171,7 +171,7 @@ void require_equal(const LayerList& layers, const PipelineOrder& order,
   for (const auto& [parameter, same_as] : layers.ties())
     text += "\n" + parameter + " is " + same_as;
   text += "\n" + to_string(order);
-  parallel::require_same_lines(text, "the pipelines", group);
+  require_same_lines(text, "the pipelines", group);
 }
 
 }  // namespace

@@ -22,18 +22,19 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 using NodePtr = c10::intrusive_ptr<Node>;
 
-// The gradient that came to a node.
-enum class GradientPhase {
-  keep,     // The first part runs: it is kept.
-  is_kept,  // The second part begins with it.
-  is_past,  // The node lives on, as that of a leaf may.
+// The gradients that come to a node, one for each of its outputs in forward.
+struct KeptGradients {
+  variable_list gradients;
+  enum {
+    coming,   // The first part runs.
+    is_kept,  // The second part begins with them.
+    is_past,  // The node lives on, as that of a leaf may.
+  } phase = coming;
 };
 
-// The gradient that came to a node.
 struct SplitBackward::Kept {
   NodePtr node;
-  std::shared_ptr<variable_list> gradients;
-  std::shared_ptr<GradientPhase> phase;
+  std::shared_ptr<KeptGradients> kept;
 };
 
 // Weights, and all nodes at which their gradients begin.
@@ -54,18 +55,16 @@ variable_list execute(const edge_list& roots, const std::vector<at::Tensor>& gra
 // the group add to it on the way is in it already.
 class KeepGradient : public torch::autograd::FunctionPreHook {
  public:
-  KeepGradient(std::shared_ptr<variable_list> kept, std::shared_ptr<GradientPhase> phase)
-      : kept_(std::move(kept)), phase_(std::move(phase)) {}
+  explicit KeepGradient(std::shared_ptr<KeptGradients> kept) : kept_(std::move(kept)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    if (*phase_ == GradientPhase::is_past) return gradients;
-    if (*phase_ == GradientPhase::keep) *kept_ = gradients;
-    return *kept_;
+    if (kept_->phase == KeptGradients::is_past) return gradients;
+    if (kept_->phase == KeptGradients::coming) kept_->gradients = gradients;
+    return kept_->gradients;
   }
 
  private:
-  const std::shared_ptr<variable_list> kept_;
-  const std::shared_ptr<GradientPhase> phase_;
+  const std::shared_ptr<KeptGradients> kept_;
 };
 
 // The nodes below some roots.
@@ -132,20 +131,16 @@ using WeightsOf = std::map<NodePtr, std::set<NodePtr>>;
 
 WeightsOf weights_by_node(const Graph& graph, const edge_list& roots) {
   WeightsOf weights_of;
-  for (const NodePtr& node : graph.nodes()) {
-    if (!graph.leads_to_input(node.get())) continue;
+  const auto note = [&](const NodePtr& node, const edge_list& below) {
     std::set<NodePtr> weights;
     std::unordered_set<const Node*> seen;
-    for (const Edge& edge : node->next_edges())
+    for (const Edge& edge : below)
       if (edge.is_valid()) graph.add_weights(edge.function, weights, seen);
     if (!weights.empty()) weights_of.emplace(node, std::move(weights));
-  }
-  for (const Edge& root : roots) {
-    std::set<NodePtr> weights;
-    std::unordered_set<const Node*> seen;
-    graph.add_weights(root.function, weights, seen);
-    if (!weights.empty()) weights_of.emplace(root.function, std::move(weights));
-  }
+  };
+  for (const NodePtr& node : graph.nodes())
+    if (graph.leads_to_input(node.get())) note(node, node->next_edges());
+  for (const Edge& root : roots) note(root.function, {root});
   return weights_of;
 }
 
@@ -192,15 +187,15 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
   const Graph graph(roots_, inputs);
 
   const WeightsOf weights_of = weights_by_node(graph, roots_);
-  std::unordered_map<const Node*, Kept> kept;
+  std::unordered_map<const Node*, std::shared_ptr<KeptGradients>> kept;
   for (const auto& [weights, nodes] : grouped(weights_of)) {
     Group group;
     for (const NodePtr& node : nodes) {
-      Kept each{node, std::make_shared<variable_list>(node->num_inputs()),
-                std::make_shared<GradientPhase>(GradientPhase::keep)};
-      node->add_pre_hook(std::make_unique<KeepGradient>(each.gradients, each.phase));
-      group.nodes.push_back(each);
-      kept.emplace(node.get(), each);
+      const auto gradients = std::make_shared<KeptGradients>();
+      gradients->gradients.resize(node->num_inputs());
+      node->add_pre_hook(std::make_unique<KeepGradient>(gradients));
+      group.nodes.push_back({node, gradients});
+      kept.emplace(node.get(), gradients);
     }
     for (const NodePtr& weight : weights) group.weights.emplace_back(weight, 0);
     groups_.push_back(std::move(group));
@@ -209,12 +204,12 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
   for (std::size_t i = 0; i < roots_.size(); ++i)
     if (const auto found = kept.find(roots_[i].function.get());
         found != kept.end() && !graph.leads_to_input(roots_[i].function.get()))
-      (*found->second.gradients)[roots_[i].input_nr] = gradients_[i];
+      found->second->gradients[roots_[i].input_nr] = gradients_[i];
 
   std::vector<at::Tensor> results =
       execute(roots_, gradients_, /*keep=*/true, /*accumulate=*/false, outputs);
 
-  for (auto& [node, each] : kept) *each.phase = GradientPhase::is_kept;
+  for (const auto& [node, each] : kept) each->phase = KeptGradients::is_kept;
   const bool runs_between =
       std::ranges::any_of(groups_, [](const Group& group) { return group.nodes.size() > 1; });
   if (!runs_between)
@@ -236,15 +231,15 @@ void SplitBackward::weights() {
   for (Group& group : groups_) {
     edge_list roots;
     std::vector<at::Tensor> gradients;
-    for (const Kept& each : group.nodes)
-      for (std::uint32_t i = 0; i < each.gradients->size(); ++i)
-        if (const at::Tensor& gradient = (*each.gradients)[i]; gradient.defined()) {
-          roots.emplace_back(each.node, i);
+    for (const auto& [node, kept] : group.nodes)
+      for (std::uint32_t i = 0; i < kept->gradients.size(); ++i)
+        if (const at::Tensor& gradient = kept->gradients[i]; gradient.defined()) {
+          roots.emplace_back(node, i);
           gradients.push_back(gradient);
         }
     if (!roots.empty())
       execute(roots, gradients, /*keep=*/false, /*accumulate=*/true, group.weights);
-    for (const Kept& each : group.nodes) *each.phase = GradientPhase::is_past;
+    for (const auto& [node, kept] : group.nodes) kept->phase = KeptGradients::is_past;
     group = {};
   }
   groups_.clear();

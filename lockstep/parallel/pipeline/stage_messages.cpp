@@ -4,18 +4,18 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <string_view>
 #include <utility>
 
-#include "lockstep/base/error.h"
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/pipeline/simulate_order.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/list_layout.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -24,86 +24,35 @@ constexpr std::size_t header_bytes = 1024;
 constexpr std::size_t place_bytes = cache_line;  // Of each rank, at the block's begin.
 constexpr int by_messages = -1;
 
-// Writes plain values one after another, and reads them again.
-class Bytes {
- public:
-  Bytes() = default;
-  explicit Bytes(std::string bytes) : bytes_(std::move(bytes)) {}
-
-  template <class T>
-  void put(const T& value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void put_text(const std::string& text) {
-    put(static_cast<std::uint64_t>(text.size()));
-    bytes_ += text;
-  }
-
-  template <class T>
-  T get() {
-    T value;
-    check(next_ + sizeof value <= bytes_.size(), "a message of a pipeline is damaged");
-    std::memcpy(&value, bytes_.data() + next_, sizeof value);
-    next_ += sizeof value;
-    return value;
-  }
-  std::string get_text() {
-    const auto size = get<std::uint64_t>();
-    check(next_ + size <= bytes_.size(), "a message of a pipeline is damaged");
-    next_ += size;
-    return bytes_.substr(next_ - size, size);
-  }
-
-  const std::string& all() const { return bytes_; }
-
- private:
-  std::string bytes_;
-  std::size_t next_ = 0;
+// What a header says: where the tensors are, and how they belong together.
+struct Header {
+  int slot = by_messages;
+  ListLayout list;
+  std::vector<bool> needs_gradient;
+  std::string structure;
 };
 
-std::string encode(const Parcel& parcel, int slot) {
-  Bytes bytes;
-  bytes.put(static_cast<std::int32_t>(slot));
-  bytes.put(static_cast<std::uint32_t>(parcel.tensors.size()));
-  for (std::size_t i = 0; i < parcel.tensors.size(); ++i) {
-    const at::Tensor& tensor = parcel.tensors[i];
-    bytes.put(
-        static_cast<std::int8_t>(tensor.defined() ? static_cast<int>(tensor.scalar_type()) : -1));
-    bytes.put(static_cast<std::uint8_t>(parcel.needs_gradient[i]));
-    const at::IntArrayRef sizes = tensor.defined() ? tensor.sizes() : at::IntArrayRef();
-    bytes.put(static_cast<std::uint32_t>(sizes.size()));
-    for (const std::int64_t size : sizes) bytes.put(size);
-  }
-  bytes.put_text(parcel.structure);
-  return bytes.all();
+std::string encode(const Header& header) {
+  std::string flags;
+  for (const bool flag : header.needs_gradient) flags += flag ? '1' : '0';
+  return ByteWriter(header_bytes)
+      .number(header.slot)
+      .prefixed(encode_layouts({header.list}))
+      .prefixed(flags)
+      .prefixed(header.structure)
+      .take();
 }
 
-// The tensors have types and shapes, but no memory.
-std::pair<Parcel, int> decode(std::string text) {
-  Bytes bytes(std::move(text));
-  Parcel parcel;
-  const int slot = bytes.get<std::int32_t>();
-  const auto count = bytes.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const int type = bytes.get<std::int8_t>();
-    parcel.needs_gradient.push_back(bytes.get<std::uint8_t>() != 0);
-    std::vector<std::int64_t> sizes(bytes.get<std::uint32_t>());
-    for (std::int64_t& size : sizes) size = bytes.get<std::int64_t>();
-    parcel.tensors.push_back(
-        type < 0
-            ? at::Tensor()
-            : at::empty(sizes,
-                        at::TensorOptions(static_cast<at::ScalarType>(type)).device(at::kMeta)));
-  }
-  parcel.structure = bytes.get_text();
-  return {std::move(parcel), slot};
-}
-
-std::size_t bytes_of(const Parcel& parcel) {
-  std::size_t bytes = 0;
-  for (const at::Tensor& tensor : parcel.tensors)
-    if (tensor.defined()) bytes += padded(tensor.nbytes());
-  return bytes;
+Header decode(std::string_view bytes) {
+  Header header;
+  ByteReader reader(bytes);
+  header.slot = reader.number<int>();
+  header.list = decode_layouts(reader.prefixed(bytes.size())).at(0);
+  for (const char flag : reader.prefixed(bytes.size()))
+    header.needs_gradient.push_back(flag == '1');
+  header.structure = reader.prefixed(bytes.size());
+  reader.end();
+  return header;
 }
 
 Buffer bytes_buffer(void* data, std::size_t bytes) {
@@ -168,45 +117,21 @@ void StageMessages::allocate() {
   for (auto& [key, slots] : slots_) {
     slots.bytes = slots.wanted;
     slots.begin = end;
-    end += static_cast<std::size_t>(slots.count) * (cache_line + slots.bytes);
+    end = slots.place(slots.count);
   }
   block_ = group_.allocate_shared(end, {.label = "Pipeline"});
 }
 
-void StageMessages::keep(Work work) { sent_.push_back(std::move(work)); }
-
-std::optional<int> StageMessages::put_in_slot(const Route& route, const Parcel& parcel) {
-  Slots& line = slots(route);
-  const std::size_t bytes = bytes_of(parcel);
+std::optional<int> StageMessages::take_slot(Slots& line, std::size_t bytes) const {
   line.wanted = std::max(line.wanted, bytes);
   if (bytes > line.bytes) return std::nullopt;
   for (int slot = 0; slot < line.count; ++slot) {
-    const std::size_t begin =
-        line.begin + static_cast<std::size_t>(slot) * (cache_line + line.bytes);
-    auto is_used = word_at(*block_, begin);
+    auto is_used = word_at(*block_, line.place(slot));
     if (is_used.load(std::memory_order_acquire) != 0) continue;
     is_used.store(1, std::memory_order_relaxed);
-    const std::vector<at::Tensor> places = in_slot(route, slot, parcel);
-    for (std::size_t i = 0; i < places.size(); ++i)
-      if (places[i].defined()) places[i].copy_(parcel.tensors[i]);
     return slot;
   }
-  return std::nullopt;  // Only where there are no slots.
-}
-
-std::vector<at::Tensor> StageMessages::in_slot(const Route& route, int slot, const Parcel& shapes) {
-  const Slots& line = slots(route);
-  std::size_t place =
-      line.begin + static_cast<std::size_t>(slot) * (cache_line + line.bytes) + cache_line;
-  std::vector<at::Tensor> tensors;
-  for (const at::Tensor& like : shapes.tensors) {
-    tensors.push_back(like.defined()
-                          ? view_of(*block_, place, like.sizes(),
-                                    c10::contiguous_strides(like.sizes()), like.scalar_type())
-                          : at::Tensor());
-    if (like.defined()) place += padded(like.nbytes());
-  }
-  return tensors;
+  return std::nullopt;  // There are none, or a layer keeps what it got.
 }
 
 void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots) {
@@ -216,61 +141,76 @@ void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots
     return;
   }
   const at::NoGradGuard no_grad;
-  const auto slot = in_slots ? put_in_slot(route, parcel) : std::nullopt;
-  const std::string header = encode(parcel, slot.value_or(by_messages));
-  const auto first = std::make_shared<std::string>(std::max(header_bytes, header.size() + 8), '\0');
-  const std::uint64_t size = header.size();
-  std::memcpy(first->data(), &size, sizeof size);
-  std::memcpy(first->data() + sizeof size, header.data(), header.size());
-  keep(group_.send_async(bytes_buffer(first->data(), header_bytes), peer, tag(route, 0),
-                         {.keep_alive = first}));
-  if (first->size() > header_bytes)
-    keep(group_.send_async(bytes_buffer(first->data() + header_bytes, first->size() - header_bytes),
-                           peer, tag(route, 1), {.keep_alive = first}));
-  if (slot) return;
-  for (const at::Tensor& tensor : parcel.tensors)
-    if (tensor.defined() && tensor.numel() > 0) {
-      const auto kept = std::make_shared<at::Tensor>(tensor.contiguous());
-      keep(group_.send_async(bytes_buffer(kept->data_ptr(), kept->nbytes()), peer, tag(route, 2),
-                             {.keep_alive = kept}));
-    }
+  Header header{.list = layout_of(parcel.tensors),
+                .needs_gradient = parcel.needs_gradient,
+                .structure = parcel.structure};
+  Slots& line = slots(route);
+  const auto slot =
+      in_slots ? take_slot(line, static_cast<std::size_t>(header.list.bytes)) : std::nullopt;
+  header.slot = slot.value_or(by_messages);
+  const auto block = std::make_shared<at::Tensor>(
+      slot ? view_of(*block_, line.elements(*slot), {header.list.bytes}, {1}, at::kByte)
+           : at::empty({header.list.bytes}, at::kByte));
+  const std::vector<at::Tensor> places = views_of(header.list, *block);
+  for (std::size_t i = 0; i < places.size(); ++i)
+    if (places[i].defined()) places[i].copy_(parcel.tensors[i]);
+  send_header(route, encode(header));
+  if (!slot && header.list.bytes > 0)
+    sent_.push_back(group_.send_async(bytes_buffer(block->data_ptr(), block->nbytes()), peer,
+                                      tag(route, 2), {.keep_alive = block}));
+}
+
+// Its length, then itself: the first part has always the same size.
+void StageMessages::send_header(const Route& route, const std::string& header) {
+  const auto bytes = std::make_shared<std::string>(
+      ByteWriter(header_bytes).number(std::uint64_t{header.size()}).raw(header).take());
+  bytes->resize(std::max(header_bytes, bytes->size()));
+  const auto send = [&](std::size_t begin, std::size_t end, int part) {
+    if (begin < end)
+      sent_.push_back(group_.send_async(bytes_buffer(bytes->data() + begin, end - begin),
+                                        rank_to(route), tag(route, part), {.keep_alive = bytes}));
+  };
+  send(0, header_bytes, 0);
+  send(header_bytes, bytes->size(), 1);
+}
+
+std::string StageMessages::receive_header(const Route& route) {
+  const int peer = rank_from(route);
+  std::string bytes(header_bytes, '\0');
+  group_.recv(bytes_buffer(bytes.data(), bytes.size()), peer, tag(route, 0));
+  const std::size_t size = ByteReader(bytes).number<std::uint64_t>();
+  const std::size_t end = sizeof(std::uint64_t) + size;
+  if (end > header_bytes) {
+    bytes.resize(end);
+    group_.recv(bytes_buffer(bytes.data() + header_bytes, end - header_bytes), peer, tag(route, 1));
+  }
+  return bytes.substr(sizeof(std::uint64_t), size);
 }
 
 Parcel StageMessages::receive(const Route& route) {
   if (rank_from(route) == group_.rank()) return std::move(own_.extract(route).mapped());
-  const int peer = rank_from(route);
-  std::string header(header_bytes, '\0');
-  group_.recv(bytes_buffer(header.data(), header.size()), peer, tag(route, 0));
-  std::uint64_t size = 0;
-  std::memcpy(&size, header.data(), sizeof size);
-  if (size + sizeof size > header_bytes) {
-    header.resize(size + sizeof size);
-    group_.recv(bytes_buffer(header.data() + header_bytes, header.size() - header_bytes), peer,
-                tag(route, 1));
+  Header header = decode(receive_header(route));
+  at::Tensor block;
+  if (header.slot == by_messages) {
+    block = at::empty({header.list.bytes}, at::kByte);
+    if (header.list.bytes > 0)
+      group_.recv(bytes_buffer(block.data_ptr(), block.nbytes()), rank_from(route), tag(route, 2));
+  } else {
+    const Slots& line = slots(route);
+    // The slot is free when the last tensor in it is gone.
+    block = at::from_blob(
+        static_cast<std::byte*>(block_->data()) + line.elements(header.slot), {header.list.bytes},
+        [memory = *block_, place = line.place(header.slot)](void*) {
+          word_at(memory, place).store(0, std::memory_order_release);
+        },
+        at::kByte);
   }
-  auto [parcel, slot] = decode(header.substr(sizeof size, size));
-  if (slot == by_messages) {
-    for (at::Tensor& tensor : parcel.tensors) {
-      if (!tensor.defined()) continue;
-      tensor = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-      if (tensor.numel() > 0)
-        group_.recv(bytes_buffer(tensor.data_ptr(), tensor.nbytes()), peer, tag(route, 2));
-    }
-    return std::move(parcel);
-  }
-  const std::vector<at::Tensor> places = in_slot(route, slot, parcel);
-  const Slots& line = slots(route);
-  const std::size_t place = line.begin + static_cast<std::size_t>(slot) * (cache_line + line.bytes);
-  // The slot is free when the last tensor in it is gone.
-  const std::shared_ptr<void> in_use(nullptr, [block = *block_, place](void*) {
-    word_at(block, place).store(0, std::memory_order_release);
-  });
-  for (std::size_t i = 0; i < places.size(); ++i)
-    if (places[i].defined())
-      parcel.tensors[i] = at::from_blob(
-          places[i].data_ptr(), places[i].sizes(), [in_use, kept = places[i]](void*) {},
-          places[i].options());
-  return std::move(parcel);
+  Parcel parcel{.tensors = views_of(header.list, block),
+                .needs_gradient = std::move(header.needs_gradient),
+                .structure = std::move(header.structure)};
+  for (at::Tensor& tensor : parcel.tensors)
+    if (tensor.defined()) tensor = tensor.variable_data();  // Each counts its own versions.
+  return parcel;
 }
 
 double StageMessages::end_step(double value) {

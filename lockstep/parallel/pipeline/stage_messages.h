@@ -17,12 +17,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/pipeline/pipeline_order.h"
 
@@ -75,15 +75,21 @@ class StageMessages {
     std::size_t bytes = 0;  // Of each.
     std::size_t begin = 0;  // In the block.
     std::size_t wanted = 0;
+
+    // A word that tells whether the slot is in use, and its elements.
+    std::size_t place(int slot) const {
+      return begin + static_cast<std::size_t>(slot) * (cache_line + bytes);
+    }
+    std::size_t elements(int slot) const { return place(slot) + cache_line; }
   };
 
   Slots& slots(const Route& route);
-  std::optional<int> put_in_slot(const Route& route, const Parcel& parcel);
-  std::vector<at::Tensor> in_slot(const Route& route, int slot, const Parcel& shapes);
+  std::optional<int> take_slot(Slots& line, std::size_t bytes) const;
+  void send_header(const Route& route, const std::string& header);
+  std::string receive_header(const Route& route);
   void allocate();
   int rank_to(const Route& route) const;
   std::int64_t tag(const Route& route, int part) const;
-  void keep(Work work);
 
   const ProcessGroup group_;
   const int microbatches_;

@@ -90,11 +90,7 @@ class DataParallelState final : public Stateful {
   StateRequest wanted(const StateDict& saved) override {
     require_fits(ddp_.replica(), saved);
     if (!ddp_.shares_parameters()) return wanted_in_place(ddp_.replica(), saved);
-    if (ddp_.group().rank() != 0) return {};
-    StateRequest request = everything(saved);
-    for (const auto& [name, layout] : layouts_of(ddp_.replica()))
-      request.at(name) = all_of(layout.boxes);
-    return request;
+    return ddp_.group().rank() == 0 ? wanted_apart(ddp_.replica(), saved) : StateRequest{};
   }
 
   // Buffers are not shared; edit_parameters() broadcasts them.
