@@ -120,13 +120,15 @@ StateDict state_of(const torch::nn::Module& module) {
   return state;
 }
 
-void require_fits(const torch::nn::Module& module, const StateDict& saved) {
+void require_fits(const torch::nn::Module& module, const StateDict& saved,
+                  const std::map<std::string, at::ScalarType>& types) {
   Misfits misfits;
   std::unordered_set<std::string> known;
   const Layouts layouts = layouts_of(module);
   for (const auto& [name, tensor] : named_tensors(module)) {
     const auto layout = layouts.find(name);
-    misfits.find(saved, name, tensor.scalar_type(),
+    const auto type = types.find(name);
+    misfits.find(saved, name, type == types.end() ? tensor.scalar_type() : type->second,
                  layout == layouts.end() ? tensor.sizes() : at::IntArrayRef(layout->second.shape));
     known.insert(name);
   }

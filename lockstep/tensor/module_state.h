@@ -7,7 +7,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
@@ -31,7 +33,10 @@ LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 
 // The parts of module_state(), for classes that hold a module in another way.
 LOCKSTEP_API StateDict state_of(const torch::nn::Module& module);
-LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict& saved);
+
+// `types` are those of tensors that are saved in another type than the module's.
+LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict& saved,
+                               const std::map<std::string, at::ScalarType>& types = {});
 
 // A request for all that the module has of `saved`, into new tensors.
 LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);

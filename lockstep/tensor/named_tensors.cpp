@@ -2,6 +2,7 @@
 #include "lockstep/tensor/named_tensors.h"
 
 #include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
 #include <openssl/evp.h>
 #include <torch/nn/module.h>
 
@@ -11,6 +12,7 @@
 #include <memory>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -66,6 +68,15 @@ std::string heading(const at::Tensor& tensor) {
   return text + "]\n";
 }
 
+// Equal for tensors whose elements begin at one address or, while their memory is elsewhere, at one
+// place in one storage.
+std::pair<const void*, std::int64_t> beginning_of(const at::Tensor& tensor) {
+  auto* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (storage->_mutable_data_ptr_no_checks().get() == nullptr)
+    return {storage, tensor.storage_offset()};
+  return {tensor.const_data_ptr(), 0};
+}
+
 }  // namespace
 
 NamedTensors named_parameters(const torch::nn::Module& module) {
@@ -84,14 +95,14 @@ NamedTensors named_tensors(const torch::nn::Module& module) {
 }
 
 std::map<std::string, std::string> first_names(const NamedTensors& tensors) {
-  using Place =
-      std::tuple<const void*, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  using Place = std::tuple<std::pair<const void*, std::int64_t>, at::ScalarType,
+                           std::vector<std::int64_t>, std::vector<std::int64_t>>;
   std::map<Place, std::string> known;
   std::map<std::string, std::string> first;
   for (const auto& [name, tensor] : tensors) {
     first.emplace(name, name);
     if (tensor.numel() == 0 || tensor.is_meta()) continue;  // These have no memory to share.
-    const Place place{tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(),
+    const Place place{beginning_of(tensor), tensor.scalar_type(), tensor.sizes().vec(),
                       tensor.strides().vec()};
     first[name] = known.try_emplace(place, name).first->second;
   }

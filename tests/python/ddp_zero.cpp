@@ -58,37 +58,48 @@ void zero_param_groups(Rig& rig) {
   record(rig, *net, optimizer);
 }
 
-template <class Parallel, class Optimizer>
-void train_passes(Rig& rig, Parallel& parallel, Optimizer& optimizer, std::size_t passes) {
+std::vector<std::string> names_of(const Mlp& net) {
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : lockstep::named_parameters(net)) names.push_back(name);
+  return names;
+}
+
+// `convert` makes the input of what forward() takes.
+template <class Convert>
+void train_fully_sharded(Rig& rig, const lockstep::FullyShardedOptions& options, std::size_t passes,
+                         Convert convert) {
+  const auto net = mlp(rig);
+  lockstep::FullyShardedDataParallel fsdp(net, rig.world(), options);
+  lockstep::FullyShardedOptimizer<lockstep::Adam> adam(
+      fsdp, net->parameters(), torch::optim::AdamOptions(0.01).weight_decay(0.1));
   for (std::size_t step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
+    adam.zero_grad();
     for (std::size_t number = 0; number < passes; ++number) {
-      const auto no_sync = parallel.no_sync(number + 1 < passes);
-      rig.loss(parallel(rig.x((step + number) % steps)), step).backward();
+      const auto no_sync = fsdp.no_sync(number + 1 < passes);
+      rig.loss(fsdp(convert(rig.x((step + number) % steps))), step).backward();
     }
-    optimizer.step();
+    adam.step();
   }
-  for (const auto& [name, tensor] : lockstep::named_parameters(*parallel.module()))
-    rig.record(name, tensor);
+  fsdp.with_gathered(names_of(*net), [&] {
+    for (const auto& [name, tensor] : lockstep::named_parameters(*net))
+      rig.record(name, tensor.to(torch::kFloat));
+  });
   rig.record_losses();
 }
 
-// On several hosts, where a module cannot be fully sharded, replicas do the same.
-void train_fully_sharded(Rig& rig, std::size_t passes) {
-  const auto net = mlp(rig);
-  const auto options = torch::optim::AdamOptions(0.01).weight_decay(0.1);
-  if (rig.world().local_size() < rig.world().size()) {
-    DistributedDataParallel ddp(net, rig.world(), rig.options());
-    lockstep::Adam adam(net->parameters(), options);
-    return train_passes(rig, ddp, adam, passes);
-  }
-  lockstep::FullyShardedDataParallel fsdp(net, rig.world(), {.units = {"linear?"}});
-  lockstep::FullyShardedOptimizer<lockstep::Adam> adam(fsdp, net->parameters(), options);
-  train_passes(rig, fsdp, adam, passes);
-}
+const lockstep::FullyShardedOptions by_layer{.units = {"linear?"}};
 
-void fully_sharded_adam(Rig& rig) { train_fully_sharded(rig, 1); }
-void fully_sharded_accumulation(Rig& rig) { train_fully_sharded(rig, 2); }
+torch::Tensor as_it_is(const torch::Tensor& x) { return x; }
+
+void fully_sharded_adam(Rig& rig) { train_fully_sharded(rig, by_layer, 1, as_it_is); }
+void fully_sharded_accumulation(Rig& rig) { train_fully_sharded(rig, by_layer, 2, as_it_is); }
+
+void fully_sharded_bfloat16(Rig& rig) {
+  lockstep::FullyShardedOptions options = by_layer;
+  options.param_type = torch::kBFloat16;
+  train_fully_sharded(rig, options, 1,
+                      [](const torch::Tensor& x) { return x.to(torch::kBFloat16); });
+}
 
 }  // namespace
 
@@ -97,5 +108,6 @@ Scenarios zero_scenarios() {
           {"zero_sharded_gradients", zero_sharded_gradients},
           {"zero_param_groups", zero_param_groups},
           {"fully_sharded_adam", fully_sharded_adam},
-          {"fully_sharded_accumulation", fully_sharded_accumulation}};
+          {"fully_sharded_accumulation", fully_sharded_accumulation},
+          {"fully_sharded_bfloat16", fully_sharded_bfloat16}};
 }

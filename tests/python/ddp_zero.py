@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from ddp_rig import STEPS, train
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
@@ -42,13 +42,13 @@ def zero_param_groups(rig):
                                                        momentum=0.9))
 
 
-def train_fully_sharded(rig, passes):
+def train_fully_sharded(rig, passes, policy=MixedPrecisionPolicy(), seen_as=torch.float32):
     net = rig.load("Mlp")
     for parameter in net.parameters():
         dist.broadcast(parameter.data, 0)
     mesh = init_device_mesh("cpu", (rig.ranks,))
     for layer in (net.linear1, net.linear2, net.linear3, net):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01, weight_decay=0.1, fused=True)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -57,7 +57,7 @@ def train_fully_sharded(rig, passes):
             rig.loss(net(rig.x((step + number) % STEPS)), step).backward()
         optimizer.step()
     for name, parameter in net.named_parameters():
-        rig.record(name, parameter.full_tensor())
+        rig.record(name, parameter.full_tensor().to(seen_as).float())
     rig.record_losses()
 
 
@@ -69,5 +69,10 @@ def fully_sharded_accumulation(rig):
     train_fully_sharded(rig, passes=2)
 
 
+def fully_sharded_bfloat16(rig):
+    train_fully_sharded(rig, 1, MixedPrecisionPolicy(param_dtype=torch.bfloat16,
+                                                     reduce_dtype=torch.float32), torch.bfloat16)
+
+
 SCENARIOS = (zero_adam, zero_sharded_gradients, zero_param_groups, fully_sharded_adam,
-             fully_sharded_accumulation)
+             fully_sharded_accumulation, fully_sharded_bfloat16)

@@ -1,16 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <exception>
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_state.h"
+#include "lockstep/parallel/fully_sharded/gathered_parameters.h"
+#include "lockstep/parallel/fully_sharded/offloaded_parameters.h"
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 #include "lockstep/parallel/fully_sharded/unit_gradients.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/replicas.h"
+#include "lockstep/parallel/replicate/shared_parameters.h"
 
 namespace lockstep {
 namespace {
 
+using parallel::ParameterStore;
 using parallel::ShardedUnits;
 using parallel::UnitGradients;
 
@@ -26,8 +38,35 @@ DistributedDataParallelOptions data_parallel_options(const FullyShardedOptions& 
 // Compares the options that DistributedDataParallel does not have.
 void require_same_options(const FullyShardedOptions& options, const ProcessGroup& group) {
   std::string text = options.overlap ? (*options.overlap ? "overlap" : "no overlap") : "";
+  text += "\nresident_units " + std::to_string(options.resident_units);
+  if (!options.reshard_after_forward) text += ", kept after forward()";
+  if (options.param_type) {
+    text += "\nparam_type ";
+    text += c10::toString(*options.param_type);
+    text += ", reduce_type ";
+    text += c10::toString(options.reduce_type);
+  }
   for (const std::string& pattern : options.units) text += "\n" + pattern;
   parallel::require_same_lines(text, "the options of FullyShardedDataParallel", group);
+}
+
+// Each once, under its first name.
+NamedTensors distinct(NamedTensors parameters) {
+  std::set<const void*> seen;
+  std::erase_if(parameters, [&](const auto& entry) {
+    return !seen.insert(entry.second.unsafeGetTensorImpl()).second;
+  });
+  return parameters;
+}
+
+void move_buffers(const torch::nn::Module& module, c10::Device device) {
+  for (const auto& [name, parameter] : named_parameters(module))
+    if (!parameter.is_cpu())
+      throw Error(Fault::unsupported,
+                  "offload: parameter " + name + " is on " + parameter.device().str() +
+                      ", and not in CPU memory, from which it comes to the device");
+  for (const auto& [name, buffer] : named_buffers(module))
+    buffer.set_data(buffer.detach().to(device));
 }
 
 // An optimizer's slices of its parameters. backward() has made the means already.
@@ -38,9 +77,12 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
       : units_(std::move(units)), group_(group) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       indices_.push_back(units_->index_of(parameters[i]));
-      for (auto& [shard, tensor] : units_->fragments_of(parameters[i])) {
+      for (const ShardedUnits::Fragment& fragment : units_->fragments_of(parameters[i])) {
+        const Shard& shard = fragment.shard;
         shards_.push_back({i, shard.begin, shard.end, shard.owner});
-        if (tensor.defined()) fragments_.push_back(std::move(tensor));
+        if (!fragment.tensor.defined()) continue;
+        stepped_.push_back(fragment);
+        fragments_.push_back(fragment.tensor);
       }
     }
     units_->add_stepper();
@@ -62,6 +104,10 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
   bool is_averaged() const override { return true; }
   const std::vector<bool>& used() const override { return used_; }
 
+  void publish() override {
+    for (const ShardedUnits::Fragment& fragment : stepped_) fragment.publish();
+  }
+
   // Other optimizers may step the other parameters.
   void forget() override {
     for (const at::Tensor& fragment : fragments_) fragment.mutable_grad().reset();
@@ -76,32 +122,117 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
   const ProcessGroup group_;
   std::vector<std::optional<std::size_t>> indices_;  // By the optimizer's parameter.
   std::vector<Shard> shards_;
-  std::vector<at::Tensor> fragments_;
+  std::vector<ShardedUnits::Fragment> stepped_;
+  std::vector<at::Tensor> fragments_;  // Their tensors.
   std::vector<bool> used_;
 };
 
 }  // namespace
 
+// --- Construction --------------------------------------------------------------------------------
+
+// Which ranks have one copy together, and the masters of parameters that have got another type.
+struct FullyShardedBase::Setup {
+  Setup(const torch::nn::Module* module, const ProcessGroup& all,
+        const FullyShardedOptions& options)
+      : shard(options.shard.value_or(all)) {
+    require_same_options(options, all);
+    require(options.resident_units > 0, "FullyShardedDataParallel: resident_units is 0");
+    if (shard.size() < all.size()) {
+      replicas = all.split(shard.rank(), 0, {.label = "replicas of shards"});
+      require(replicas->size() * shard.size() == all.size(), [&] {
+        return "FullyShardedDataParallel: groups of " + std::to_string(shard.size()) +
+               " ranks each have a copy, and " + std::to_string(all.size()) +
+               " ranks do not consist of such groups";
+      });
+    }
+    if (module == nullptr) return;
+    if (options.offload) move_buffers(*module, *options.offload);
+    if (!options.param_type) return;
+    require(c10::isFloatingType(*options.param_type) && c10::isFloatingType(options.reduce_type),
+            "FullyShardedDataParallel: param_type and reduce_type are floating-point types");
+    const at::NoGradGuard no_grad;
+    const NamedTensors parameters = distinct(named_parameters(*module));
+    parallel::require_same_tensors(parameters, all);
+    parallel::broadcast_replica(parameters, all);
+    for (const auto& [name, parameter] : parameters) {
+      if (parameter.scalar_type() != at::kFloat || *options.param_type == at::kFloat) continue;
+      masters.emplace(parameter.unsafeGetTensorImpl(), parameter.detach().clone());
+      parameter.set_data(parameter.detach().to(*options.param_type));
+    }
+  }
+
+  // `parameters` are those of the module.
+  std::shared_ptr<ParameterStore> store(const NamedTensors& parameters,
+                                        const FullyShardedOptions& options) const {
+    if (replicas) parallel::broadcast_replica(distinct(parameters), *replicas);
+    const NamedTensors each = distinct(parameters);
+    const auto units = parallel::units_of(each, options.units);
+    const std::size_t resident =
+        options.reshard_after_forward ? options.resident_units : units.size();
+    const auto on_host = [&](const NamedTensors& some) -> std::shared_ptr<ParameterStore> {
+      if (shard.local_size() == shard.size())
+        return std::make_shared<parallel::SharedParameters>(some, shard);
+      return std::make_shared<parallel::GatheredParameters>(some, units, resident, shard);
+    };
+    if (!options.offload) return on_host(each);
+    return std::make_shared<parallel::OffloadedParameters>(each, units, resident, *options.offload,
+                                                           on_host);
+  }
+
+  std::unique_ptr<UnitGradients> sink(const parallel::ModuleReplica& replica,
+                                      const parallel::SinkChoice& sinks,
+                                      const FullyShardedOptions& options) const {
+    const ProcessGroup own = sinks.group();
+    ShardedUnits::Ranks ranks{.copy = parallel::host_groups(own, "gradients of units")};
+    if (replicas) {
+      ranks = {.copy = parallel::host_groups(own.split(replicas->rank()), "gradients of units"),
+               .replicas = own.split(shard.rank(), 0, {.label = "gradients of replicas"})};
+    }
+    auto units = std::make_shared<ShardedUnits>(
+        named_parameters(replica.module()), parallel::units_of(sinks.parameters(), options.units),
+        replica.shared(), std::move(ranks), masters,
+        parallel::GradientConversion{.from = options.param_type.value_or(at::kFloat),
+                                     .to = options.reduce_type});
+    const UnitGradients::Settings settings{
+        .overlapped = parallel::agree_on_overlap({.overlap = options.overlap}, own,
+                                                 sinks.parameters().front().second.device()),
+        .check_finite = options.non_finite != NonFinite::ignore};
+    return std::make_unique<UnitGradients>(sinks.parameters(), std::move(units), own, settings);
+  }
+
+  ProcessGroup shard;
+  std::optional<ProcessGroup> replicas = {};
+  ShardedUnits::Masters masters = {};
+};
+
 FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
                                    const ProcessGroup& group, const FullyShardedOptions& options)
+    : FullyShardedBase(module, group, options, Setup(module.get(), group, options)) {}
+
+FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
+                                   const ProcessGroup& group, const FullyShardedOptions& options,
+                                   const Setup& setup)
     : DataParallelBase(
           std::move(module), group, data_parallel_options(options),
-          [&options](const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks) {
-            require_same_options(options, sinks.group());
-            const NamedTensors& parameters = sinks.parameters();
-            const ProcessGroup own = sinks.group();
-            auto units = std::make_shared<ShardedUnits>(
-                parameters, parallel::units_of(parameters, options.units), replica.shared(), own);
-            const UnitGradients::Settings settings{
-                .overlapped =
-                    parallel::agree_on_overlap({.overlap = options.overlap}, own, c10::kCPU),
-                .check_finite = options.non_finite != NonFinite::ignore};
-            return std::make_unique<UnitGradients>(parameters, std::move(units), own, settings);
-          }),
+          {.store =
+               [&](const torch::nn::Module& made) {
+                 return setup.store(named_parameters(made), options);
+               },
+           .sink =
+               [&](const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks) {
+                 return setup.sink(replica, sinks, options);
+               }}),
       unit_patterns_(options.units),
+      shard_(setup.shard),
+      replicas_(setup.replicas),
+      has_masters_(!setup.masters.empty()),
+      is_offloaded_(options.offload.has_value()),
       units_(static_cast<const UnitGradients&>(sink()).units()) {}
 
 FullyShardedBase::~FullyShardedBase() = default;
+
+// --- Use -----------------------------------------------------------------------------------------
 
 std::vector<std::vector<std::string>> FullyShardedBase::units() const {
   return units_->parameter_names();
@@ -109,7 +240,49 @@ std::vector<std::vector<std::string>> FullyShardedBase::units() const {
 
 std::shared_ptr<parallel::SteppedSlices> FullyShardedBase::slices_of(
     const std::vector<at::Tensor>& parameters) const {
-  return std::make_shared<SlicesOfUnits>(parameters, units_, group());
+  return std::make_shared<SlicesOfUnits>(parameters, units_, shard_);
+}
+
+void FullyShardedBase::with_gathered(const std::vector<std::string>& names,
+                                     const std::function<void()>& use) {
+  const NamedTensors all = named_parameters(replica());
+  std::vector<at::Tensor> parameters;
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(all, name, &NamedTensors::value_type::first);
+    require(found != all.end(),
+            [&] { return "with_gathered: there is no parameter named " + name; });
+    parameters.push_back(found->second);
+  }
+  units_->store().with_gathered(parameters, use);
+}
+
+// Where there are several copies, `change` runs in the first one. Its exception must not keep this
+// rank from what the others wait for.
+void FullyShardedBase::edit_parameters(const std::function<void()>& change) {
+  if (!replicas_ && !has_masters_) return DataParallelBase::edit_parameters(change);
+  std::exception_ptr error;
+  try {
+    const bool is_first = !replicas_ || replicas_->rank() == 0;
+    DataParallelBase::edit_parameters(is_first ? change : [] {});
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    if (replicas_)
+      error = parallel::attempt_on_rank_0(*replicas_, "edit_parameters()", [&] {
+        if (error) std::rethrow_exception(error);
+      });
+    units_->follow_writes();
+  } catch (const Error&) {  // If the group has ended, `error` says why.
+    if (!error) throw;
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+std::unique_ptr<Stateful> FullyShardedBase::state_of_parts() {
+  const bool are_whole = !is_offloaded_ && shard_.local_size() == shard_.size();
+  if (!replicas_ && !has_masters_ && are_whole) return nullptr;
+  return parallel::fully_sharded_state(const_cast<torch::nn::Module&>(replica()), units_);
 }
 
 }  // namespace lockstep

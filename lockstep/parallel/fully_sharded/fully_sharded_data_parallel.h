@@ -23,6 +23,28 @@
 // Passes under no_sync() leave `.grad` on this rank, to which the next pass adds. Clip with the
 // optimizer's clip_grad_norm_().
 //
+// On several hosts each rank keeps a slice of every unit's weights. A unit is gathered when an
+// operator of LibTorch touches one of its parameters, in forward() or backward(): once per host, in
+// memory that the host's ranks share. The next unit, as the last pass had it, is gathered
+// meanwhile. A host has few units at a time (resident_units), so the model may be larger than any
+// host's memory. All ranks call the same parameters in the same order. Outside of a pass, weights
+// are not there: with_gathered() lends them, edit_parameters() changes them. Evaluation goes
+// through this class, too, on all ranks.
+//
+// With param_type, such as bfloat16, forward() and backward() use parameters of that type, and the
+// optimizer steps masters of the original type, of which each rank has its fragments. Checkpoints
+// have the masters. Passes under no_sync() add up gradients in param_type.
+//
+// With `offload`, the module computes on a device, such as local_device(), whose memory has
+// resident_units units. Each comes from the host's memory when an operator touches it, and
+// gradients go back there; the optimizer steps on the CPU. So nothing is gathered between the
+// devices of a host. Tested with a stand-in for the device, and not run on one yet.
+//
+// With `shard`, only the ranks of that group have one copy together; the others have further
+// copies, and gradients are averaged over all (PyTorch's HSDP). For a copy on each host:
+//   lockstep::DeviceMesh mesh(world, {{"replicas", 2}, {"shard", -1}});
+//   FullyShardedDataParallel fsdp(gpt, world, {.shard = mesh["shard"]});
+//
 // If the number of ranks is a power of two, weights equal those of DistributedDataParallel bit for
 // bit, except for clipping, whose norm is summed in another order, and for several averaged passes
 // before a step: here their means are added, as in PyTorch's FSDP.
@@ -32,16 +54,20 @@
 // holds here. register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other units or
-// another overlap; misuse for a pattern of a unit that
-// matches nothing, and from the second backward() on if there is no FullyShardedOptimizer.
+// Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other options,
+// or touch other units; misuse for a pattern of a unit that matches nothing, for a parameter that
+// is used while it is not there, and from the second backward() on if there is no
+// FullyShardedOptimizer; unsupported if hosts have different numbers of ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/Device.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +94,24 @@ struct FullyShardedOptions {
   // modules that a Sequential or a ModuleList numbers, the outermost ones.
   std::vector<std::string> units = {};
 
+  // On several hosts: how many units a host has at a time, at least as many as one operator uses;
+  // all of them, once gathered, until the step if parameters are not to be given up after
+  // forward().
+  std::size_t resident_units = 2;
+  bool reshard_after_forward = true;
+
+  // The type of float32 parameters in passes, if it is another one; and that in which their
+  // gradients are averaged.
+  std::optional<at::ScalarType> param_type = {};
+  at::ScalarType reduce_type = at::kFloat;
+
+  // The device on which this rank computes, while weights and optimizer state stay in the hosts'
+  // memory. The module is in CPU memory; its buffers are moved.
+  std::optional<c10::Device> offload = {};
+
+  // Ranks of `group` that have one copy together: equally many for each copy. By default all.
+  std::optional<ProcessGroup> shard = {};
+
   // As DistributedDataParallelOptions'. With overlap units are averaged on a thread of their own,
   // otherwise on autograd's.
   std::optional<bool> overlap = {};
@@ -85,6 +129,12 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   std::vector<std::vector<std::string>> units() const;
   const std::vector<std::string>& unit_patterns() const { return unit_patterns_; }
 
+  // Collective: runs `use` on all ranks while parameters `names` are there, to be read only.
+  // Errors: misuse for a name that no parameter has, and if `use` has written to one.
+  void with_gathered(const std::vector<std::string>& names, const std::function<void()>& use);
+
+  void edit_parameters(const std::function<void()>& change) override;
+
  protected:
   // Collective.
   FullyShardedBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
@@ -92,10 +142,21 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   ~FullyShardedBase() override;
 
  private:
+  struct Setup;
+
+  FullyShardedBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
+                   const FullyShardedOptions& options, const Setup& setup);
+
   std::shared_ptr<parallel::SteppedSlices> slices_of(
       const std::vector<at::Tensor>& parameters) const override;
+  const ProcessGroup& stepping_group() const override { return shard_; }
+  std::unique_ptr<Stateful> state_of_parts() override;
 
   const std::vector<std::string> unit_patterns_;
+  const ProcessGroup shard_;
+  const std::optional<ProcessGroup> replicas_;
+  const bool has_masters_;
+  const bool is_offloaded_;
   const std::shared_ptr<parallel::ShardedUnits> units_;
 };
 

@@ -2,10 +2,8 @@
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 
 #include <gtest/gtest.h>
-#include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <limits>
@@ -23,74 +21,25 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
-#include "tests/rigs/known_numbers.h"
+#include "tests/rigs/sharded_net.h"
 #include "tests/saved_state.h"
 
 namespace lockstep::parallel::fully_sharded_data_parallel_test {
 namespace {
 
+using test::Block;
 using test::fault_of;
+using test::loss_of;
+using test::Net;
+using test::parameters_of;
 using test::Rank;
 using test::Ranks;
+using test::tokens;
+using test::vocabulary;
+using test::width;
 using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
-
-constexpr std::int64_t vocabulary = 37, width = 260;
-
-struct Block : torch::nn::Module {
-  Block() {
-    register_module("up", up);
-    register_module("down", down);
-    register_parameter("frozen", torch::ones({width}), /*requires_grad=*/false);
-    unused = register_parameter("unused", torch::ones({5}));
-  }
-
-  torch::Tensor forward(const torch::Tensor& x, bool uses_all) {
-    const torch::Tensor y = x + down->forward(torch::relu(up->forward(x)));
-    return uses_all ? y + unused.sum() : y;
-  }
-
-  torch::nn::Linear up{width, 271};  // More than 256 KiB, and odd.
-  torch::nn::Linear down{271, width};
-  torch::Tensor unused;
-};
-
-// Tied weights, frozen and unused ones, and two types. No number of ranks divides its sizes.
-struct Net : torch::nn::Module {
-  Net() {
-    register_module("embedding", embedding);
-    for (int i = 0; i < 3; ++i) blocks->push_back(std::make_shared<Block>());
-    register_module("blocks", blocks);
-    tied = register_parameter("tied", embedding->weight);
-    scale = register_parameter("scale", torch::ones({vocabulary}, torch::kDouble));
-    test::fill_in_its_types(*this);
-  }
-
-  torch::Tensor forward(const torch::Tensor& tokens, bool uses_all = false) {
-    torch::Tensor x = embedding->forward(tokens);
-    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, uses_all);
-    return x.matmul(tied.t()).to(torch::kDouble) * scale;
-  }
-
-  torch::nn::Embedding embedding{vocabulary, width};
-  torch::nn::ModuleList blocks;
-  torch::Tensor tied, scale;
-};
-
-// Each once, though the tied weight has two names.
-std::vector<torch::Tensor> parameters_of(const torch::nn::Module& net) {
-  std::vector<torch::Tensor> parameters;
-  for (const auto& [name, parameter] : named_parameters(net))
-    if (name != "tied") parameters.push_back(parameter);
-  return parameters;
-}
-
-torch::Tensor tokens(int seed) {
-  return (torch::arange(24, torch::kLong) * (seed + 3)).remainder(vocabulary).view({4, 6});
-}
-
-torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
 
 const FullyShardedOptions by_block{.units = {"blocks.*"}, .find_unused_parameters = true};
 

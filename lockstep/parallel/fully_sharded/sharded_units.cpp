@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/where.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/replicate/shared_parameters.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
+#include "lockstep/parallel/replicate/parameter_store.h"
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/name_pattern.h"
 
 namespace lockstep::parallel {
@@ -67,30 +73,55 @@ std::vector<Unit> units_of(const NamedTensors& parameters,
   return all;
 }
 
+void ShardedUnits::Fragment::publish() const {
+  if (stored.defined() && !stored.is_same(tensor)) stored.copy_(tensor);
+}
+
 ShardedUnits::ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
-                           std::shared_ptr<const SharedParameters> shared,
-                           const ProcessGroup& group)
-    : shared_(std::move(shared)),
-      rank_(group.rank()),
-      fragments_(parameters.size()),
-      used_(parameters.size(), false) {
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    indices_.emplace(parameters[i].second.unsafeGetTensorImpl(), i);
+                           std::shared_ptr<ParameterStore> store, Ranks ranks,
+                           const Masters& masters, GradientConversion conversion)
+    : store_(std::move(store)), ranks_(std::move(ranks)) {
+  for (const auto& [impl, master] : masters) types_.emplace(impl, master.scalar_type());
+  const NamedTensors averaged = trained_parameters(parameters);
+  for (const auto& [name, parameter] : averaged) {
+    indices_.emplace(parameter.unsafeGetTensorImpl(), averaged_.size());
+    averaged_.push_back(parameter.unsafeGetTensorImpl());
+  }
+  used_.assign(averaged.size(), false);
   for (const auto& [name, indices] : units) {
     std::vector<at::Tensor> tensors;
     auto& parameter_names = parameter_names_.emplace_back();
     for (const std::size_t i : indices) {
-      parameter_names.push_back(parameters[i].first);
-      tensors.push_back(parameters[i].second);
+      parameter_names.push_back(averaged[i].first);
+      tensors.push_back(store_->on_host(averaged[i].second));
     }
     units_.push_back(indices);
     names_.push_back(name);
-    slices_.emplace_back(tensors, group, "gradients of unit " + name + ',');
-    for (const Shard& shard : slices_.back().shards())
-      fragments_[indices[shard.parameter]].push_back(
-          {shard, shard.owner == rank_
-                      ? shared_->fragment(tensors[shard.parameter], shard.begin, shard.end)
-                      : at::Tensor()});
+    slices_.emplace_back(tensors, ranks_.copy, "gradients of unit " + name + ',', conversion);
+    std::vector<std::vector<Shard>> shards(tensors.size());
+    for (const Shard& shard : slices_.back().shards()) shards[shard.parameter].push_back(shard);
+    for (std::size_t i = 0; i < indices.size(); ++i)
+      add_fragments(averaged[indices[i]].second, shards[i], masters);
+  }
+  for (const auto& [name, parameter] : parameters) {
+    const void* const impl = parameter.unsafeGetTensorImpl();
+    if (!indices_.contains(impl) && !fragments_.contains(impl))
+      add_fragments(parameter, store_->frozen_shards(parameter), masters);
+  }
+}
+
+void ShardedUnits::add_fragments(const at::Tensor& parameter, const std::vector<Shard>& shards,
+                                 const Masters& masters) {
+  parameters_.push_back(parameter);
+  std::vector<Fragment>& fragments = fragments_[parameter.unsafeGetTensorImpl()];
+  const auto master = masters.find(parameter.unsafeGetTensorImpl());
+  for (const Shard& shard : shards) {
+    Fragment& fragment = fragments.emplace_back(Fragment{.shard = shard});
+    if (shard.owner != ranks_.copy.all.rank()) continue;
+    fragment.stored = store_->fragment(parameter, shard.begin, shard.end);
+    fragment.tensor = master == masters.end()
+                          ? fragment.stored
+                          : fragment_of(master->second, shard, master->second).clone();
   }
 }
 
@@ -98,7 +129,10 @@ std::vector<at::Tensor> ShardedUnits::average(std::size_t unit,
                                               GradientSlices::Gradients gradients) const {
   const std::vector<bool> all(gradients.size(), true);
   return naming_errors("gradients of unit " + names_[unit], [&] {
-    return slices_[unit].average(std::move(gradients), all, GradientSlices::Means::apart);
+    auto means = slices_[unit].average(std::move(gradients), all, GradientSlices::Means::apart);
+    if (ranks_.replicas)
+      for (const at::Tensor& mean : means) all_reduce(mean, *ranks_.replicas, ReduceOp::average);
+    return means;
   });
 }
 
@@ -107,7 +141,7 @@ void ShardedUnits::add(std::size_t unit, const std::vector<at::Tensor>& means,
   auto mean = means.begin();  // In the order of the parameters, and of the fragments of each.
   for (const std::size_t parameter : units_[unit]) {
     if (used[parameter]) used_[parameter] = true;
-    for (const Fragment& fragment : fragments_[parameter]) {
+    for (const Fragment& fragment : fragments_.at(averaged_[parameter])) {
       if (!fragment.tensor.defined()) continue;
       const at::Tensor& added = *mean++;
       if (!used[parameter]) continue;
@@ -115,14 +149,14 @@ void ShardedUnits::add(std::size_t unit, const std::vector<at::Tensor>& means,
       if (gradient.defined())
         gradient.add_(added);
       else
-        gradient = added;
+        gradient = added.to(fragment.tensor.scalar_type());
     }
   }
 }
 
 void ShardedUnits::forget() noexcept {
-  for (const auto& of_parameter : fragments_)
-    for (const Fragment& fragment : of_parameter)
+  for (const auto& [parameter, fragments] : fragments_)
+    for (const Fragment& fragment : fragments)
       if (fragment.tensor.defined()) fragment.tensor.mutable_grad().reset();
   used_.assign(used_.size(), false);
 }
@@ -133,13 +167,40 @@ std::optional<std::size_t> ShardedUnits::index_of(const at::Tensor& parameter) c
   return found->second;
 }
 
-std::vector<ShardedUnits::Fragment> ShardedUnits::fragments_of(const at::Tensor& parameter) const {
-  if (const auto index = index_of(parameter)) return fragments_[*index];
-  shared_->require_shared({parameter});
-  const std::int64_t end = parameter.numel();
-  if (end == 0) return {};
-  return {{{.begin = 0, .end = end, .owner = 0},
-           rank_ == 0 ? shared_->fragment(parameter, 0, end) : at::Tensor()}};
+const std::vector<ShardedUnits::Fragment>& ShardedUnits::fragments_of(
+    const at::Tensor& parameter) const {
+  store_->require_shared({parameter});
+  return fragments_.at(parameter.unsafeGetTensorImpl());
+}
+
+at::ScalarType ShardedUnits::type_of(const at::Tensor& parameter) const {
+  const auto type = types_.find(parameter.unsafeGetTensorImpl());
+  return type == types_.end() ? parameter.scalar_type() : type->second;
+}
+
+void ShardedUnits::follow_writes() {
+  write([&] {
+    for (const at::Tensor& parameter : parameters_)
+      for (const Fragment& fragment : fragments_of(parameter)) {
+        const auto& [shard, master, stored] = fragment;
+        if (!stored.defined()) continue;
+        if (ranks_.replicas) broadcast(stored, *ranks_.replicas);
+        if (master.is_same(stored)) continue;
+        const at::Tensor is_unchanged = master.to(stored.scalar_type()).eq(stored);
+        master.copy_(at::where(is_unchanged, master, stored.to(master.scalar_type())));
+        if (ranks_.replicas) broadcast(master, *ranks_.replicas);
+      }
+  });
+}
+
+void ShardedUnits::write(const std::function<void()>& write) {
+  const at::NoGradGuard no_grad;
+  ranks_.copy.all.barrier({.label = "parameters are written"});
+  store_->begin_step();
+  write();
+  store_->end_step();
+  ranks_.copy.all.barrier();
+  store_->settle_step(parameters_);
 }
 
 std::vector<at::Tensor> ShardedUnits::memory() const {

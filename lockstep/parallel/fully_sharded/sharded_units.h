@@ -1,5 +1,6 @@
 // The units of a fully sharded module: parameters whose gradients are averaged together, as soon as
-// all of them have come. Each rank steps its fragments of them, and alone has their means.
+// all of them have come. Each rank steps its fragments of them, and alone has their means. With
+// masters it steps these, of a more precise type, and copies them into the fragments.
 //
 // Thread safety: none.
 
@@ -9,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,12 +20,13 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/one_copy/gradient_slices.h"
+#include "lockstep/parallel/one_copy/host_groups.h"
 #include "lockstep/parallel/one_copy/stepped_slices.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {
 
-class SharedParameters;
+class ParameterStore;
 
 // Parameters, by their indices, and the name of the module that has them.
 struct Unit {
@@ -41,9 +44,20 @@ std::vector<Unit> units_of(const NamedTensors& parameters,
 
 class ShardedUnits {
  public:
-  // Collective. The `parameters` lie in `shared` memory.
+  // Ranks that have one copy of the parameters together, and this rank's likes in other copies.
+  struct Ranks {
+    HostGroups copy;
+    std::optional<ProcessGroup> replicas = {};
+  };
+
+  // Values of parameters, by their TensorImpl, in their own strides.
+  using Masters = std::unordered_map<const void*, at::Tensor>;
+
+  // Collective. The `parameters`, of which those of `units` are averaged, lie in `store`. `masters`
+  // are equal on all ranks.
   ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
-               std::shared_ptr<const SharedParameters> shared, const ProcessGroup& group);
+               std::shared_ptr<ParameterStore> store, Ranks ranks, const Masters& masters = {},
+               GradientConversion conversion = {});
 
   // By unit: indices of its parameters, and their names.
   const BucketAssignment& units() const { return units_; }
@@ -63,15 +77,31 @@ class ShardedUnits {
   bool is_used(std::size_t parameter) const { return used_[parameter]; }
   void set_unused(std::size_t parameter) { used_[parameter] = false; }
 
+  // Tensors are undefined on ranks that do not step the fragment.
   struct Fragment {
-    Shard shard;        // `parameter` is the caller's.
-    at::Tensor tensor;  // Undefined on ranks that do not step it.
+    Shard shard;             // `parameter` is the caller's.
+    at::Tensor tensor = {};  // What is stepped: the master if there is one.
+    at::Tensor stored = {};  // The elements of the parameter.
+
+    void publish() const;
   };
 
-  // The fragments of `parameter` on all ranks, and its index; none for a parameter of the module
-  // that required no gradient: it is one fragment, of rank 0. Errors: misuse for any other tensor.
-  std::vector<Fragment> fragments_of(const at::Tensor& parameter) const;
+  // The fragments of `parameter` on all ranks, also of one that required no gradient, and the index
+  // of one that did. Errors: misuse for a tensor that is not one of the parameters.
+  const std::vector<Fragment>& fragments_of(const at::Tensor& parameter) const;
   std::optional<std::size_t> index_of(const at::Tensor& parameter) const;
+
+  // In which the parameter is stepped.
+  at::ScalarType type_of(const at::Tensor& parameter) const;
+
+  // Collective: parameters were written, in the first copy. Other copies and masters follow.
+  void follow_writes();
+
+  // Collective: `write` writes to fragments, of whatever parameters, while no rank reads any.
+  void write(const std::function<void()>& write);
+
+  ParameterStore& store() const { return *store_; }
+  const Ranks& ranks() const { return ranks_; }
 
   // Optimizers tell while they step fragments.
   void add_stepper() { ++steppers_; }
@@ -81,15 +111,21 @@ class ShardedUnits {
   std::vector<at::Tensor> memory() const;
 
  private:
-  const std::shared_ptr<const SharedParameters> shared_;
-  const int rank_;
+  void add_fragments(const at::Tensor& parameter, const std::vector<Shard>& shards,
+                     const Masters& masters);
+
+  const std::shared_ptr<ParameterStore> store_;
+  const Ranks ranks_;
   BucketAssignment units_;
   std::vector<std::string> names_;  // By unit.
   std::vector<std::vector<std::string>> parameter_names_;
-  std::unordered_map<const void*, std::size_t> indices_;  // Of parameters, by TensorImpl.
-  std::vector<GradientSlices> slices_;                    // By unit.
-  std::vector<std::vector<Fragment>> fragments_;          // By parameter.
-  std::vector<bool> used_;                                // By parameter.
+  std::vector<at::Tensor> parameters_;                     // All, each once.
+  std::vector<const void*> averaged_;                      // TensorImpls.
+  std::unordered_map<const void*, at::ScalarType> types_;  // Of masters, by TensorImpl.
+  std::unordered_map<const void*, std::size_t> indices_;   // Of averaged ones, by TensorImpl.
+  std::vector<GradientSlices> slices_;                     // By unit.
+  std::unordered_map<const void*, std::vector<Fragment>> fragments_;  // By TensorImpl.
+  std::vector<bool> used_;                                            // By averaged parameter.
   int steppers_ = 0;
 };
 

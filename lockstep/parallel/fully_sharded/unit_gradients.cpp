@@ -7,12 +7,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/fully_sharded/unit_memory.h"
 #include "lockstep/parallel/gradients/finite_check.h"
+#include "lockstep/parallel/replicate/parameter_store.h"
 
 namespace lockstep::parallel {
 namespace {
 
 std::shared_ptr<GradientPool> pool_for(const NamedTensors& parameters,
                                        const BucketAssignment& units, const ProcessGroup& group) {
+  if (!parameters.front().second.is_cpu()) return nullptr;
   const auto rooms = rooms_for_two_units(parameters, units);
   return rooms.empty() || group.size() == 1 ? nullptr : GradientPool::make(rooms, group);
 }
@@ -25,10 +27,10 @@ UnitGradients::UnitGradients(const NamedTensors& parameters, std::shared_ptr<Sha
       units_(std::move(units)),
       group_(group),
       settings_(settings),
-      pool_(pool_for(parameters, units_->units(), group)),
+      pool_(pool_for(parameters, units_->units(), units_->ranks().copy.host)),
       gradients_(parameters.size()),
       means_(units_->units().size()),
-      reduction_(c10::Device(c10::kCPU)) {}
+      reduction_(parameters.front().second.device()) {}
 
 UnitGradients::~UnitGradients() { reduction_.abandon(group_); }
 
@@ -50,8 +52,10 @@ bool UnitGradients::begin(bool early) {
 
 // --- Taking -------------------------------------------------------------------------------------
 
+// Of a device's gradient, once it is in the host's memory: see on_host().
 Taken UnitGradients::judge(const at::Tensor& gradient) const {
-  return !settings_.check_finite || all_finite(gradient) ? Taken::fine : Taken::non_finite;
+  return !gradient.is_cpu() || !settings_.check_finite || all_finite(gradient) ? Taken::fine
+                                                                               : Taken::non_finite;
 }
 
 Taken UnitGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor&) {
@@ -85,13 +89,21 @@ void UnitGradients::start(std::size_t bucket) {
 std::optional<std::size_t> UnitGradients::wait() {
   reduction_.wait();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-  return {};
+  return std::exchange(non_finite_, std::nullopt);
+}
+
+at::Tensor UnitGradients::on_host(std::size_t index, const at::Tensor& gradient) {
+  if (!gradient.defined() || gradient.is_cpu()) return gradient;
+  const at::Tensor here = gradient.cpu();
+  if (settings_.check_finite && !all_finite(here))
+    non_finite_ = std::min(index, non_finite_.value_or(index));
+  return here;
 }
 
 void UnitGradients::average(std::size_t unit) {
   GradientSlices::Gradients gradients;
   for (const std::size_t i : units_->units()[unit])
-    gradients.push_back(std::exchange(gradients_[i], at::Tensor()));
+    gradients.push_back(on_host(i, std::exchange(gradients_[i], at::Tensor())));
   means_[unit] = units_->average(unit, std::move(gradients));
 }
 
@@ -107,11 +119,13 @@ void UnitGradients::finish(const PassReports& reports, double factor) {
     if (used[i]) parameters_[i].second.mutable_grad().reset();
   has_passed_ = true;
   forget_pass();
+  units_->store().end_pass();
 }
 
 void UnitGradients::forget_pass() noexcept {
   reduction_.drain();
   error_ = nullptr;
+  non_finite_.reset();
   left_out_.clear();
   for (at::Tensor& gradient : gradients_) gradient.reset();
   for (auto& means : means_) means.clear();
@@ -119,6 +133,7 @@ void UnitGradients::forget_pass() noexcept {
 
 void UnitGradients::release() noexcept {
   forget_pass();
+  units_->store().end_pass();
   units_->forget();
 }
 

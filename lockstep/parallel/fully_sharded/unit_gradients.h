@@ -62,6 +62,7 @@ class UnitGradients final : public GradientSink {
   void average(std::size_t unit);
   void forget_pass() noexcept;
   Taken judge(const at::Tensor& gradient) const;
+  at::Tensor on_host(std::size_t index, const at::Tensor& gradient);
 
   const NamedTensors& parameters_;
   const std::shared_ptr<ShardedUnits> units_;
@@ -73,6 +74,7 @@ class UnitGradients final : public GradientSink {
   std::vector<std::size_t> left_out_;           // In the pass under way, so far.
   std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().
   std::exception_ptr error_;  // Of a unit that was averaged on the caller's thread, until wait().
+  std::optional<std::size_t> non_finite_;  // Of the gradients from a device, until wait().
   bool has_passed_ = false;
   BucketReduction reduction_;  // Last, as its thread uses the others.
 };

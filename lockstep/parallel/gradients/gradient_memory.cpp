@@ -122,9 +122,10 @@ NamedTensors trained_parameters(NamedTensors parameters) {
   return parameters;
 }
 
-at::Tensor like_gradient(const at::Tensor& parameter) {
-  return at::empty_strided(parameter.sizes(), dense_strides(parameter),
-                           parameter.options().requires_grad(false));
+at::Tensor like_gradient(const at::Tensor& parameter, std::optional<at::ScalarType> type) {
+  return at::empty_strided(
+      parameter.sizes(), dense_strides(parameter),
+      parameter.options().dtype(type.value_or(parameter.scalar_type())).requires_grad(false));
 }
 
 void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming) {

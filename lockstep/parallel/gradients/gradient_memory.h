@@ -26,7 +26,7 @@ namespace lockstep {
 NamedTensors trained_parameters(NamedTensors parameters);
 
 // Returns an uninitialised tensor of the parameter's type and shape, with dense_strides().
-at::Tensor like_gradient(const at::Tensor& parameter);
+at::Tensor like_gradient(const at::Tensor& parameter, std::optional<at::ScalarType> type = {});
 
 // Makes `gradient` writable: with dense_strides(), in memory that no other tensor uses. Copies it
 // if necessary; an undefined gradient becomes zeros. For a hook of the parameter's accumulator:

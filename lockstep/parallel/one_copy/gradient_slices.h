@@ -1,9 +1,10 @@
 // Sends the gradients of shared parameters to the ranks that step them.
 //
-// Each rank sums and steps its slice: one part of every large gradient, and one part of all small
-// ones. Small gradients are copied side by side into registered memory. The part of one parameter
-// in one rank's slice is a fragment. A large gradient is summed where it lies, which is registered
-// memory if GradientPool had room for it. No gather follows.
+// Each rank sums and steps its slice of every region (slice_layout.h): one part of every large
+// gradient, and one part of all small ones. Small gradients are copied side by side into registered
+// memory. A large gradient is summed where it lies, which is registered memory if GradientPool had
+// room for it. Over several hosts, the ranks of a host sum the slices of their lanes
+// (host_groups.h), and each lane sums those of its hosts. No gather follows.
 //
 // Thread safety: none.
 
@@ -19,8 +20,18 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/parallel/one_copy/host_groups.h"
+#include "lockstep/parallel/one_copy/slice_layout.h"
 
 namespace lockstep::parallel {
+
+// Gradients of one type are averaged in another one.
+struct GradientConversion {
+  at::ScalarType from = at::kFloat;
+  at::ScalarType to = at::kFloat;
+
+  at::ScalarType of(at::ScalarType type) const { return type == from ? to : type; }
+};
 
 class GradientSlices {
  public:
@@ -35,10 +46,11 @@ class GradientSlices {
 
   // Collective. The parameters are dense in CPU memory, with the same layout on all ranks. `label`
   // is that of the sums.
-  GradientSlices(std::vector<at::Tensor> parameters, const ProcessGroup& group,
-                 std::string label = "mean of gradients");
+  GradientSlices(std::vector<at::Tensor> parameters, const HostGroups& groups,
+                 std::string label = "mean of gradients", GradientConversion conversion = {});
 
-  // The fragments of all ranks, in the order of the parameters; never empty ranges.
+  // The fragments of all ranks, in the order of the parameters; never empty ranges. Owners are
+  // ranks of `groups.all`.
   const std::vector<Shard>& shards() const { return shards_; }
 
   // Collective: which parameters have a gradient on any rank.
@@ -59,17 +71,10 @@ class GradientSlices {
  private:
   // Small gradients of one type, side by side; or one large gradient, with `flat` undefined.
   struct Region {
-    std::vector<std::size_t> parameters;
-    std::vector<std::int64_t> bounds;  // Begins of the ranks' slices, and the last end.
-    Counts counts;                     // Elements of each slice; a complex one counts as two.
-    at::Tensor flat;
+    Counts lanes = {};  // Elements of each lane's slices; a complex one counts as two.
+    Counts hosts = {};  // Those of each slice in this rank's lane.
+    at::Tensor flat = {};
     std::string label;
-  };
-
-  // Position of a parameter's gradient in its region.
-  struct Home {
-    std::size_t region;
-    std::int64_t begin;
   };
 
   // A region's elements, and where in it this rank's slice begins.
@@ -78,19 +83,20 @@ class GradientSlices {
     std::int64_t begin = 0;
   };
 
-  void add_region(std::vector<std::size_t> parameters);
-  void add_shards(std::size_t parameter);
-  at::Tensor collect(const Region& region, const Gradients& gradients,
-                     const std::vector<bool>& used, bool written) const;
-  Slice average(const Region& region, const at::Tensor& flat, Means means) const;
+  at::Tensor laid_out(std::size_t parameter, const at::Tensor& gradient, bool written) const;
+  Region region_of(const SliceLayout::Region& slices) const;
+  at::Tensor collect(std::size_t region, const Gradients& gradients, const std::vector<bool>& used,
+                     bool written) const;
+  Slice average(std::size_t region, const at::Tensor& flat, Means means) const;
   std::vector<at::Tensor> own_parts(const std::vector<Slice>& slices,
                                     const std::vector<bool>& used) const;
 
   const std::vector<at::Tensor> parameters_;
-  const ProcessGroup group_;
+  const HostGroups groups_;
   const std::string label_;
-  std::vector<Region> regions_;
-  std::vector<Home> homes_;  // Indexed by parameter.
+  const GradientConversion conversion_;
+  const SliceLayout layout_;
+  std::vector<Region> regions_;  // As layout_'s.
   std::vector<Shard> shards_;
 };
 

@@ -9,13 +9,13 @@
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/sliced_in_step.h"
 #include "lockstep/parallel/replicate/module_replica.h"
+#include "lockstep/parallel/replicate/parameter_store.h"
 #include "lockstep/parallel/replicate/replicas.h"
-#include "lockstep/parallel/replicate/shared_parameters.h"
 
 namespace lockstep {
 namespace {
 
-std::shared_ptr<parallel::SharedParameters> shared_parameters_of(
+std::shared_ptr<parallel::ParameterStore> shared_parameters_of(
     const parallel::ModuleReplica& replica) {
   require(replica.shared() != nullptr,
           "SharedOptimizer: DistributedDataParallel was made without share_parameters");
@@ -36,7 +36,7 @@ void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
 SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                          Make make)
-    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.group()),
+    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.stepping_group()),
       are_means_(ddp.is_deterministic()),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
@@ -65,14 +65,16 @@ void SharedOptimizerBase::before_step() {
 }
 
 void SharedOptimizerBase::after_step() {
+  slices_->publish();
   times_.step += std::chrono::steady_clock::now() - step_began_;
   parameters_->end_step();
-  const std::vector<bool> used = slices_->used();
+  std::vector<at::Tensor> written;
+  for (std::size_t i = 0; i < all_parameters().size(); ++i)
+    if (slices_->used()[i]) written.push_back(all_parameters()[i]);
   slices_->forget();
   const parallel::Stopwatch watch(times_.wait);
   group().barrier({.label = "shared parameters are stepped"});
-  for (std::size_t i = 0; i < used.size(); ++i)
-    if (used[i]) parameters_->note_written(all_parameters()[i]);
+  parameters_->settle_step(written);
 }
 
 void SharedOptimizerBase::zero_grad(bool set_to_none) {

@@ -42,7 +42,7 @@
 
 namespace lockstep::parallel {
 
-class SharedParameters;
+class ParameterStore;
 class SteppedSlices;
 
 }  // namespace lockstep::parallel
@@ -83,7 +83,7 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   void average();
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
-  const std::shared_ptr<parallel::SharedParameters> parameters_;
+  const std::shared_ptr<parallel::ParameterStore> parameters_;
   std::shared_ptr<parallel::SteppedSlices> slices_;
   StepTimes times_;
   std::chrono::steady_clock::time_point step_began_;

@@ -6,16 +6,16 @@
 
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
-#include "lockstep/parallel/replicate/shared_parameters.h"
+#include "lockstep/parallel/replicate/parameter_store.h"
 
 namespace lockstep::parallel {
 
-SlicedInStep::SlicedInStep(const std::vector<at::Tensor>& parameters,
-                           const SharedParameters& shared, const ProcessGroup& group, Passes passes)
+SlicedInStep::SlicedInStep(const std::vector<at::Tensor>& parameters, const ParameterStore& shared,
+                           const ProcessGroup& group, Passes passes)
     : parameters_(parameters),
       group_(group),
       passes_(std::move(passes)),
-      slices_(shared.require_shared(parameters), group) {
+      slices_(shared.require_shared(parameters), host_groups(group, "shared parameters")) {
   for (const auto& [parameter, begin, end, owner] : slices_.shards())
     if (owner == group.rank())
       fragments_.push_back(shared.fragment(parameters[parameter], begin, end));

@@ -15,7 +15,7 @@
 
 namespace lockstep::parallel {
 
-class SharedParameters;
+class ParameterStore;
 
 class SlicedInStep final : public SteppedSlices {
  public:
@@ -25,7 +25,7 @@ class SlicedInStep final : public SteppedSlices {
   };
 
   // Collective. `shared` outlives this.
-  SlicedInStep(const std::vector<at::Tensor>& parameters, const SharedParameters& shared,
+  SlicedInStep(const std::vector<at::Tensor>& parameters, const ParameterStore& shared,
                const ProcessGroup& group, Passes passes);
 
   const std::vector<Shard>& shards() const override { return slices_.shards(); }

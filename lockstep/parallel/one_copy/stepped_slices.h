@@ -38,6 +38,9 @@ class SteppedSlices {
   // The parameters whose fragments average() has given a gradient.
   virtual const std::vector<bool>& used() const = 0;
 
+  // The fragments have been stepped: parameters get their values, where these lie elsewhere.
+  virtual void publish() {}
+
   // Drops the means.
   virtual void forget() = 0;
 

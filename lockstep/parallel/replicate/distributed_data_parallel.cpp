@@ -111,13 +111,13 @@ DataParallelBase::NoSync::NoSync(bool& synchronize, bool active)
 DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const ProcessGroup& group,
                                    const DistributedDataParallelOptions& options,
-                                   const MakeSink& make_sink)
+                                   const Makers& makers)
     : features_(std::make_unique<Features>(features_of(module, group, options))),
-      replica_(std::make_unique<ModuleReplica>(std::move(module), group, options)),
+      replica_(std::make_unique<ModuleReplica>(std::move(module), group, options, makers.store)),
       sinks_(std::make_unique<parallel::SinkChoice>(replica_->averaged_parameters(), group, options,
-                                                    /*needs_own_group=*/make_sink != nullptr)),
+                                                    /*needs_own_group=*/makers.sink != nullptr)),
       reducer_(std::make_unique<Reducer>(
-          sinks_->parameters(), make_sink ? make_sink(*replica_, *sinks_) : sinks_->sink(),
+          sinks_->parameters(), makers.sink ? makers.sink(*replica_, *sinks_) : sinks_->sink(),
           Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),
       pieces_(is_deterministic() ? std::make_unique<parallel::DeterministicPass>(
                                        replica(), *reducer_, group, options)
@@ -151,6 +151,10 @@ void DataParallelBase::before_forward() {
   const bool with_gradients = at::GradMode::is_enabled();
   if (with_gradients) reducer_->prepare(synchronize_);
   replica_->before_forward(with_gradients && synchronize_);
+}
+
+void DataParallelBase::after_forward() const noexcept {
+  if (!at::GradMode::is_enabled()) replica_->after_evaluation();
 }
 
 // --- Gradients, and other ways to average them --------------------------------------------------
@@ -254,7 +258,10 @@ int DataParallelBase::pieces() const { return pieces_ != nullptr ? pieces_->piec
 
 // --- State --------------------------------------------------------------------------------------
 
+std::unique_ptr<Stateful> DataParallelBase::state_of_parts() { return nullptr; }
+
 std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp) {
+  if (auto state = ddp.state_of_parts()) return state;
   return std::make_unique<DataParallelState>(ddp);
 }
 

@@ -89,6 +89,7 @@ class DeterministicPass;
 class Features;
 class GradientSink;
 class ModuleReplica;
+class ParameterStore;
 class Reducer;
 class SinkChoice;
 class SteppedSlices;
@@ -165,7 +166,7 @@ class LOCKSTEP_API DataParallelBase {
   // Blocking: the others wait for `change`, at most as long as for any collective of the group.
   // Errors: the exception of `change` on rank 0, and aborted on the others. Changes made before it
   // are changes on all ranks.
-  void edit_parameters(const std::function<void()>& change);
+  virtual void edit_parameters(const std::function<void()>& change);
 
   // Whether all ranks of a host have one copy of the parameters: the option share_parameters, and
   // FullyShardedDataParallel.
@@ -220,13 +221,20 @@ class LOCKSTEP_API DataParallelBase {
   bool is_overlapped() const;
 
  protected:
-  // Where gradients go, made of the replica and the parameters that require gradients.
-  using MakeSink = std::function<std::unique_ptr<parallel::GradientSink>(
-      const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks)>;
+  // How a class differs from what the options say.
+  struct Makers {
+    // The store of shared parameters (ModuleReplica).
+    std::function<std::shared_ptr<parallel::ParameterStore>(const torch::nn::Module& module)> store;
 
-  // Collective. Without `make_sink`, the options choose the sink.
+    // Where gradients go, made of the replica and the parameters that require gradients.
+    std::function<std::unique_ptr<parallel::GradientSink>(const parallel::ModuleReplica& replica,
+                                                          const parallel::SinkChoice& sinks)>
+        sink;
+  };
+
+  // Collective.
   DataParallelBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
-                   const DistributedDataParallelOptions& options, const MakeSink& make_sink = {});
+                   const DistributedDataParallelOptions& options, const Makers& makers = {});
   virtual ~DataParallelBase();
 
   const parallel::GradientSink& sink() const;
@@ -237,23 +245,33 @@ class LOCKSTEP_API DataParallelBase {
     using Output = decltype(module.forward(std::forward<Arguments>(arguments)...));
     if constexpr (std::is_void_v<Output>) {
       module.forward(std::forward<Arguments>(arguments)...);
+      after_forward();
     } else {
       Output output = module.forward(std::forward<Arguments>(arguments)...);
       auto visit = [this](const at::Tensor& tensor) { watch(tensor); };
       visit_tensors(output, visit);
+      after_forward();
       return output;
     }
   }
 
  private:
   friend class SharedOptimizerBase;
+  friend LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
 
   void before_forward();
   void watch(const at::Tensor& output);
+  void after_forward() const noexcept;
 
   // Collective. The slices that SharedOptimizer steps; null where it makes them of each `.grad`.
   virtual std::shared_ptr<parallel::SteppedSlices> slices_of(
       const std::vector<at::Tensor>& parameters) const;
+
+  // The ranks that together step each shared parameter once.
+  virtual const ProcessGroup& stepping_group() const { return group(); }
+
+  // The state of a class that has parameters in parts; null where the module has them.
+  virtual std::unique_ptr<Stateful> state_of_parts();
 
   // Errors: if the options, or an earlier call, exclude `feature`.
   void require_allowed(parallel::Feature feature);

@@ -37,8 +37,9 @@ void require_own_memory(const NamedTensors& parameters) {
 }
 
 // Makes the replicas equal, and shares the parameters if that is asked for.
-std::shared_ptr<SharedParameters> replicate(const torch::nn::Module& module,
-                                            const ProcessGroup& group, bool share_parameters) {
+std::shared_ptr<ParameterStore> replicate(const torch::nn::Module& module,
+                                          const ProcessGroup& group, bool share_parameters,
+                                          const ModuleReplica::MakeStore& make_store) {
   const NamedTensors parameters = named_parameters(module);
   require_same_parts(without_experts(parameters, module), group);
   require_same_tensors(named_tensors(module), group);
@@ -52,17 +53,18 @@ std::shared_ptr<SharedParameters> replicate(const torch::nn::Module& module,
   }
   require_no_others(parameters);
   broadcast_replica(named_buffers(module), group);
-  return std::make_shared<SharedParameters>(parameters, group);
+  return make_store ? make_store(module) : std::make_shared<SharedParameters>(parameters, group);
 }
 
 }  // namespace
 
 ModuleReplica::ModuleReplica(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
-                             const DistributedDataParallelOptions& options)
+                             const DistributedDataParallelOptions& options,
+                             const MakeStore& make_store)
     : module_(std::move(module)),
       group_(group),
       broadcasts_buffers_(options.broadcast_buffers && options.deterministic == 0),
-      shared_(replicate(*module_, group, options.share_parameters)) {}
+      shared_(replicate(*module_, group, options.share_parameters, make_store)) {}
 
 bool ModuleReplica::is_torn() const { return shared_ != nullptr && shared_->is_torn(); }
 
@@ -74,7 +76,12 @@ void ModuleReplica::require_intact() const {
   if (shared_ != nullptr) shared_->require_intact();
 }
 
+void ModuleReplica::after_evaluation() const noexcept {
+  if (shared_ != nullptr) shared_->end_pass();
+}
+
 void ModuleReplica::before_forward(bool synchronized) {
+  if (shared_ != nullptr) shared_->begin_pass();
   if (!std::exchange(buffers_are_due_, synchronized) || !broadcasts_buffers_) return;
   if (named_buffers(*module_).empty()) return;
   if (join_ == nullptr) return broadcast_buffers(/*root=*/0);

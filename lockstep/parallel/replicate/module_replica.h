@@ -20,15 +20,19 @@
 namespace lockstep::parallel {
 
 class Join;
-class SharedParameters;
+class ParameterStore;
 
 class ModuleReplica {
  public:
-  // Collective: all ranks get rank 0's parameters and buffers.
+  // Collective: makes the parameters of `module`, with rank 0's values, those of a store.
+  using MakeStore = std::function<std::shared_ptr<ParameterStore>(const torch::nn::Module& module)>;
+
+  // Collective: all ranks get rank 0's parameters and buffers. With the option share_parameters,
+  // `make_store` may say how; by default, the ranks are on one host.
   // Errors: mismatch if the ranks' modules differ; unsupported for parameters on several devices,
   // and for those that cannot be shared; misuse for those that another module's ranks share.
   ModuleReplica(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
-                const DistributedDataParallelOptions& options);
+                const DistributedDataParallelOptions& options, const MakeStore& make_store = {});
 
   const torch::nn::Module& module() const { return *module_; }
   const ProcessGroup& group() const { return group_; }
@@ -37,14 +41,17 @@ class ModuleReplica {
   NamedTensors averaged_parameters() const;
 
   // Null if parameters are this rank's own.
-  const std::shared_ptr<SharedParameters>& shared() const { return shared_; }
+  const std::shared_ptr<ParameterStore>& shared() const { return shared_; }
   bool is_torn() const;
 
   // Before forward(). Collective if buffers are due: as in PyTorch, they are not synchronised in
   // the first forward() after one that is not `synchronized`, so that only the first batch of an
-  // evaluation is collective. Errors: as SharedParameters::require_intact().
+  // evaluation is collective. Errors: as ParameterStore::require_intact().
   void require_intact() const;
   void before_forward(bool synchronized);
+
+  // After a forward() without gradients, which no backward() follows.
+  void after_evaluation() const noexcept;
 
   // While set, every broadcast of buffers is announced to ranks that have no input left; null ends
   // it.
@@ -61,7 +68,7 @@ class ModuleReplica {
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const bool broadcasts_buffers_;  // Before forward().
-  const std::shared_ptr<SharedParameters> shared_;
+  const std::shared_ptr<ParameterStore> shared_;
   Join* join_ = nullptr;
   bool buffers_are_due_ = true;
 };

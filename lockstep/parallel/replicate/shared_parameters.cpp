@@ -128,6 +128,13 @@ void SharedParameters::require_intact() const {
         "group and DistributedDataParallel, and load a checkpoint");
 }
 
+void SharedParameters::with_gathered(const std::vector<at::Tensor>& parameters,
+                                     const std::function<void()>& use) {
+  require_shared(parameters);
+  use();
+  require_intact();
+}
+
 std::exception_ptr SharedParameters::edit(const std::function<void()>& change) {
   group_.barrier({.label = "edit_parameters"});  // No rank may still read.
   if (group_.rank() == 0) count();               // Torn until the end of this call.
@@ -175,6 +182,16 @@ const std::vector<at::Tensor>& SharedParameters::require_shared(
     const std::vector<at::Tensor>& tensors) const {
   for (const at::Tensor& tensor : tensors) index_of(tensor);
   return tensors;
+}
+
+std::vector<Shard> SharedParameters::frozen_shards(const at::Tensor& parameter) const {
+  index_of(parameter);
+  if (parameter.numel() == 0) return {};
+  return {{.begin = 0, .end = parameter.numel(), .owner = 0}};
+}
+
+void SharedParameters::settle_step(const std::vector<at::Tensor>& written) {
+  for (const at::Tensor& parameter : written) note_written(parameter);
 }
 
 at::Tensor SharedParameters::fragment(const at::Tensor& parameter, std::int64_t begin,

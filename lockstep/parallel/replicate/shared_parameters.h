@@ -1,10 +1,9 @@
 // The parameters of a module in one block of memory that every rank of a host has mapped. A write
 // to a parameter therefore changes all ranks' modules.
 //
-// Each rank's optimizer writes to its own fragments in step(). All other writes happen once, in
-// edit(). Other writes by ATen's operations are detected by the parameters' version counters. Other
-// memory of a parameter, from to() or set_data(), is detected by its address. Writes through data()
-// and data_ptr() change no counter and are not detected.
+// Writes outside step() and edit() by ATen's operations are detected by the parameters' version
+// counters. Other memory of a parameter, from to() or set_data(), is detected by its address.
+// Writes through data() and data_ptr() change no counter and are not detected.
 //
 // The block begins with one counter per rank, which counts how often the rank has begun and ended
 // to write. The counters are equal and even while no step is in progress. If a step was
@@ -30,46 +29,32 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/replicate/parameter_store.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {
 
-class SharedParameters {
+class SharedParameters final : public ParameterStore {
  public:
   // Collective. `parameters` become views of the block, with rank 0's values; several names may
   // refer to one tensor.
   // Errors: unsupported for ranks on several hosts, for parameters that are not in CPU memory, and
   // for different tensors that overlap in memory; system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
-  SharedParameters(const SharedParameters&) = delete;
-  SharedParameters& operator=(const SharedParameters&) = delete;
 
-  // Errors: misuse, by name, for a parameter that was moved to other memory or was written outside
-  // edit(); corrupt if the weights are torn.
-  void require_intact() const;
-
-  // Call only while no step is in progress.
-  bool is_torn() const;
-
-  // Collective: runs `change` on rank 0 while the others wait. It may write to parameters, and may
-  // give them other memory of the same type and shape, as torch::load() does.
-  // Returns null or, if `change` has thrown, the exception that every rank must throw
-  // (replicas.h).
-  std::exception_ptr edit(const std::function<void()>& change);
-
-  // Returns `tensors`. Errors: misuse if one of them is not one of the parameters.
-  const std::vector<at::Tensor>& require_shared(const std::vector<at::Tensor>& tensors) const;
-
-  // Elements [begin, end) of `parameter` in memory order: a one-dimensional tensor with its own
-  // version counter.
-  at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin, std::int64_t end) const;
-
-  // Call before and after this rank writes to its fragments.
-  void begin_step() { count(); }
-  void end_step() { count(); }
-
-  // Call on all ranks after a barrier: tells autograd that the parameter was written.
-  void note_written(const at::Tensor& parameter);
+  void require_intact() const override;
+  bool is_torn() const override;
+  void with_gathered(const std::vector<at::Tensor>& parameters,
+                     const std::function<void()>& use) override;
+  std::exception_ptr edit(const std::function<void()>& change) override;
+  const std::vector<at::Tensor>& require_shared(
+      const std::vector<at::Tensor>& tensors) const override;
+  std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
+  at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin,
+                      std::int64_t end) const override;
+  void begin_step() override { count(); }
+  void end_step() override { count(); }
+  void settle_step(const std::vector<at::Tensor>& written) override;
 
   // Bytes of the block.
   std::size_t bytes() const { return memory_.bytes(); }
@@ -93,6 +78,7 @@ class SharedParameters {
   at::Tensor view(const Place& place) const;
   static bool is_laid_out(const Place& place);
   void change_here(const std::function<void()>& change);
+  void note_written(const at::Tensor& parameter);
 
   const ProcessGroup group_;
   std::vector<Place> places_;

@@ -1,0 +1,25 @@
+// The state of a fully sharded module of which no rank has whole parameters: each rank saves and
+// loads its fragments, as parts of whole tensors. So checkpoints are those of module_state()
+// (lockstep/tensor/module_state.h), and no rank ever has a whole copy.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "lockstep/parallel/fully_sharded/sharded_units.h"
+#include "lockstep/tensor/state.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::parallel {
+
+// Lifetime: `module` outlives the result.
+std::unique_ptr<Stateful> fully_sharded_state(torch::nn::Module& module,
+                                              std::shared_ptr<ShardedUnits> units);
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/fully_sharded/gathered_parameters.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/parallel/replicate/replicas.h"
+#include "lockstep/tensor/buffers.h"
+
+namespace lockstep::parallel {
+namespace {
+
+Buffer bytes_of(void* data, std::size_t bytes) {
+  return {.data = data, .count = bytes, .dtype = DType::uint8};
+}
+
+Buffer bytes_of(const at::Tensor& tensor) {
+  return bytes_of(tensor.mutable_data_ptr(), tensor.nbytes());
+}
+
+std::byte* address_in(const RegisteredMemory& memory, std::size_t offset) {
+  return static_cast<std::byte*>(memory.data()) + offset;
+}
+
+std::size_t sum_of(const Counts& counts) {
+  std::size_t sum = 0;
+  for (const std::size_t count : counts) sum += count;
+  return sum;
+}
+
+}  // namespace
+
+// --- Construction --------------------------------------------------------------------------------
+
+GatheredParameters::GatheredParameters(const NamedTensors& parameters,
+                                       const std::vector<Unit>& units, std::size_t resident_units,
+                                       const ProcessGroup& group)
+    : groups_(host_groups(group, "gathers of units")) {
+  std::vector<TouchedUnits::Unit> touched = lay_out(parameters, units);
+  const std::size_t slots = std::min(resident_units, units.size());
+  slots_ = std::make_shared<const RegisteredMemory>(
+      groups_.host.allocate_shared(slots * bytes_of_slot_));
+  const RegisteredMemory staged = staging();
+  for (const Place& place : places_) scatter(place, place.parameter.detach(), staged);
+  touched_.emplace(std::move(touched), slots, c10::Device(at::kCPU),
+                   static_cast<UnitSource&>(*this));
+}
+
+GatheredParameters::~GatheredParameters() {
+  if (!touched_ || !touched_->busy()) return;
+  try {  // Other ranks' gathers, and ours, would wait for each other.
+    groups_.host.abort("FullyShardedDataParallel was destroyed during a pass");
+    groups_.lane->abort("FullyShardedDataParallel was destroyed during a pass");
+  } catch (const std::exception&) {
+    // They have been given up already.
+  }
+}
+
+std::vector<TouchedUnits::Unit> GatheredParameters::lay_out(const NamedTensors& parameters,
+                                                            const std::vector<Unit>& units) {
+  std::vector<TouchedUnits::Unit> all;
+  for (const auto& [name, indices] : units) {
+    TouchedUnits::Unit& unit = all.emplace_back(TouchedUnits::Unit{.name = name});
+    cuts_.emplace_back();
+    for (const bool is_trained : {true, false}) {
+      std::vector<std::size_t> together;
+      for (const std::size_t i : indices) {
+        const auto& [parameter_name, parameter] = parameters[i];
+        if (!parameter.is_cpu())
+          throw Error(Fault::unsupported, "FullyShardedDataParallel: parameter " + parameter_name +
+                                              " is on " + parameter.device().str() +
+                                              ", and not in CPU memory");
+        if (parameter.requires_grad() != is_trained) continue;
+        together.push_back(places_.size());
+        indices_.emplace(parameter.unsafeGetTensorImpl(), places_.size());
+        places_.push_back({parameter_name, parameter, all.size() - 1});
+      }
+      if (!together.empty()) add_cut(unit, together);
+    }
+    bytes_of_slot_ = std::max(bytes_of_slot_, unit.bytes);
+  }
+  return all;
+}
+
+void GatheredParameters::add_cut(TouchedUnits::Unit& unit,
+                                 const std::vector<std::size_t>& parameters) {
+  std::vector<Cut>& cuts = cuts_.back();
+  std::vector<at::Tensor> tensors;
+  for (const std::size_t i : parameters) {
+    places_[i].cut = cuts.size();
+    places_[i].number = tensors.size();
+    tensors.push_back(places_[i].parameter);
+  }
+  Cut cut{.layout = SliceLayout(tensors, groups_.all.size())};
+  const auto own = static_cast<std::size_t>(groups_.own_slice());
+  for (const SliceLayout::Region& region : cut.layout.regions) {
+    cut.offsets.push_back(unit.bytes);
+    unit.bytes +=
+        padded(static_cast<std::size_t>(region.elements()) * c10::elementSize(region.type));
+    cut.slices.push_back(at::zeros({region.bounds[own + 1] - region.bounds[own]},
+                                   at::TensorOptions().dtype(region.type)));
+  }
+  for (const std::size_t i : parameters) {
+    const Place& place = places_[i];
+    const SliceLayout::Home& home = cut.layout.homes[place.number];
+    const std::size_t begin = static_cast<std::size_t>(home.begin) * place.parameter.element_size();
+    unit.members.push_back({place.name, place.parameter, cut.offsets[home.region] + begin});
+  }
+  cuts.push_back(std::move(cut));
+}
+
+std::size_t GatheredParameters::index_of(const at::Tensor& parameter) const {
+  const auto found = indices_.find(parameter.unsafeGetTensorImpl());
+  require(found != indices_.end(),
+          "the optimizer has a parameter that FullyShardedDataParallel does not share");
+  return found->second;
+}
+
+const std::vector<at::Tensor>& GatheredParameters::require_shared(
+    const std::vector<at::Tensor>& tensors) const {
+  for (const at::Tensor& tensor : tensors) index_of(tensor);
+  return tensors;
+}
+
+// With slices as owners.
+std::vector<Shard> GatheredParameters::slices_of(const Place& place) const {
+  return cut_of(place).layout.shards_of(place.number);
+}
+
+std::vector<Shard> GatheredParameters::frozen_shards(const at::Tensor& parameter) const {
+  std::vector<Shard> shards = slices_of(places_[index_of(parameter)]);
+  for (Shard& shard : shards)
+    shard = {0, shard.begin, shard.end, groups_.owners[static_cast<std::size_t>(shard.owner)]};
+  return shards;
+}
+
+at::Tensor GatheredParameters::fragment(const at::Tensor& parameter, std::int64_t begin,
+                                        std::int64_t end) const {
+  const Place& place = places_[index_of(parameter)];
+  const Cut& cut = cut_of(place);
+  const SliceLayout::Home& home = cut.layout.homes[place.number];
+  const std::int64_t first =
+      home.begin -
+      cut.layout.regions[home.region].bounds[static_cast<std::size_t>(groups_.own_slice())];
+  return cut.slices[home.region].slice(0, first + begin, first + end).variable_data();
+}
+
+std::size_t GatheredParameters::slice_bytes() const {
+  std::size_t bytes = 0;
+  for (const std::vector<Cut>& cuts : cuts_)
+    for (const Cut& cut : cuts)
+      for (const at::Tensor& slice : cut.slices) bytes += slice.nbytes();
+  return bytes;
+}
+
+// --- Passes --------------------------------------------------------------------------------------
+
+void GatheredParameters::require_intact() const {
+  touched_->require_intact();
+  if (is_torn_)
+    throw Error(
+        Fault::corrupt,
+        "the weights are torn: a rank was lost, or threw, while they were stepped. Make a new "
+        "group and FullyShardedDataParallel, and load a checkpoint");
+}
+
+UnitSource::Memory GatheredParameters::slot(std::size_t number) const {
+  return {address_in(*slots_, number * bytes_of_slot_), slots_};
+}
+
+std::function<void()> GatheredParameters::filling(std::size_t unit, const Memory& to) {
+  return [this, unit, to] { gather(touched_->units()[unit].name, cuts_[unit], to.data); };
+}
+
+// Into memory of the host, once no rank of it uses what was there.
+void GatheredParameters::gather(const std::string& name, const std::vector<Cut>& cuts,
+                                std::byte* to) const {
+  const std::string label = "gather of unit " + name;
+  naming_errors(label, [&] {
+    groups_.host.barrier({.label = label});
+    const int first = groups_.first_of_lane();
+    for (const Cut& cut : cuts)
+      for (std::size_t i = 0; i < cut.slices.size(); ++i) {
+        const SliceLayout::Region& region = cut.layout.regions[i];
+        const std::size_t size = c10::elementSize(region.type);
+        const auto at = [&](int slice) {
+          return static_cast<std::size_t>(region.bounds[static_cast<std::size_t>(slice)]) * size;
+        };
+        Counts bytes;
+        for (int host = 0; host < groups_.hosts(); ++host)
+          bytes.push_back(at(first + host + 1) - at(first + host));
+        const Buffer output = bytes_of(to + cut.offsets[i] + at(first), sum_of(bytes));
+        if (output.count > 0)
+          groups_.lane->all_gather(bytes_of(cut.slices[i]), output, bytes, {.label = label});
+      }
+    groups_.host.barrier({.label = label});
+  });
+}
+
+void GatheredParameters::with_gathered(const std::vector<at::Tensor>& parameters,
+                                       const std::function<void()>& use) {
+  const auto make = [&](std::size_t bytes) {
+    auto memory = std::make_shared<const RegisteredMemory>(groups_.host.allocate_shared(bytes));
+    return Memory{address_in(*memory, 0), memory};
+  };
+  touched_->lend(parameters, make, use);
+}
+
+// --- Steps ---------------------------------------------------------------------------------------
+
+void GatheredParameters::begin_step() {
+  touched_->forget();
+  is_torn_ = true;
+}
+
+// Whatever was written, no unit is there any more.
+void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
+  touched_->note_written();
+  is_torn_ = false;
+}
+
+// --- Changes of rank 0 ---------------------------------------------------------------------------
+
+GatheredParameters::OfLane GatheredParameters::of_lane(const Place& place) const {
+  OfLane result;
+  result.bytes.resize(static_cast<std::size_t>(groups_.hosts()), 0);
+  bool is_first = true;
+  for (const Shard& shard : slices_of(place)) {
+    const int host = shard.owner - groups_.first_of_lane();
+    if (host < 0 || host >= groups_.hosts()) continue;
+    if (std::exchange(is_first, false)) result.begin = shard.begin;
+    result.bytes[static_cast<std::size_t>(host)] =
+        static_cast<std::size_t>(shard.end - shard.begin) * place.parameter.element_size();
+    if (shard.owner == groups_.own_slice())
+      result.own = fragment(place.parameter, shard.begin, shard.end);
+  }
+  return result;
+}
+
+// Room for one parameter, on each host.
+RegisteredMemory GatheredParameters::staging() const {
+  std::size_t bytes = 0;
+  for (const Place& place : places_) bytes = std::max(bytes, place.parameter.nbytes());
+  return groups_.host.allocate_shared(bytes);
+}
+
+// From rank 0 into all slices.
+void GatheredParameters::scatter(const Place& place, const at::Tensor& values,
+                                 const RegisteredMemory& staging) const {
+  const std::string label = "parameter " + place.name;
+  if (groups_.all.rank() == 0) {
+    const at::Tensor plain = values.contiguous();
+    if (plain.nbytes() > 0) std::memcpy(staging.data(), plain.const_data_ptr(), plain.nbytes());
+  }
+  groups_.host.barrier({.label = label});
+  const OfLane lane = of_lane(place);
+  const Buffer input = bytes_of(
+      address_in(staging, static_cast<std::size_t>(lane.begin) * place.parameter.element_size()),
+      sum_of(lane.bytes));
+  const Buffer own = lane.own.defined() ? bytes_of(lane.own) : bytes_of(nullptr, 0);
+  if (input.count > 0) groups_.lane->scatter(input, own, 0, lane.bytes, {.label = label});
+  groups_.host.barrier({.label = label});
+}
+
+// From all slices into rank 0's `values`.
+void GatheredParameters::collect(const Place& place, const at::Tensor& values,
+                                 const RegisteredMemory& staging) const {
+  const std::string label = "parameter " + place.name;
+  const OfLane lane = of_lane(place);
+  const Buffer output = bytes_of(
+      address_in(staging, static_cast<std::size_t>(lane.begin) * place.parameter.element_size()),
+      sum_of(lane.bytes));
+  const Buffer own = lane.own.defined() ? bytes_of(lane.own) : bytes_of(nullptr, 0);
+  if (output.count > 0) groups_.lane->gather(own, output, 0, lane.bytes, {.label = label});
+  groups_.host.barrier({.label = label});
+  if (values.defined() && values.nbytes() > 0)
+    std::memcpy(values.mutable_data_ptr(), staging.data(), values.nbytes());
+  groups_.host.barrier({.label = label});
+}
+
+std::exception_ptr GatheredParameters::edit(const std::function<void()>& change) {
+  groups_.all.barrier({.label = "edit_parameters"});  // No rank may still read.
+  begin_step();
+  const RegisteredMemory staged = staging();
+  std::vector<at::Tensor> values(places_.size());
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& parameter = places_[i].parameter;
+    if (groups_.all.rank() == 0)
+      values[i] = at::empty(parameter.sizes(), at::TensorOptions().dtype(parameter.scalar_type()));
+    collect(places_[i], values[i], staged);
+  }
+  const std::exception_ptr error =
+      attempt_on_rank_0(groups_.all, "edit_parameters()", [&] { touched_->edit(values, change); });
+  for (std::size_t i = 0; i < places_.size(); ++i) scatter(places_[i], values[i], staged);
+  groups_.all.barrier();
+  settle_step({});
+  return error;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,119 @@
+// The parameters of a fully sharded module whose ranks are on several hosts.
+//
+// Each rank keeps its slice of every unit (one_copy/slice_layout.h), and steps it. A unit is
+// gathered when an operator touches one of its parameters, in forward() or backward(): once per
+// host, into a slot of memory that the ranks of the host share. All ranks carry a part of it, each
+// within its lane (one_copy/host_groups.h). There are few slots, so most units are in slices alone
+// at any time (touched_units.h). After a step all units have to be gathered anew.
+//
+// Ranks touch units in the same order, as they run the same model. Otherwise the gathers, which
+// carry the unit's name, end in a mismatch on all ranks.
+//
+// Thread safety: none, but operators may run on autograd's threads.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/fully_sharded/sharded_units.h"
+#include "lockstep/parallel/fully_sharded/touched_units.h"
+#include "lockstep/parallel/one_copy/host_groups.h"
+#include "lockstep/parallel/one_copy/slice_layout.h"
+#include "lockstep/parallel/replicate/parameter_store.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep::parallel {
+
+class GatheredParameters final : public ParameterStore, private UnitSource {
+ public:
+  // Collective: `parameters`, each once, with rank 0's values, are in the slices of `units`
+  // afterwards.
+  // Gradients are averaged of those that require some, in the same slices (GradientSlices).
+  // Errors: unsupported for parameters that are not in CPU memory, and where the hosts have
+  // different numbers of ranks; system if a host has too little memory.
+  GatheredParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
+                     std::size_t resident_units, const ProcessGroup& group);
+  ~GatheredParameters() override;
+
+  void require_intact() const override;
+  bool is_torn() const override { return is_torn_; }
+  void begin_pass() override { touched_->begin_pass(); }
+  void end_pass() noexcept override { touched_->end_pass(); }
+  void with_gathered(const std::vector<at::Tensor>& parameters,
+                     const std::function<void()>& use) override;
+  std::exception_ptr edit(const std::function<void()>& change) override;
+  const std::vector<at::Tensor>& require_shared(
+      const std::vector<at::Tensor>& tensors) const override;
+  std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
+  at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin,
+                      std::int64_t end) const override;
+  void begin_step() override;
+  void end_step() override {}
+  void settle_step(const std::vector<at::Tensor>& written) override;
+
+  // Bytes of this rank's slices, and of the host's slots.
+  std::size_t slice_bytes() const;
+  std::size_t slot_bytes() const { return slots_->bytes(); }
+
+ private:
+  // Parameters of a unit that are cut together: those that require gradients, or the frozen ones.
+  struct Cut {
+    SliceLayout layout;
+    std::vector<std::size_t> offsets = {};  // Of regions, in bytes from the beginning of the unit.
+    std::vector<at::Tensor> slices = {};    // This rank's, by region.
+  };
+
+  struct Place {
+    std::string name;
+    at::Tensor parameter;
+    std::size_t unit = 0;
+    std::size_t cut = 0;
+    std::size_t number = 0;  // In the cut's layout.
+  };
+
+  // The elements of one parameter that this rank's lane has, from `begin` on.
+  struct OfLane {
+    std::int64_t begin = 0;
+    Counts bytes;  // By host.
+    at::Tensor own;
+  };
+
+  std::vector<TouchedUnits::Unit> lay_out(const NamedTensors& parameters,
+                                          const std::vector<Unit>& units);
+  void add_cut(TouchedUnits::Unit& unit, const std::vector<std::size_t>& parameters);
+  std::size_t index_of(const at::Tensor& parameter) const;
+  const Cut& cut_of(const Place& place) const { return cuts_[place.unit][place.cut]; }
+  std::vector<Shard> slices_of(const Place& place) const;
+
+  Memory slot(std::size_t number) const override;
+  std::function<void()> filling(std::size_t unit, const Memory& to) override;
+  void after_filling(std::size_t) override {}
+  void gather(const std::string& name, const std::vector<Cut>& cuts, std::byte* to) const;
+
+  OfLane of_lane(const Place& place) const;
+  RegisteredMemory staging() const;
+  void scatter(const Place& place, const at::Tensor& values, const RegisteredMemory& staging) const;
+  void collect(const Place& place, const at::Tensor& values, const RegisteredMemory& staging) const;
+
+  const HostGroups groups_;
+  std::vector<Place> places_;                             // In the order of units and members.
+  std::unordered_map<const void*, std::size_t> indices_;  // Indices into places_, by TensorImpl.
+  std::vector<std::vector<Cut>> cuts_;                    // By unit.
+  std::size_t bytes_of_slot_ = 0;
+  std::shared_ptr<const RegisteredMemory> slots_;
+  bool is_torn_ = false;
+  std::optional<TouchedUnits> touched_;  // Last, as its thread uses the others.
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,80 @@
+// The parameters of a fully sharded module that computes on a device, whose memory has a few units
+// at a time. Weights and optimizer state stay in the hosts' memory: in one of the other stores.
+//
+// The module's parameters are on the device. An operator that touches one makes its unit come from
+// the host's memory into a slot on the device (touched_units.h), on a stream of its own. Each rank
+// copies for itself: no bytes go between devices.
+//
+// Thread safety: as GatheredParameters.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/parallel/fully_sharded/sharded_units.h"
+#include "lockstep/parallel/fully_sharded/touched_units.h"
+#include "lockstep/parallel/replicate/parameter_store.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep::parallel {
+
+class OffloadedParameters final : public ParameterStore, private UnitSource {
+ public:
+  // Makes the store of these parameters in the hosts' memory.
+  using MakeStore = std::function<std::shared_ptr<ParameterStore>(const NamedTensors& on_host)>;
+
+  // Collective if `make_store` is. `parameters`, each once, are in CPU memory, and on `device`
+  // afterwards.
+  OffloadedParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
+                      std::size_t resident_units, c10::Device device, const MakeStore& make_store);
+
+  void require_intact() const override;
+  bool is_torn() const override { return store_->is_torn(); }
+  void begin_pass() override;
+  void end_pass() noexcept override;
+  void with_gathered(const std::vector<at::Tensor>& parameters,
+                     const std::function<void()>& use) override;
+
+  // The whole model is then on rank 0's device.
+  std::exception_ptr edit(const std::function<void()>& change) override;
+  const std::vector<at::Tensor>& require_shared(
+      const std::vector<at::Tensor>& tensors) const override;
+  std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
+
+  // In the host's memory.
+  at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin,
+                      std::int64_t end) const override;
+  at::Tensor on_host(const at::Tensor& parameter) const override { return host_of(parameter); }
+  void begin_step() override;
+  void end_step() override { store_->end_step(); }
+  void settle_step(const std::vector<at::Tensor>& written) override;
+
+ private:
+  at::Tensor host_of(const at::Tensor& parameter) const;
+
+  Memory slot(std::size_t number) const override { return slots_[number]; }
+  std::function<void()> filling(std::size_t unit, const Memory& to) override;
+  void after_filling(std::size_t unit) override;
+
+  const c10::Device device_;
+  const c10::Stream copies_;
+  std::unordered_map<const void*, at::Tensor> on_hosts_;  // By the parameter's TensorImpl.
+  std::vector<std::optional<c10::Event>> copied_;         // By unit.
+  std::vector<Memory> slots_;
+  std::shared_ptr<ParameterStore> store_;
+  std::optional<TouchedUnits> touched_;  // Last, as its thread uses the others.
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,49 @@
+// Jobs that one thread does in the order in which they were given, and each of which can be waited
+// for.
+//
+// Thread safety: none; one thread gives jobs and waits.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+
+#include "lockstep/base/thread.h"
+
+namespace lockstep::parallel {
+
+class OrderedJobs {
+ public:
+  OrderedJobs() = default;
+  ~OrderedJobs();  // Blocking: until the job under way is done. Later ones are dropped.
+  OrderedJobs(const OrderedJobs&) = delete;
+  OrderedJobs& operator=(const OrderedJobs&) = delete;
+
+  // Returns the number of the job, from 1 on. After an Error, jobs are dropped.
+  std::uint64_t start(std::function<void()> job);
+
+  // Blocking: until job `number`, and all before it, are done. Errors: the first that one threw.
+  void wait(std::uint64_t number);
+  void wait() { wait(started_); }
+
+  bool busy() const;
+
+ private:
+  void work();
+
+  Thread thread_;  // From the first job on.
+  std::uint64_t started_ = 0;
+  mutable std::mutex mutex_;  // Guards what follows.
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;  // The first one may be under way.
+  std::uint64_t done_ = 0;
+  std::exception_ptr error_;
+  bool stop_ = false;
+};
+
+}  // namespace lockstep::parallel

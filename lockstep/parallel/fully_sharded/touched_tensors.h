@@ -1,0 +1,57 @@
+// Tells which tensors an operator of LibTorch is about to use, in forward() and in backward(),
+// without hooks or wrapped modules.
+//
+// A watched tensor has a dispatch key that LibTorch defines and does not use (DeferredInit). Its
+// kernel for all operators finds the watched ones among their arguments, and tells their watcher.
+// The key is above autograd and autocast. Views of a watched tensor have it too; results of
+// operators and gradients do not. Operators that only make a view, or need only shape and type
+// (zeros_like), tell nobody. An operator that reads and writes no watched tensor costs nothing.
+//
+// The memory of a watched tensor may come and go: attach() gives it some, and detach() takes it
+// away. Tensors that autograd has saved, and views, follow. Whoever uses a detached tensor's memory
+// without an operator, by data_ptr(), gets an exception with a text.
+//
+// Thread safety: operators may run on any thread. attach() and detach() while none uses the tensor.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lockstep::parallel {
+
+class TouchWatcher {
+ public:
+  virtual ~TouchWatcher() = default;
+
+  // Before the operator runs, on its thread. `ids` are those of the watched arguments, each once.
+  // What it throws leaves the operator.
+  virtual void touched(const std::vector<std::size_t>& ids) = 0;
+};
+
+struct WatchedForm {
+  at::IntArrayRef sizes;
+  at::ScalarType type;
+  c10::Device device;
+};
+
+// Makes `parameter` a watched, contiguous tensor without memory. It stays the same tensor for all
+// who have it. A `watcher` that is gone is as one that attaches
+// nothing.
+// Errors: unsupported if the process has another kernel for the dispatch key.
+void watch(const at::Tensor& parameter, const WatchedForm& form,
+           const std::weak_ptr<TouchWatcher>& watcher, std::size_t id);
+
+// Whether `watcher` is the tensor's, and not that of memory which it had before.
+bool is_watched(const at::Tensor& tensor, const std::shared_ptr<TouchWatcher>& watcher);
+
+// `memory` keeps the memory from `data` on alive.
+void attach(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory);
+void detach(const at::Tensor& watched, const std::string& text);
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/one_copy/host_groups.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// The lowest rank on the host of each rank.
+std::vector<int> leaders_of(const ProcessGroup& group) {
+  const RegisteredMemory memory = group.allocate_shared(sizeof(int));
+  auto& leader = *static_cast<int*>(memory.data());
+  if (group.local_rank() == 0) leader = group.rank();
+  group.barrier();
+  std::vector<int> leaders(static_cast<std::size_t>(group.size()));
+  group.all_gather({.data = &leader, .count = 1, .dtype = DType::int32},
+                   {.data = leaders.data(), .count = leaders.size(), .dtype = DType::int32});
+  return leaders;
+}
+
+}  // namespace
+
+HostGroups host_groups(const ProcessGroup& group, const std::string& label) {
+  if (group.local_size() == group.size()) {
+    HostGroups groups{.all = group, .host = group, .owners = {}};
+    for (int rank = 0; rank < group.size(); ++rank) groups.owners.push_back(rank);
+    return groups;
+  }
+  std::map<int, std::vector<int>> hosts;  // By leader.
+  const std::vector<int> leaders = leaders_of(group);
+  for (int rank = 0; rank < group.size(); ++rank)
+    hosts[leaders[static_cast<std::size_t>(rank)]].push_back(rank);
+  for (const auto& [leader, ranks] : hosts)
+    if (ranks.size() != hosts.begin()->second.size())
+      throw Error(Fault::unsupported,
+                  "each host must have equally many ranks: the host of rank 0 has " +
+                      std::to_string(hosts.begin()->second.size()) + ", that of rank " +
+                      std::to_string(leader) + " has " + std::to_string(ranks.size()));
+  std::vector<int> owners;
+  for (std::size_t lane = 0; lane < hosts.begin()->second.size(); ++lane)
+    for (const auto& [leader, ranks] : hosts) owners.push_back(ranks[lane]);
+  const int leader = leaders[static_cast<std::size_t>(group.rank())];
+  const std::vector<int>& here = hosts.at(leader);
+  const auto lane = std::find(here.begin(), here.end(), group.rank()) - here.begin();
+  const auto place = std::distance(hosts.begin(), hosts.find(leader));
+  const std::string host_label = label + ", ranks of a host";
+  const std::string lane_label = label + ", a rank of each host";
+  return {
+      .all = group,
+      .host = group.split(leader, 0, {.label = host_label}),
+      .lane = group.split(static_cast<int>(lane), static_cast<int>(place), {.label = lane_label}),
+      .owners = std::move(owners)};
+}
+
+}  // namespace lockstep::parallel

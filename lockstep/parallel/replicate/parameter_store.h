@@ -1,0 +1,78 @@
+// Where ranks keep parameters of which they have one copy together: in memory that all ranks of a
+// host have mapped (shared_parameters.h), or in parts on several hosts
+// (fully_sharded/gathered_parameters.h).
+//
+// Each rank's optimizer writes to its own fragments in step(). All other writes happen once, in
+// edit().
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <vector>
+
+#include "lockstep/optim/sharded_optimizer.h"
+
+namespace lockstep::parallel {
+
+class ParameterStore {
+ public:
+  ParameterStore() = default;
+  virtual ~ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  // Errors: misuse, by name, for a parameter that was moved to other memory or was written outside
+  // edit(); corrupt if the weights are torn.
+  virtual void require_intact() const = 0;
+
+  // Whether a step was interrupted, for example by a lost rank: some fragments have been stepped
+  // and others not. Call only while no step is in progress.
+  virtual bool is_torn() const = 0;
+
+  // Parameters are read from now on, in forward() and backward(), until the pass ends.
+  virtual void begin_pass() {}
+  virtual void end_pass() noexcept {}
+
+  // Collective: runs `use` on all ranks while these parameters are there, to be read only.
+  // Errors: misuse for a tensor that is not one of the parameters, and if `use` has written to one.
+  virtual void with_gathered(const std::vector<at::Tensor>& parameters,
+                             const std::function<void()>& use) = 0;
+
+  // Collective: runs `change` on rank 0 while the others wait. It may write to parameters, and may
+  // give them other memory of the same type and shape, as torch::load() does.
+  // Returns null or, if `change` has thrown, the exception that every rank must throw
+  // (replicas.h).
+  virtual std::exception_ptr edit(const std::function<void()>& change) = 0;
+
+  // Returns `tensors`. Errors: misuse if one of them is not one of the parameters.
+  virtual const std::vector<at::Tensor>& require_shared(
+      const std::vector<at::Tensor>& tensors) const = 0;
+
+  // The fragments of a parameter, of which no gradient is averaged. Owners are ranks.
+  virtual std::vector<Shard> frozen_shards(const at::Tensor& parameter) const = 0;
+
+  // Elements [begin, end) of `parameter` in memory order: a one-dimensional tensor with its own
+  // version counter.
+  virtual at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin,
+                              std::int64_t end) const = 0;
+
+  // A tensor in CPU memory with the form of the parameter: itself, unless it is on a device.
+  virtual at::Tensor on_host(const at::Tensor& parameter) const { return parameter; }
+
+  // Call before and after this rank writes to its fragments.
+  virtual void begin_step() = 0;
+  virtual void end_step() = 0;
+
+  // Call on all ranks after a barrier that follows end_step(): no rank writes any longer. Tells
+  // autograd that these parameters were written.
+  virtual void settle_step(const std::vector<at::Tensor>& written) = 0;
+};
+
+}  // namespace lockstep::parallel
