@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -252,6 +253,16 @@ Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Cl
   return trained;
 }
 
+// Calls `use` while all weights are there: a fully sharded model on several hosts has them in
+// parts.
+template <class Parallel, class Use>
+void with_weights(Parallel& parallel, const Use& use) {
+  if constexpr (std::derived_from<Parallel, lockstep::FullyShardedBase>)
+    parallel.with_gathered(use);
+  else
+    use();
+}
+
 // Trains the module of `parallel`; `clip` clips its gradients.
 template <class Parallel, class Optimizer, class Clip>
 void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockstep::DeviceMesh& mesh,
@@ -268,11 +279,15 @@ void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockste
     return mean.template item<double>();
   };
   const Trained trained = train_steps(parallel, gpt, adamw, clip, mesh, text, options, backward);
-  const std::string digest = lockstep::sha256(gpt);
   gpt.eval();
   gpt.share_sequences({});
-  const std::string sample = written(
-      options, [&](const torch::Tensor& tokens) { return draw(gpt.forward(tokens), mesh["tp"]); });
+  std::string digest, sample;
+  with_weights(parallel, [&] {
+    digest = lockstep::sha256(gpt);
+    sample = written(options, [&](const torch::Tensor& tokens) {
+      return draw(gpt.forward(tokens), mesh["tp"]);
+    });
+  });
   if (mesh.group().rank() == 0) report(mesh, trained, digest, sample);
 }
 

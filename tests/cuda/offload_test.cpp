@@ -10,7 +10,6 @@
 
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
-#include "lockstep/tensor/named_tensors.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
 
@@ -76,10 +75,8 @@ Results offloaded(int ranks, const FullyShardedOptions& given) {
     for (const torch::Tensor& fragment : adam.local().param_groups().front().params())
       EXPECT_TRUE(fragment.is_cpu());
     train(fsdp, adam, *options.offload, group.rank());
-    std::vector<std::string> names;
-    for (const auto& [name, parameter] : named_parameters(*net)) names.push_back(name);
     auto& mine = all[static_cast<std::size_t>(group.rank())];
-    fsdp.with_gathered(names, [&] {
+    fsdp.with_gathered([&] {
       for (const auto& parameter : net->parameters()) mine.push_back(parameter.detach().cpu());
     });
     for (const auto& buffer : net->buffers()) mine.push_back(buffer.cpu());

@@ -58,12 +58,6 @@ void zero_param_groups(Rig& rig) {
   record(rig, *net, optimizer);
 }
 
-std::vector<std::string> names_of(const Mlp& net) {
-  std::vector<std::string> names;
-  for (const auto& [name, parameter] : lockstep::named_parameters(net)) names.push_back(name);
-  return names;
-}
-
 // `convert` makes the input of what forward() takes.
 template <class Convert>
 void train_fully_sharded(Rig& rig, const lockstep::FullyShardedOptions& options, std::size_t passes,
@@ -80,7 +74,7 @@ void train_fully_sharded(Rig& rig, const lockstep::FullyShardedOptions& options,
     }
     adam.step();
   }
-  fsdp.with_gathered(names_of(*net), [&] {
+  fsdp.with_gathered([&] {
     for (const auto& [name, tensor] : lockstep::named_parameters(*net))
       rig.record(name, tensor.to(torch::kFloat));
   });

@@ -256,6 +256,12 @@ void FullyShardedBase::with_gathered(const std::vector<std::string>& names,
   units_->store().with_gathered(parameters, use);
 }
 
+void FullyShardedBase::with_gathered(const std::function<void()>& use) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& [name, parameter] : named_parameters(replica())) parameters.push_back(parameter);
+  units_->store().with_gathered(parameters, use);
+}
+
 // Where there are several copies, `change` runs in the first one. Its exception must not keep this
 // rank from what the others wait for.
 void FullyShardedBase::edit_parameters(const std::function<void()>& change) {

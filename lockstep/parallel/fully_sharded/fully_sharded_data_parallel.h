@@ -133,6 +133,9 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   // Errors: misuse for a name that no parameter has, and if `use` has written to one.
   void with_gathered(const std::vector<std::string>& names, const std::function<void()>& use);
 
+  // The same of all parameters: each host has the whole model for the moment.
+  void with_gathered(const std::function<void()>& use);
+
   void edit_parameters(const std::function<void()>& change) override;
 
  protected:

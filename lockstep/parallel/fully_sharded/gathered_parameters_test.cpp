@@ -37,17 +37,10 @@ using torch::optim::SGDOptions;
 
 FullyShardedOptions by_block() { return {.units = {"blocks.*"}, .find_unused_parameters = true}; }
 
-std::vector<std::string> names_of(const torch::nn::Module& module) {
-  std::vector<std::string> names;
-  for (const auto& [name, parameter] : named_parameters(module))
-    if (name != "tied") names.push_back(name);
-  return names;
-}
-
 // Both nets, with the weights of `sharded` there.
 template <class Compare>
 void compare(const Net& plain, FullyShardedDataParallel<Net>& sharded, Compare compare) {
-  sharded.with_gathered(names_of(plain), [&] {
+  sharded.with_gathered([&] {
     const auto a = plain.named_parameters(), b = sharded.module()->named_parameters();
     for (std::size_t i = 0; i < a.size(); ++i)
       EXPECT_TRUE(compare(a[i].value(), b[i].value())) << a[i].key();
@@ -411,7 +404,7 @@ void train_with_masters(const ProcessGroup& world) {
     }
   }
   const auto masters = reference.masters->named_parameters();
-  fsdp.with_gathered(names_of(*net), [&] {
+  fsdp.with_gathered([&] {
     for (const auto& item : net->named_parameters()) {
       const torch::Tensor expected = masters[item.key()].to(item.value().scalar_type());
       // Sums of bfloat16 are exact in float. Those of the double have another order.
