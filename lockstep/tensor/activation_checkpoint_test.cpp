@@ -26,6 +26,7 @@
 
 #include "lockstep/base/error.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/counting_allocator.h"
 
 namespace lockstep::tensor::activation_checkpoint_test {
 namespace {
@@ -459,60 +460,15 @@ TEST(ActivationCheckpoint, ASecondForwardWithOtherKeptOperatorsIsRefused) {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-// Counts the bytes of CPU tensors while it exists.
-class CountingAllocator final : public c10::Allocator {
- public:
-  CountingAllocator() : below_(c10::GetAllocator(c10::kCPU)) {
-    c10::SetAllocator(c10::kCPU, this, priority);
-  }
-  ~CountingAllocator() override { c10::SetAllocator(c10::kCPU, below_, priority); }
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    constexpr std::size_t line = 64;
-    void* const data = std::aligned_alloc(line, (bytes + line) / line * line);
-    const std::lock_guard lock(mutex_);
-    sizes_[data] = static_cast<std::int64_t>(bytes);
-    live_ += static_cast<std::int64_t>(bytes);
-    peak_ = std::max(peak_, live_);
-    return {data, data, &release, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-  }
-
-  // The most bytes above those of now that `act` holds at one time.
-  template <class Act>
-  static std::int64_t peak_of(const Act& act) {
-    const std::int64_t before = live_;
-    peak_ = live_;
-    act();
-    return peak_ - before;
-  }
-
- private:
-  static void release(void* data) {
-    const std::lock_guard lock(mutex_);
-    live_ -= sizes_.extract(data).mapped();
-    std::free(data);
-  }
-  static constexpr std::uint8_t priority = 100;
-  static inline std::mutex mutex_;
-  static inline std::unordered_map<void*, std::int64_t> sizes_;
-  static inline std::int64_t live_ = 0, peak_ = 0;
-
-  c10::Allocator* const below_;
-};
-
 // docs/guide/model-parallel.md cites the figures that this test prints.
 TEST(ActivationCheckpoint, AChainOfBlocksHoldsTheirInputsAndTheActivationsOfOneBlock) {
-  CountingAllocator counting;
+  test::CountingAllocator counting;
   constexpr int blocks = 12, width = 64, rows = 2048;
   Chain chain(blocks, width);
   const Tensor x = torch::randn({rows, width});
   chain.forward(x, false).sum().backward();  // Gradients exist from here on.
   const auto peak = [&](bool checkpoints, const ActivationCheckpointOptions& options) {
-    return static_cast<double>(CountingAllocator::peak_of(
+    return static_cast<double>(test::CountingAllocator::peak_of(
         [&] { chain.forward(x, checkpoints, options).sum().backward(); }));
   };
   const double all = peak(false, {}), none = peak(true, {}),

@@ -28,11 +28,6 @@ void require_costs(const PipelineOrder& order, const std::vector<PipelineStageCo
         return "simulate: a cost of stage " + std::to_string(stage) + " is " +
                std::to_string(value);
       });
-    require(cost.weight_bytes <= cost.activation_bytes, [&] {
-      return "simulate: stage " + std::to_string(stage) + " keeps " +
-             std::to_string(cost.weight_bytes) + " bytes for backward_weight, but has only " +
-             std::to_string(cost.activation_bytes) + " of activations";
-    });
   }
 }
 

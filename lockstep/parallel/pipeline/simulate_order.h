@@ -22,7 +22,8 @@ struct PipelineStageCost {
   double send = 0;              // To move its output to the next stage, or the output's gradient
                                 // back; nothing if both stages are on one rank.
   double activation_bytes = 1;  // Kept from forward to the end of backward.
-  double weight_bytes = 0;      // Of these, kept from backward_input until backward_weight.
+  double weight_bytes = 0;      // Kept from backward_input until backward_weight: inputs of layers,
+                                // and gradients of their outputs; perhaps more than activations.
 };
 
 struct TimedPipelineAction {
