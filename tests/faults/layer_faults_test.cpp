@@ -22,6 +22,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
+#include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/experts.h"
@@ -244,6 +245,104 @@ TEST(LayerFaults, ARankThatIsKilledOrStoppedInAPipelineIsNamedWithItsAction) {
       for (const int survivor : {0, 2})
         EXPECT_EQ(exits[static_cast<std::size_t>(survivor)].code, 0)
             << exits[static_cast<std::size_t>(survivor)].output;
+    }
+}
+
+// --- The end of a pipeline's step ----------------------------------------------------------------
+
+// Rank `lost` has done all its actions and waits in the exchange for rank `late`, which harms it
+// from its own last backward.
+struct Ending {
+  std::string part;  // In which the lost rank waits.
+  int pp, dp;
+  int lost, late;
+};
+
+const std::vector<Ending> endings = {
+    {"sum of losses", 3, 1, 1, 0},
+    {"sum of tied weights' gradients", 3, 1, 1, 0},
+    {"means of gradients", 2, 2, 3, 2},
+    {"means of gradients", 2, 2, 1, 0},
+};
+
+LayerList stages_that_end(const Ending& ending, const std::function<void()>& harmed) {
+  LayerList layers;
+  for (const char* const name : {"first", "second", "third"})
+    layers.add(name, [&] { return HarmedLayer(PipelineActionKind::backward, harmed); });
+  if (ending.part == endings[1].part)
+    for (const char* const name : {"second", "third"})
+      layers.tie(std::string(name) + ".linear.weight", "first.linear.weight");
+  return layers;
+}
+
+void expect_named(const Error& error, const Ending& ending, int signal, int rank) {
+  const std::string text = error.what();
+  const std::string name = "rank " + std::to_string(ending.lost);
+  const bool same_pipeline = rank % ending.dp == ending.lost % ending.dp;
+  const bool same_stage = rank / ending.dp == ending.lost / ending.dp;
+  if (same_pipeline) {
+    const std::regex place(name + ",?( which)? was last in end of a step: " + ending.part);
+    EXPECT_TRUE(std::regex_search(text, place)) << text;
+  }
+  if (same_stage) {  // It waits for the lost rank in the same part.
+    EXPECT_NE(text.find("end of a step: " + ending.part + ", rank"), text.npos) << text;
+  }
+  if (signal == SIGKILL || same_pipeline || same_stage) {
+    EXPECT_NE(text.find(name), text.npos) << text;
+  } else {  // It has no group with the stopped rank: it names the one that waits for that.
+    const std::regex place("rank " + std::to_string(ending.late) +
+                           " was last in end of a step: " + ending.part);
+    EXPECT_TRUE(std::regex_search(text, place)) << text;
+  }
+  if (signal == SIGKILL && (same_pipeline || same_stage)) {
+    ASSERT_TRUE(error.failure()) << text;
+    EXPECT_EQ(error.failure()->rank, ending.lost) << text;
+  }
+}
+
+void live_to_the_end(const Ending& ending, int signal, const test::Rank& rank) {
+  at::set_num_threads(1);
+  const auto world = init_process_group({.timeout = 1s});
+  const DeviceMesh mesh(world, {{"pp", ending.pp}, {"dp", ending.dp}});
+  if (world.rank() == ending.lost) write(rank.scratch / "pid", ::getpid());
+  constexpr int microbatches = 4;
+  int calls = 0;
+  const auto harmed = [&] {  // In the last backward of the second step.
+    const int layers_here = ending.pp == 2 && world.rank() < ending.dp ? 2 : 1;
+    if (world.rank() != ending.late || ++calls != 2 * microbatches * layers_here) return;
+    const auto pid = static_cast<pid_t>(read(rank.scratch / "pid"));
+    std::this_thread::sleep_for(300ms);  // All others now wait in the exchange.
+    ::kill(pid, signal);
+  };
+  PipelineOptions options{.microbatches = microbatches};
+  if (ending.pp == 2) options.cut = {2};
+  if (ending.dp > 1) options.data_parallel = mesh["dp"];
+  Pipeline pipeline(stages_that_end(ending, harmed), mesh["pp"], options);
+  const auto loss_of = [](const at::Tensor& y, const Microbatch&) { return y.sum(); };
+  try {
+    for (;;) pipeline.step(at::ones({8, 8}), loss_of);
+  } catch (const Error& error) {
+    expect_named(error, ending, signal, world.rank());
+  }
+  write(rank.scratch / ("done" + std::to_string(world.rank())), 1);
+  for (int survivor = 0; survivor < world.size(); ++survivor)
+    if (survivor != ending.lost) read(rank.scratch / ("done" + std::to_string(survivor)));
+  ::kill(static_cast<pid_t>(read(rank.scratch / "pid")), SIGKILL);
+}
+
+TEST(LayerFaults, ARankThatIsKilledOrStoppedAtTheEndOfAPipelinesStepIsNamed) {
+  for (const Ending& ending : endings)
+    for (const int signal : {SIGKILL, SIGSTOP}) {
+      SCOPED_TRACE("signal " + std::to_string(signal) + " in " + ending.part);
+      const auto exits = test::fork_ranks(
+          ending.pp * ending.dp,
+          [&](const test::Rank& rank) { live_to_the_end(ending, signal, rank); }, 40s);
+      for (const test::Exit& exit : exits)
+        if (exit.rank == ending.lost) {
+          EXPECT_EQ(exit.signal, SIGKILL);
+        } else {
+          EXPECT_EQ(exit.code, 0) << exit.output;
+        }
     }
 }
 

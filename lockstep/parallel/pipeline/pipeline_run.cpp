@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -29,6 +30,11 @@ void require_rows(const PassedValue& inputs, int microbatches) {
              " rows cannot be cut into " + std::to_string(microbatches) + " microbatches";
     });
 }
+
+// By PipelineRun::Ending.
+constexpr std::array<std::string_view, 3> endings{"end of a step: sum of tied weights' gradients",
+                                                  "end of a step: means of gradients",
+                                                  "end of a step: sum of losses"};
 
 std::string_view verb(PipelineActionKind kind) {
   switch (kind) {
@@ -79,7 +85,9 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
       run(action, inputs, loss_of);
     }
   }
-  return end_step([&] { stages_.hand_over(); });
+  end_with(Ending::tied_weights, [&] { stages_.add_tied_gradients(); });
+  end_with(Ending::means, [&] { stages_.average_gradients(); });
+  return end_step();
 }
 
 // Stage by stage, which is an order that no placement of stages can make wait in a circle.
@@ -98,7 +106,7 @@ double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
         messages_.set_place(static_cast<int>(place - own_actions().begin()));
         run(action, inputs, measure);
       }
-  return end_step([] {});
+  return end_step();
 }
 
 const std::vector<PipelineAction>& PipelineRun::own_actions() const {
@@ -122,13 +130,20 @@ decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
   }
 }
 
-double PipelineRun::end_step(const std::function<void()>& hand_over) {
-  messages_.set_place(static_cast<int>(own_actions().size()));
-  return guarded([] { return std::string("end of a step of a pipeline"); },
-                 [&] {
-                   hand_over();
-                   return messages_.end_step(loss_);
-                 });
+void PipelineRun::end_with(Ending ending, const std::function<void()>& act) {
+  const auto place = static_cast<std::size_t>(ending);
+  messages_.set_place(static_cast<int>(own_actions().size() + place));
+  guarded([&] { return std::string(endings.at(place)); }, act);
+}
+
+double PipelineRun::end_step() {
+  double loss = 0;
+  end_with(Ending::losses, [&] {
+    waits_for_all_ = true;
+    loss = messages_.end_step(loss_);
+    waits_for_all_ = false;
+  });
+  return loss;
 }
 
 void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
@@ -158,26 +173,31 @@ void PipelineRun::fail(const Error& error, std::string context) {
     context += "; waited for " + text_of(*waiting_) + ", which" + last_of(peer);
   }
   if (error.fault() == Fault::peer_lost && error.failure()) {
-    for (int rank = 0; rank < group_.size(); ++rank)
-      if (rank != peer && job_rank(group_, rank) == error.failure()->rank)
-        context += "; rank " + std::to_string(error.failure()->rank) + last_of(rank);
+    int lost = 0;
+    while (lost < group_.size() && job_rank(group_, lost) != error.failure()->rank) ++lost;
+    if (lost == group_.size())  // Other ranks of this pipeline may have no group with it.
+      group_.abort(context + ": " + error.what());
+    else if (lost != peer)
+      context += "; rank " + std::to_string(error.failure()->rank) + last_of(lost);
     throw Error(context, *error.failure());
   }
-  for (const int rank : error.ranks())
-    if (rank != peer) context += "; rank " + std::to_string(job_rank(group_, rank)) + last_of(rank);
+  if (waits_for_all_)  // Otherwise these are ranks of another group.
+    for (const int rank : error.ranks())
+      context += "; rank " + std::to_string(job_rank(group_, rank)) + last_of(rank);
   const Error with_context(error.fault(), context + ": " + error.what(), error.ranks());
   group_.abort(with_context.what());
   throw Error(with_context);
 }
 
-// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)".
+// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)". A rank that has ended
+// a step and not begun another is still at its end.
 std::string PipelineRun::last_of(int rank) const {
   const auto place = messages_.place_of(rank);
   if (!place) return " is on another host, or has not begun";
   const auto& theirs = stages_.order().actions[static_cast<std::size_t>(rank)];
-  if (*place >= static_cast<int>(theirs.size())) return " had done all actions";
+  const auto at = static_cast<std::size_t>(*place);
   std::string text = " was last in ";
-  text += text_of(theirs[static_cast<std::size_t>(*place)]);
+  text += at < theirs.size() ? text_of(theirs[at]) : std::string(endings.at(at - theirs.size()));
   return text;
 }
 

@@ -45,13 +45,17 @@ class PipelineRun {
     std::optional<SplitBackward> split;
   };
 
+  // The parts of a step's end, in their order.
+  enum class Ending { tied_weights, means, losses };
+
   const std::vector<PipelineAction>& own_actions() const;
-  double end_step(const std::function<void()>& hand_over);
+  double end_step();
 
   // Returns act()'s result. After an exception, all ranks learn of it and of place(), and the
   // pipeline is broken.
   template <class Place, class Act>
   decltype(auto) guarded(const Place& place, const Act& act);
+  void end_with(Ending ending, const std::function<void()>& act);
   void run(const PipelineAction& action, const PassedValue& inputs, const LossOf& loss_of);
   void forward(int stage, int microbatch, const PassedValue& inputs, const LossOf& loss_of);
   void backward(int stage, int microbatch, bool with_weights);
@@ -70,8 +74,9 @@ class PipelineRun {
   const ProcessGroup group_;
   StageMessages messages_;
   std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
-  std::optional<Route> waiting_;                       // Set while this rank waits for a message.
-  double loss_ = 0;                                    // Of the microbatches so far.
+  std::optional<Route> waiting_;                       // Set while this rank waits for a message,
+  bool waits_for_all_ = false;  // and while it waits for all ranks of the pipeline.
+  double loss_ = 0;             // Of the microbatches so far.
   bool is_training_ = true;
   bool is_broken_ = false;
 };

@@ -316,8 +316,7 @@ std::unique_ptr<DataParallelBase::NoSync> RankStages::no_sync() {
       new DataParallelBase::NoSync(data_parallel_->no_sync()));  // It cannot be moved.
 }
 
-void RankStages::hand_over() {
-  ties_->add_gradients();
+void RankStages::average_gradients() {
   if (all_gradients_) all_gradients_().backward();
 }
 

@@ -88,9 +88,10 @@ class RankStages {
 
   void begin_step() { ties_->begin_step(); }
 
-  // Collective: adds up gradients of tied weights, and makes gradients means over data parallel
-  // ranks.
-  void hand_over();
+  // Collective, at the end of a step, in this order. The second makes gradients means over data
+  // parallel ranks.
+  void add_tied_gradients() { ties_->add_gradients(); }
+  void average_gradients();
 
  private:
   void make_layers(const LayerList& layers, const ProcessGroup& group);
