@@ -284,12 +284,16 @@ std::vector<at::Tensor> PipelineRun::take_gradients(int stage, int microbatch,
 void PipelineRun::backward(int stage, int microbatch, bool with_weights) {
   const auto found = in_flight_.find({stage, microbatch});
   InFlight& state = found->second;
-  const std::vector<at::Tensor> gradients = take_gradients(stage, microbatch, state.roots);
-  const std::vector<at::Tensor> leaves = leaves_of(state.input);
+  std::vector<at::Tensor> gradients = take_gradients(stage, microbatch, state.roots);
+  std::vector<at::Tensor> leaves = leaves_of(state.input);
   if (with_weights) {
     if (!state.roots.empty()) torch::autograd::backward(state.roots, gradients);
-    send_gradients(stage, microbatch, taken(leaves));
+    const std::vector<at::Tensor> of_input = taken(leaves);
+    // Slots are free before the others learn that this is done.
     in_flight_.erase(found);
+    gradients.clear();
+    leaves.clear();
+    send_gradients(stage, microbatch, of_input);
     return;
   }
   state.split.emplace(std::exchange(state.roots, {}), gradients);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/pipeline/pipeline.h"
 
+#include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -21,12 +22,15 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/in_process.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/tensor/activation_checkpoint.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/across_hosts.h"
 #include "tests/rigs/random_pipeline_order.h"
 
 namespace lockstep::pipeline_test {
@@ -143,7 +147,7 @@ TEST(Pipeline, EveryScheduleHasTheGradientsOfOneProcess) {
 }
 
 TEST(Pipeline, RandomOrdersNeverStop) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const PipelineOrder order = test::RandomPipelineOrder(seed).draw();
     SCOPED_TRACE("seed " + std::to_string(seed));
     const int layers = order.stages();
@@ -155,8 +159,49 @@ TEST(Pipeline, RandomOrdersNeverStop) {
         EXPECT_NEAR(pipeline.step(rows(8), loss_of), serial.loss, 1e-6);
         expect_close(gradients_of(pipeline.named_parameters()), serial.gradients);
       }
+      EXPECT_NEAR(pipeline.evaluate(rows(8), loss_of), serial.loss, 1e-6);
     });
   }
+}
+
+// Whether LibTorch allocated it, and not a slot that the sender has written.
+bool is_copy(const torch::Tensor& x) {
+  return x.storage().data_ptr().get_deleter() == c10::GetAllocator(c10::kCPU)->raw_deleter();
+}
+
+// Hands its input over.
+struct ProbeImpl : torch::nn::Module {
+  explicit ProbeImpl(std::function<void(const torch::Tensor&)> note) : note_(std::move(note)) {
+    register_module("linear", linear);
+    fill(*this, 7);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    note_(x);
+    return linear(x);
+  }
+  torch::nn::Linear linear{width, width};
+
+ private:
+  const std::function<void(const torch::Tensor&)> note_;
+};
+TORCH_MODULE(Probe);
+
+// A sender finds a free slot each time: the receiver frees one before it says that it is done.
+TEST(Pipeline, AfterTheFirstStepNothingIsCopiedByTheReceiver) {
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble, PipelineSchedule::gpipe})
+    run_in_process(2, [&](ProcessGroup& world) {
+      int copies = 0;
+      LayerList layers = blocks(1);
+      layers.add("probe",
+                 [&] { return Probe([&](const torch::Tensor& x) { copies += is_copy(x); }); });
+      Pipeline pipeline(layers, world, {.schedule = schedule, .microbatches = 8});
+      pipeline.step(rows(8), loss_of);
+      const int by_messages = copies;
+      for (int step = 0; step < 20; ++step) pipeline.step(rows(8), loss_of);
+      EXPECT_EQ(by_messages, world.rank() == 1 ? 8 : 0) << name_of(schedule);
+      EXPECT_EQ(copies, by_messages) << name_of(schedule);
+    });
 }
 
 // --- Values between stages -----------------------------------------------------------------------
@@ -373,6 +418,121 @@ TEST(Pipeline, RefusesTiesThatCannotBe) {
   EXPECT_EQ(
       fault([](LayerList& layers) { layers.tie("embed.table.weight", "head.linear.weight"); }),
       Fault::misuse);
+}
+
+// --- Unequal microbatches ------------------------------------------------------------------------
+
+// Targets of which rows have 1 to 4: the others do not count.
+torch::Tensor rare_targets(std::int64_t count) {
+  torch::Tensor targets = (torch::arange(count * 4) * 5 % 11).view({count, 4});
+  for (std::int64_t row = 0; row < count; ++row) targets[row].slice(0, 1 + row * row % 4) = -100;
+  return targets;
+}
+
+double count_of(const torch::Tensor& targets) {
+  return static_cast<double>(targets.ne(-100).sum().item<std::int64_t>());
+}
+
+// The mean over all targets, as docs/guide/pipeline.md shows.
+TEST(Pipeline, UnequalNumbersOfTargetsCanHaveAMeanOverAll) {
+  constexpr std::int64_t count = 8;
+  const torch::Tensor batch = (torch::arange(count * 4) * 7 % 11).view({count, 4});
+  const torch::Tensor targets = rare_targets(count);
+  double loss = 0;
+  Gradients expected;
+  run_in_process(1, [&](ProcessGroup& self) {
+    Pipeline pipeline(language_model(), self, {.microbatches = 1});
+    loss = pipeline.step(batch, [&](const torch::Tensor& logits, const Microbatch&) {
+      return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+    });
+    expected = gradients_of(pipeline.named_parameters());
+  });
+  for (const int dp : {1, 2})
+    run_in_process(2 * dp, [&](ProcessGroup& world) {
+      const DeviceMesh mesh(world, {{"pp", 2}, {"dp", dp}});
+      Pipeline pipeline(language_model(), mesh["pp"],
+                        {.schedule = PipelineSchedule::zero_bubble,
+                         .microbatches = 4,
+                         .data_parallel = mesh["dp"]});
+      const auto own = [&](const torch::Tensor& all) {
+        return all.chunk(dp)[static_cast<std::size_t>(mesh.rank("dp"))];
+      };
+      std::vector<double> tokens{count_of(own(targets))};
+      mesh["dp"].all_reduce(buffer_of(tokens), ReduceOp::average);
+      std::vector<double> mean{
+          pipeline.step(own(batch), [&](const torch::Tensor& logits, const Microbatch& part) {
+            return torch::cross_entropy_loss(logits.flatten(0, 1), part.of(own(targets)).flatten(),
+                                             {}, at::Reduction::Sum) *
+                   (part.count / tokens[0]);
+          })};
+      mesh["dp"].all_reduce(buffer_of(mean), ReduceOp::average);
+      EXPECT_NEAR(mean[0], loss, 1e-6);
+      expect_close(gradients_of(pipeline.named_parameters()), expected);
+    });
+}
+
+// --- Several hosts -------------------------------------------------------------------------------
+
+struct Training {
+  std::vector<double> losses;
+  Gradients gradients;  // Of this rank's stages.
+};
+
+// Batches of several sizes, each trained on and evaluated. Only the last one's gradients stay.
+Training trained(PipelineSchedule schedule, const ProcessGroup& world) {
+  Pipeline pipeline(language_model(6), world, {.schedule = schedule, .microbatches = 2});
+  Training training;
+  for (const std::int64_t length : {4, 4, 9, 5}) {
+    const torch::Tensor batch = (torch::arange(4 * length) * 7 % 11).view({4, length});
+    const auto loss = [&](const torch::Tensor& logits, const Microbatch& part) {
+      return torch::cross_entropy_loss(logits.flatten(0, 1), part.of(batch).flatten());
+    };
+    forget_gradients(pipeline);
+    training.losses.push_back(pipeline.step(batch, loss));
+    training.losses.push_back(pipeline.evaluate(batch, loss));
+  }
+  training.gradients = gradients_of(pipeline.named_parameters());
+  return training;
+}
+
+const test::Ranks across_hosts("pipelines across hosts", [](const test::Rank& rank) {
+  torch::set_num_threads(1);
+  auto world = test::join_across_hosts(rank);
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::interleaved,
+        PipelineSchedule::zero_bubble, PipelineSchedule::zbv}) {
+    SCOPED_TRACE(name_of(schedule));
+    const Training here = trained(schedule, world);
+    Training on_one_host, alone;
+    run_in_process(world.size(), [&](ProcessGroup& threads) {
+      const Training training = trained(schedule, threads);
+      if (threads.rank() == world.rank()) on_one_host = training;
+    });
+    run_in_process(1, [&](ProcessGroup& self) { alone = trained(schedule, self); });
+    EXPECT_EQ(here.losses, alone.losses);
+    EXPECT_FALSE(here.gradients.empty());
+    // A tied weight's parts are added up in another order by one process.
+    expect_equal(here.gradients, on_one_host.gradients);
+    expect_close(here.gradients, alone.gradients);
+    Gradients untied;
+    for (const auto& [name, gradient] : here.gradients)
+      if (name.starts_with("h.")) untied[name] = gradient;
+    expect_equal(untied, alone.gradients);
+  }
+  destroy_process_group(world);
+});
+
+TEST(Pipeline, OnSeveralHostsEqualsOneProcess) {
+  LOCKSTEP_NEEDS_ENGINE("gloo");
+  // Neighbours on one host and on two, and stages of one host that lie apart. Without "shm" ranks
+  // of one host share no memory.
+  for (const auto& [hosts, backend] :
+       {std::pair("ab", "shm+gloo"), {"aabb", "shm+gloo"}, {"abab", "shm+gloo"}, {"aab", "gloo"}}) {
+    const test::HostLayout layout{hosts, backend};
+    layout.set();
+    EXPECT_TRUE(all_succeeded(across_hosts.run(layout.ranks()))) << hosts << " " << backend;
+    test::HostLayout::unset();
+  }
 }
 
 // --- Evaluation, cuts, and refusals --------------------------------------------------------------

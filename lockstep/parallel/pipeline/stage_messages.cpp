@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -64,12 +65,16 @@ std::atomic_ref<std::int64_t> word_at(const RegisteredMemory& block, std::size_t
       *reinterpret_cast<std::int64_t*>(static_cast<std::byte*>(block.data()) + place));
 }
 
-// By rank: the first rank of its host.
-std::vector<int> hosts_of(const ProcessGroup& group) {
-  const auto memory = group.allocate_shared(cache_line, {.label = "Pipeline"});
-  if (group.local_rank() == 0) *static_cast<int*>(memory.data()) = group.rank();
+// By rank: the first of the ranks with which it shares memory. An engine alone lets not even those
+// of one host share any, so each looks for the marks of the others.
+std::vector<int> sharing_ranks(const ProcessGroup& group) {
+  const auto size = static_cast<std::size_t>(group.size());
+  const auto memory = group.allocate_shared(size * sizeof(int), {.label = "Pipeline"});
+  const std::span marks(static_cast<int*>(memory.data()), size);
+  marks[static_cast<std::size_t>(group.rank())] = 1;
   group.barrier();
-  return all_gather_value(*static_cast<const int*>(memory.data()), group);
+  const auto first = static_cast<int>(std::ranges::find(marks, 1) - marks.begin());
+  return all_gather_value(first, group);
 }
 
 }  // namespace
@@ -78,7 +83,7 @@ StageMessages::StageMessages(const ProcessGroup& group, const PipelineOrder& ord
     : group_(group),
       microbatches_(order.microbatches),
       rank_of_stage_(order.rank_of_stage),
-      hosts_(hosts_of(group)) {
+      hosts_(sharing_ranks(group)) {
   const PipelineSlots counts = slots_of(order);
   for (int boundary = 0; boundary + 1 < order.stages(); ++boundary) {
     const auto i = static_cast<std::size_t>(boundary);

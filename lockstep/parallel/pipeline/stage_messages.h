@@ -1,11 +1,11 @@
 // What stages send each other: outputs to the next, gradients back.
 //
-// Ranks of one host: tensors lie in slots of memory that all have mapped. The sender copies them
-// there; the receiver's tensors are the slot itself, which is in use while one of them lives. A
-// header of 1 KiB tells the receiver slot, shapes and structure. There are as many slots as can be
-// in use at once, see slots_of(), so a sender always finds a free one. Slots have the size of the
-// largest values so far. Values that do not fit, and those for other hosts, follow as messages,
-// which do not wait for the receiver.
+// Ranks that share memory, as those of one host: tensors lie in slots that all have mapped. The
+// sender copies them there; the receiver's tensors are the slot itself, which is in use while one
+// of them lives. A header of 1 KiB tells the receiver slot, shapes and structure. There are as many
+// slots as can be in use at once, see slots_of(), so a sender always finds a free one. Slots have
+// the size of the largest values so far. Values that do not fit, and those for other hosts, follow
+// as messages, which do not wait for the receiver.
 //
 // Thread safety: none. Errors: as ProcessGroup's messages.
 
@@ -94,7 +94,7 @@ class StageMessages {
   const ProcessGroup group_;
   const int microbatches_;
   const std::vector<int> rank_of_stage_;
-  std::vector<int> hosts_;  // By rank: the first rank of its host.
+  std::vector<int> hosts_;  // By rank: the first of those with which it shares memory.
   std::map<std::pair<Way, int>, Slots> slots_;
   std::optional<RegisteredMemory> block_;
   std::map<Route, Parcel> own_;  // From this rank to itself.
