@@ -62,7 +62,17 @@ class PartOfWhole : public Stateful {
       names_.emplace(own, saved), own_.emplace(saved, own);
   }
 
-  StateDict state_dict() override { return renamed(inner_->state_dict(), names_); }
+  // Without what is saved under another name: the rank of the original has it too, perhaps in other
+  // parts.
+  StateDict state_dict() override {
+    StateDict state = inner_->state_dict();
+    const auto is_copy = [&](const auto& each) {
+      return renamed(each.first, names_) != each.first;
+    };
+    std::erase_if(state.tensors, is_copy);
+    std::erase_if(state.values, is_copy);
+    return state;
+  }
 
   StateRequest wanted(const StateDict& saved) override {
     require_fits_(saved);
