@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -210,7 +211,7 @@ void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std:
             const std::string& sample) {
   std::cout << "pp " << mesh.size("pp") << ", dp " << mesh.size("dp") << ", cp " << mesh.size("cp")
             << ", tp " << mesh.size("tp") << ": ";
-  if (trained.loss) std::cout << "loss " << *trained.loss << " ";
+  if (trained.loss) std::cout << "loss " << std::setprecision(9) << *trained.loss << " ";
   std::cout << "after " << trained.step << " steps";
   if (!digest.empty()) std::cout << "; weights " << digest.substr(0, 12);
   std::cout << "\n" << sample << (sample.empty() ? "" : "\n") << std::flush;
