@@ -4,25 +4,29 @@
 DTensor and against one rank alone with the whole batch; or fully sharded, with half of the batch
 each, against PyTorch's fully_shard() and against two ranks that train alone on halves; or as a
 pipeline of two stages and four microbatches, against torch.distributed.pipelining and against the
-time that a simulation promises for stages that are measured alone. Two more kinds compare ZB1P, and
-1F1B interleaved in four stages, with 1F1B: their gain, and the one that the simulation promises.
-PyTorch runs over Gloo, under torchrun. Every side has one thread per rank, on this host. All sides
-run in turn, several rounds. The results are ratios of figures of one round, printed as median and
-range; above 1, ours is faster.
+time that a simulation promises for stages that are measured alone. pipeline-hosts is the same
+pipeline on two hosts with 1 Gbit/s between them: network namespaces, which need root, each with its
+share of the CPUs. Two more kinds compare ZB1P, and 1F1B interleaved in four stages, with 1F1B:
+their gain, and the one that the simulation promises. PyTorch runs over Gloo, under torchrun. Every
+side has one thread per rank, on this host. All sides run in turn, several rounds. The results are
+ratios of figures of one round, printed as median and range; above 1, ours is faster.
 """
 
+import contextlib
 import json
 import pathlib
 import statistics
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import measure  # noqa: E402, from the folder above
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "hosts"))
+import jobs  # noqa: E402, from a folder beside this one
+from jobs import measure  # noqa: E402
 
 EXAMPLES = """examples:
   ./dev bench model-parallel
   ./dev bench model-parallel --kinds tensor --widths 128 --rounds 9
+  ./dev bench model-parallel --kinds pipeline-hosts --widths 128
 """
 
 # By width: tokens of a sequence, steps.
@@ -31,11 +35,13 @@ SHAPES = {128: (64, 30), 256: (128, 12), 512: (128, 6)}
 SIDES = {"tensor": ("Lockstep", "PyTorch", "one rank"),
          "fully-sharded": ("Lockstep", "PyTorch", "halves"),
          "pipeline": ("Lockstep", "PyTorch", "simulated"),
+         "pipeline-hosts": ("Lockstep", "PyTorch"),
          "zb1p": ("zb1p", "1f1b", "zb1p simulated", "1f1b simulated"),
          "interleaved": ("interleaved", "1f1b", "interleaved simulated", "1f1b simulated")}
 # Blocks of the first stage, by width: the output layer costs as much as several blocks.
 BLOCKS = {128: 4, 256: 3, 512: 3}
 BATCH = 4
+LINK = "1 Gbit/s"  # Between the hosts of pipeline-hosts.
 
 
 def parse_options():
@@ -50,22 +56,27 @@ def parse_options():
     options = parser.parse_args()
     if min(options.ranks, options.rounds, options.vocabulary) < 1 or BATCH % options.ranks:
         parser.error(f"rounds and vocabulary are positive, and ranks a divisor of {BATCH}")
+    if "pipeline-hosts" in options.kinds and (why := jobs.network_hosts.why_not()):
+        parser.error(f"no hosts can be made here: {why}; --kinds leaves them out")
+    if "pipeline-hosts" in options.kinds and options.ranks != jobs.HOSTS:
+        parser.error(f"pipeline-hosts has {jobs.HOSTS} ranks")
     measure.require_built(parser, options, "bench_model_parallel")
     if why := measure.why_no_torch(options.python):
         parser.error(why)
     return options
 
 
-def milliseconds(kind, side, width, options):
+def milliseconds(kind, side, width, options, job):
+    """`job` starts the ranks on hosts, if not all are on this one."""
     length, steps = SHAPES[width]
-    is_pipeline = kind in ("pipeline", "zb1p", "interleaved")
+    is_pipeline = kind in ("pipeline", "pipeline-hosts", "zb1p", "interleaved")
     batch = BATCH // options.ranks if kind == "fully-sharded" else BATCH
     shape = ["--width", width, "--layers", 4, "--heads", 8, "--vocabulary", options.vocabulary,
              "--length", length, "--batch", batch, "--steps", steps,
              "--parallel", "pipeline" if is_pipeline else
              "none" if side in ("one rank", "halves") else kind]
     if is_pipeline:
-        schedule = side.split()[0] if kind != "pipeline" else "1f1b"
+        schedule = "1f1b" if kind.startswith("pipeline") else side.split()[0]
         # The embedding is the first layer, before the blocks.
         cut = ([2, 4, 5] if schedule == "interleaved" else [1 + BLOCKS[width]])
         shape += ["--cut", *cut]
@@ -74,21 +85,27 @@ def milliseconds(kind, side, width, options):
         if side.endswith("simulated"):
             shape += ["--simulate"]
     ranks = 1 if side == "one rank" else options.ranks
-    command = measure.lockstep_run(options.build, ranks, "bench_model_parallel", *shape)
-    if side == "PyTorch":
-        script = pathlib.Path(__file__).parent / "train_pytorch.py"
-        command = measure.torchrun(options.python, ranks, script, *shape)
-    output = measure.run(command)
+    program, script = "bench_model_parallel", pathlib.Path(__file__).parent / "train_pytorch.py"
+    if job:
+        output = (job.by_torchrun(script, *shape) if side == "PyTorch" else
+                  job.by_lockstep(program, *shape))
+    else:
+        output = measure.run(measure.torchrun(options.python, ranks, script, *shape)
+                             if side == "PyTorch" else
+                             measure.lockstep_run(options.build, ranks, program, *shape))
     return json.loads(output[output.index("{"):output.index("}") + 1])["ms"]
 
 
 def measured(kind, width, options, started):
     rounds = []
-    for number in range(options.rounds):
-        rounds.append({})
-        for side in measure.in_turn(number, SIDES[kind]):
-            measure.progress(started, f"{kind}, width {width}, round {number + 1}: {side}")
-            rounds[-1][side] = milliseconds(kind, side, width, options)
+    on_hosts = kind == "pipeline-hosts"
+    with jobs.hosts_of(LINK) if on_hosts else contextlib.nullcontext() as hosts:
+        job = jobs.Job(hosts, 1, options) if on_hosts else None
+        for number in range(options.rounds):
+            rounds.append({})
+            for side in measure.in_turn(number, SIDES[kind]):
+                measure.progress(started, f"{kind}, width {width}, round {number + 1}: {side}")
+                rounds[-1][side] = milliseconds(kind, side, width, options, job)
     measure.progress(started, "")
     result = {"kind": kind, "width": width, "rounds": rounds}
     for label, peer, ours in ratios(kind):
