@@ -53,7 +53,7 @@ std::string_view verb(PipelineActionKind kind) {
 // Gradients of these leaves, taken out of `.grad`.
 std::vector<at::Tensor> taken(const std::vector<at::Tensor>& leaves) {
   std::vector<at::Tensor> gradients;
-  for (at::Tensor leaf : leaves) gradients.push_back(std::exchange(leaf.mutable_grad(), {}));
+  for (const at::Tensor& leaf : leaves) gradients.push_back(std::exchange(leaf.mutable_grad(), {}));
   return gradients;
 }
 

@@ -102,13 +102,13 @@ StageMessages::Slots& StageMessages::slots(const Route& route) {
 }
 
 int StageMessages::rank_from(const Route& route) const {
-  return rank_of_stage_[static_cast<std::size_t>(route.boundary +
-                                                 (route.way == Way::gradient ? 1 : 0))];
+  const int stage = route.boundary + (route.way == Way::gradient ? 1 : 0);
+  return rank_of_stage_[static_cast<std::size_t>(stage)];
 }
 
 int StageMessages::rank_to(const Route& route) const {
-  return rank_of_stage_[static_cast<std::size_t>(route.boundary +
-                                                 (route.way == Way::output ? 1 : 0))];
+  const int stage = route.boundary + (route.way == Way::output ? 1 : 0);
+  return rank_of_stage_[static_cast<std::size_t>(stage)];
 }
 
 // Parts: the header, the rest of a long one, and the tensors.
