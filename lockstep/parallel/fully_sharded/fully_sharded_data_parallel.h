@@ -31,6 +31,8 @@
 // to parameters, besides the optimizer. All that is said there of forward(), Errors and exceptions
 // holds here. register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
 //
+// A module that is larger than a rank's memory is made on the meta device (tensor/on_meta.h).
+//
 // Thread safety: none; one training loop uses it.
 // Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other units or
 // another overlap; misuse for a pattern of a unit that

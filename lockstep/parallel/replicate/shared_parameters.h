@@ -26,6 +26,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -37,8 +38,8 @@ namespace lockstep::parallel {
 class SharedParameters {
  public:
   // Collective. `parameters` become views of the block, with rank 0's values; several names may
-  // refer to one tensor.
-  // Errors: unsupported for ranks on several hosts, for parameters that are not in CPU memory, and
+  // refer to one tensor. Those on the meta device become zeros.
+  // Errors: unsupported for ranks on several hosts, for parameters on other devices, and
   // for different tensors that overlap in memory; system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
   SharedParameters(const SharedParameters&) = delete;
@@ -52,10 +53,10 @@ class SharedParameters {
   bool is_torn() const;
 
   // Collective: runs `change` on rank 0 while the others wait. It may write to parameters, and may
-  // give them other memory of the same type and shape, as torch::load() does.
+  // give them other memory of the same type and shape, as torch::load() does. `call` is the user's.
   // Returns null or, if `change` has thrown, the exception that every rank must throw
   // (replicas.h).
-  std::exception_ptr edit(const std::function<void()>& change);
+  std::exception_ptr edit(std::string_view call, const std::function<void()>& change);
 
   // Returns `tensors`. Errors: misuse if one of them is not one of the parameters.
   const std::vector<at::Tensor>& require_shared(const std::vector<at::Tensor>& tensors) const;

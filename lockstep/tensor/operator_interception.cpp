@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/operator_interception.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::tensor {
+namespace {
+
+constexpr auto key = c10::DispatchKey::DeferredInit;
+
+thread_local const OperatorInterception* innermost = nullptr;
+
+// Registered at first use, so that a process without interceptions leaves the key to others.
+void register_once() {
+  static const auto* const library = [] {
+    auto* const registration =
+        new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    try {
+      registration->fallback(
+          torch::CppFunction::makeFromBoxedFunction<&OperatorInterception::intercept>());
+    } catch (const c10::Error& error) {
+      delete registration;
+      throw Error(Fault::unsupported,
+                  "another library has taken LibTorch's dispatch key DeferredInit: " +
+                      std::string(error.what_without_backtrace()));
+    }
+    return registration;
+  }();
+  static_cast<void>(library);
+}
+
+const OperatorInterception* registered(const OperatorInterception* outer) {
+  register_once();
+  return outer;
+}
+
+bool has_tensors(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined();
+  return value.isTensorList() || value.isOptionalTensorList();
+}
+
+}  // namespace
+
+OperatorInterception::OperatorInterception(Call call)
+    : call_(std::move(call)), outer_(registered(innermost)), included_(key) {
+  innermost = this;
+}
+
+OperatorInterception::~OperatorInterception() { innermost = outer_; }
+
+void OperatorInterception::intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(key);
+  innermost->call_(op, *stack);
+}
+
+void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto values = stack.end() - static_cast<std::ptrdiff_t>(arguments.size());
+  const bool is_given_a_value = op.schema().name() == "aten::scalar_tensor";
+  if (!is_given_a_value && std::none_of(values, stack.end(), has_tensors))
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      c10::IValue& value = values[static_cast<std::ptrdiff_t>(i)];
+      if (arguments[i].name() == "device" && value.isNone()) value = c10::Device(c10::kMeta);
+    }
+  op.callBoxed(stack);
+}
+
+}  // namespace lockstep::tensor
