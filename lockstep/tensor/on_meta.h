@@ -11,10 +11,10 @@
 // those whose device the function names, are as always.
 //
 // FullyShardedDataParallel, and DistributedDataParallel with share_parameters, take such a module
-// and give it memory; all else refuses it. Values come from initialize(), load_weights() or a
-// checkpoint, and forward() is an Error until then. Rank 0 draws the random numbers of
-// initialize(), so the values have the same bits on any number of ranks. Ranks whose default
-// generators were equal to rank 0's have equal ones afterwards, too.
+// and give it memory; all else that needs values refuses it. Values come from initialize(),
+// load_weights() or a checkpoint, and forward() is an Error until then. Rank 0 draws the random
+// numbers of initialize(), so the values have the same bits on any number of ranks. Ranks whose
+// default generators were equal to rank 0's have equal ones afterwards, too.
 //
 // A tensor that is a mere member, neither registered as parameter nor as buffer, remains on meta:
 // nobody can find it.
