@@ -87,6 +87,7 @@ inline StateRequest load(Stateful& state, const StateDict& saved) {
     at::Tensor data = tensor.data.detach().clone(at::MemoryFormat::Contiguous);
     if (range.end - range.begin < data.numel())
       data = data.flatten().slice(0, range.begin, range.end).clone();
+    if (range.into.defined()) data = at::Tensor(range.into).copy_(data.view_as(range.into));
     found.tensors.emplace(name,
                           StateTensor{.data = data, .shape = tensor.shape, .begin = range.begin});
   }

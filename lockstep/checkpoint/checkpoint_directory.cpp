@@ -123,6 +123,16 @@ std::vector<StepDirectory> find_checkpoints(const fs::path& root) {
   return found;
 }
 
+std::string checkpoint_in(const fs::path& directory) {
+  std::error_code error;
+  const bool is_one = fs::exists(directory / manifest_name, error) ||
+                      step_in(directory.filename().string()) || !fs::is_directory(directory, error);
+  if (is_one) return directory.string();
+  const std::vector<StepDirectory> found = find_checkpoints(directory);
+  require(!found.empty(), [&] { return directory.string() + " holds no checkpoint"; });
+  return found.front().path.string();
+}
+
 fs::path beside(const fs::path& path) {
   std::array<char, 9> random{};
   std::snprintf(random.data(), random.size(), "%08x", std::random_device{}());

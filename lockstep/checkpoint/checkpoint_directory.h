@@ -45,6 +45,10 @@ struct StepDirectory {
 // Returns the folders with a step's name, the newest first. Empty if `root` does not exist.
 std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
 
+// Returns the checkpoint that `directory` means: itself, or the newest in it. Errors: misuse if
+// there is none in it.
+std::string checkpoint_in(const std::filesystem::path& directory);
+
 // The link `latest` in a folder of checkpoints, which leads to the one that was saved last. It is
 // meant for users and their scripts: the library never follows it, and saves checkpoints also where
 // the link cannot be set. A file system may lack symbolic links, refuse them with any error, or be

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/checkpoint/checkpoint_reader.h"
 
-#include <ATen/ops/empty.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -17,7 +14,6 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/stored_tensor.h"
-#include "lockstep/tensor/placed_box.h"
 
 namespace lockstep {
 namespace {
@@ -71,61 +67,6 @@ void require_same_names(const SafetensorsFile& file, const ManifestFile& expecte
                   file.name() + ": tensor " + shown(name) + " of the manifest is missing");
 }
 
-// Memory that nobody has touched costs more than what is read into it, in small pages.
-void prefer_huge_pages(std::span<std::byte> bytes) {
-  constexpr std::uintptr_t page = 4096;
-  const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) / page * page;
-  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device) {
-  return at::empty(entry.shape, at::dtype(scalar_type_of(entry.type)).device(device));
-}
-
-std::span<std::byte> bytes_of(at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
-// Shape of the local tensor if all of it is wanted; otherwise one dimension.
-std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRange& range) {
-  const std::int64_t count = range.end - range.begin;
-  if (range.boxes.empty())
-    return count == source.elements() ? source.entry->shape : std::vector<std::int64_t>{count};
-  return count == elements_of(range.boxes) ? local_shape(range.boxes)
-                                           : std::vector<std::int64_t>{count};
-}
-
-void require_fit(const StoredTensor& source, const ElementRange& range) {
-  const SafetensorsEntry& entry = *source.entry;
-  const std::string wrong = misfit(range.boxes, entry.shape);
-  require(wrong.empty(), [&] { return "tensor " + shown(entry.name) + ": " + wrong; });
-  const std::int64_t local = range.boxes.empty() ? source.elements() : elements_of(range.boxes);
-  require(0 <= range.begin && range.begin <= range.end && range.end <= local,
-          [&] { return "tensor " + shown(entry.name) + " does not have the requested elements"; });
-  const at::Tensor& into = range.into;
-  require(!into.defined() || (into.is_cpu() && into.is_contiguous() &&
-                              into.scalar_type() == scalar_type_of(entry.type) &&
-                              into.numel() == range.end - range.begin),
-          [&] {
-            return "tensor " + shown(entry.name) + ": `into` does not fit the requested elements";
-          });
-}
-
-at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
-  if (range.into.defined()) return range.into;
-  at::Tensor place = at::empty(shape_of(source, range), scalar_type_of(source.entry->type));
-  prefer_huge_pages(bytes_of(place));
-  return place;
-}
-
-at::Tensor read_range(const StoredTensor& source, const ElementRange& range) {
-  require_fit(source, range);
-  at::Tensor data = place_for(source, range);
-  source.read(place(source.entry->shape, range.boxes, range.begin, range.end), bytes_of(data));
-  return data;
-}
-
 }  // namespace
 
 struct CheckpointReader::State {
@@ -155,7 +96,7 @@ struct CheckpointReader::State {
       const std::uint32_t crc = file.tensors.at(entry.name);
       sources[file.part][entry.name] = {&opened, &entry, crc};
       StateTensor& content = contents[file.part].tensors[entry.name];
-      content = whole(empty_of(entry, at::kMeta));
+      content = whole(checkpoint::empty_of(entry, at::kMeta));
       content.digest = crc;
     }
   }
@@ -207,7 +148,7 @@ const StateDict& CheckpointReader::contents(const std::string& part) const {
 
 at::Tensor CheckpointReader::read(const std::string& part, const std::string& tensor) const {
   const StoredTensor& source = state_->source(part, tensor);
-  return read_range(source, {.begin = 0, .end = source.elements()});
+  return source.read({.begin = 0, .end = source.elements()});
 }
 
 StateDict CheckpointReader::read(const std::string& part, const StateRequest& request) const {
@@ -215,7 +156,7 @@ StateDict CheckpointReader::read(const std::string& part, const StateRequest& re
   result.values = contents(part).values;
   for (const auto& [name, range] : request) {
     const StoredTensor& source = state_->source(part, name);
-    result.tensors.emplace(name, StateTensor{.data = read_range(source, range),
+    result.tensors.emplace(name, StateTensor{.data = source.read(range),
                                              .shape = source.entry->shape,
                                              .begin = range.begin,
                                              .boxes = range.boxes});
@@ -225,7 +166,7 @@ StateDict CheckpointReader::read(const std::string& part, const StateRequest& re
 
 void CheckpointReader::require_readable(const std::string& part,
                                         const StateRequest& request) const {
-  for (const auto& [name, range] : request) require_fit(state_->source(part, name), range);
+  for (const auto& [name, range] : request) state_->source(part, name).require_fit(range);
 }
 
 void CheckpointReader::verify(const std::string& part, const std::string& tensor) const {

@@ -68,18 +68,6 @@ CheckpointRanks ranks_of(const ProcessGroup& group, std::chrono::milliseconds ti
 // Parts of the checkpoint that the program has not asked for.
 enum class UnknownParts { ignore, refuse };
 
-// Which checkpoint `directory` means: itself, or the newest in it.
-std::string checkpoint_in(const fs::path& directory) {
-  std::error_code error;
-  const bool is_one = fs::exists(directory / checkpoint::manifest_name, error) ||
-                      checkpoint::step_in(directory.filename().string()) ||
-                      !fs::is_directory(directory, error);
-  if (is_one) return directory.string();
-  const std::vector<StepDirectory> found = checkpoint::find_checkpoints(directory);
-  require(!found.empty(), [&] { return directory.string() + " holds no checkpoint"; });
-  return found.front().path.string();
-}
-
 std::string quoted(const std::set<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
@@ -161,7 +149,7 @@ std::int64_t load_state(const fs::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown) {
   // Rank 0 says which: a training may be saving the next one.
   const fs::path checkpoint =
-      ranks.rank_0("name of a checkpoint", [&] { return checkpoint_in(directory); });
+      ranks.rank_0("name of a checkpoint", [&] { return checkpoint::checkpoint_in(directory); });
 
   std::optional<CheckpointReader> reader;
   std::vector<StateRequest> requests;

@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/state.h"
 
@@ -123,6 +124,27 @@ LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory
                                           const NamedStates& state, const ProcessGroup& group);
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state);
+
+struct LoadWeightsOptions {
+  NameTable names = {};        // Maps the names in the file to those of `state`.
+  std::string part = "model";  // Part of a checkpoint.
+
+  // Limit of each wait for other ranks, which may be reading from a slow disk.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+};
+
+// Collective: loads the weights at `path` into the state of a module, such as
+// data_parallel_state(). They are a file of safetensors, a folder in which several such files
+// together have all tensors, or a checkpoint as for load_checkpoint(). Ranks that share parameters
+// read a part of them each, to the place where they lie; of a matrix that `names` transposes, the
+// rank that reads it has a copy meanwhile. Every byte is read once.
+// Errors: on all ranks. misuse, naming at most five of all tensors that are missing, that `state`
+// lacks or that have another type or shape, and mismatch for ranks with other arguments or files:
+// nothing was loaded then. corrupt or system if a file cannot be read, or is not as its checkpoint
+// says, and mismatch for two unequal tensors that are one in `state`: the weights may be half
+// loaded then.
+LOCKSTEP_API void load_weights(Stateful& state, const std::filesystem::path& path,
+                               const ProcessGroup& group, const LoadWeightsOptions& options = {});
 
 // Returns the folder of the newest checkpoint in `directory`, judged only by its name; empty if
 // there is none.

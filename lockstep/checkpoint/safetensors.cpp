@@ -19,6 +19,7 @@
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -240,6 +241,7 @@ Safetensors load_safetensors(const std::filesystem::path& file) {
 }
 
 void save_weights(const torch::nn::Module& module, const std::filesystem::path& file) {
+  require_values(named_tensors(module), "save_weights");
   const Layouts parts = parts_in(module);
   require(parts.empty(), [&] {
     return "save_weights: this rank has parts of " + std::to_string(parts.size()) +
@@ -251,6 +253,7 @@ void save_weights(const torch::nn::Module& module, const std::filesystem::path& 
 
 void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
                   const NameTable& names) {
+  require_values(named_tensors(module), "load_weights");
   std::map<std::string, at::Tensor> targets;
   for (auto& [name, tensor] : named_tensors(module)) targets.emplace(name, tensor);
   const SafetensorsFile opened(file);

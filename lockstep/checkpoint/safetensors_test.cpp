@@ -22,6 +22,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/on_meta.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -263,6 +264,17 @@ struct Half : torch::nn::Module, ShardedModule {
  private:
   Layouts layouts_;
 };
+
+TEST_F(SafetensorsFile, IsNeitherOfNorForAModuleWithoutValues) {
+  auto net = on_meta([] { return torch::nn::Linear(3, 2); });
+  for (const bool saves : {true, false}) {
+    std::string text;
+    EXPECT_EQ(
+        fault_of([&] { saves ? save_weights(*net, file_) : load_weights(*net, file_); }, &text),
+        Fault::misuse);
+    EXPECT_NE(text.find("weight is on the meta device"), text.npos) << text;
+  }
+}
 
 TEST_F(SafetensorsFile, IsNotWrittenWithARanksPartsOfParameters) {
   run_in_process(2, [&](ProcessGroup& group) {

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/checkpoint/stored_tensor.h"
 
+#include <ATen/ops/empty.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "lockstep/base/error.h"
 
@@ -106,6 +110,34 @@ void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vec
     }
 }
 
+// Memory that nobody has touched costs more than what is read into it, in small pages.
+void prefer_huge_pages(std::span<std::byte> bytes) {
+  constexpr std::uintptr_t page = 4096;
+  const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) / page * page;
+  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+std::span<std::byte> bytes_of(at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+// Shape of the local tensor if all of it is wanted; otherwise one dimension.
+std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRange& range) {
+  const std::int64_t count = range.end - range.begin;
+  if (range.boxes.empty())
+    return count == source.elements() ? source.entry->shape : std::vector<std::int64_t>{count};
+  return count == elements_of(range.boxes) ? local_shape(range.boxes)
+                                           : std::vector<std::int64_t>{count};
+}
+
+at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
+  if (range.into.defined()) return range.into;
+  at::Tensor place = at::empty(shape_of(source, range), scalar_type_of(source.entry->type));
+  prefer_huge_pages(bytes_of(place));
+  return place;
+}
+
 }  // namespace
 
 std::int64_t StoredTensor::elements() const {
@@ -134,9 +166,36 @@ void StoredTensor::read(const std::vector<PlacedBox>& wanted, std::span<std::byt
     }
     at = end;
   }
-  if (crc == crc32c) return;
+  if (crc == crc32c.value_or(crc)) return;
   throw Error(Fault::corrupt,
               file->name() + ": tensor " + shown(entry->name) + " is damaged: its CRC-32C differs");
+}
+
+void StoredTensor::require_fit(const ElementRange& range) const {
+  const auto wrong = [this](const std::string& reason) {
+    return "tensor " + shown(entry->name) + reason;
+  };
+  const std::string misplaced = misfit(range.boxes, entry->shape);
+  require(misplaced.empty(), [&] { return wrong(": " + misplaced); });
+  const std::int64_t local = range.boxes.empty() ? elements() : elements_of(range.boxes);
+  require(0 <= range.begin && range.begin <= range.end && range.end <= local,
+          [&] { return wrong(" does not have the requested elements"); });
+  const at::Tensor& into = range.into;
+  require(!into.defined() || (into.is_cpu() && into.is_contiguous() &&
+                              into.scalar_type() == scalar_type_of(entry->type) &&
+                              into.numel() == range.end - range.begin),
+          [&] { return wrong(": `into` does not fit the requested elements"); });
+}
+
+at::Tensor StoredTensor::read(const ElementRange& range) const {
+  require_fit(range);
+  at::Tensor data = place_for(*this, range);
+  read(place(entry->shape, range.boxes, range.begin, range.end), bytes_of(data));
+  return data;
+}
+
+at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device) {
+  return at::empty(entry.shape, at::dtype(scalar_type_of(entry.type)).device(device));
 }
 
 }  // namespace lockstep::checkpoint

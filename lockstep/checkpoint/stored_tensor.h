@@ -1,4 +1,4 @@
-// A tensor of a checkpoint on the disk, and how parts of it are read.
+// A tensor of a checkpoint or of another file of safetensors, and how parts of it are read.
 //
 // Thread safety: all of it may be called from any thread at once.
 // Errors: corrupt, naming file and tensor; system when the file cannot be read.
@@ -8,19 +8,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/tensor/placed_box.h"
+#include "lockstep/tensor/state.h"
 
 namespace lockstep::checkpoint {
 
 struct StoredTensor {
   const SafetensorsFile* file = nullptr;
   const SafetensorsEntry* entry = nullptr;
-  std::uint32_t crc32c = 0;  // Of all its bytes.
+  std::optional<std::uint32_t> crc32c = {};  // Of all its bytes; empty outside of a checkpoint.
 
   std::uint64_t bytes() const { return entry->end - entry->begin; }
   std::int64_t elements() const;
@@ -33,6 +35,16 @@ struct StoredTensor {
 
   // Reads without keeping.
   void verify() const { read({}, {}); }
+
+  // Reads elements to `into`, or to a new tensor. That has the shape of the local tensor if all of
+  // it is wanted, and otherwise one dimension. Errors: as require_fit().
+  at::Tensor read(const ElementRange& range) const;
+
+  // Errors: misuse for boxes or elements that are not there, or do not fit `into`.
+  void require_fit(const ElementRange& range) const;
 };
+
+// A tensor with the type and shape of `entry`, uninitialised.
+at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device);
 
 }  // namespace lockstep::checkpoint

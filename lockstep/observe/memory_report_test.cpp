@@ -22,6 +22,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
+#include "lockstep/tensor/on_meta.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -394,6 +395,14 @@ TEST(MemoryReport, ExpertsOfARankHaveNoBuckets) {
     const torch::nn::Linear router(torch::nn::LinearOptions(4, 6).bias(false));
     EXPECT_EQ(rank.buckets, predict_memory(*router, {.ranks = 2}).ranks[1].buckets);
   });
+}
+
+TEST(MemoryReport, AModuleWithoutMemoryIsPredictedLikeAnyOther) {
+  const auto text_of = [](const torch::nn::Module& net) {
+    return to_string(predict_memory(net, {.ranks = 4, .sharing = MemorySharing::fully_sharded}));
+  };
+  const auto make = [] { return std::make_shared<Tied>(); };
+  EXPECT_EQ(text_of(*on_meta(make)), text_of(*make()));
 }
 
 TEST(MemoryReport, ItsTextHasLinesForEachRankAndTheHost) {

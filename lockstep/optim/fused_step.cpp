@@ -36,8 +36,12 @@ torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
 
 void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer) {
   for (const ParamGroup& group : groups)
-    for (const at::Tensor& parameter : group.params())
+    for (const at::Tensor& parameter : group.params()) {
+      require(!parameter.is_meta(), [&] {
+        return std::string(optimizer) + ": a parameter is on the meta device and has no values";
+      });
       if (parameter.grad().defined()) require_fusible(parameter, optimizer);
+    }
 }
 
 void require_state(const at::Tensor& parameter, const at::Tensor& tensor) {

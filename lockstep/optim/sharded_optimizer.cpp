@@ -44,12 +44,14 @@ std::unique_ptr<OptimizerOptions> require_shardable(std::unique_ptr<OptimizerOpt
 void require_distinct(const std::vector<at::Tensor>& parameters) {
   require(!parameters.empty(), "a sharded optimizer was given no parameters");
   std::unordered_set<const void*> seen;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    require(
-        parameters[i].defined() && seen.insert(parameters[i].unsafeGetTensorImpl()).second, [&] {
-          return "parameter " + std::to_string(i) +
-                 " of a sharded optimizer is undefined or was given before: give each tensor once";
-        });
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto text = [&](const char* reason) {
+      return "parameter " + std::to_string(i) + " of a sharded optimizer is " + reason;
+    };
+    require(parameters[i].defined() && seen.insert(parameters[i].unsafeGetTensorImpl()).second,
+            [&] { return text("undefined or was given before: give each tensor once"); });
+    require(!parameters[i].is_meta(), [&] { return text("on the meta device and has no values"); });
+  }
 }
 
 std::string line_of(const at::Tensor& parameter, std::size_t group) {

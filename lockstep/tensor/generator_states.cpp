@@ -21,6 +21,18 @@ void GeneratorStates::restore() const {
   }
 }
 
+at::Tensor default_generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_default_generator_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
 KeptGenerator::KeptGenerator() : state_({at::detail::getDefaultCPUGenerator()}) {}
 
 }  // namespace lockstep

@@ -23,6 +23,12 @@ class GeneratorStates {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
+// The state of LibTorch's default CPU generator. Thread safety: any thread.
+at::Tensor default_generator_state();
+
+// Errors: c10::Error if `state` is not one of this LibTorch's generators.
+void set_default_generator_state(const at::Tensor& state);
+
 // Restores LibTorch's default CPU generator at its end.
 class KeptGenerator {
  public:

@@ -17,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
@@ -39,7 +40,8 @@ std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) 
 // A tensor with two names in the module can take only one of two saved values.
 void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
   for (const auto& [name, first] : first_names(named_tensors(module)))
-    if (!are_equal(saved.tensors.at(name), saved.tensors.at(first)).value_or(true))
+    if (saved.tensors.contains(name) && saved.tensors.contains(first) &&
+        !are_equal(saved.tensors.at(name), saved.tensors.at(first)).value_or(true))
       throw Error(Fault::mismatch, first + " and " + name +
                                        " are one tensor in the module, and were saved with unequal "
                                        "elements, as two tensors or by replicas that had drifted "
@@ -50,9 +52,13 @@ class ModuleState final : public Stateful {
  public:
   explicit ModuleState(torch::nn::Module& module) : module_(module) {}
 
-  StateDict state_dict() override { return state_of(module_); }
+  StateDict state_dict() override {
+    require_values(named_tensors(module_), "module_state");
+    return state_of(module_);
+  }
 
   StateRequest wanted(const StateDict& saved) override {
+    require_values(named_tensors(module_), "module_state");
     for (const auto& [name, parameter] : named_parameters(module_))
       require(!lies_in_shared_block(parameter), [&, &name = name] {
         return "parameter " + name +
@@ -71,12 +77,6 @@ class ModuleState final : public Stateful {
 
 std::string name_of(int rank) { return "rank." + std::to_string(rank); }
 
-at::Tensor current_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
 void require_accepted(bool ok, const std::string& name) {
   require(ok, [&] {
     return "RandomGenerators: '" + name + "' is not the state of a generator of this LibTorch";
@@ -84,10 +84,8 @@ void require_accepted(bool ok, const std::string& name) {
 }
 
 void restore(const at::Tensor& state, const std::string& name) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
   try {
-    generator.set_state(state);
+    set_default_generator_state(state);
   } catch (const c10::Error&) {
     require_accepted(false, name);
   }
@@ -124,8 +122,14 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved,
                   const std::map<std::string, at::ScalarType>& types) {
   Misfits misfits;
   std::unordered_set<std::string> known;
+  const NamedTensors tensors = named_tensors(module);
+  const auto firsts = first_names(tensors);
+  std::unordered_set<std::string> saved_firsts;
+  for (const auto& [name, first] : firsts)
+    if (saved.tensors.contains(name)) saved_firsts.insert(first);
   const Layouts layouts = layouts_of(module);
-  for (const auto& [name, tensor] : named_tensors(module)) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!saved.tensors.contains(name) && saved_firsts.contains(firsts.at(name))) continue;
     const auto layout = layouts.find(name);
     const auto type = types.find(name);
     misfits.find(saved, name, type == types.end() ? tensor.scalar_type() : type->second,
@@ -140,7 +144,8 @@ void require_fits(const torch::nn::Module& module, const StateDict& saved,
 
 StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved) {
   StateRequest request = everything(saved);
-  for (const auto& [name, layout] : layouts_of(module)) request.at(name) = all_of(layout.boxes);
+  for (const auto& [name, layout] : layouts_of(module))
+    if (request.contains(name)) request.at(name) = all_of(layout.boxes);
   return request;
 }
 
@@ -148,9 +153,10 @@ StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& s
   StateRequest request = wanted_apart(module, saved);
   const NamedTensors tensors = named_tensors(module);
   for (const auto& [name, tensor] : tensors)
-    if (has_plain_values(tensor)) request.at(name).into = tensor.detach();
+    if (request.contains(name) && has_plain_values(tensor)) request.at(name).into = tensor.detach();
   for (const auto& [name, first] : first_names(tensors))
-    if (name != first && !are_equal(saved.tensors.at(name), saved.tensors.at(first)))
+    if (name != first && request.contains(name) && request.contains(first) &&
+        !are_equal(saved.tensors.at(name), saved.tensors.at(first)))
       request.at(name).into.reset();  // copy_into() compares them.
   return request;
 }
@@ -159,7 +165,9 @@ void copy_into(const torch::nn::Module& module, const StateDict& state) {
   const at::NoGradGuard no_grad;
   require_equal_where_tied(module, state);
   for (const auto& [name, tensor] : named_tensors(module)) {
-    const at::Tensor& loaded = state.tensors.at(name).data;
+    const auto found = state.tensors.find(name);
+    if (found == state.tensors.end()) continue;
+    const at::Tensor& loaded = found->second.data;
     if (loaded.is_alias_of(tensor))
       tensor.unsafeGetTensorImpl()->bump_version();
     else
@@ -170,7 +178,7 @@ void copy_into(const torch::nn::Module& module, const StateDict& state) {
 RandomGenerators::RandomGenerators(const ProcessGroup& group) : rank_(group.rank()) {}
 
 StateDict RandomGenerators::state_dict() {
-  return {.tensors = {{name_of(rank_), whole(current_state())}}, .values = {}};
+  return {.tensors = {{name_of(rank_), whole(default_generator_state())}}, .values = {}};
 }
 
 StateRequest RandomGenerators::wanted(const StateDict& saved) {
@@ -178,7 +186,7 @@ StateRequest RandomGenerators::wanted(const StateDict& saved) {
   const auto found = saved.tensors.find(name);
   require(found != saved.tensors.end(),
           [&] { return "RandomGenerators: the saved state has no '" + name + "'"; });
-  const at::Tensor ours = current_state();
+  const at::Tensor ours = default_generator_state();
   const at::Tensor& theirs = found->second.data;
   require_accepted(theirs.scalar_type() == ours.scalar_type() && theirs.sizes() == ours.sizes(),
                    name);

@@ -24,11 +24,11 @@ class ProcessGroup;
 
 // The state of a module: its parameters and buffers under their names in the module. Buffers are
 // saved from rank 0, because those of a BatchNorm differ between ranks. A tensor with two names in
-// the module is saved under both. Parameters that are cut over ranks (sharded_module.h) are saved
-// as parts of whole ones, so a module that is cut in another way, or not at all, can load them.
-// Lifetime: `module` outlives the result.
-// Errors: in addition, wanted() throws misuse for parameters that all ranks of a host share,
-// because every rank would write to them.
+// the module is saved under both, and loaded if one of them is there. Parameters that are cut over
+// ranks (sharded_module.h) are saved as parts of whole ones, so a module that is cut in another
+// way, or not at all, can load them. Lifetime: `module` outlives the result. Errors: in addition,
+// wanted() throws misuse for parameters that all ranks of a host share, because every rank would
+// write to them; misuse for a module on the meta device.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 
 // The parts of module_state(), for classes that hold a module in another way.
@@ -41,13 +41,17 @@ LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict&
 // A request for all that the module has of `saved`, into new tensors.
 LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
 
+// A request for all that the module has of `saved`, into new tensors.
+LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
+
 // A request that reads `saved` directly into the module's tensors. Tensors that are not contiguous
 // in CPU memory are read into new ones.
 LOCKSTEP_API StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
-// Copies the loaded tensors into the module. For tensors that were read in place it only increases
-// autograd's version counter. Errors: mismatch, if two values of one tensor could not be compared
-// before; values that were read in place are then in the module.
+// Copies the loaded tensors into the module, whose other tensors stay as they are. For tensors that
+// were read in place it only increases autograd's version counter. Errors: mismatch, if two values
+// of one tensor could not be compared before; values that were read in place are then in the
+// module.
 LOCKSTEP_API void copy_into(const torch::nn::Module& module, const StateDict& state);
 
 // The state of each rank's default LibTorch random generator, from which dropout and randn() draw.

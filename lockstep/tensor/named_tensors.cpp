@@ -101,7 +101,7 @@ std::map<std::string, std::string> first_names(const NamedTensors& tensors) {
   std::map<std::string, std::string> first;
   for (const auto& [name, tensor] : tensors) {
     first.emplace(name, name);
-    if (tensor.numel() == 0 || tensor.is_meta()) continue;  // These have no memory to share.
+    if (tensor.numel() == 0) continue;  // It has no memory to share.
     const Place place{beginning_of(tensor), tensor.scalar_type(), tensor.sizes().vec(),
                       tensor.strides().vec()};
     first[name] = known.try_emplace(place, name).first->second;
@@ -112,8 +112,9 @@ std::map<std::string, std::string> first_names(const NamedTensors& tensors) {
 std::string sha256(at::TensorList tensors) {
   Sha256 digest;
   for (const at::Tensor& tensor : tensors) {
-    require(tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized(),
-            "sha256: a tensor is undefined or not dense");
+    require(tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+                !tensor.is_meta(),
+            "sha256: a tensor is undefined, not dense or on the meta device");
     const std::string line = heading(tensor);
     digest.add(line.data(), line.size());
     const at::Tensor values = plain_values(tensor);
@@ -123,6 +124,7 @@ std::string sha256(at::TensorList tensors) {
 }
 
 std::string sha256(const torch::nn::Module& module) {
+  require_values(named_tensors(module), "sha256");
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : whole_parameters(module)) tensors.push_back(tensor);
   for (const auto& [name, tensor] : named_buffers(module)) tensors.push_back(tensor);

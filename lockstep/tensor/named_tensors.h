@@ -31,7 +31,7 @@ LOCKSTEP_API NamedTensors named_tensors(const torch::nn::Module& module);
 
 // Tied weights are one tensor with several names in a module. Maps each name to the first name of
 // the same tensor, usually itself. Two tensors are the same if all of their elements lie at the
-// same addresses.
+// same addresses, or on the meta device at the same places of one storage.
 LOCKSTEP_API std::map<std::string, std::string> first_names(const NamedTensors& tensors);
 
 // The SHA-256 over all tensors in order, as 64 hexadecimal digits. It tells whether tensors are
@@ -40,7 +40,7 @@ LOCKSTEP_API std::map<std::string, std::string> first_names(const NamedTensors& 
 // have in memory. In Python:
 //   for t in tensors: h.update(f"{str(t.dtype)[6:]} {list(t.shape)}\n".encode() + bytes_of(t))
 // The format is frozen, because digests are compared between versions.
-// Errors: misuse for a tensor that is undefined or not dense.
+// Errors: misuse for a tensor that is undefined, not dense or on the meta device.
 LOCKSTEP_API std::string sha256(at::TensorList tensors);
 
 // The digest of named_tensors(module), without the names. Of parameters that are cut over ranks

@@ -6,10 +6,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -58,6 +61,23 @@ Blocks& blocks() {
 std::uint64_t digest_of(const at::Tensor& tensor) {
   const at::Tensor values = plain_values(tensor);
   return XXH3_64bits(values.const_data_ptr(), values.nbytes());
+}
+
+void require_values(const NamedTensors& tensors, std::string_view call) {
+  for (const auto& [name, tensor] : tensors)
+    require(!tensor.is_meta(), [&, &name = name] {
+      return std::string(call) + ": " + name +
+             " is on the meta device and has no values: a module that on_meta() has made is for " +
+             "FullyShardedDataParallel or share_parameters, and for initialize() or " +
+             "load_weights() of these";
+    });
+}
+
+void move_from_meta(const at::Tensor& tensor, const at::Tensor& memory) {
+  check(tensor.is_meta() && tensor.scalar_type() == memory.scalar_type() &&
+            tensor.sizes() == memory.sizes(),
+        "memory does not fit a tensor on the meta device");
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(memory.getIntrusivePtr());
 }
 
 RegisteredMemory shared_block(RegisteredMemory memory) { return blocks().add(std::move(memory)); }

@@ -1,4 +1,5 @@
-// How tensors lie in memory: strides, plain values, and blocks that all ranks of the host share.
+// How tensors lie in memory: strides, plain values, tensors without memory, and blocks that all
+// ranks of the host share.
 //
 // Thread safety: every function may be called from any thread.
 
@@ -8,9 +9,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/core/buffer.h"
+#include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 
@@ -48,6 +51,17 @@ inline at::Tensor plain_values(const at::Tensor& tensor) {
 // XXH3, 64 bits, of the elements in their order, whatever the layout: a tensor that is not
 // contiguous, or not on the CPU, is copied.
 std::uint64_t digest_of(const at::Tensor& tensor);
+
+// --- Tensors on the meta device ------------------------------------------------------------------
+
+// Errors: misuse, naming the tensor, if one of `tensors` is on the meta device and therefore has no
+// values, see on_meta.h. `call` names the caller.
+void require_values(const NamedTensors& tensors, std::string_view call);
+
+// Gives `tensor`, which is on the meta device, the memory of `memory`, which has the same type and
+// shape. All handles to `tensor` see this, and it keeps its own autograd data; set_data() refuses
+// such a change of device.
+void move_from_meta(const at::Tensor& tensor, const at::Tensor& memory);
 
 // --- Memory that all ranks of the host share -----------------------------------------------------
 //

@@ -126,6 +126,11 @@ void TrainingState::keep(const std::string& name, std::unique_ptr<Stateful> stat
   add(name, *owned_.back());
 }
 
+void load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
+                  const LoadWeightsOptions& options) {
+  load_weights(*data_parallel_state(ddp), path, ddp.group(), options);
+}
+
 template LOCKSTEP_API void TrainingState::add_value(const std::string&, bool&);
 template LOCKSTEP_API void TrainingState::add_value(const std::string&, char&);
 template LOCKSTEP_API void TrainingState::add_value(const std::string&, signed char&);

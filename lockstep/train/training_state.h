@@ -1,5 +1,6 @@
 // The complete state that a training needs to resume as if it had never been interrupted. Its
-// entries, under names of the program's choice, are the parts of the checkpoints.
+// entries, under names of the program's choice, are the parts of the checkpoints. Or the weights
+// alone, to begin a training with them.
 //
 //   lockstep::TrainingState state;
 //   state.add("model", ddp);                           // Or the module, if there is no ddp.
@@ -22,11 +23,13 @@
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include <concepts>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
@@ -55,7 +58,7 @@ class LOCKSTEP_API TrainingState {
   // Errors: loading throws misuse for shared parameters: add the DistributedDataParallel instead.
   void add(const std::string& name, torch::nn::Module& module);
 
-  // Adds those of ddp's module. Rank 0 loads shared parameters for all ranks.
+  // Adds those of ddp's module. Ranks read a part of shared parameters each.
   void add(const std::string& name, DataParallelBase& ddp);
 
   // Adds state and options; parameters have their names in `module`. Errors: misuse for a parameter
@@ -101,5 +104,11 @@ class LOCKSTEP_API TrainingState {
   std::vector<std::unique_ptr<Stateful>> owned_;
   NamedStates parts_;
 };
+
+// Collective: loads the weights of ddp's module alone, from safetensors or a checkpoint, as
+// load_weights() of its state does (lockstep/checkpoint/checkpointer.h). A module that was made on
+// the meta device (lockstep/tensor/on_meta.h) needs no other values.
+LOCKSTEP_API void load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
+                               const LoadWeightsOptions& options = {});
 
 }  // namespace lockstep

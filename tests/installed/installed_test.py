@@ -142,8 +142,9 @@ def guide(args):
         copy.start(4)
 
     for page in ("fully-sharded.md", "pipeline.md"):
-        copy.compile(only(blocks(pages / page, "cpp"), page))
-        copy.start(2)
+        for program in blocks(pages / page, "cpp"):
+            copy.compile(program)
+            copy.start(2)
 
     program = only(blocks(pages / "checkpoints.md", "cpp"), "checkpoints.md")
     copy.compile(program.replace("++step % 200", "++step % 2"))  # The data set is small.

@@ -2,6 +2,7 @@
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <exception>
@@ -18,6 +19,7 @@
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -59,14 +61,21 @@ NamedTensors distinct(NamedTensors parameters) {
   return parameters;
 }
 
+bool is_on_meta(const NamedTensors& parameters) {
+  return std::ranges::any_of(parameters, [](const auto& named) { return named.second.is_meta(); });
+}
+
 void move_buffers(const torch::nn::Module& module, c10::Device device) {
   for (const auto& [name, parameter] : named_parameters(module))
-    if (!parameter.is_cpu())
+    if (!parameter.is_cpu() && !parameter.is_meta())
       throw Error(Fault::unsupported,
                   "offload: parameter " + name + " is on " + parameter.device().str() +
                       ", and not in CPU memory, from which it comes to the device");
   for (const auto& [name, buffer] : named_buffers(module))
-    buffer.set_data(buffer.detach().to(device));
+    if (buffer.is_meta())
+      move_from_meta(buffer, at::zeros_like(buffer, device));
+    else
+      buffer.set_data(buffer.detach().to(device));
 }
 
 // An optimizer's slices of its parameters. backward() has made the means already.
@@ -153,6 +162,9 @@ struct FullyShardedBase::Setup {
             "FullyShardedDataParallel: param_type and reduce_type are floating-point types");
     const at::NoGradGuard no_grad;
     const NamedTensors parameters = distinct(named_parameters(*module));
+    if (is_on_meta(parameters))
+      throw Error(Fault::unsupported,
+                  "param_type: the module is on the meta device, where its masters have no values");
     parallel::require_same_tensors(parameters, all);
     parallel::broadcast_replica(parameters, all);
     for (const auto& [name, parameter] : parameters) {
@@ -165,8 +177,8 @@ struct FullyShardedBase::Setup {
   // `parameters` are those of the module.
   std::shared_ptr<ParameterStore> store(const NamedTensors& parameters,
                                         const FullyShardedOptions& options) const {
-    if (replicas) parallel::broadcast_replica(distinct(parameters), *replicas);
     const NamedTensors each = distinct(parameters);
+    if (replicas && !is_on_meta(each)) parallel::broadcast_replica(each, *replicas);
     const auto units = parallel::units_of(each, options.units);
     const std::size_t resident =
         options.reshard_after_forward ? options.resident_units : units.size();
@@ -262,20 +274,28 @@ void FullyShardedBase::with_gathered(const std::function<void()>& use) {
   units_->store().with_gathered(parameters, use);
 }
 
-// Where there are several copies, `change` runs in the first one. Its exception must not keep this
-// rank from what the others wait for.
 void FullyShardedBase::edit_parameters(const std::function<void()>& change) {
-  if (!replicas_ && !has_masters_) return DataParallelBase::edit_parameters(change);
+  follow([this](const auto& first) { DataParallelBase::edit_parameters(first); }, change);
+}
+
+void FullyShardedBase::initialize_by(const std::function<void()>& change) {
+  follow([this](const auto& first) { DataParallelBase::initialize_by(first); }, change);
+}
+
+// Where there are several copies, `change` runs in the first one, and others follow. Its exception
+// must not keep this rank from what the others wait for.
+void FullyShardedBase::follow(const std::function<void(const std::function<void()>& change)>& act,
+                              const std::function<void()>& change) {
+  if (!replicas_ && !has_masters_) return act(change);
   std::exception_ptr error;
   try {
-    const bool is_first = !replicas_ || replicas_->rank() == 0;
-    DataParallelBase::edit_parameters(is_first ? change : [] {});
+    act(!replicas_ || replicas_->rank() == 0 ? change : [] {});
   } catch (...) {
     error = std::current_exception();
   }
   try {
     if (replicas_)
-      error = parallel::attempt_on_rank_0(*replicas_, "edit_parameters()", [&] {
+      error = parallel::attempt_on_rank_0(*replicas_, "a change of parameters", [&] {
         if (error) std::rethrow_exception(error);
       });
     units_->follow_writes();
@@ -285,10 +305,13 @@ void FullyShardedBase::edit_parameters(const std::function<void()>& change) {
   if (error) std::rethrow_exception(error);
 }
 
-std::unique_ptr<Stateful> FullyShardedBase::state_of_parts() {
+std::unique_ptr<Stateful> FullyShardedBase::state_of_parts(const std::function<void()>& loaded) {
   const bool are_whole = !is_offloaded_ && shard_.local_size() == shard_.size();
   if (!replicas_ && !has_masters_ && are_whole) return nullptr;
-  return parallel::fully_sharded_state(const_cast<torch::nn::Module&>(replica()), units_);
+  return parallel::fully_sharded_state({.module = const_cast<torch::nn::Module&>(replica()),
+                                        .units = units_,
+                                        .has_values = [this] { return is_initialized(); },
+                                        .loaded = loaded});
 }
 
 }  // namespace lockstep

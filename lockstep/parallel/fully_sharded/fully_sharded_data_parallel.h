@@ -53,6 +53,8 @@
 // to parameters, besides the optimizer. All that is said there of forward(), Errors and exceptions
 // holds here. register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
 //
+// A module that is larger than a rank's memory is made on the meta device (tensor/on_meta.h).
+//
 // Thread safety: none; one training loop uses it.
 // Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other options,
 // or touch other units; misuse for a pattern of a unit that matches nothing, for a parameter that
@@ -153,7 +155,10 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   std::shared_ptr<parallel::SteppedSlices> slices_of(
       const std::vector<at::Tensor>& parameters) const override;
   const ProcessGroup& stepping_group() const override { return shard_; }
-  std::unique_ptr<Stateful> state_of_parts() override;
+  std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded) override;
+  void initialize_by(const std::function<void()>& change) override;
+  void follow(const std::function<void(const std::function<void()>& change)>& act,
+              const std::function<void()>& change);
 
   const std::vector<std::string> unit_patterns_;
   const ProcessGroup shard_;

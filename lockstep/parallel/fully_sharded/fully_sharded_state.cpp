@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -30,12 +32,14 @@ at::Tensor cut(const at::Tensor& data, const Shard& shard, const at::Tensor& par
 
 class FullyShardedState final : public Stateful {
  public:
-  FullyShardedState(torch::nn::Module& module, std::shared_ptr<ShardedUnits> units)
-      : module_(module), units_(std::move(units)) {}
+  explicit FullyShardedState(FullyShardedModule sharded) : sharded_(std::move(sharded)) {}
 
   StateDict state_dict() override {
-    StateDict state = state_of(module_);
-    for (const auto& [name, parameter] : named_parameters(module_)) {
+    require(sharded_.has_values(),
+            "the parameters have no values yet: call initialize() or load_weights() before a state "
+            "is saved");
+    StateDict state = state_of(sharded_.module);
+    for (const auto& [name, parameter] : named_parameters(sharded_.module)) {
       const Fragment* const own = own_of(parameter);
       if (own == nullptr) {
         state.tensors.erase(name);
@@ -50,30 +54,32 @@ class FullyShardedState final : public Stateful {
   }
 
   StateRequest wanted(const StateDict& saved) override {
+    const NamedTensors all = named_parameters(sharded_.module);
     std::map<std::string, at::ScalarType> types;
-    for (const auto& [name, parameter] : named_parameters(module_))
-      types[name] = units_->type_of(parameter);
-    require_fits(module_, saved, types);
-    StateRequest request = wanted_apart(module_, saved);
-    for (const auto& [name, parameter] : loaded_parameters()) {
+    for (const auto& [name, parameter] : all) types[name] = sharded_.units->type_of(parameter);
+    require_fits(sharded_.module, saved, types);
+    const StateRequest whole = wanted_apart(sharded_.module, saved);
+    StateRequest request = whole;
+    for (const auto& [name, parameter] : all) request.erase(name);
+    for (const auto& [name, parameter] : loaded_of(saved)) {
       const Fragment* const own = own_of(parameter);
-      if (own == nullptr)
-        request.erase(name);
-      else if (parameter.is_contiguous())
-        request.at(name) = {.begin = own->shard.begin,
-                            .end = own->shard.end,
-                            .into = own->tensor.detach(),
-                            .boxes = request.at(name).boxes};
+      if (own == nullptr) continue;
+      request[name] = parameter.is_contiguous() ? ElementRange{.begin = own->shard.begin,
+                                                               .end = own->shard.end,
+                                                               .into = own->tensor.detach(),
+                                                               .boxes = whole.at(name).boxes}
+                                                : whole.at(name);
     }
     return request;
   }
 
   void load_state_dict(StateDict state) override {
     const at::NoGradGuard no_grad;
-    for (const auto& [name, buffer] : named_buffers(module_))
-      at::Tensor(buffer).copy_(state.tensors.at(name).data);
-    units_->write([&] {
-      for (const auto& [name, parameter] : loaded_parameters()) {
+    for (const auto& [name, buffer] : named_buffers(sharded_.module))
+      if (const auto found = state.tensors.find(name); found != state.tensors.end())
+        at::Tensor(buffer).copy_(found->second.data);
+    sharded_.units->write([&] {
+      for (const auto& [name, parameter] : loaded_of(state)) {
         const Fragment* const own = own_of(parameter);
         if (own == nullptr) continue;
         if (!parameter.is_contiguous())
@@ -81,36 +87,36 @@ class FullyShardedState final : public Stateful {
         own->publish();
       }
     });
+    sharded_.loaded();
   }
 
  private:
   // Null if this rank steps no element of it.
   const Fragment* own_of(const at::Tensor& parameter) const {
-    const auto& all = units_->fragments_of(parameter);
+    const auto& all = sharded_.units->fragments_of(parameter);
     const auto own =
         std::ranges::find_if(all, [](const Fragment& one) { return one.tensor.defined(); });
     return own == all.end() ? nullptr : &*own;
   }
 
-  // A tied weight has the value of its first name, as others were saved equal.
-  NamedTensors loaded_parameters() const {
-    const NamedTensors all = named_parameters(module_);
-    const auto first = first_names(all);
+  // Each parameter once, under the first of its names that the state has: values that were saved
+  // under several were equal.
+  NamedTensors loaded_of(const StateDict& state) const {
     NamedTensors loaded;
-    for (const auto& named : all)
-      if (first.at(named.first) == named.first) loaded.push_back(named);
+    std::set<const void*> seen;
+    for (const auto& [name, parameter] : named_parameters(sharded_.module))
+      if (state.tensors.contains(name) && seen.insert(parameter.unsafeGetTensorImpl()).second)
+        loaded.emplace_back(name, parameter);
     return loaded;
   }
 
-  torch::nn::Module& module_;
-  const std::shared_ptr<ShardedUnits> units_;
+  const FullyShardedModule sharded_;
 };
 
 }  // namespace
 
-std::unique_ptr<Stateful> fully_sharded_state(torch::nn::Module& module,
-                                              std::shared_ptr<ShardedUnits> units) {
-  return std::make_unique<FullyShardedState>(module, std::move(units));
+std::unique_ptr<Stateful> fully_sharded_state(FullyShardedModule sharded) {
+  return std::make_unique<FullyShardedState>(std::move(sharded));
 }
 
 }  // namespace lockstep::parallel

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
@@ -18,8 +19,14 @@ class Module;
 
 namespace lockstep::parallel {
 
-// Lifetime: `module` outlives the result.
-std::unique_ptr<Stateful> fully_sharded_state(torch::nn::Module& module,
-                                              std::shared_ptr<ShardedUnits> units);
+struct FullyShardedModule {
+  torch::nn::Module& module;
+  std::shared_ptr<ShardedUnits> units;
+  std::function<bool()> has_values;  // Or was made on the meta device, and has none yet.
+  std::function<void()> loaded;      // To be called once it has.
+};
+
+// Lifetime: the module outlives the result.
+std::unique_ptr<Stateful> fully_sharded_state(FullyShardedModule sharded);
 
 }  // namespace lockstep::parallel

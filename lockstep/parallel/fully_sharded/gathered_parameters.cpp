@@ -47,7 +47,8 @@ GatheredParameters::GatheredParameters(const NamedTensors& parameters,
   slots_ = std::make_shared<const RegisteredMemory>(
       groups_.host.allocate_shared(slots * bytes_of_slot_));
   const RegisteredMemory staged = staging();
-  for (const Place& place : places_) scatter(place, place.parameter.detach(), staged);
+  for (const Place& place : places_)
+    if (!place.parameter.is_meta()) scatter(place, place.parameter.detach(), staged);
   touched_.emplace(std::move(touched), slots, c10::Device(at::kCPU),
                    static_cast<UnitSource&>(*this));
 }
@@ -72,7 +73,7 @@ std::vector<TouchedUnits::Unit> GatheredParameters::lay_out(const NamedTensors& 
       std::vector<std::size_t> together;
       for (const std::size_t i : indices) {
         const auto& [parameter_name, parameter] = parameters[i];
-        if (!parameter.is_cpu())
+        if (!parameter.is_cpu() && !parameter.is_meta())
           throw Error(Fault::unsupported, "FullyShardedDataParallel: parameter " + parameter_name +
                                               " is on " + parameter.device().str() +
                                               ", and not in CPU memory");
@@ -284,8 +285,9 @@ void GatheredParameters::collect(const Place& place, const at::Tensor& values,
   groups_.host.barrier({.label = label});
 }
 
-std::exception_ptr GatheredParameters::edit(const std::function<void()>& change) {
-  groups_.all.barrier({.label = "edit_parameters"});  // No rank may still read.
+std::exception_ptr GatheredParameters::edit(std::string_view call,
+                                            const std::function<void()>& change) {
+  groups_.all.barrier({.label = call});  // No rank may still read.
   begin_step();
   const RegisteredMemory staged = staging();
   std::vector<at::Tensor> values(places_.size());
@@ -296,7 +298,7 @@ std::exception_ptr GatheredParameters::edit(const std::function<void()>& change)
     collect(places_[i], values[i], staged);
   }
   const std::exception_ptr error =
-      attempt_on_rank_0(groups_.all, "edit_parameters()", [&] { touched_->edit(values, change); });
+      attempt_on_rank_0(groups_.all, call, [&] { touched_->edit(values, change); });
   for (std::size_t i = 0; i < places_.size(); ++i) scatter(places_[i], values[i], staged);
   groups_.all.barrier();
   settle_step({});

@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -52,7 +53,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void end_pass() noexcept override { touched_->end_pass(); }
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
-  std::exception_ptr edit(const std::function<void()>& change) override;
+  std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
   const std::vector<at::Tensor>& require_shared(
       const std::vector<at::Tensor>& tensors) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;

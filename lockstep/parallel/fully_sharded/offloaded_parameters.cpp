@@ -123,9 +123,10 @@ void OffloadedParameters::with_gathered(const std::vector<at::Tensor>& parameter
       parameters, [this](std::size_t bytes) { return memory_on(device_, bytes); }, use);
 }
 
-std::exception_ptr OffloadedParameters::edit(const std::function<void()>& change) {
+std::exception_ptr OffloadedParameters::edit(std::string_view call,
+                                             const std::function<void()>& change) {
   touched_->forget();
-  const std::exception_ptr error = store_->edit([&] {
+  const std::exception_ptr error = store_->edit(call, [&] {
     std::vector<at::Tensor> hosts, values;
     for (const TouchedUnits::Unit& unit : touched_->units())
       for (const TouchedUnits::Member& member : unit.members) {

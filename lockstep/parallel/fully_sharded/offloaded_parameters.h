@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -48,7 +49,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
                      const std::function<void()>& use) override;
 
   // The whole model is then on rank 0's device.
-  std::exception_ptr edit(const std::function<void()>& change) override;
+  std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
   const std::vector<at::Tensor>& require_shared(
       const std::vector<at::Tensor>& tensors) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;

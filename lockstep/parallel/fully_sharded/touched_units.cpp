@@ -44,7 +44,7 @@ TouchedUnits::TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Devi
   for (std::size_t i = 0; i < units_.size(); ++i) {
     for (Member& member : units_[i].members) {
       const at::Tensor& parameter = member.parameter;
-      watch(parameter, {parameter.sizes(), parameter.scalar_type(), device_}, watcher_, i);
+      watch_tensor(parameter, {parameter.sizes(), parameter.scalar_type(), device_}, watcher_, i);
       member.version = version_of(parameter);
     }
     detach(units_[i]);
@@ -114,12 +114,12 @@ void TouchedUnits::start(const ResidentUnits::Arrival& arrival) {
 
 void TouchedUnits::attach(const Unit& unit, const UnitSource::Memory& memory) {
   for (const Member& member : unit.members)
-    parallel::attach(member.parameter, memory.data + member.offset, memory.owner);
+    attach_memory(member.parameter, memory.data + member.offset, memory.owner);
 }
 
 void TouchedUnits::detach(const Unit& unit) {
   for (const Member& member : unit.members)
-    parallel::detach(member.parameter, text_of_detached(member.name, unit.name));
+    detach_memory(member.parameter, text_of_detached(member.name, unit.name));
 }
 
 void TouchedUnits::forget() {
@@ -179,8 +179,8 @@ void TouchedUnits::edit(std::vector<at::Tensor>& values, const std::function<voi
   for (std::size_t i = 0; i < units_.size(); ++i)
     for (Member& member : units_[i].members) all.emplace_back(i, &member);
   for (std::size_t i = 0; i < all.size(); ++i)
-    parallel::attach(all[i].second->parameter, values[i].mutable_data_ptr(),
-                     std::make_shared<const at::Tensor>(values[i]));
+    attach_memory(all[i].second->parameter, values[i].mutable_data_ptr(),
+                  std::make_shared<const at::Tensor>(values[i]));
   std::exception_ptr error;
   is_editing_ = true;
   try {
@@ -199,9 +199,10 @@ void TouchedUnits::edit(std::vector<at::Tensor>& values, const std::function<voi
       else if (!error)
         error = std::make_exception_ptr(Error(
             Fault::misuse, "parameter " + member->name + " has another type or shape than before"));
-      watch(parameter, {values[i].sizes(), values[i].scalar_type(), device_}, watcher_, unit);
+      watch_tensor(parameter, {values[i].sizes(), values[i].scalar_type(), device_}, watcher_,
+                   unit);
     }
-    parallel::detach(parameter, text_of_detached(member->name, units_[unit].name));
+    detach_memory(parameter, text_of_detached(member->name, units_[unit].name));
   }
   is_editing_ = false;
   if (error) std::rethrow_exception(error);

@@ -1,7 +1,7 @@
 // Units of parameters that have memory while operators use them.
 //
-// An operator that touches a parameter (touched_tensors.h) makes its unit come into a slot of
-// memory, in place of another one, and perhaps the next unit early (resident_units.h). A
+// An operator that touches a parameter (tensor/touched_tensors.h) makes its unit come into a slot
+// of memory, in place of another one, and perhaps the next unit early (resident_units.h). A
 // UnitSource fills slots, on a thread, in the order in which units come.
 //
 // Units come in passes only. Outside of one, and without this object, the use of a parameter is an
@@ -23,7 +23,7 @@
 
 #include "lockstep/parallel/fully_sharded/ordered_jobs.h"
 #include "lockstep/parallel/fully_sharded/resident_units.h"
-#include "lockstep/parallel/fully_sharded/touched_tensors.h"
+#include "lockstep/tensor/touched_tensors.h"
 
 namespace lockstep::parallel {
 

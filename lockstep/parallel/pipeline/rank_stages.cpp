@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -15,6 +16,9 @@
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/name_pattern.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/on_meta.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -65,13 +69,22 @@ void note(WholeModel& whole, std::size_t index, const std::string& name,
   whole.elements.push_back(elements);
 }
 
+// On meta, unless its constructor needs values.
+Layer make_to_look_at(const LayerList& layers, std::size_t layer) {
+  try {
+    return on_meta([&] { return layers.make(layer); });
+  } catch (const std::exception&) {
+    return layers.make(layer);
+  }
+}
+
 // All layers, made and dropped. Random generators are as before.
 WholeModel survey(const LayerList& layers) {
   const KeptGenerator generator;
   WholeModel whole;
   std::map<std::string, std::size_t> owners;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    note(whole, i, layers.name(i), *layers.make(i).module);
+    note(whole, i, layers.name(i), *make_to_look_at(layers, i).module);
     for (const std::string& module : whole.modules.back()) {
       const auto [owner, is_new] = owners.emplace(module, i);
       require(is_new, [&] {
@@ -269,6 +282,7 @@ void RankStages::make_layers(const LayerList& layers, const ProcessGroup& group)
     const int stage = static_cast<int>(after - first_layers_.begin()) - 1;
     stage_of[i] = order_.rank_of_stage[static_cast<std::size_t>(stage)];
     Layer layer = layers.make(i);  // On each rank, so that random numbers are those of one process.
+    require_values(named_tensors(*layer.module), "Pipeline: layer " + layers.name(i));
     if (stage_of[i] == group.rank()) module_->add(stage, layers.name(i), std::move(layer));
   }
   for (const auto& [name, tensor] : whole_.tensors) ranks[name] = stage_of[tensor.layer];

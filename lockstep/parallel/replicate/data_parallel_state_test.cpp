@@ -6,7 +6,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -154,19 +156,27 @@ TEST(DataParallelState, AFragmentIsAskedForInPartWhereRowsAreInTheOrderOfMemory)
   });
 }
 
-TEST(DataParallelState, SharedParametersAreWantedByRank0Alone) {
+TEST(DataParallelState, EachSharedParameterIsWantedByOneRankInPlace) {
   Net source(1);
   const StateDict saved = module_state(source)->state_dict();
+  std::mutex mutex;
+  std::map<std::string, int> wanted;
   run_in_process(3, [&](ProcessGroup& world) {
     Training training(world, /*share=*/true);
     EXPECT_EQ(fault_of([&] { module_state(*training.net)->wanted(catalogue_of(saved)); }),
               Fault::misuse);
     const StateRequest request = test::load(*training.model, saved);
-    EXPECT_EQ(request.size(), world.rank() == 0 ? saved.tensors.size() : 0);
+    for (const auto& [name, range] : request) {
+      EXPECT_TRUE(world.rank() == 0 || range.into.defined()) << name;
+      const std::lock_guard lock(mutex);
+      ++wanted[name];
+    }
     expect_equal(named_tensors(*training.net), named_tensors(source));
     training.train(0, 1);  // The loaded parameters are valid for a step.
     world.barrier();
   });
+  EXPECT_EQ(wanted.size(), saved.tensors.size());
+  for (const auto& [name, times] : wanted) EXPECT_EQ(times, 1) << name;
 }
 
 TEST(DataParallelState, ReplicasOfTheirOwnAreLoadedByEachRank) {

@@ -19,10 +19,8 @@
 #include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
-#include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/make_in_place.h"
 #include "lockstep/tensor/named_tensors.h"
-#include "lockstep/tensor/sharded_module.h"
-#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -81,28 +79,6 @@ class Joining {
   Features& features_;
 };
 
-class DataParallelState final : public Stateful {
- public:
-  explicit DataParallelState(DataParallelBase& ddp) : ddp_(ddp) {}
-
-  StateDict state_dict() override { return state_of(ddp_.replica()); }
-
-  StateRequest wanted(const StateDict& saved) override {
-    require_fits(ddp_.replica(), saved);
-    if (!ddp_.shares_parameters()) return wanted_in_place(ddp_.replica(), saved);
-    return ddp_.group().rank() == 0 ? wanted_apart(ddp_.replica(), saved) : StateRequest{};
-  }
-
-  // Buffers are not shared; edit_parameters() broadcasts them.
-  void load_state_dict(StateDict state) override {
-    if (!ddp_.shares_parameters()) return copy_into(ddp_.replica(), state);
-    ddp_.edit_parameters([&] { copy_into(ddp_.replica(), state); });
-  }
-
- private:
-  DataParallelBase& ddp_;
-};
-
 }  // namespace
 
 DataParallelBase::NoSync::NoSync(bool& synchronize, bool active)
@@ -145,6 +121,26 @@ bool DataParallelBase::has_torn_parameters() const { return replica_->is_torn();
 void DataParallelBase::edit_parameters(const std::function<void()>& change) {
   replica_->edit(change);
 }
+
+void DataParallelBase::initialize(
+    const std::function<void(const std::string&, at::Tensor&)>& fill) {
+  initialize_by([&] {
+    NamedTensors tensors = named_tensors(replica());
+    const auto firsts = first_names(tensors);
+    for (auto& [name, tensor] : tensors)
+      if (firsts.at(name) == name) fill(name, tensor);
+  });
+}
+
+void DataParallelBase::initialize_as(const MakeModule& make) {
+  initialize_by([&] { make_in_place(make, named_tensors(replica())); });
+}
+
+void DataParallelBase::initialize_by(const std::function<void()>& change) {
+  replica_->initialize(change);
+}
+
+bool DataParallelBase::is_initialized() const { return replica_->without_value().empty(); }
 
 void DataParallelBase::before_forward() {
   replica_->require_intact();
@@ -258,11 +254,8 @@ int DataParallelBase::pieces() const { return pieces_ != nullptr ? pieces_->piec
 
 // --- State --------------------------------------------------------------------------------------
 
-std::unique_ptr<Stateful> DataParallelBase::state_of_parts() { return nullptr; }
-
-std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp) {
-  if (auto state = ddp.state_of_parts()) return state;
-  return std::make_unique<DataParallelState>(ddp);
+std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<void()>&) {
+  return nullptr;
 }
 
 }  // namespace lockstep

@@ -68,10 +68,12 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -85,6 +87,7 @@
 
 namespace lockstep::parallel {
 
+class DataParallelState;
 class DeterministicPass;
 class Features;
 class GradientSink;
@@ -168,6 +171,31 @@ class LOCKSTEP_API DataParallelBase {
   // are changes on all ranks.
   virtual void edit_parameters(const std::function<void()>& change);
 
+  // Collective: gives values to a module that was made on the meta device (tensor/on_meta.h), which
+  // forward() waits for. Calls `fill` on rank 0, without gradients, for each parameter and then
+  // each buffer, in the module's order; one with several names comes once, under the first.
+  // Blocking and Errors: as edit_parameters(); misuse if each rank has its own parameters.
+  void initialize(const std::function<void(const std::string& name, at::Tensor& tensor)>& fill);
+
+  // The values of the module that `make` makes, a std::shared_ptr or a holder. Rank 0 makes it
+  // twice: on meta, and with each tensor in its place. Values equal those of an ordinary module
+  // with the same seed, bit for bit. Errors: in addition, misuse, naming tensors, if it is another
+  // module.
+  template <class Make>
+    requires std::invocable<Make&>
+  void initialize(Make&& make) {
+    initialize_as([&make]() -> std::shared_ptr<torch::nn::Module> {
+      const auto made = make();
+      if constexpr (requires { made.ptr(); })
+        return made.ptr();
+      else
+        return made;
+    });
+  }
+
+  // Whether all tensors have values: by initialize(), load_weights(), a checkpoint or from before.
+  bool is_initialized() const;
+
   // Whether all ranks of a host have one copy of the parameters: the option share_parameters, and
   // FullyShardedDataParallel.
   bool shares_parameters() const;
@@ -238,6 +266,7 @@ class LOCKSTEP_API DataParallelBase {
   virtual ~DataParallelBase();
 
   const parallel::GradientSink& sink() const;
+
   // Calls forward() of the `module`, with any arguments and result.
   template <class Module, class... Arguments>
   decltype(auto) call(Module& module, Arguments&&... arguments) {
@@ -258,6 +287,12 @@ class LOCKSTEP_API DataParallelBase {
  private:
   friend class SharedOptimizerBase;
   friend LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
+  friend class parallel::DataParallelState;
+
+  void initialize_as(const std::function<std::shared_ptr<torch::nn::Module>()>& make);
+
+  // Collective: `change` gives values on rank 0.
+  virtual void initialize_by(const std::function<void()>& change);
 
   void before_forward();
   void watch(const at::Tensor& output);
@@ -270,8 +305,9 @@ class LOCKSTEP_API DataParallelBase {
   // The ranks that together step each shared parameter once.
   virtual const ProcessGroup& stepping_group() const { return group(); }
 
-  // The state of a class that has parameters in parts; null where the module has them.
-  virtual std::unique_ptr<Stateful> state_of_parts();
+  // The state of a class that has parameters in parts; null where the module has them. `loaded` is
+  // to be called once all have values.
+  virtual std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded);
 
   // Errors: if the options, or an earlier call, exclude `feature`.
   void require_allowed(parallel::Feature feature);
@@ -311,8 +347,9 @@ class DistributedDataParallel : public DataParallelBase {
 };
 
 // The state of the module, as that of module_state() (lockstep/tensor/module_state.h), also for
-// shared parameters. These are loaded by edit_parameters(), which is collective.
+// shared parameters. Each of these is read once, by one of the ranks, to the place where it lies.
 // Lifetime: `ddp` outlives the result.
+// Errors: in addition, misuse if the state of parameters without values is asked for.
 LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
 
 }  // namespace lockstep

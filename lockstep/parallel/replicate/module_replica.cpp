@@ -2,18 +2,24 @@
 #include "lockstep/parallel/replicate/module_replica.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 
+#include <cstdint>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/gradients/features.h"
 #include "lockstep/parallel/gradients/gradient_hook.h"
 #include "lockstep/parallel/gradients/join.h"
 #include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
+#include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::parallel {
@@ -36,6 +42,41 @@ void require_own_memory(const NamedTensors& parameters) {
     });
 }
 
+std::string first_without_value(const torch::nn::Module& module) {
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (tensor.is_meta()) return name;
+  return {};
+}
+
+// Generators that are as rank 0's before rank 0 draws numbers for all are so afterwards.
+class FollowingGenerator {
+ public:
+  // Collective.
+  explicit FollowingGenerator(const ProcessGroup& group)
+      : group_(group), is_equal_(of_rank_0() == own()) {}
+
+  // Collective.
+  void follow() const {
+    const std::string state = of_rank_0();
+    if (!is_equal_) return;
+    at::Tensor bytes = at::empty({static_cast<std::int64_t>(state.size())}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), state.data(), state.size());
+    set_default_generator_state(bytes);
+  }
+
+ private:
+  static std::string own() {
+    const at::Tensor state = default_generator_state();
+    return {static_cast<const char*>(state.const_data_ptr()), state.nbytes()};
+  }
+  std::string of_rank_0() const {
+    return broadcast_bytes(own(), group_, 0, {.label = "random generator of rank 0"});
+  }
+
+  const ProcessGroup group_;
+  const bool is_equal_;
+};
+
 // Makes the replicas equal, and shares the parameters if that is asked for.
 std::shared_ptr<ParameterStore> replicate(const torch::nn::Module& module,
                                           const ProcessGroup& group, bool share_parameters,
@@ -43,8 +84,9 @@ std::shared_ptr<ParameterStore> replicate(const torch::nn::Module& module,
   const NamedTensors parameters = named_parameters(module);
   require_same_parts(without_experts(parameters, module), group);
   require_same_tensors(named_tensors(module), group);
-  require_one_device(parameters);
   if (!share_parameters) {
+    require_values(named_tensors(module), "DistributedDataParallel");
+    require_one_device(parameters);
     require_own_memory(parameters);
     require_all_ranks_of_experts(module, group);
     broadcast_replica(without_experts(named_tensors(module), module), group);
@@ -52,6 +94,8 @@ std::shared_ptr<ParameterStore> replicate(const torch::nn::Module& module,
     return nullptr;
   }
   require_no_others(parameters);
+  for (const auto& [name, buffer] : named_buffers(module))
+    if (buffer.is_meta()) move_from_meta(buffer, at::zeros_like(buffer, at::kCPU));
   broadcast_replica(named_buffers(module), group);
   return make_store ? make_store(module) : std::make_shared<SharedParameters>(parameters, group);
 }
@@ -64,6 +108,7 @@ ModuleReplica::ModuleReplica(std::shared_ptr<torch::nn::Module> module, const Pr
     : module_(std::move(module)),
       group_(group),
       broadcasts_buffers_(options.broadcast_buffers && options.deterministic == 0),
+      without_value_(first_without_value(*module_)),
       shared_(replicate(*module_, group, options.share_parameters, make_store)) {}
 
 bool ModuleReplica::is_torn() const { return shared_ != nullptr && shared_->is_torn(); }
@@ -73,6 +118,11 @@ NamedTensors ModuleReplica::averaged_parameters() const {
 }
 
 void ModuleReplica::require_intact() const {
+  require(without_value_.empty(), [this] {
+    return without_value_ +
+           " has no value yet, as the module was made on the meta device: call initialize() or " +
+           "load_weights(), or load a checkpoint";
+  });
   if (shared_ != nullptr) shared_->require_intact();
 }
 
@@ -99,7 +149,7 @@ void ModuleReplica::become(int root) {
   buffers_are_due_ = true;
 }
 
-void ModuleReplica::edit(const std::function<void()>& change) {
+void ModuleReplica::edit(std::string_view call, const std::function<void()>& change) {
   if (has_experts(*module_))
     throw Error(Fault::unsupported,
                 "edit_parameters() of a module whose experts are cut over ranks: it would change "
@@ -108,11 +158,21 @@ void ModuleReplica::edit(const std::function<void()>& change) {
     const at::NoGradGuard no_grad;
     change();
   };
-  const std::exception_ptr error =
-      shared_ != nullptr ? shared_->edit(without_gradients)
-                         : attempt_on_rank_0(group_, "edit_parameters()", without_gradients);
+  const std::exception_ptr error = shared_ != nullptr
+                                       ? shared_->edit(call, without_gradients)
+                                       : attempt_on_rank_0(group_, call, without_gradients);
   broadcast_replica(shared_ != nullptr ? named_buffers(*module_) : named_tensors(*module_), group_);
   if (error) std::rethrow_exception(error);
+}
+
+void ModuleReplica::initialize(const std::function<void()>& change) {
+  require(shared_ != nullptr,
+          "initialize() is for parameters that all ranks of a host share: initialize the module "
+          "before DistributedDataParallel is made");
+  const FollowingGenerator generator(group_);
+  edit("initialize()", change);
+  generator.follow();
+  without_value_.clear();
 }
 
 }  // namespace lockstep::parallel

@@ -12,6 +12,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
@@ -24,11 +26,13 @@ class ParameterStore;
 
 class ModuleReplica {
  public:
-  // Collective: makes the parameters of `module`, with rank 0's values, those of a store.
+  // Collective: makes the parameters of `module`, with rank 0's values, those of a store. Those on
+  // the meta device get memory, and no values.
   using MakeStore = std::function<std::shared_ptr<ParameterStore>(const torch::nn::Module& module)>;
 
-  // Collective: all ranks get rank 0's parameters and buffers. With the option share_parameters,
-  // `make_store` may say how; by default, the ranks are on one host.
+  // Collective: all ranks get rank 0's parameters and buffers. Those on the meta device get memory,
+  // if parameters are shared, and no values before initialize(). With the option share_parameters,
+  // `make_store` may say how they are shared; by default, the ranks are on one host.
   // Errors: mismatch if the ranks' modules differ; unsupported for parameters on several devices,
   // and for those that cannot be shared; misuse for those that another module's ranks share.
   ModuleReplica(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
@@ -46,12 +50,16 @@ class ModuleReplica {
 
   // Before forward(). Collective if buffers are due: as in PyTorch, they are not synchronised in
   // the first forward() after one that is not `synchronized`, so that only the first batch of an
-  // evaluation is collective. Errors: as ParameterStore::require_intact().
+  // evaluation is collective. Errors: as ParameterStore::require_intact(); misuse before
+  // initialize().
   void require_intact() const;
   void before_forward(bool synchronized);
 
   // After a forward() without gradients, which no backward() follows.
   void after_evaluation() const noexcept;
+
+  // A checkpoint has given all values.
+  void note_values() { without_value_.clear(); }
 
   // While set, every broadcast of buffers is announced to ranks that have no input left; null ends
   // it.
@@ -62,12 +70,22 @@ class ModuleReplica {
   void become(int root);
 
   // Collective: as DistributedDataParallel::edit_parameters().
-  void edit(const std::function<void()>& change);
+  void edit(const std::function<void()>& change) { edit("edit_parameters()", change); }
+
+  // Collective: edit() by a `change` that gives values to all tensors. Generators that were equal
+  // to rank 0's remain equal to it. Errors: misuse unless parameters are shared.
+  void initialize(const std::function<void()>& change);
+
+  // The name of a tensor without a value; empty if there is none.
+  const std::string& without_value() const { return without_value_; }
 
  private:
+  void edit(std::string_view call, const std::function<void()>& change);
+
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const bool broadcasts_buffers_;  // Before forward().
+  std::string without_value_;      // The first tensor that had none on the meta device.
   const std::shared_ptr<ParameterStore> shared_;
   Join* join_ = nullptr;
   bool buffers_are_due_ = true;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/optim/sharded_optimizer.h"
@@ -46,10 +47,10 @@ class ParameterStore {
                              const std::function<void()>& use) = 0;
 
   // Collective: runs `change` on rank 0 while the others wait. It may write to parameters, and may
-  // give them other memory of the same type and shape, as torch::load() does.
+  // give them other memory of the same type and shape, as torch::load() does. `call` is the user's.
   // Returns null or, if `change` has thrown, the exception that every rank must throw
   // (replicas.h).
-  virtual std::exception_ptr edit(const std::function<void()>& change) = 0;
+  virtual std::exception_ptr edit(std::string_view call, const std::function<void()>& change) = 0;
 
   // Returns `tensors`. Errors: misuse if one of them is not one of the parameters.
   virtual const std::vector<at::Tensor>& require_shared(

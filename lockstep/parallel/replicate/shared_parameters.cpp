@@ -22,12 +22,13 @@ std::uint32_t version_of(const at::Tensor& parameter) {
   return static_cast<std::uint32_t>(parameter._version());
 }
 
-// Whether two dense tensors overlap in memory.
+// Whether two dense tensors of one storage, which may be on the meta device, overlap.
 bool lie_together(const at::Tensor& a, const at::Tensor& b) {
-  const auto* const begin_a = static_cast<const std::byte*>(a.const_data_ptr());
-  const auto* const begin_b = static_cast<const std::byte*>(b.const_data_ptr());
-  return a.numel() > 0 && b.numel() > 0 && begin_a < begin_b + b.nbytes() &&
-         begin_b < begin_a + a.nbytes();
+  const auto begin = [](const at::Tensor& tensor) {
+    return static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+  };
+  return a.numel() > 0 && b.numel() > 0 && begin(a) < begin(b) + b.nbytes() &&
+         begin(b) < begin(a) + a.nbytes();
 }
 
 }  // namespace
@@ -43,6 +44,10 @@ SharedParameters::SharedParameters(const NamedTensors& parameters, const Process
   const at::NoGradGuard no_grad;
   for (const Place& place : places_) {
     const at::Tensor shared = view(place);
+    if (place.parameter.is_meta()) {
+      move_from_meta(place.parameter, shared);
+      continue;
+    }
     if (group.rank() == 0) shared.copy_(place.parameter.detach());
     place.parameter.set_data(shared);
   }
@@ -54,7 +59,7 @@ void SharedParameters::lay_out(const NamedTensors& parameters) {
   std::size_t offset = counter_bytes * static_cast<std::size_t>(group_.size());
   for (const auto& [name, parameter] : parameters) {
     if (!indices_.emplace(parameter.unsafeGetTensorImpl(), places_.size()).second) continue;
-    if (!parameter.is_cpu())
+    if (!parameter.is_cpu() && !parameter.is_meta())
       throw Error(Fault::unsupported, "share_parameters: " + name + " is on " +
                                           parameter.device().str() + ", and not in CPU memory");
     for (const Place& place : places_)
@@ -135,11 +140,11 @@ void SharedParameters::with_gathered(const std::vector<at::Tensor>& parameters,
   require_intact();
 }
 
-std::exception_ptr SharedParameters::edit(const std::function<void()>& change) {
-  group_.barrier({.label = "edit_parameters"});  // No rank may still read.
-  if (group_.rank() == 0) count();               // Torn until the end of this call.
-  const std::exception_ptr error =
-      attempt_on_rank_0(group_, "edit_parameters()", [&] { change_here(change); });
+std::exception_ptr SharedParameters::edit(std::string_view call,
+                                          const std::function<void()>& change) {
+  group_.barrier({.label = call});  // No rank may still read.
+  if (group_.rank() == 0) count();  // Torn until the end of this call.
+  const std::exception_ptr error = attempt_on_rank_0(group_, call, [&] { change_here(change); });
   count();
   if (group_.rank() != 0) count();
   for (const Place& place : places_) note_written(place.parameter);

@@ -25,6 +25,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -37,8 +38,8 @@ namespace lockstep::parallel {
 class SharedParameters final : public ParameterStore {
  public:
   // Collective. `parameters` become views of the block, with rank 0's values; several names may
-  // refer to one tensor.
-  // Errors: unsupported for ranks on several hosts, for parameters that are not in CPU memory, and
+  // refer to one tensor. Those on the meta device become zeros.
+  // Errors: unsupported for ranks on several hosts, for parameters on other devices, and
   // for different tensors that overlap in memory; system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
 
@@ -46,7 +47,7 @@ class SharedParameters final : public ParameterStore {
   bool is_torn() const override;
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
-  std::exception_ptr edit(const std::function<void()>& change) override;
+  std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
   const std::vector<at::Tensor>& require_shared(
       const std::vector<at::Tensor>& tensors) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;

@@ -16,7 +16,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"

@@ -25,6 +25,7 @@
 #include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -215,7 +216,8 @@ void require_agreement(const Module& module, const ProcessGroup& group, const Pa
   Facts digests;
   const Layouts layouts = layouts_of(module);
   for (const auto& [name, tensor] : named_tensors(module))
-    if (!layouts.contains(name)) digests.emplace_back(name, sha256(tensor));
+    if (!layouts.contains(name))
+      digests.emplace_back(name, tensor.is_meta() ? "meta" : sha256(tensor));
   std::vector<std::string> lines = differing_values(gather(facts_of(plan, options), group, call));
   for (std::string& line : differing_tensors(gather(digests, group, call)))
     lines.push_back(std::move(line));
@@ -245,6 +247,7 @@ void require_replicas(const ProcessGroup& group, const ParallelPlan& plan) {
 void parallelize_module(Module& module, const ProcessGroup& group, const ParallelPlan& plan,
                         const ParallelizeOptions& options) {
   require_agreement(module, group, plan, options);
+  require_values(named_tensors(module), "parallelize_module");
   require(options.across_hosts || group.local_size() == group.size(), [&] {
     return "parallelize_module: the " + std::to_string(group.size()) + " ranks of group " +
            group.name() +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/fully_sharded/touched_tensors.h"
+#include "lockstep/tensor/touched_tensors.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -8,19 +8,17 @@
 #include <c10/core/TensorOptions.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/accumulate.h>
-#include <torch/library.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
-#include "lockstep/base/error.h"
+#include "lockstep/tensor/operator_interception.h"
 
-namespace lockstep::parallel {
+namespace lockstep {
 namespace {
 
-constexpr c10::DispatchKey key = c10::DispatchKey::DeferredInit;
+constexpr c10::DispatchKey key = watched_key;
 
 // What the storage of a watched tensor carries.
 struct Context {
@@ -92,37 +90,20 @@ void tell_watchers(const c10::OperatorHandle& op, const torch::jit::Stack& stack
   for (const auto& [watcher, ids] : told) watcher->touched(ids);
 }
 
-void run_watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                 torch::jit::Stack* stack) {
-  const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
-  if (reads_nothing(op)) return op.redispatchBoxed(after, stack);
-  tell_watchers(op, *stack);
-  const c10::impl::ExcludeDispatchKeyGuard told(key);  // The operators that this one calls.
-  op.redispatchBoxed(after, stack);
-}
-
-// At first use, for the rest of the process: the key is not promised to us.
-void register_kernel() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    try {
-      static auto* const library =
-          new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-      library->fallback(torch::CppFunction::makeFromBoxedFunction<&run_watched>());
-    } catch (const c10::Error& error) {
-      throw Error(Fault::unsupported,
-                  "FullyShardedDataParallel across hosts needs LibTorch's dispatch key "
-                  "DeferredInit, for which this process has another kernel: " +
-                      std::string(error.what_without_backtrace()));
-    }
-  });
-}
-
 }  // namespace
 
-void watch(const at::Tensor& parameter, const WatchedForm& form,
-           const std::weak_ptr<TouchWatcher>& watcher, std::size_t id) {
-  register_kernel();
+void run_touching(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack& stack) {
+  const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
+  if (reads_nothing(op)) return op.redispatchBoxed(after, &stack);
+  tell_watchers(op, stack);
+  const c10::impl::ExcludeDispatchKeyGuard told(key);  // The operators that this one calls.
+  op.redispatchBoxed(after, &stack);
+}
+
+void watch_tensor(const at::Tensor& parameter, const WatchedForm& form,
+                  const std::weak_ptr<TouchWatcher>& watcher, std::size_t id) {
+  tensor::take_dispatch_key();
   const auto bytes =
       static_cast<std::size_t>(c10::multiply_integers(form.sizes)) * c10::elementSize(form.type);
   auto storage = c10::make_intrusive<c10::StorageImpl>(
@@ -135,7 +116,10 @@ void watch(const at::Tensor& parameter, const WatchedForm& form,
                                                     c10::scalarTypeToTypeMeta(form.type));
   tensor->set_sizes_contiguous(form.sizes);
   const at::NoGradGuard no_grad;
-  parameter.set_data(at::Tensor(std::move(tensor)));
+  if (parameter.is_meta())
+    parameter.unsafeGetTensorImpl()->shallow_copy_from(tensor);
+  else
+    parameter.set_data(at::Tensor(std::move(tensor)));
 }
 
 bool is_watched(const at::Tensor& tensor, const std::shared_ptr<TouchWatcher>& watcher) {
@@ -143,7 +127,7 @@ bool is_watched(const at::Tensor& tensor, const std::shared_ptr<TouchWatcher>& w
   return context != nullptr && context->watcher.lock() == watcher;
 }
 
-void attach(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory) {
+void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory) {
   const Context& old = *context_of(watched);
   c10::StorageImpl& storage = storage_of(watched);
   storage.set_data_ptr_noswap(
@@ -151,9 +135,9 @@ void attach(const at::Tensor& watched, void* data, std::shared_ptr<const void> m
   storage.clear_data_ptr_access_error_msg_();
 }
 
-void detach(const at::Tensor& watched, const std::string& text) {
-  attach(watched, nullptr, nullptr);
+void detach_memory(const at::Tensor& watched, const std::string& text) {
+  attach_memory(watched, nullptr, nullptr);
   storage_of(watched).release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

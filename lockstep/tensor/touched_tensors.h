@@ -7,23 +7,34 @@
 // operators and gradients do not. Operators that only make a view, or need only shape and type
 // (zeros_like), tell nobody. An operator that reads and writes no watched tensor costs nothing.
 //
-// The memory of a watched tensor may come and go: attach() gives it some, and detach() takes it
-// away. Tensors that autograd has saved, and views, follow. Whoever uses a detached tensor's memory
-// without an operator, by data_ptr(), gets an exception with a text.
+// The memory of a watched tensor may come and go: attach_memory() gives it some, and
+// detach_memory() takes it away. Tensors that autograd has saved, and views, follow. Whoever uses a
+// detached tensor's memory without an operator, by data_ptr(), gets an exception with a text.
 //
-// Thread safety: operators may run on any thread. attach() and detach() while none uses the tensor.
+// Thread safety: operators may run on any thread. attach_memory() and detach_memory() while none
+// uses the tensor.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Device.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/DispatchKeySet.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
 
-namespace lockstep::parallel {
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace lockstep {
+
+constexpr c10::DispatchKey watched_key = c10::DispatchKey::DeferredInit;
 
 class TouchWatcher {
  public:
@@ -44,14 +55,18 @@ struct WatchedForm {
 // who have it. A `watcher` that is gone is as one that attaches
 // nothing.
 // Errors: unsupported if the process has another kernel for the dispatch key.
-void watch(const at::Tensor& parameter, const WatchedForm& form,
-           const std::weak_ptr<TouchWatcher>& watcher, std::size_t id);
+void watch_tensor(const at::Tensor& parameter, const WatchedForm& form,
+                  const std::weak_ptr<TouchWatcher>& watcher, std::size_t id);
 
 // Whether `watcher` is the tensor's, and not that of memory which it had before.
 bool is_watched(const at::Tensor& tensor, const std::shared_ptr<TouchWatcher>& watcher);
 
 // `memory` keeps the memory from `data` on alive.
-void attach(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory);
-void detach(const at::Tensor& watched, const std::string& text);
+void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory);
+void detach_memory(const at::Tensor& watched, const std::string& text);
 
-}  // namespace lockstep::parallel
+// The kernel of the key, for operators that are not intercepted (operator_interception.h).
+void run_touching(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack& stack);
+
+}  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/fully_sharded/touched_tensors.h"
+#include "lockstep/tensor/touched_tensors.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep::parallel::touched_tensors_test {
+namespace lockstep::tensor::touched_tensors_test {
 namespace {
 
 using Ids = std::vector<std::size_t>;
@@ -34,10 +34,10 @@ class OneAtATime final : public TouchWatcher {
   void touched(const Ids& ids) override {
     touches.push_back(ids);
     for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (std::ranges::find(ids, i) == ids.end()) detach(tensors_[i], "it is elsewhere");
+      if (std::ranges::find(ids, i) == ids.end()) detach_memory(tensors_[i], "it is elsewhere");
     for (const std::size_t id : ids) {
       const auto memory = std::make_shared<at::Tensor>(values_[id].clone());
-      attach(tensors_[id], memory->mutable_data_ptr(), memory);
+      attach_memory(tensors_[id], memory->mutable_data_ptr(), memory);
     }
   }
 
@@ -52,8 +52,8 @@ std::shared_ptr<OneAtATime> watch_all(const torch::nn::Module& module) {
   std::size_t id = 0;
   for (const auto& [name, parameter] : named_parameters(module)) {
     watcher->add(parameter);
-    watch(parameter, {parameter.sizes(), parameter.scalar_type(), at::kCPU}, watcher, id++);
-    detach(parameter, "it is elsewhere");
+    watch_tensor(parameter, {parameter.sizes(), parameter.scalar_type(), at::kCPU}, watcher, id++);
+    detach_memory(parameter, "it is elsewhere");
   }
   return watcher;
 }
@@ -163,9 +163,9 @@ TEST(TouchedTensors, LetTheWatchersExceptionLeaveTheOperator) {
   };
   torch::nn::Linear linear(3, 4);
   const auto watcher = std::make_shared<Refusing>();
-  watch(linear->weight, {linear->weight.sizes(), torch::kFloat, at::kCPU}, watcher, 0);
+  watch_tensor(linear->weight, {linear->weight.sizes(), torch::kFloat, at::kCPU}, watcher, 0);
   EXPECT_THROW(linear(torch::ones({2, 3})), std::runtime_error);
 }
 
 }  // namespace
-}  // namespace lockstep::parallel::touched_tensors_test
+}  // namespace lockstep::tensor::touched_tensors_test

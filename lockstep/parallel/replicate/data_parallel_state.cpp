@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/replicate/module_replica.h"
+#include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/state.h"
+
+namespace lockstep::parallel {
+
+class DataParallelState final : public Stateful {
+ public:
+  explicit DataParallelState(DataParallelBase& ddp) : ddp_(ddp) {}
+
+  StateDict state_dict() override {
+    require(ddp_.is_initialized(), [this] {
+      return ddp_.replica_->without_value() +
+             " has no value yet: call initialize() or load_weights() before a state is saved";
+    });
+    return state_of(ddp_.replica());
+  }
+
+  StateRequest wanted(const StateDict& saved) override {
+    require_fits(ddp_.replica(), saved);
+    StateRequest request = wanted_in_place(ddp_.replica(), saved);
+    return ddp_.shares_parameters() ? share_of(std::move(request)) : request;
+  }
+
+  // Buffers are not shared; initialize() broadcasts them.
+  void load_state_dict(StateDict state) override {
+    if (!ddp_.shares_parameters()) return copy_into(ddp_.replica(), state);
+    ddp_.replica_->initialize([&] { copy_into(ddp_.replica(), state); });
+  }
+
+ private:
+  // This rank's part of a request for all: parameters that follow each other in it. Rank 0 also has
+  // all that must be copied or compared, and the buffers.
+  StateRequest share_of(StateRequest request) const {
+    std::map<std::string, int> names;  // By first name.
+    const auto firsts = first_names(named_tensors(ddp_.replica()));
+    for (const auto& [name, first] : firsts) ++names[first];
+    StateRequest in_place;
+    std::uint64_t bytes = 0;
+    for (const auto& [name, parameter] : named_parameters(ddp_.replica())) {
+      const auto found = request.find(name);
+      if (found == request.end() || !found->second.into.defined() || names[firsts.at(name)] > 1)
+        continue;
+      bytes += parameter.nbytes();
+      in_place.insert(request.extract(found));
+    }
+    if (ddp_.group().rank() != 0) request.clear();
+    const std::uint64_t share = bytes / static_cast<std::uint64_t>(ddp_.group().size()) + 1;
+    std::uint64_t before = 0;
+    for (auto& [name, range] : in_place) {
+      const std::uint64_t begin = std::exchange(before, before + range.into.nbytes());
+      if (begin / share == static_cast<std::uint64_t>(ddp_.group().rank()))
+        request.emplace(name, std::move(range));
+    }
+    return request;
+  }
+
+  DataParallelBase& ddp_;
+};
+
+}  // namespace lockstep::parallel
+
+namespace lockstep {
+
+std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp) {
+  if (auto state = ddp.state_of_parts([&ddp] { ddp.replica_->note_values(); })) return state;
+  return std::make_unique<parallel::DataParallelState>(ddp);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/tensor/make_in_place.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <malloc.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/operator_interception.h"
+#include "lockstep/tensor/tensor_memory.h"
+
+namespace lockstep {
+namespace {
+
+using Stack = torch::jit::Stack;
+using tensor::OperatorInterception;
+
+// The tensors that an operator has returned.
+std::vector<at::Tensor> results_of(const c10::OperatorHandle& op, const Stack& stack) {
+  std::vector<at::Tensor> tensors;
+  for (std::size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
+    if (stack[i].isTensor()) tensors.push_back(stack[i].toTensor());
+    if (!stack[i].isTensorList()) continue;
+    for (const at::Tensor& tensor : stack[i].toTensorVector()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
+NamedTensors tensors_of(const std::shared_ptr<torch::nn::Module>& made) {
+  require(made != nullptr, "initialize: the function makes no module");
+  return named_tensors(*made);
+}
+
+// A result of one of the operators that a function calls.
+struct Origin {
+  std::size_t call = 0;  // The operators are counted.
+  std::size_t result = 0;
+
+  auto operator<=>(const Origin&) const = default;
+};
+
+bool fills_its_storage(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.numel() > 0 && tensor.storage_offset() == 0 &&
+         tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
+}
+
+// The operators' results that become tensors of the module, by name.
+std::map<Origin, std::string> origins_of(const MakeModule& make) {
+  struct Seen {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // No other one gets its address meanwhile.
+    Origin origin;
+  };
+  std::unordered_map<const c10::StorageImpl*, Seen> seen;
+  std::size_t calls = 0;
+  const OperatorInterception interception([&](const c10::OperatorHandle& op, Stack& stack) {
+    tensor::call_on_meta(op, stack);
+    const std::vector<at::Tensor> results = results_of(op, stack);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].has_storage()) continue;
+      const c10::Storage& storage = results[i].storage();
+      seen.try_emplace(storage.unsafeGetStorageImpl(),
+                       Seen{storage.getWeakStorageImpl(), {.call = calls, .result = i}});
+    }
+    ++calls;
+  });
+  std::map<Origin, std::string> origins;
+  for (const auto& [name, tensor] : tensors_of(make())) {
+    if (!fills_its_storage(tensor)) continue;
+    const auto found = seen.find(tensor.storage().unsafeGetStorageImpl());
+    if (found != seen.end()) origins.emplace(found->second.origin, name);
+  }
+  return origins;
+}
+
+bool makes_empty(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name == "aten::empty" || name == "aten::empty_strided";
+}
+
+// Calls an operator that makes a tensor without values, so that it lies in `place` at once.
+void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& place) {
+  const auto& arguments = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == "device")
+      stack[stack.size() - arguments.size() + i] = c10::Device(c10::kMeta);
+  op.callBoxed(stack);
+  const at::Tensor meta = stack.back().toTensor();
+  const at::TensorOptions options(meta.scalar_type());
+  stack.back() =
+      meta.nbytes() == place.nbytes()
+          ? at::from_blob(
+                place.mutable_data_ptr(), meta.sizes(), meta.strides(), [place](void*) {}, options)
+          : at::empty_strided(meta.sizes(), meta.strides(), options);
+}
+
+// Moves the storage of `tensor` to the memory of `place`, which it keeps alive. Returns bytes
+// freed.
+std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
+  if (!tensor.has_storage() || !tensor.is_cpu() || tensor.storage().nbytes() != place.nbytes())
+    return 0;
+  std::memcpy(place.mutable_data_ptr(), tensor.storage().data(), place.nbytes());
+  const auto release = [](void* owner) { delete static_cast<at::Tensor*>(owner); };
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(
+      {place.mutable_data_ptr(), new at::Tensor(place), release, at::kCPU});
+  return place.nbytes();
+}
+
+// Gives freed memory back to the system now and then. Otherwise malloc() keeps what lies between
+// small objects, which no large tensor fits into: in the end as much as all tensors (measured, with
+// 24 tensors of 4 MB).
+class Trimming {
+ public:
+  ~Trimming() { trim(1); }
+  void note_freed(std::size_t bytes) {
+    freed_ += bytes;
+    trim(std::size_t{32} << 20);
+  }
+
+ private:
+  void trim(std::size_t least) {
+    if (freed_ < least) return;
+    ::malloc_trim(0);
+    freed_ = 0;
+  }
+
+  std::size_t freed_ = 0;
+};
+
+// The module, whose tensors lie in their places where their origins are known.
+std::shared_ptr<torch::nn::Module> make_at(const MakeModule& make,
+                                           const std::map<Origin, std::string>& origins,
+                                           const std::map<std::string, at::Tensor>& places) {
+  std::size_t calls = 0;
+  Trimming trimming;
+  auto next = origins.begin();
+  const OperatorInterception interception([&](const c10::OperatorHandle& op, Stack& stack) {
+    const auto is_next = [&] { return next != origins.end() && next->first.call == calls; };
+    if (is_next() && makes_empty(op) && places.contains(next->second))
+      make_empty(op, stack, places.at(std::exchange(next, std::next(next))->second));
+    else
+      op.callBoxed(stack);
+    for (; is_next(); ++next) {
+      const std::vector<at::Tensor> results = results_of(op, stack);
+      if (next->first.result < results.size() && places.contains(next->second))
+        trimming.note_freed(move(results[next->first.result], places.at(next->second)));
+    }
+    ++calls;
+  });
+  return make();
+}
+
+std::string text_of(const at::Tensor& tensor) {
+  return std::string(c10::toString(tensor.scalar_type())) + " " + c10::str(tensor.sizes());
+}
+
+void require_same_tensors(const NamedTensors& made,
+                          const std::map<std::string, at::Tensor>& places) {
+  Misfits misfits;
+  std::set<std::string> found;
+  for (const auto& [name, tensor] : made) {
+    found.insert(name);
+    const auto place = places.find(name);
+    if (place == places.end())
+      misfits.add(name + " is made and is not in the module");
+    else if (tensor.scalar_type() != place->second.scalar_type() ||
+             tensor.sizes() != place->second.sizes())
+      misfits.add(name + " is " + text_of(place->second) + " in the module and is made as " +
+                  text_of(tensor));
+    else if (tensor.is_meta())
+      misfits.add(name + " is made on the meta device");
+  }
+  for (const auto& [name, place] : places)
+    if (!found.contains(name)) misfits.add(name + " is not made");
+  misfits.require_none("initialize: the function makes another module");
+}
+
+// Copies what did not come into being at its place.
+void copy_others(const NamedTensors& made, const std::map<std::string, at::Tensor>& places) {
+  std::set<const void*> taken;
+  for (const auto& [name, tensor] : made) taken.insert(tensor.const_data_ptr());
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : made) {
+    at::Tensor place = places.at(name);
+    const void* const address = place.const_data_ptr();
+    if (tensor.numel() == 0) continue;
+    if (tensor.const_data_ptr() == address && has_strides(tensor, place.strides())) continue;
+    require(!taken.contains(address), [&, &name = name] {
+      return "initialize: the function makes " + name +
+             " in another way when it is called again: it must make the same module";
+    });
+    place.copy_(tensor);
+  }
+}
+
+}  // namespace
+
+void make_in_place(const MakeModule& make, const NamedTensors& places) {
+  const std::map<std::string, at::Tensor> by_name(places.begin(), places.end());
+  const auto module = make_at(make, origins_of(make), by_name);
+  const NamedTensors made = tensors_of(module);
+  require_same_tensors(made, by_name);
+  copy_others(made, by_name);
+}
+
+}  // namespace lockstep
