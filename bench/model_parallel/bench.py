@@ -6,7 +6,8 @@ each, against PyTorch's fully_shard() and against two ranks that train alone on 
 pipeline of two stages and four microbatches, against torch.distributed.pipelining and against the
 time that a simulation promises for stages that are measured alone. pipeline-hosts is the same
 pipeline on two hosts with 1 Gbit/s between them: network namespaces, which need root, each with its
-share of the CPUs. Two more kinds compare ZB1P, and 1F1B interleaved in four stages, with 1F1B:
+share of the CPUs. fully-sharded-hosts is the same of a fully sharded model, with two ranks a host.
+Two more kinds compare ZB1P, and 1F1B interleaved in four stages, with 1F1B:
 their gain, and the one that the simulation promises. PyTorch runs over Gloo, under torchrun. Every
 side has one thread per rank, on this host. All sides run in turn, several rounds. The results are
 ratios of figures of one round, printed as median and range; above 1, ours is faster.
@@ -36,12 +37,15 @@ SIDES = {"tensor": ("Lockstep", "PyTorch", "one rank"),
          "fully-sharded": ("Lockstep", "PyTorch", "halves"),
          "pipeline": ("Lockstep", "PyTorch", "simulated"),
          "pipeline-hosts": ("Lockstep", "PyTorch"),
+         "fully-sharded-hosts": ("Lockstep", "PyTorch"),
          "zb1p": ("zb1p", "1f1b", "zb1p simulated", "1f1b simulated"),
          "interleaved": ("interleaved", "1f1b", "interleaved simulated", "1f1b simulated")}
 # Blocks of the first stage, by width: the output layer costs as much as several blocks.
 BLOCKS = {128: 4, 256: 3, 512: 3}
 BATCH = 4
-LINK = "1 Gbit/s"  # Between the hosts of pipeline-hosts.
+LINK = "1 Gbit/s"  # Between hosts.
+# By kind, the ranks of each host.
+ON_HOSTS = {"pipeline-hosts": 1, "fully-sharded-hosts": 2}
 
 
 def parse_options():
@@ -56,7 +60,7 @@ def parse_options():
     options = parser.parse_args()
     if min(options.ranks, options.rounds, options.vocabulary) < 1 or BATCH % options.ranks:
         parser.error(f"rounds and vocabulary are positive, and ranks a divisor of {BATCH}")
-    if "pipeline-hosts" in options.kinds and (why := jobs.network_hosts.why_not()):
+    if set(ON_HOSTS) & set(options.kinds) and (why := jobs.network_hosts.why_not()):
         parser.error(f"no hosts can be made here: {why}; --kinds leaves them out")
     if "pipeline-hosts" in options.kinds and options.ranks != jobs.HOSTS:
         parser.error(f"pipeline-hosts has {jobs.HOSTS} ranks")
@@ -70,11 +74,12 @@ def milliseconds(kind, side, width, options, job):
     """`job` starts the ranks on hosts, if not all are on this one."""
     length, steps = SHAPES[width]
     is_pipeline = kind in ("pipeline", "pipeline-hosts", "zb1p", "interleaved")
-    batch = BATCH // options.ranks if kind == "fully-sharded" else BATCH
+    of_rank = {"fully-sharded": options.ranks, "fully-sharded-hosts": 2 * jobs.HOSTS}
+    batch = BATCH // of_rank.get(kind, 1)
     shape = ["--width", width, "--layers", 4, "--heads", 8, "--vocabulary", options.vocabulary,
              "--length", length, "--batch", batch, "--steps", steps,
              "--parallel", "pipeline" if is_pipeline else
-             "none" if side in ("one rank", "halves") else kind]
+             "none" if side in ("one rank", "halves") else kind.removesuffix("-hosts")]
     if is_pipeline:
         schedule = "1f1b" if kind.startswith("pipeline") else side.split()[0]
         # The embedding is the first layer, before the blocks.
@@ -98,9 +103,9 @@ def milliseconds(kind, side, width, options, job):
 
 def measured(kind, width, options, started):
     rounds = []
-    on_hosts = kind == "pipeline-hosts"
-    with jobs.hosts_of(LINK) if on_hosts else contextlib.nullcontext() as hosts:
-        job = jobs.Job(hosts, 1, options) if on_hosts else None
+    ranks = ON_HOSTS.get(kind)
+    with jobs.hosts_of(LINK) if ranks else contextlib.nullcontext() as hosts:
+        job = jobs.Job(hosts, ranks, options) if ranks else None
         for number in range(options.rounds):
             rounds.append({})
             for side in measure.in_turn(number, SIDES[kind]):

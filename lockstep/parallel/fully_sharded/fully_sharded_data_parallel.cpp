@@ -144,7 +144,8 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 struct FullyShardedBase::Setup {
   Setup(const torch::nn::Module* module, const ProcessGroup& all,
         const FullyShardedOptions& options)
-      : shard(options.shard.value_or(all)) {
+      : shard(options.shard.value_or(all)),
+        shares_memory(!parallel::host_groups(shard, "ranks of a copy").lane) {
     require_same_options(options, all);
     require(options.resident_units > 0, "FullyShardedDataParallel: resident_units is 0");
     if (shard.size() < all.size()) {
@@ -183,8 +184,7 @@ struct FullyShardedBase::Setup {
     const std::size_t resident =
         options.reshard_after_forward ? options.resident_units : units.size();
     const auto on_host = [&](const NamedTensors& some) -> std::shared_ptr<ParameterStore> {
-      if (shard.local_size() == shard.size())
-        return std::make_shared<parallel::SharedParameters>(some, shard);
+      if (shares_memory) return std::make_shared<parallel::SharedParameters>(some, shard);
       return std::make_shared<parallel::GatheredParameters>(some, units, resident, shard);
     };
     if (!options.offload) return on_host(each);
@@ -214,6 +214,7 @@ struct FullyShardedBase::Setup {
   }
 
   ProcessGroup shard;
+  bool shares_memory;
   std::optional<ProcessGroup> replicas = {};
   ShardedUnits::Masters masters = {};
 };
@@ -239,7 +240,7 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
       shard_(setup.shard),
       replicas_(setup.replicas),
       has_masters_(!setup.masters.empty()),
-      is_offloaded_(options.offload.has_value()),
+      is_there_(setup.shares_memory && !options.offload),
       units_(static_cast<const UnitGradients&>(sink()).units()) {}
 
 FullyShardedBase::~FullyShardedBase() = default;
@@ -306,8 +307,7 @@ void FullyShardedBase::follow(const std::function<void(const std::function<void(
 }
 
 std::unique_ptr<Stateful> FullyShardedBase::state_of_parts(const std::function<void()>& loaded) {
-  const bool are_whole = !is_offloaded_ && shard_.local_size() == shard_.size();
-  if (!replicas_ && !has_masters_ && are_whole) return nullptr;
+  if (!replicas_ && !has_masters_ && is_there_) return nullptr;
   return parallel::fully_sharded_state({.module = const_cast<torch::nn::Module&>(replica()),
                                         .units = units_,
                                         .has_values = [this] { return is_initialized(); },

@@ -164,7 +164,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   const ProcessGroup shard_;
   const std::optional<ProcessGroup> replicas_;
   const bool has_masters_;
-  const bool is_offloaded_;
+  const bool is_there_;  // All of each weight, in the host's memory.
   const std::shared_ptr<parallel::ShardedUnits> units_;
 };
 

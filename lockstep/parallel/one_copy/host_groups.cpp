@@ -12,28 +12,31 @@
 namespace lockstep::parallel {
 namespace {
 
-// The lowest rank on the host of each rank.
+// Of each rank, the lowest one with which it shares memory. Ranks of a host do not where an engine
+// moves all bytes (LOCKSTEP_BACKEND=gloo): they leave marks for each other.
 std::vector<int> leaders_of(const ProcessGroup& group) {
-  const RegisteredMemory memory = group.allocate_shared(sizeof(int));
-  auto& leader = *static_cast<int*>(memory.data());
-  if (group.local_rank() == 0) leader = group.rank();
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const RegisteredMemory memory = group.allocate_shared(ranks * sizeof(int));
+  auto* const marks = static_cast<int*>(memory.data());
+  marks[group.rank()] = 1;
   group.barrier();
-  std::vector<int> leaders(static_cast<std::size_t>(group.size()));
+  int leader = static_cast<int>(std::find(marks, marks + ranks, 1) - marks);
+  std::vector<int> leaders(ranks);
   group.all_gather({.data = &leader, .count = 1, .dtype = DType::int32},
-                   {.data = leaders.data(), .count = leaders.size(), .dtype = DType::int32});
+                   {.data = leaders.data(), .count = ranks, .dtype = DType::int32});
   return leaders;
 }
 
 }  // namespace
 
 HostGroups host_groups(const ProcessGroup& group, const std::string& label) {
-  if (group.local_size() == group.size()) {
+  const std::vector<int> leaders = leaders_of(group);
+  if (std::ranges::all_of(leaders, [](int leader) { return leader == 0; })) {
     HostGroups groups{.all = group, .host = group, .owners = {}};
     for (int rank = 0; rank < group.size(); ++rank) groups.owners.push_back(rank);
     return groups;
   }
   std::map<int, std::vector<int>> hosts;  // By leader.
-  const std::vector<int> leaders = leaders_of(group);
   for (int rank = 0; rank < group.size(); ++rank)
     hosts[leaders[static_cast<std::size_t>(rank)]].push_back(rank);
   for (const auto& [leader, ranks] : hosts)

@@ -29,8 +29,8 @@ struct HostGroups {
   int own_slice() const { return first_of_lane() + (lane ? lane->rank() : 0); }
 };
 
-// Collective if the ranks are on several hosts; `label` becomes part of the groups' names.
-// Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
+// Collective. Ranks that share no memory count as on several hosts. `label` becomes part of the
+// groups' names. Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
 HostGroups host_groups(const ProcessGroup& group, const std::string& label);
 
 }  // namespace lockstep::parallel

@@ -265,6 +265,9 @@ class LOCKSTEP_API DataParallelBase {
                    const DistributedDataParallelOptions& options, const Makers& makers = {});
   virtual ~DataParallelBase();
 
+  // Collective: `change` gives values on rank 0.
+  virtual void initialize_by(const std::function<void()>& change);
+
   const parallel::GradientSink& sink() const;
 
   // Calls forward() of the `module`, with any arguments and result.
@@ -290,9 +293,6 @@ class LOCKSTEP_API DataParallelBase {
   friend class parallel::DataParallelState;
 
   void initialize_as(const std::function<std::shared_ptr<torch::nn::Module>()>& make);
-
-  // Collective: `change` gives values on rank 0.
-  virtual void initialize_by(const std::function<void()>& change);
 
   void before_forward();
   void watch(const at::Tensor& output);
