@@ -211,7 +211,9 @@ void copy_others(const NamedTensors& made, const std::map<std::string, at::Tenso
 
 void make_in_place(const MakeModule& make, const NamedTensors& places) {
   const std::map<std::string, at::Tensor> by_name(places.begin(), places.end());
-  const auto module = make_at(make, origins_of(make), by_name);
+  std::map<std::string, at::Tensor> on_cpu = by_name;
+  std::erase_if(on_cpu, [](const auto& place) { return !place.second.is_cpu(); });
+  const auto module = make_at(make, origins_of(make), on_cpu);
   const NamedTensors made = tensors_of(module);
   require_same_tensors(made, by_name);
   copy_others(made, by_name);

@@ -22,11 +22,12 @@ namespace lockstep {
 
 using MakeModule = std::function<std::shared_ptr<torch::nn::Module>()>;
 
-// Gives `places`, which lie in CPU memory, the values of the tensors of the same names in the
+// Gives `places` the values of the tensors of the same names in the
 // module that `make` makes. A tensor whose making cannot be followed, for example a part of a
-// larger one, is copied at the end. At any time at most one of the others lies elsewhere.
-// Errors: misuse, naming them, if the tensors of the module are not `places`, and if `make` makes
-// them in another way when it is called again; some values are then written.
+// larger one, or whose place is on a device, is copied at the end. At any time at most one of the
+// others lies elsewhere. Errors: misuse, naming them, if the tensors of the module are not
+// `places`, and if `make` makes them in another way when it is called again; some values are then
+// written.
 void make_in_place(const MakeModule& make, const NamedTensors& places);
 
 }  // namespace lockstep

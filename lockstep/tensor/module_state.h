@@ -41,9 +41,6 @@ LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict&
 // A request for all that the module has of `saved`, into new tensors.
 LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
 
-// A request for all that the module has of `saved`, into new tensors.
-LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
-
 // A request that reads `saved` directly into the module's tensors. Tensors that are not contiguous
 // in CPU memory are read into new ones.
 LOCKSTEP_API StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);

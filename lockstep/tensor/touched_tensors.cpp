@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/operator_interception.h"
 
 namespace lockstep {
@@ -128,7 +129,9 @@ bool is_watched(const at::Tensor& tensor, const std::shared_ptr<TouchWatcher>& w
 }
 
 void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory) {
-  const Context& old = *context_of(watched);
+  const Context* const found = context_of(watched);
+  check(found != nullptr, "a tensor that is not watched gets memory");
+  const Context& old = *found;
   c10::StorageImpl& storage = storage_of(watched);
   storage.set_data_ptr_noswap(
       data_of(data, watched.device(), {old.watcher, old.id, std::move(memory)}));
@@ -136,6 +139,7 @@ void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const 
 }
 
 void detach_memory(const at::Tensor& watched, const std::string& text) {
+  if (context_of(watched) == nullptr) return;  // It was given other memory.
   attach_memory(watched, nullptr, nullptr);
   storage_of(watched).release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }

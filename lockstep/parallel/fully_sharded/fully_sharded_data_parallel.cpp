@@ -145,11 +145,17 @@ struct FullyShardedBase::Setup {
   Setup(const torch::nn::Module* module, const ProcessGroup& all,
         const FullyShardedOptions& options)
       : shard(options.shard.value_or(all)),
-        shares_memory(!parallel::host_groups(shard, "ranks of a copy").lane) {
+        groups(parallel::host_groups(shard, "gathers of units")),
+        copy(all.rank()) {
     require_same_options(options, all);
     require(options.resident_units > 0, "FullyShardedDataParallel: resident_units is 0");
+    require(c10::isFloatingType(options.param_type.value_or(at::kFloat)) &&
+                c10::isFloatingType(options.reduce_type),
+            "FullyShardedDataParallel: param_type and reduce_type are floating-point types");
+    shard.all_reduce({.data = &copy, .count = 1, .dtype = DType::int32}, ReduceOp::min,
+                     {.label = "number of a copy"});
     if (shard.size() < all.size()) {
-      replicas = all.split(shard.rank(), 0, {.label = "replicas of shards"});
+      replicas = all.split(groups.own_slice(), copy, {.label = "replicas of shards"});
       require(replicas->size() * shard.size() == all.size(), [&] {
         return "FullyShardedDataParallel: groups of " + std::to_string(shard.size()) +
                " ranks each have a copy, and " + std::to_string(all.size()) +
@@ -159,8 +165,6 @@ struct FullyShardedBase::Setup {
     if (module == nullptr) return;
     if (options.offload) move_buffers(*module, *options.offload);
     if (!options.param_type) return;
-    require(c10::isFloatingType(*options.param_type) && c10::isFloatingType(options.reduce_type),
-            "FullyShardedDataParallel: param_type and reduce_type are floating-point types");
     const at::NoGradGuard no_grad;
     const NamedTensors parameters = distinct(named_parameters(*module));
     if (is_on_meta(parameters))
@@ -184,8 +188,8 @@ struct FullyShardedBase::Setup {
     const std::size_t resident =
         options.reshard_after_forward ? options.resident_units : units.size();
     const auto on_host = [&](const NamedTensors& some) -> std::shared_ptr<ParameterStore> {
-      if (shares_memory) return std::make_shared<parallel::SharedParameters>(some, shard);
-      return std::make_shared<parallel::GatheredParameters>(some, units, resident, shard);
+      if (!groups.lane) return std::make_shared<parallel::SharedParameters>(some, shard);
+      return std::make_shared<parallel::GatheredParameters>(some, units, resident, groups);
     };
     if (!options.offload) return on_host(each);
     return std::make_shared<parallel::OffloadedParameters>(each, units, resident, *options.offload,
@@ -196,16 +200,16 @@ struct FullyShardedBase::Setup {
                                       const parallel::SinkChoice& sinks,
                                       const FullyShardedOptions& options) const {
     const ProcessGroup own = sinks.group();
-    ShardedUnits::Ranks ranks{.copy = parallel::host_groups(own, "gradients of units")};
-    if (replicas) {
-      ranks = {.copy = parallel::host_groups(own.split(replicas->rank()), "gradients of units"),
-               .replicas = own.split(shard.rank(), 0, {.label = "gradients of replicas"})};
-    }
+    ShardedUnits::Ranks ranks{
+        .copy = parallel::host_groups(own.split(copy, shard.rank(), {.label = "ranks of a copy"}),
+                                      "gradients of units")};
+    if (replicas)
+      ranks.replicas = own.split(groups.own_slice(), copy, {.label = "gradients of replicas"});
     auto units = std::make_shared<ShardedUnits>(
         named_parameters(replica.module()), parallel::units_of(sinks.parameters(), options.units),
         replica.shared(), std::move(ranks), masters,
         parallel::GradientConversion{.from = options.param_type.value_or(at::kFloat),
-                                     .to = options.reduce_type});
+                                     .to = options.param_type ? options.reduce_type : at::kFloat});
     const UnitGradients::Settings settings{
         .overlapped = parallel::agree_on_overlap({.overlap = options.overlap}, own,
                                                  sinks.parameters().front().second.device()),
@@ -214,7 +218,8 @@ struct FullyShardedBase::Setup {
   }
 
   ProcessGroup shard;
-  bool shares_memory;
+  parallel::HostGroups groups;  // Of `shard`.
+  int copy;                     // Its lowest rank in the group of all.
   std::optional<ProcessGroup> replicas = {};
   ShardedUnits::Masters masters = {};
 };
@@ -240,7 +245,7 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
       shard_(setup.shard),
       replicas_(setup.replicas),
       has_masters_(!setup.masters.empty()),
-      is_there_(setup.shares_memory && !options.offload),
+      is_there_(!setup.groups.lane && !options.offload),
       units_(static_cast<const UnitGradients&>(sink()).units()) {}
 
 FullyShardedBase::~FullyShardedBase() = default;

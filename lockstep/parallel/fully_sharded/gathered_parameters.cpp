@@ -40,8 +40,8 @@ std::size_t sum_of(const Counts& counts) {
 
 GatheredParameters::GatheredParameters(const NamedTensors& parameters,
                                        const std::vector<Unit>& units, std::size_t resident_units,
-                                       const ProcessGroup& group)
-    : groups_(host_groups(group, "gathers of units")) {
+                                       HostGroups groups)
+    : groups_(std::move(groups)) {
   std::vector<TouchedUnits::Unit> touched = lay_out(parameters, units);
   const std::size_t slots = std::min(resident_units, units.size());
   slots_ = std::make_shared<const RegisteredMemory>(
@@ -54,8 +54,12 @@ GatheredParameters::GatheredParameters(const NamedTensors& parameters,
 }
 
 GatheredParameters::~GatheredParameters() {
-  if (!touched_ || !touched_->busy()) return;
-  try {  // Other ranks' gathers, and ours, would wait for each other.
+  if (touched_ && touched_->busy()) abandon();
+}
+
+// Other ranks' gathers, and ours, would wait for each other.
+void GatheredParameters::abandon() noexcept {
+  try {
     groups_.host.abort("FullyShardedDataParallel was destroyed during a pass");
     groups_.lane->abort("FullyShardedDataParallel was destroyed during a pass");
   } catch (const std::exception&) {
@@ -176,13 +180,18 @@ UnitSource::Memory GatheredParameters::slot(std::size_t number) const {
 }
 
 std::function<void()> GatheredParameters::filling(std::size_t unit, const Memory& to) {
-  return [this, unit, to] { gather(touched_->units()[unit].name, cuts_[unit], to.data); };
+  std::string what = "unit " + touched_->units()[unit].name;
+  if (to.owner == slots_) {  // Part of the label: ranks that evict other units must not go on.
+    const auto offset = to.data - static_cast<std::byte*>(slots_->data());
+    what += " into slot " + std::to_string(static_cast<std::size_t>(offset) / bytes_of_slot_);
+  }
+  return [this, unit, to, what = std::move(what)] { gather(what, cuts_[unit], to.data); };
 }
 
 // Into memory of the host, once no rank of it uses what was there.
-void GatheredParameters::gather(const std::string& name, const std::vector<Cut>& cuts,
+void GatheredParameters::gather(const std::string& what, const std::vector<Cut>& cuts,
                                 std::byte* to) const {
-  const std::string label = "gather of unit " + name;
+  const std::string label = "gather of " + what;
   naming_errors(label, [&] {
     groups_.host.barrier({.label = label});
     const int first = groups_.first_of_lane();

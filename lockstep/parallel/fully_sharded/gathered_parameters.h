@@ -7,7 +7,7 @@
 // at any time (touched_units.h). After a step all units have to be gathered anew.
 //
 // Ranks touch units in the same order, as they run the same model. Otherwise the gathers, which
-// carry the unit's name, end in a mismatch on all ranks.
+// carry names of unit and slot, end in a mismatch on all ranks.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -41,15 +41,16 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   // Collective: `parameters`, each once, with rank 0's values, are in the slices of `units`
   // afterwards.
   // Gradients are averaged of those that require some, in the same slices (GradientSlices).
-  // Errors: unsupported for parameters that are not in CPU memory, and where the hosts have
-  // different numbers of ranks; system if a host has too little memory.
+  // Errors: unsupported for parameters that are not in CPU memory; system if a host has too little
+  // memory.
   GatheredParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
-                     std::size_t resident_units, const ProcessGroup& group);
+                     std::size_t resident_units, HostGroups groups);
   ~GatheredParameters() override;
 
   void require_intact() const override;
   bool is_torn() const override { return is_torn_; }
-  void begin_pass() override { touched_->begin_pass(); }
+  void begin_pass(bool with_gradients) override { touched_->begin_pass(with_gradients); }
+  void end_evaluation() noexcept override { touched_->end_evaluation(); }
   void end_pass() noexcept override { touched_->end_pass(); }
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
@@ -62,6 +63,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void begin_step() override;
   void end_step() override {}
   void settle_step(const std::vector<at::Tensor>& written) override;
+  void abandon() noexcept override;
 
   // Bytes of this rank's slices, and of the host's slots.
   std::size_t slice_bytes() const;
@@ -100,7 +102,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   Memory slot(std::size_t number) const override;
   std::function<void()> filling(std::size_t unit, const Memory& to) override;
   void after_filling(std::size_t) override {}
-  void gather(const std::string& name, const std::vector<Cut>& cuts, std::byte* to) const;
+  void gather(const std::string& what, const std::vector<Cut>& cuts, std::byte* to) const;
 
   OfLane of_lane(const Place& place) const;
   RegisteredMemory staging() const;

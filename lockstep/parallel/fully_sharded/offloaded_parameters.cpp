@@ -35,7 +35,7 @@ OffloadedParameters::OffloadedParameters(const NamedTensors& parameters,
   NamedTensors on_host;
   for (const auto& [name, parameter] : parameters) {
     const at::Tensor host =
-        parameter.detach().contiguous().set_requires_grad(parameter.requires_grad());
+        parameter.variable_data().contiguous().set_requires_grad(parameter.requires_grad());
     on_host.emplace_back(name, host);
     on_hosts_.emplace(parameter.unsafeGetTensorImpl(), host);
   }
@@ -54,6 +54,11 @@ OffloadedParameters::OffloadedParameters(const NamedTensors& parameters,
   const std::size_t slots = std::min(resident_units, units.size());
   for (std::size_t i = 0; i < slots; ++i) slots_.push_back(memory_on(device, bytes_of_slot));
   touched_.emplace(std::move(touched), slots, device, static_cast<UnitSource&>(*this));
+}
+
+// The thread may wait in the host's store for ranks that wait for this one.
+OffloadedParameters::~OffloadedParameters() {
+  if (touched_ && touched_->busy()) store_->abandon();
 }
 
 at::Tensor OffloadedParameters::host_of(const at::Tensor& parameter) const {
@@ -80,18 +85,27 @@ at::Tensor OffloadedParameters::fragment(const at::Tensor& parameter, std::int64
 
 // --- Passes --------------------------------------------------------------------------------------
 
+// Where both are asked, the units come first: their thread may use the host's store.
+
 void OffloadedParameters::require_intact() const {
-  store_->require_intact();
   touched_->require_intact();
+  store_->require_intact();
 }
 
-void OffloadedParameters::begin_pass() {
-  store_->begin_pass();
-  touched_->begin_pass();
+void OffloadedParameters::begin_pass(bool with_gradients) {
+  touched_->begin_pass(with_gradients);
+  store_->begin_pass(with_gradients);
 }
 
-// The host's store stays open: this unit's copy may touch it later, on the thread.
-void OffloadedParameters::end_pass() noexcept { touched_->end_pass(); }
+void OffloadedParameters::end_evaluation() noexcept {
+  touched_->end_evaluation();
+  store_->end_evaluation();
+}
+
+void OffloadedParameters::end_pass() noexcept {
+  touched_->end_pass();
+  store_->end_pass();
+}
 
 std::function<void()> OffloadedParameters::filling(std::size_t unit, const Memory& to) {
   auto used = std::make_shared<c10::Event>(device_.type());
@@ -118,15 +132,20 @@ void OffloadedParameters::after_filling(std::size_t unit) {
 
 void OffloadedParameters::with_gathered(const std::vector<at::Tensor>& parameters,
                                         const std::function<void()>& use) {
-  store_->begin_pass();
-  touched_->lend(
-      parameters, [this](std::size_t bytes) { return memory_on(device_, bytes); }, use);
+  touched_->require_intact();
+  std::vector<at::Tensor> on_host;
+  for (const at::Tensor& parameter : parameters) on_host.push_back(host_of(parameter));
+  store_->with_gathered(on_host, [&] {
+    touched_->lend(
+        parameters, [this](std::size_t bytes) { return memory_on(device_, bytes); }, use);
+  });
 }
 
 std::exception_ptr OffloadedParameters::edit(std::string_view call,
                                              const std::function<void()>& change) {
   touched_->forget();
   const std::exception_ptr error = store_->edit(call, [&] {
+    const at::NoGradGuard no_grad;
     std::vector<at::Tensor> hosts, values;
     for (const TouchedUnits::Unit& unit : touched_->units())
       for (const TouchedUnits::Member& member : unit.members) {

@@ -43,7 +43,10 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
 
   void require_intact() const override;
   bool is_torn() const override { return store_->is_torn(); }
-  void begin_pass() override;
+  ~OffloadedParameters() override;
+
+  void begin_pass(bool with_gradients) override;
+  void end_evaluation() noexcept override;
   void end_pass() noexcept override;
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
@@ -61,6 +64,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   void begin_step() override;
   void end_step() override { store_->end_step(); }
   void settle_step(const std::vector<at::Tensor>& written) override;
+  void abandon() noexcept override { store_->abandon(); }
 
  private:
   at::Tensor host_of(const at::Tensor& parameter) const;

@@ -2,6 +2,7 @@
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
@@ -34,6 +35,21 @@ std::optional<std::string> numbered_parent(const std::string& name) {
     if (is_number(levels[i])) return parent;
   }
   return {};
+}
+
+// In one collective for each type.
+void average_over(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
+  for (const at::Tensor& tensor : tensors) by_type[tensor.scalar_type()].push_back(tensor);
+  for (const auto& [type, some] : by_type) {
+    const at::Tensor flat = at::cat(some);
+    all_reduce(flat, group, ReduceOp::average);
+    std::int64_t begin = 0;
+    for (const at::Tensor& tensor : some) {
+      tensor.copy_(flat.narrow(0, begin, tensor.numel()));
+      begin += tensor.numel();
+    }
+  }
 }
 
 }  // namespace
@@ -115,13 +131,18 @@ void ShardedUnits::add_fragments(const at::Tensor& parameter, const std::vector<
   parameters_.push_back(parameter);
   std::vector<Fragment>& fragments = fragments_[parameter.unsafeGetTensorImpl()];
   const auto master = masters.find(parameter.unsafeGetTensorImpl());
+  const at::NoGradGuard no_grad;
   for (const Shard& shard : shards) {
     Fragment& fragment = fragments.emplace_back(Fragment{.shard = shard});
     if (shard.owner != ranks_.copy.all.rank()) continue;
     fragment.stored = store_->fragment(parameter, shard.begin, shard.end);
-    fragment.tensor = master == masters.end()
-                          ? fragment.stored
-                          : fragment_of(master->second, shard, master->second).clone();
+    fragment.tensor = fragment.stored;
+    if (master != masters.end()) {  // Fragments count in the order of the parameter's memory.
+      const at::Tensor laid_out =
+          like_gradient(store_->on_host(parameter), master->second.scalar_type());
+      laid_out.copy_(master->second);
+      fragment.tensor = fragment_of(laid_out, shard, laid_out).clone();
+    }
   }
 }
 
@@ -130,8 +151,7 @@ std::vector<at::Tensor> ShardedUnits::average(std::size_t unit,
   const std::vector<bool> all(gradients.size(), true);
   return naming_errors("gradients of unit " + names_[unit], [&] {
     auto means = slices_[unit].average(std::move(gradients), all, GradientSlices::Means::apart);
-    if (ranks_.replicas)
-      for (const at::Tensor& mean : means) all_reduce(mean, *ranks_.replicas, ReduceOp::average);
+    if (ranks_.replicas) average_over(*ranks_.replicas, means);
     return means;
   });
 }

@@ -51,9 +51,21 @@ TouchedUnits::TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Devi
   }
 }
 
-TouchedUnits::~TouchedUnits() = default;
+TouchedUnits::~TouchedUnits() {
+  wait_quietly();
+  for (const Unit& unit : units_) detach(unit);
+}
+
+// An Error stays for the next wait.
+void TouchedUnits::wait_quietly() noexcept {
+  try {
+    jobs_.wait();
+  } catch (...) {
+  }
+}
 
 void TouchedUnits::require_intact() const {
+  jobs_.wait();  // They may use the parameters.
   require(!is_editing_, "call forward() and step() after edit_parameters(), not within it");
   for (const Unit& unit : units_)
     for (const Member& member : unit.members) {
@@ -80,28 +92,42 @@ void TouchedUnits::note_written() {
 
 // --- Passes --------------------------------------------------------------------------------------
 
-void TouchedUnits::begin_pass() {
-  in_pass_ = true;
+void TouchedUnits::begin_pass(bool with_gradients) {
+  jobs_.wait();
+  (with_gradients ? in_pass_ : is_evaluating_) = true;
   resident_.begin_pass();
 }
 
+void TouchedUnits::end_evaluation() noexcept {
+  wait_quietly();
+  is_evaluating_ = false;
+}
+
+void TouchedUnits::end_pass() noexcept {
+  wait_quietly();
+  in_pass_ = false;
+}
+
 void TouchedUnits::touched(const std::vector<std::size_t>& units) {
-  if (is_editing_ || (in_pass_ && units == last_touched_)) return;
+  const bool in_pass = in_pass_ || is_evaluating_;
+  if (is_editing_ || (in_pass && units == last_touched_)) return;
   std::vector<std::size_t> needed;
   for (const std::size_t unit : units)
     if (!units_[unit].is_lent) needed.push_back(unit);
   if (needed.empty()) return;
-  require(in_pass_, [&] {
+  require(in_pass, [&] {
     const Unit& unit = units_[needed.front()];
     return text_of_detached(unit.members.front().name, unit.name);
   });
+  last_touched_.clear();
   for (const ResidentUnits::Arrival& arrival : resident_.need(needed)) start(arrival);
   for (const std::size_t i : needed) {
     Unit& unit = units_[i];
-    if (std::exchange(unit.is_attached, true)) continue;
+    if (unit.is_attached) continue;
     jobs_.wait(unit.job);
     source_.after_filling(i);
     attach(unit, source_.slot(*resident_.slot_of(i)));
+    unit.is_attached = true;
   }
   last_touched_ = units;
 }
@@ -127,7 +153,7 @@ void TouchedUnits::forget() {
   for (const std::size_t i : resident_.forget())
     if (std::exchange(units_[i].is_attached, false)) detach(units_[i]);
   last_touched_.clear();
-  in_pass_ = false;
+  in_pass_ = is_evaluating_ = false;
 }
 
 // --- Outside of passes ---------------------------------------------------------------------------
@@ -149,11 +175,13 @@ void TouchedUnits::lend(const std::vector<at::Tensor>& parameters,
     const std::size_t unit = unit_of(parameter);
     if (!units_[unit].is_lent && std::ranges::find(lent, unit) == lent.end()) lent.push_back(unit);
   }
+  require_intact();
   const bool was_in_pass = in_pass_;
   forget();
   const auto leave = [&] {
     for (const std::size_t i : lent)
       if (std::exchange(units_[i].is_lent, false)) detach(units_[i]);
+    in_pass_ = was_in_pass;
   };
   try {
     for (const std::size_t i : lent) {
@@ -169,11 +197,11 @@ void TouchedUnits::lend(const std::vector<at::Tensor>& parameters,
     throw;
   }
   leave();
-  in_pass_ = was_in_pass;
   require_intact();
 }
 
 void TouchedUnits::edit(std::vector<at::Tensor>& values, const std::function<void()>& change) {
+  require_intact();
   const at::NoGradGuard no_grad;
   std::vector<std::pair<std::size_t, Member*>> all;
   for (std::size_t i = 0; i < units_.size(); ++i)

@@ -79,8 +79,11 @@ class TouchedUnits {
   void require_intact() const;
   void note_written();
 
-  void begin_pass();
-  void end_pass() noexcept { in_pass_ = false; }
+  // A pass with gradients lasts until backward() has ended, one without until end_evaluation().
+  // Both wait for a unit that is coming early.
+  void begin_pass(bool with_gradients);
+  void end_evaluation() noexcept;
+  void end_pass() noexcept;
 
   // All units leave, and the pass ends.
   void forget();
@@ -104,6 +107,7 @@ class TouchedUnits {
   class Watcher;
 
   void touched(const std::vector<std::size_t>& units);
+  void wait_quietly() noexcept;
   void start(const ResidentUnits::Arrival& arrival);
   void attach(const Unit& unit, const UnitSource::Memory& memory);
   void detach(const Unit& unit);
@@ -116,8 +120,9 @@ class TouchedUnits {
   ResidentUnits resident_;
   std::vector<std::size_t> last_touched_;  // All of them are attached.
   bool in_pass_ = false;
+  bool is_evaluating_ = false;
   bool is_editing_ = false;
-  OrderedJobs jobs_;  // Last, as its thread uses the others.
+  mutable OrderedJobs jobs_;  // Last, as its thread uses the others.
 };
 
 }  // namespace lockstep::parallel

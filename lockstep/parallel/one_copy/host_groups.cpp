@@ -12,8 +12,8 @@
 namespace lockstep::parallel {
 namespace {
 
-// Of each rank, the lowest one with which it shares memory. Ranks of a host do not where an engine
-// moves all bytes (LOCKSTEP_BACKEND=gloo): they leave marks for each other.
+// Of each rank, the lowest one with which it shares memory. Ranks of one host may share none, where
+// an engine moves all bytes (LOCKSTEP_BACKEND=gloo): so each leaves a mark and looks for others'.
 std::vector<int> leaders_of(const ProcessGroup& group) {
   const auto ranks = static_cast<std::size_t>(group.size());
   const RegisteredMemory memory = group.allocate_shared(ranks * sizeof(int));

@@ -127,11 +127,11 @@ void ModuleReplica::require_intact() const {
 }
 
 void ModuleReplica::after_evaluation() const noexcept {
-  if (shared_ != nullptr) shared_->end_pass();
+  if (shared_ != nullptr) shared_->end_evaluation();
 }
 
 void ModuleReplica::before_forward(bool synchronized) {
-  if (shared_ != nullptr) shared_->begin_pass();
+  if (shared_ != nullptr) shared_->begin_pass(at::GradMode::is_enabled());
   if (!std::exchange(buffers_are_due_, synchronized) || !broadcasts_buffers_) return;
   if (named_buffers(*module_).empty()) return;
   if (join_ == nullptr) return broadcast_buffers(/*root=*/0);

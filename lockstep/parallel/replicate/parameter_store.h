@@ -37,8 +37,10 @@ class ParameterStore {
   // and others not. Call only while no step is in progress.
   virtual bool is_torn() const = 0;
 
-  // Parameters are read from now on, in forward() and backward(), until the pass ends.
-  virtual void begin_pass() {}
+  // Parameters are read from now on: in forward() and backward() until the latter has ended, or in
+  // a forward() without gradients, which may lie between the two.
+  virtual void begin_pass(bool /*with_gradients*/) {}
+  virtual void end_evaluation() noexcept {}
   virtual void end_pass() noexcept {}
 
   // Collective: runs `use` on all ranks while these parameters are there, to be read only.
@@ -74,6 +76,9 @@ class ParameterStore {
   // Call on all ranks after a barrier that follows end_step(): no rank writes any longer. Tells
   // autograd that these parameters were written.
   virtual void settle_step(const std::vector<at::Tensor>& written) = 0;
+
+  // No rank may wait any longer for what this one does not do, after an exception.
+  virtual void abandon() noexcept {}
 };
 
 }  // namespace lockstep::parallel
