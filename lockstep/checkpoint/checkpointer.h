@@ -35,6 +35,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -129,6 +130,10 @@ struct LoadWeightsOptions {
   NameTable names = {};        // Maps the names in the file to those of `state`.
   std::string part = "model";  // Part of a checkpoint.
 
+  // Further names in `state` of a tensor, each with its first one: what both have must be equal.
+  // load_weights() of a data parallel module knows them.
+  std::map<std::string, std::string> first_names = {};
+
   // Limit of each wait for other ranks, which may be reading from a slow disk.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
@@ -139,10 +144,9 @@ struct LoadWeightsOptions {
 // read a part of them each, to the place where they lie; of a matrix that `names` transposes, the
 // rank that reads it has a copy meanwhile. Every byte is read once.
 // Errors: on all ranks. misuse, naming at most five of all tensors that are missing, that `state`
-// lacks or that have another type or shape, and mismatch for ranks with other arguments or files:
-// nothing was loaded then. corrupt or system if a file cannot be read, or is not as its checkpoint
-// says, and mismatch for two unequal tensors that are one in `state`: the weights may be half
-// loaded then.
+// lacks or that have another type or shape, and mismatch for ranks with other arguments or files
+// and for two unequal tensors that are one in `state`: nothing was loaded then. corrupt or system
+// if a file cannot be read, or is not as its checkpoint says: the weights may be half loaded then.
 LOCKSTEP_API void load_weights(Stateful& state, const std::filesystem::path& path,
                                const ProcessGroup& group, const LoadWeightsOptions& options = {});
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -47,6 +48,12 @@ std::vector<fs::path> safetensors_at(const fs::path& path) {
   return files;
 }
 
+bool are_bytewise_equal(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.contiguous(), y = b.contiguous();
+  return x.nbytes() == y.nbytes() &&
+         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
 // Tensors on the disk under the module's names, whatever has them.
 class SavedWeights {
  public:
@@ -75,6 +82,21 @@ class SavedWeights {
         checkpoint_->require_readable(part_, {{source.name, range}});
       else
         source.stored.require_fit(range);
+    }
+  }
+
+  // Errors: mismatch for two names of one tensor that have unequal values.
+  void require_equal(const std::map<std::string, std::string>& first_names) const {
+    for (const auto& [name, first] : first_names) {
+      if (name == first || !sources_.contains(name) || !sources_.contains(first)) continue;
+      const StateTensor &one = contents_.tensors.at(first), &other = contents_.tensors.at(name);
+      const bool is_equal = one.digest && other.digest
+                                ? *one.digest == *other.digest
+                                : are_bytewise_equal(read_whole(first), read_whole(name));
+      if (!is_equal)
+        throw Error(Fault::mismatch, shown(first) + " and " + shown(name) +
+                                         " are one tensor in the module, and were saved with "
+                                         "unequal elements");
     }
   }
 
@@ -124,6 +146,12 @@ class SavedWeights {
   at::Tensor read(const Source& source, const ElementRange& range) const {
     if (!checkpoint_) return source.stored.read(range);
     return checkpoint_->read(part_, {{source.name, range}}).tensors.at(source.name).data;
+  }
+
+  at::Tensor read_whole(const std::string& name) const {
+    const Source& source = sources_.at(name);
+    const ElementRange all{.begin = 0, .end = contents_.tensors.at(name).data.numel()};
+    return source.is_transposed ? read_transposed(name, source, all) : read(source, all);
   }
 
   // Through a copy of the whole tensor.
@@ -197,6 +225,7 @@ void load_weights(Stateful& state, const fs::path& path, const ProcessGroup& gro
       saved.emplace(found, options);
       request = state.wanted(saved->contents());
       saved->require_readable(request);
+      if (ranks.rank() == 0) saved->require_equal(options.first_names);
       return facts_of(saved->contents());
     });
   });

@@ -363,8 +363,7 @@ const Ranks broken("load_weights: broken", [](const Rank& rank) {
   refuse("short.safetensors", Fault::corrupt, "short.safetensors");
   refuse("run", Fault::corrupt, "the weights are half loaded now");
   refuse("nothing", Fault::misuse, "holds no checkpoint");
-  refuse("untied.safetensors", world.rank() == 0 ? Fault::mismatch : Fault::aborted,
-         "are one tensor in the module");
+  refuse("untied.safetensors", Fault::mismatch, "are one tensor in the module");
   destroy_process_group(world);
 });
 

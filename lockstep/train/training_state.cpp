@@ -8,6 +8,7 @@
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/train/variable_state.h"
 
@@ -128,7 +129,9 @@ void TrainingState::keep(const std::string& name, std::unique_ptr<Stateful> stat
 
 void load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
                   const LoadWeightsOptions& options) {
-  load_weights(*data_parallel_state(ddp), path, ddp.group(), options);
+  LoadWeightsOptions all = options;
+  all.first_names.merge(first_names(named_tensors(ddp.replica())));
+  load_weights(*data_parallel_state(ddp), path, ddp.group(), all);
 }
 
 template LOCKSTEP_API void TrainingState::add_value(const std::string&, bool&);
