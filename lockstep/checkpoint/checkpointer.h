@@ -142,7 +142,8 @@ struct LoadWeightsOptions {
 // data_parallel_state(). They are a file of safetensors, a folder in which several such files
 // together have all tensors, or a checkpoint as for load_checkpoint(). Ranks that share parameters
 // read a part of them each, to the place where they lie; of a matrix that `names` transposes, the
-// rank that reads it has a copy meanwhile. Every byte is read once.
+// rank that reads it has a copy meanwhile. Nothing is read twice before it is loaded, as
+// load_checkpoint() does; whoever reads a part of a checkpoint's tensor sums all of it.
 // Errors: on all ranks. misuse, naming at most five of all tensors that are missing, that `state`
 // lacks or that have another type or shape, and mismatch for ranks with other arguments or files
 // and for two unequal tensors that are one in `state`: nothing was loaded then. corrupt or system

@@ -96,6 +96,12 @@ const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begi
   return &*holder;
 }
 
+// Where the next run begins; `end` if there is none.
+std::uint64_t first_wanted(const std::vector<BoxRuns>& boxes, std::uint64_t end) {
+  for (const BoxRuns& box : boxes) end = std::min(end, box.run().begin);
+  return end;
+}
+
 // Copies what the boxes want of `chunk`, the bytes from `begin` on.
 void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vector<BoxRuns>& boxes,
                  std::span<std::byte> out) {
@@ -150,11 +156,13 @@ void StoredTensor::read(const std::vector<PlacedBox>& wanted, std::span<std::byt
   std::vector<std::byte> scratch;
   std::uint32_t crc = 0;
   for (std::uint64_t at = 0; at < bytes();) {
-    std::uint64_t end = std::min(at + scratch_size, bytes());
     std::erase_if(boxes, [&](BoxRuns& box) {
       if (!box.is_done() && box.run().end <= at) box.next();
       return box.is_done();
     });
+    if (!crc32c) at = std::max(at, first_wanted(boxes, bytes()));
+    if (at == bytes()) return;
+    std::uint64_t end = std::min(at + scratch_size, bytes());
     if (const BoxRuns* holder = only_holder(boxes, at, end)) {
       const Run run = holder->run();
       end = run.end;

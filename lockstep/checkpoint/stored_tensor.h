@@ -27,7 +27,8 @@ struct StoredTensor {
   std::uint64_t bytes() const { return entry->end - entry->begin; }
   std::int64_t elements() const;
 
-  // Reads and sums all bytes, and keeps those of `boxes` at their places in `out`. The boxes have
+  // Reads and sums all bytes, and keeps those of `boxes` at their places in `out`. Without a sum to
+  // compare, it leaves out gaps between the wanted bytes. The boxes have
   // elements, and may overlap. Where 256 KB or more that follow each other are wanted, they are
   // read to their place; all else passes through 256 KB of scratch memory. So a read takes about
   // one system call for 256 KB, however the boxes are cut.
