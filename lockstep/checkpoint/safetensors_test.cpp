@@ -269,9 +269,9 @@ TEST_F(SafetensorsFile, IsNeitherOfNorForAModuleWithoutValues) {
   auto net = on_meta([] { return torch::nn::Linear(3, 2); });
   for (const bool saves : {true, false}) {
     std::string text;
-    EXPECT_EQ(
-        fault_of([&] { saves ? save_weights(*net, file_) : load_weights(*net, file_); }, &text),
-        Fault::misuse);
+    EXPECT_EQ(test::fault_of([&] { saves ? save_weights(*net, file_) : load_weights(*net, file_); },
+                             &text),
+              Fault::misuse);
     EXPECT_NE(text.find("weight is on the meta device"), text.npos) << text;
   }
 }
