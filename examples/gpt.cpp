@@ -5,6 +5,7 @@
 //   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
 //   lockstep run -n 4 gpt --fsdp
 //   lockstep run -n 4 gpt --pp 2 --tp 2 --schedule zb1p
+//   lockstep plan -n 4 gpt --layers 8           # which of these is best?
 
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/models/gpt.h"
@@ -38,6 +39,7 @@ struct TextOptions {
   bool fsdp = false;
   std::string schedule = "1f1b";
   int microbatches = 4;
+  std::vector<int> cut = {};
   bool recompute = false;
   std::int64_t steps = 200;
   std::int64_t batch = 16;  // Sequences of all replicas together.
@@ -81,6 +83,10 @@ TextOptions read_command_line(int argc, char** argv) {
   app.add_option("--schedule", options.schedule, "of a pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "looped_bfs", "zb1p", "zbv"}));
   app.add_option("--microbatches", options.microbatches, "of a pipeline's batch")->check(positive);
+  app.add_option("--cut", options.cut,
+                 "first layers of a pipeline's stages but the first; the embedding is layer 0")
+      ->delimiter(',')
+      ->check(positive);
   app.add_flag("--recompute", options.recompute, "keep only the inputs of blocks for backward()");
   app.add_option("--steps", options.steps)->check(not_negative);
   app.add_option("--batch", options.batch, "sequences a step, of all replicas together")
@@ -326,6 +332,7 @@ void train_pipeline(const GptOptions& gpt, const lockstep::DeviceMesh& mesh,
   lockstep::PipelineOptions pipeline_options{
       .schedule = lockstep::parse_pipeline_schedule(options.schedule),
       .microbatches = options.microbatches,
+      .cut = options.cut,
       .data_parallel = mesh["dp"]};
   if (options.fsdp) pipeline_options.fully_sharded = {.units = {"transformer.h.*"}};
   lockstep::Pipeline pipeline(layers, mesh["pp"], pipeline_options);
@@ -362,24 +369,38 @@ void train_whole(const GptOptions& gpt_options, const lockstep::DeviceMesh& mesh
   }
 }
 
-int train(const TextOptions& options) {
-  auto world = lockstep::init_process_group();
-  const lockstep::DeviceMesh mesh(
-      world, {{"pp", options.pp}, {"dp", options.dp}, {"cp", options.cp}, {"tp", options.tp}});
-  require_divisible(options, mesh);
-  const torch::Tensor text = read_text(options.text);
-  lockstep::require(text.numel() > options.length + 1, [&] {
-    return options.text + " has " + std::to_string(text.numel()) +
-           " bytes: too few for one sequence";
-  });
+// Under `lockstep plan`, measures the model and returns true.
+bool plan(const GptOptions& gpt, const torch::Tensor& text, const TextOptions& options) {
+  const torch::Tensor batch = batch_of(text, options, 0);
+  return lockstep::plan_if_asked(
+      gpt_layers(gpt), batch.slice(1, 0, -1),
+      [&](const torch::Tensor& logits, const lockstep::Microbatch& part,
+          const lockstep::ProcessGroup& tp) {
+        return lockstep::cross_entropy(logits.flatten(0, 1), part.of(batch.slice(1, 1)).flatten(),
+                                       tp);
+      },
+      {.tensor_parallel = gpt_layers_plan(), .context_parallel = true, .fully_sharded = true});
+}
 
-  torch::manual_seed(options.seed);
+int train(const TextOptions& options) {
   const GptOptions gpt_options{.vocabulary = 256,
                                .block_size = options.length,
                                .layers = options.layers,
                                .heads = options.heads,
                                .width = options.width,
                                .recompute = options.recompute};
+  const torch::Tensor text = read_text(options.text);
+  lockstep::require(text.numel() > options.length + 1, [&] {
+    return options.text + " has " + std::to_string(text.numel()) +
+           " bytes: too few for one sequence";
+  });
+  if (plan(gpt_options, text, options)) return 0;
+
+  auto world = lockstep::init_process_group();
+  const lockstep::DeviceMesh mesh(
+      world, {{"pp", options.pp}, {"dp", options.dp}, {"cp", options.cp}, {"tp", options.tp}});
+  require_divisible(options, mesh);
+  torch::manual_seed(options.seed);
   if (options.pp > 1)
     train_pipeline(gpt_options, mesh, text, options);
   else

@@ -34,6 +34,7 @@
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/pipeline/pipeline_order.h"
 #include "lockstep/parallel/pipeline/simulate_order.h"
+#include "lockstep/parallel/plan/plan.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/tensor_parallel/check_parallel.h"

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "lockstep/parallel/plan/model_profile.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
 
@@ -125,6 +128,150 @@ TEST(LockstepPlan, RefusesWhatItDoesNotUnderstandAndHelps) {
   const Finished help = run_command({LOCKSTEP_PLAN, "--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_TRUE(has(help.out, "lockstep plan --order my.csv"));
+}
+
+// --- Layouts of a program ------------------------------------------------------------------------
+
+constexpr double mebi = 1 << 20;
+
+// Four layers on two ranks: a rank has 64 MiB of weights, gradients and state for each layer, and
+// 1 MiB of activations for each row.
+ModelProfile profile() {
+  ModelProfile profile{.ranks = 2, .rows = 8, .parameters = 1.7e7};
+  LayerKind kind{.name = "h.0"};
+  for (const int tp : {1, 2})
+    kind.parts.push_back({.tp = tp,
+                          .parameter_bytes = 16 * mebi / tp,
+                          .gradient_bytes = 16 * mebi / tp,
+                          .large_gradient_bytes = 16 * mebi / tp,
+                          .state_bytes = 32 * mebi / tp,
+                          .optimizer = 0.001 / tp,
+                          .samples = {{.rows = 1,
+                                       .forward = 0.01 / tp,
+                                       .backward = 0.02 / tp,
+                                       .backward_input = 0.01 / tp,
+                                       .backward_weight = 0.01 / tp,
+                                       .kept_bytes = mebi,
+                                       .peak_bytes = mebi,
+                                       .split_peak_bytes = mebi,
+                                       .output_bytes = mebi / 16}}});
+  profile.kinds = {kind};
+  profile.loss = {.name = "loss", .parts = {{.tp = 1, .samples = {{.rows = 1}}}}};
+  profile.loss.parts.push_back({.tp = 2, .refusal = "the loss wants whole logits"});
+  for (int layer = 0; layer < 4; ++layer) {
+    profile.layers.push_back("h." + std::to_string(layer));
+    profile.kind_of_layer.push_back(0);
+  }
+  profile.reduces = {{.ranks = 2, .bytes = mebi, .all_reduce = 0.001, .reduce_scatter = 0.001}};
+  profile.copy_bandwidth = 1e10;
+  return profile;
+}
+
+class PlannedProgram : public ::testing::Test {
+ protected:
+  PlannedProgram() { std::ofstream(file) << to_json(profile()); }
+
+  Finished plan(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {LOCKSTEP, "plan"});
+    return run_command(std::move(arguments));
+  }
+
+  const ScratchDirectory scratch;
+  const std::string file = scratch.path() / "profile.json";
+};
+
+TEST_F(PlannedProgram, IsStartedAndItsLayoutsAreShown) {
+  const std::string copy = scratch.path() / "copy.json";
+  const Finished done = plan(
+      {"-n", "2", "--memory", "8G", "--profile", copy, "/bin/sh", "-c",
+       "echo measuring \"$@\"; [ $RANK = 1 ] || cp \"$1\" \"$LOCKSTEP_PLAN\"", "sh", file, "-n"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(has(done.err, "measuring " + file + " -n")) << done.err;
+  EXPECT_FALSE(has(done.out, "measuring")) << done.out;
+  EXPECT_TRUE(has(
+      done.out,
+      "17.0 M parameters in 4 layers, batches of 8 rows; 2 ranks on 1 host with 8.0 "
+      "GiB\n\n"
+      "   DP  TP  PP  CP  FSDP  MICRO  SCHEDULE      STEP    IDLE       RANK       HOST  LINK\n"))
+      << done.out;
+  // Four layers, each 256 MiB in all, four rows.
+  EXPECT_TRUE(has(done.out,
+                  "2   1   1   1     -      -  -         552.0 ms       -  272.0 MiB  "
+                  "544.0 MiB  -\n"))
+      << done.out;
+  EXPECT_TRUE(has(done.out, "1 layout: tp 2: the loss wants whole logits\n")) << done.out;
+  EXPECT_TRUE(has(done.out, "2 layouts: the program does not cut sequences (cp)\n")) << done.out;
+  EXPECT_TRUE(has(done.out, "\nBest: pp 2; schedule ")) << done.out;
+  EXPECT_TRUE(has(done.out, "\n  start: lockstep run -n 2 PROGRAM\n")) << done.out;
+  EXPECT_TRUE(has(done.out, "\nrank 0 F")) << done.out;
+  EXPECT_EQ(content_of(copy), content_of(file));
+}
+
+TEST_F(PlannedProgram, IsNotStartedIfThereIsAProfile) {
+  const std::string json = scratch.path() / "plan.json", svg = scratch.path() / "plan.svg";
+  const Finished done = plan({"-n", "4", "--nnodes", "2", "--link", "1G", "--profile", file,
+                              "--json", json, "--svg", svg, "--top", "3"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(has(done.out, "4 ranks on 2 hosts with ")) << done.out;
+  EXPECT_TRUE(has(done.out, " more: see --top\n")) << done.out;
+  EXPECT_TRUE(has(done.out, "lockstep run -n 2 --nnodes 2 PROGRAM\n")) << done.out;
+  EXPECT_TRUE(has(content_of(svg), "<svg "));
+  const auto written = nlohmann::json::parse(content_of(json));
+  EXPECT_EQ(written["machine"]["link_bytes_per_second"], 125e6);
+  const auto& best = written["layouts"][0];
+  EXPECT_TRUE(best["fits"]);
+  EXPECT_GT(best["step_seconds"], 0);
+  EXPECT_TRUE(has(content_of(json), "tp 4 does not divide the 2 ranks of a host"));
+  const Finished other = plan({"-n", "4", "--profile", file});
+  EXPECT_EQ(other.code, 64);
+  EXPECT_TRUE(has(other.err, "was measured with 2 ranks a host, not 4")) << other.err;
+}
+
+TEST_F(PlannedProgram, SaysWhatWouldHelpIfNothingFits) {
+  const Finished done = plan({"-n", "2", "--memory", "200M", "--profile", file});
+  EXPECT_EQ(done.code, 1) << done.err;
+  EXPECT_TRUE(has(done.out, "  does not fit\n")) << done.out;
+  EXPECT_TRUE(has(done.out, "No layout fits. The nearest is pp 2: it needs 257.0 MiB")) << done.out;
+  EXPECT_TRUE(has(done.out, " a host, and there are 200.0 MiB.\nWhat would help:")) << done.out;
+  EXPECT_TRUE(has(done.out, "(FullyShardedDataParallel)\n")) << done.out;
+  EXPECT_FALSE(has(done.out, "The best pipeline")) << done.out;
+}
+
+TEST_F(PlannedProgram, TellsWhyThereIsNoMeasurement) {
+  const Finished none = plan({"-n", "2", scratch.path() / "none"});
+  EXPECT_EQ(none.code, 127) << none.err;
+  EXPECT_TRUE(has(none.err, "/none")) << none.err;
+  const Finished quiet = plan({"-n", "1", "/bin/true"});
+  EXPECT_EQ(quiet.code, 1);
+  EXPECT_TRUE(has(quiet.err,
+                  "/bin/true ended without measuring its model: it has to call "
+                  "lockstep::plan_if_asked()"))
+      << quiet.err;
+  const Finished failed = plan({"-n", "1", "/bin/sh", "-c", "exit 7"});
+  EXPECT_EQ(failed.code, 7);
+  EXPECT_TRUE(has(failed.err, "before it had measured its model, with exit code 7")) << failed.err;
+  std::ofstream(file) << "{";
+  const Finished corrupt = plan({"-n", "2", "--profile", file});
+  EXPECT_TRUE(has(corrupt.err, "profile.json: the profile of a model: ")) << corrupt.err;
+}
+
+TEST_F(PlannedProgram, RefusesWrongOptions) {
+  const auto refused = [&](std::vector<std::string> arguments, const std::string& text) {
+    const Finished done = plan(std::move(arguments));
+    EXPECT_EQ(done.code, 64) << text;
+    EXPECT_TRUE(has(done.err, text)) << done.err;
+    EXPECT_TRUE(has(done.err, "see lockstep plan --help")) << done.err;
+  };
+  refused({"-n", "2", "--memory", "64X", "/bin/true"}, "'64X' is not a size such as 64G");
+  refused({"-n", "2", "--memory=-1G", "/bin/true"}, "'-1G' is not a size");
+  refused({"-n", "2", "--link", "fast", "/bin/true"}, "'fast' are no bits a second such as 1G");
+  refused({"-n", "3", "--nnodes", "2", "/bin/true"}, "-n 3 cannot be divided among 2 hosts");
+  refused({"/bin/true"}, "-n is needed");
+  refused({"-n", "2", "--microbatches", "4", "/bin/true"},
+          "--microbatches is not for layouts of a program");
+  refused({"-n", "2", "--microbatches", "4", "--memory", "1G"}, "--memory needs PROGRAM");
+  refused({"-n", "2", "--loud", "/bin/true"}, "unknown option --loud");
+  refused({"-n", "2", "--"}, "PROGRAM is missing");
 }
 
 }  // namespace

@@ -40,6 +40,14 @@ LaunchEnvironment identify(const InitOptions& options) {
   return who;
 }
 
+// A program that does not know `lockstep plan` would train instead of being measured.
+void require_no_plan() {
+  const char* const plan = std::getenv("LOCKSTEP_PLAN");
+  require(plan == nullptr || *plan == '\0',
+          "init_process_group: `lockstep plan` started this program, which has to call "
+          "lockstep::plan_if_asked() before init_process_group()");
+}
+
 // Whether the launcher's variables suffice for all ranks to meet on this host. An agent of
 // `lockstep run` counts more than the variables.
 bool is_on_one_host(const LaunchEnvironment& who, const InitOptions& options) {
@@ -178,6 +186,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
 
   catch_last_words();
   require_known_log_level();
+  require_no_plan();
   LaunchEnvironment who = identify(options);
   const std::unique_lock lock(mutex, std::try_to_lock);
   require(

@@ -99,6 +99,11 @@ at::Tensor RegisteredPool::empty(at::IntArrayRef sizes, const at::TensorOptions&
   return tensor_in(std::make_unique<Room>(std::move(region), data), bytes, sizes, type.dtype());
 }
 
+std::size_t RegisteredPool::bytes() {
+  const std::lock_guard lock(mutex_);
+  return region_ == nullptr ? 0 : region_->bytes();
+}
+
 // The old region goes when its last tensor does.
 std::shared_ptr<RegisteredRegion> RegisteredPool::region_for(std::size_t bytes,
                                                              const ProcessGroup& group,

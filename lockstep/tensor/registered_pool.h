@@ -64,6 +64,9 @@ class RegisteredPool {
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& type, const ProcessGroup& group,
                    const CallOptions& options = {});
 
+  // Of the region now.
+  std::size_t bytes();
+
  private:
   std::shared_ptr<RegisteredRegion> region_for(std::size_t bytes, const ProcessGroup& group,
                                                const CallOptions& options);

@@ -387,6 +387,31 @@ class Examples(unittest.TestCase):
         self.refuses(PROGRAMS.gpt, *options, "--steps", 1, code=64,
                      text="--steps 1 are fewer than the 2 of")
 
+    def test_a_gpt_is_planned_and_trains_as_the_plan_says(self):
+        text = self.folder / "text"
+        text.write_text("to be, or not to be, that is the question. " * 50)
+        shape = ("--text", text, "--width", 32, "--batch", 8, "--length", 24)
+        file = self.folder / "plan.json"
+        command = (PROGRAMS.lockstep, "plan", "-n", 2, "--json", file, PROGRAMS.gpt, *shape)
+        done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("\nBest: ", done.stdout)
+        layouts = json.loads(file.read_text())["layouts"]
+        for mesh in ({"dp": 2, "fsdp": False}, {"dp": 2, "fsdp": True}, {"tp": 2}, {"cp": 2},
+                     {"pp": 2}):
+            found = [one for one in layouts if mesh.items() <= one.items() and one.get("fits")]
+            self.assertTrue(found, mesh)
+            best = found[0]
+            options = ["--dp", best["dp"], "--tp", best["tp"], "--pp", best["pp"],
+                       "--cp", best["cp"], *(["--fsdp"] if best["fsdp"] else [])]
+            if best["pp"] > 1:
+                options += ["--microbatches", best["microbatches"], "--schedule", best["schedule"],
+                            "--cut", ",".join(map(str, best["cut"]))]
+            done = run(2, PROGRAMS.gpt, *shape, "--sample", 0, "--steps", 2, *options)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("after 2 steps", done.stdout)
+
     def test_a_gpt_refuses_wrong_options(self):
         for option, value in (("--tp", 0), ("--sample", -5), ("--seed", -1), ("--prompt", ""),
                               ("--lr", "nan")):

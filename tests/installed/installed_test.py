@@ -146,6 +146,10 @@ def guide(args):
             copy.compile(program)
             copy.start(2)
 
+    copy.compile(only(blocks(pages / "plan.md", "cpp"), "plan.md"))
+    copy.start(2)
+    expect("Best: ", run(copy.lockstep, "plan", "-n", 2, copy.binary, OMP_NUM_THREADS="1"))
+
     program = only(blocks(pages / "checkpoints.md", "cpp"), "checkpoints.md")
     copy.compile(program.replace("++step % 200", "++step % 2"))  # The data set is small.
     if "resumed" in copy.start(2) or 'resumed "checkpoints/' not in copy.start(2):

@@ -36,6 +36,7 @@ SUB_ROOMS = {
     "parallel/fully_sharded":   "gradients one_copy replicate",
     "parallel/tensor_parallel": "gradients",
     "parallel/pipeline":        "detail fully_sharded gradients replicate tensor_parallel",
+    "parallel/plan":            "detail gradients pipeline tensor_parallel",
 }
 
 WITHOUT_TORCH = {"base", "job", "comm", "launch"}

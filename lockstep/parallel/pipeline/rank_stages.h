@@ -111,7 +111,4 @@ class RankStages {
   std::function<at::Tensor()> all_gradients_;  // Null without data parallel ranks.
 };
 
-// First layers of `stages` stages, such that the costliest one is as cheap as it can be.
-std::vector<int> cut_by_costs(const std::vector<double>& costs, int stages);
-
 }  // namespace lockstep::parallel

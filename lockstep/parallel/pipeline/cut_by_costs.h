@@ -1,0 +1,18 @@
+// Cuts a list of layers into stages of equal cost.
+//
+// Thread safety: a pure function.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// First layers of `stages` stages, such that the costliest one is as cheap as it can be. There are
+// at least as many layers as stages; each stage gets one or more.
+LOCKSTEP_API std::vector<int> cut_by_costs(const std::vector<double>& costs, int stages);
+
+}  // namespace lockstep

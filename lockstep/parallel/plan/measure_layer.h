@@ -1,0 +1,42 @@
+// Measures one layer: time and memory of forward, backward and the optimizer's step.
+//
+// Thread safety: none. Blocking: as the layer, which may communicate if it is cut.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+#include "lockstep/parallel/detail/passed_value.h"
+#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/parallel/plan/plan.h"
+
+namespace lockstep::parallel {
+
+using pipeline::PassedValue;
+
+struct MeasuredLayer {
+  LayerSample sample;  // Without rows.
+  PassedValue output;
+};
+
+// `needs_gradient`: of its floating-point inputs, as a layer before it would. Leaves no gradients.
+MeasuredLayer measure_layer(const std::function<PassedValue(const PassedValue&)>& forward,
+                            const std::vector<at::Tensor>& parameters, const PassedValue& input,
+                            bool needs_gradient);
+
+// Bytes of `input` that stay until backward, if nothing else holds it. `kept_bytes`: of the layer.
+double held_input(const std::function<PassedValue(const PassedValue&)>& forward,
+                  const PassedValue& input, double kept_bytes);
+
+// Sets the fields of `part` that concern parameters. `parameters` get no new values that matter.
+void measure_optimizer(LayerPart& part, const std::vector<at::Tensor>& parameters,
+                       const PlanOptions& options);
+
+// The shortest of some runs of `act`, in seconds: other programs disturbed the others.
+double shortest_time(const std::function<void()>& act);
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,92 @@
+// A model and this machine, as `lockstep plan` measures them: what each kind of layer costs, and
+// what communication of this host's ranks takes. A program writes it as JSON; the command reads it.
+// Needs no LibTorch.
+//
+// Times are in seconds.
+//
+// Thread safety: plain data.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// One microbatch of `rows` rows in one layer, on one rank.
+struct LayerSample {
+  int rows = 0;
+  double forward = 0;
+  double backward = 0;
+  double backward_input = 0;   // Of a backward that is split, as zero bubble schedules do.
+  double backward_weight = 0;  // Zero without trained parameters.
+  double kept_bytes = 0;    // Activations from the end of forward until backward, with the output.
+  double weight_bytes = 0;  // Of a split backward: what stays until its second part.
+  double peak_bytes = 0;    // The most at once in forward and backward. Gradients of parameters do
+                            // not count.
+  double split_peak_bytes = 0;  // The same with a split backward.
+  double held_input_bytes = 0;  // Of the loss: of its input, what backward needs.
+  double output_bytes = 0;      // Passed to the next layer.
+};
+
+// A layer that is cut over `tp` ranks, as one of them has it.
+struct LayerPart {
+  int tp = 1;
+  std::string refusal = {};  // Why it cannot be cut so; then nothing else is set.
+  double parameter_bytes = 0;
+  double gradient_bytes = 0;              // Of the parameters that are trained.
+  double large_gradient_bytes = 0;        // Of these, those that are averaged in place.
+  double state_bytes = 0;                 // Kept by the optimizer.
+  double optimizer = 0;                   // Time of its step.
+  std::vector<LayerSample> samples = {};  // Rows increase.
+};
+
+// Layers that are equal, and are cut alike.
+struct LayerKind {
+  std::string name = {};  // Of the first of them.
+  std::vector<LayerPart> parts = {};
+};
+
+// Ranks of a host that reduce a tensor, while all other ranks do the same in groups of this size.
+struct ReduceSample {
+  int ranks = 0;
+  double bytes = 0;
+  double all_reduce = 0;
+  double reduce_scatter = 0;
+};
+
+// Two layers that share a weight.
+struct TiedLayers {
+  int layer = 0;
+  int same_as = 0;
+  double bytes = 0;  // Of the whole weight.
+};
+
+struct ModelProfile {
+  int ranks = 1;  // All of them measured at the same time, as in a training.
+  int rows = 0;   // Of a step's whole batch.
+  double parameters = 0;
+  std::vector<std::string> layers = {};  // Names, in order.
+  std::vector<int> kind_of_layer = {};
+  std::vector<LayerKind> kinds = {};
+  LayerKind loss = {};
+  std::vector<TiedLayers> ties = {};
+  std::vector<ReduceSample> reduces = {};  // By ranks, then by bytes.
+  double copy_bandwidth = 0;               // Bytes a second that a rank copies.
+  double library_bytes = 0;                // That all processes of a host share: LibTorch's code.
+  double process_bytes = 0;  // Of a rank without a model: LibTorch's and the program's data.
+  bool has_context_parallel = false;  // What the program can do.
+  bool has_fully_sharded = false;
+  bool has_pipeline = true;
+};
+
+LOCKSTEP_API std::string to_json(const ModelProfile& profile);
+
+// Errors: corrupt for anything that to_json() does not write.
+LOCKSTEP_API ModelProfile parse_model_profile(std::string_view json);
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/plan/plan.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/parallel/plan/profile_host.h"
+#include "lockstep/parallel/plan/profile_layers.h"
+
+namespace lockstep::plan {
+namespace {
+
+constexpr const char* variable = "LOCKSTEP_PLAN";  // The file to write.
+
+// In a training, the slowest rank decides.
+void take_slower(LayerKind& kind, const LayerKind& other) {
+  for (std::size_t p = 0; p < kind.parts.size(); ++p) {
+    kind.parts[p].optimizer = std::max(kind.parts[p].optimizer, other.parts[p].optimizer);
+    for (std::size_t s = 0; s < kind.parts[p].samples.size(); ++s) {
+      LayerSample& one = kind.parts[p].samples[s];
+      const LayerSample& theirs = other.parts[p].samples[s];
+      for (const auto time : {&LayerSample::forward, &LayerSample::backward,
+                              &LayerSample::backward_input, &LayerSample::backward_weight})
+        one.*time = std::max(one.*time, theirs.*time);
+    }
+  }
+}
+
+// All ranks measured the same layers with the same rows.
+ModelProfile combined(const ModelProfile& mine, const ProcessGroup& world) {
+  ModelProfile all = mine;
+  for (const std::string& json : all_gather_bytes(to_json(mine), world)) {
+    const ModelProfile theirs = parse_model_profile(json);
+    for (std::size_t i = 0; i < all.kinds.size(); ++i) take_slower(all.kinds[i], theirs.kinds[i]);
+    take_slower(all.loss, theirs.loss);
+    for (std::size_t i = 0; i < all.reduces.size(); ++i) {
+      ReduceSample& one = all.reduces[i];
+      one.all_reduce = std::max(one.all_reduce, theirs.reduces[i].all_reduce);
+      one.reduce_scatter = std::max(one.reduce_scatter, theirs.reduces[i].reduce_scatter);
+    }
+    all.copy_bandwidth = std::min(all.copy_bandwidth, theirs.copy_bandwidth);
+    all.process_bytes = std::max(all.process_bytes, theirs.process_bytes);
+  }
+  return all;
+}
+
+void write(const ModelProfile& profile, const std::string& file) {
+  std::ofstream out(file);
+  out << to_json(profile);
+  out.close();
+  if (!out) throw_errno(file);
+}
+
+}  // namespace
+
+bool is_asked() {
+  const char* const file = std::getenv(variable);
+  return file != nullptr && *file != '\0';
+}
+
+void measure(const LayerList& layers, const pipeline::PassedValue& batch, const LossOf& loss_of,
+             const PlanOptions& options) {
+  const std::string file = std::getenv(variable);
+  ::unsetenv(variable);  // init_process_group() refuses to start a training with it.
+  ProcessGroup world = init_process_group();
+  const parallel::ProcessBytes process = parallel::resident_bytes();
+  ModelProfile profile = parallel::profile_layers(layers, batch, loss_of, options, world);
+  profile.reduces = parallel::measure_reductions(world);
+  profile.copy_bandwidth = parallel::measure_copies(world);
+  profile.process_bytes = process.own;
+  profile.library_bytes = process.shared;
+  profile.has_context_parallel = options.context_parallel;
+  profile.has_fully_sharded = options.fully_sharded;
+  profile.has_pipeline = options.pipeline;
+  profile = combined(profile, world);
+  if (world.rank() == 0) write(profile, file);
+  destroy_process_group(world);
+}
+
+}  // namespace lockstep::plan

@@ -1,0 +1,95 @@
+// Lets `lockstep plan` measure a program's model, to tell how to divide it among ranks.
+//
+//   int main() {
+//     const LayerList layers = ...;
+//     if (lockstep::plan_if_asked(layers, tokens, [&](const torch::Tensor& logits,
+//                                                     const lockstep::Microbatch& part) {
+//           return torch::cross_entropy_loss(logits.flatten(0, 1), part.of(targets).flatten());
+//         })) return 0;
+//     auto world = lockstep::init_process_group();
+//     ...
+//
+// `lockstep plan -n 8 --nnodes 2 PROGRAM` starts the program once, with as many ranks as a host
+// will have. Each layer is made and measured alone: its time, the memory that it takes, how both
+// depend on the number of rows, and how they change when it is cut over tensor parallel ranks.
+// Layers that are equal are measured once. The model as a whole is never there.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/detail/passed_value.h"
+#include "lockstep/parallel/pipeline/layer_list.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
+
+namespace lockstep {
+
+// What the program can do, besides replicas and pipelines.
+struct PlanOptions {
+  // As LayerList::parallelize() takes. Without it, layers stay whole.
+  ParallelPlan tensor_parallel = {};
+  bool context_parallel = false;  // Sequences can be cut.
+  bool fully_sharded = false;
+  bool pipeline = true;
+
+  // Makes the optimizer of these parameters; by default lockstep::AdamW.
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> optimizer = {};
+};
+
+namespace plan {
+
+// Of a microbatch's output, its loss.
+using LossOf = std::function<at::Tensor(const pipeline::PassedValue& output, const Microbatch& part,
+                                        const ProcessGroup& tp)>;
+
+// Whether `lockstep plan` started this process.
+LOCKSTEP_API bool is_asked();
+
+// Collective over all ranks that `lockstep plan` started.
+LOCKSTEP_API void measure(const LayerList& layers, const pipeline::PassedValue& batch,
+                          const LossOf& loss_of, const PlanOptions& options);
+
+}  // namespace plan
+
+// Call it before init_process_group(), which refuses to start a training under `lockstep plan`.
+// Does nothing and returns false unless `lockstep plan` started the program; otherwise measures,
+// writes the result for the command, and returns true: the program is to end.
+//
+// `batch` is what the first layer takes, with the rows of a whole step, of all ranks together.
+// `loss_of` is called as Pipeline::step() does, or with a third argument: the tensor parallel
+// ranks, if the last layer's output is cut over them. Blocking: collective over all ranks that
+// `lockstep plan` started. Errors: misuse for a batch without rows and for a list without layers;
+// what layers and loss throw. A layer that cannot be cut over some number of ranks is no error, but
+// a part of the result.
+template <class Inputs, class Loss>
+bool plan_if_asked(const LayerList& layers, const Inputs& batch, const Loss& loss_of,
+                   const PlanOptions& options = {}) {
+  if (!plan::is_asked()) return false;
+  using Output = typename pipeline::FirstOf<decltype(std::function(loss_of))>::type;
+  plan::measure(
+      layers, pipeline::pack(batch),
+      [&](const pipeline::PassedValue& output, const Microbatch& part, const ProcessGroup& tp) {
+        if constexpr (std::is_invocable_v<const Loss&, Output, const Microbatch&,
+                                          const ProcessGroup&>)
+          return loss_of(pipeline::unpack<Output>(output), part, tp);
+        else
+          return loss_of(pipeline::unpack<Output>(output), part);
+      },
+      options);
+  return true;
+}
+
+}  // namespace lockstep

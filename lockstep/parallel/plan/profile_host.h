@@ -1,0 +1,29 @@
+// Measures this host as its ranks use it: reductions, copies, and the memory of a process without a
+// model.
+//
+// Thread safety: none. Blocking: collective.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/plan/model_profile.h"
+
+namespace lockstep::parallel {
+
+// All divisors of the group's size but 1, as sizes of groups that reduce at the same time.
+std::vector<ReduceSample> measure_reductions(const ProcessGroup& world);
+
+// Bytes a second that this rank copies while all others do the same.
+double measure_copies(const ProcessGroup& world);
+
+// Resident memory of this process: what is its own, and what it shares with others, as libraries.
+struct ProcessBytes {
+  double own = 0;
+  double shared = 0;
+};
+ProcessBytes resident_bytes();
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,28 @@
+// Starts a program that measures its model, under `lockstep run`.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "lockstep/parallel/plan/model_profile.h"
+
+namespace lockstep::tools {
+
+// Why there is no profile.
+struct NotMeasured {
+  int exit_code = 1;
+  std::string text = {};
+};
+
+// Blocking: until the program has ended. Its output goes to stderr. Errors: system.
+std::variant<ModelProfile, NotMeasured> measure_program(const std::vector<std::string>& program,
+                                                        int ranks);
+
+// Errors: corrupt, and system, with the file's name.
+ModelProfile read_profile(const std::string& file);
+void write_profile(const ModelProfile& profile, const std::string& file);
+
+}  // namespace lockstep::tools
