@@ -24,6 +24,7 @@ struct StepOptions {
   std::string schedule = "1f1b";
   std::vector<int> cut = {};
   bool simulate = false;
+  bool memory = false;
 };
 
 StepOptions read_command_line(int argc, char** argv) {
@@ -37,11 +38,14 @@ StepOptions read_command_line(int argc, char** argv) {
   app.add_option("--length", options.gpt.block_size, "tokens of a sequence");
   app.add_option("--batch", options.batch, "sequences of a rank; of all with tensor");
   app.add_option("--parallel", options.parallel)
-      ->check(CLI::IsMember({"tensor", "fully-sharded", "pipeline", "none"}));
+      ->check(CLI::IsMember({"tensor", "fully-sharded", "replicas", "pipeline", "none"}));
   app.add_option("--schedule", options.schedule, "of a pipeline, with 4 microbatches");
   app.add_option("--cut", options.cut, "first layers of the stages but the first");
   app.add_flag("--simulate", options.simulate,
                "the step of the pipeline that its stages promise, each measured alone");
+  app.add_flag("--recompute", options.gpt.recompute, "keep only the inputs of blocks");
+  app.add_flag("--memory", options.memory,
+               "of fully-sharded and replicas: also print memory_report(), and its bytes as JSON");
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
@@ -176,6 +180,31 @@ void train_pipeline(const StepOptions& options, const lockstep::ProcessGroup& wo
   });
 }
 
+void report_memory(const lockstep::DataParallelBase& ddp, const torch::optim::Optimizer& optimizer,
+                   const lockstep::ProcessGroup& world) {
+  const lockstep::MemoryReport report = lockstep::memory_report(ddp, optimizer);
+  if (world.rank() != 0) return;
+  std::int64_t parameters = 0;
+  for (const auto& parameter : ddp.replica().parameters()) parameters += parameter.numel();
+  std::printf("%s{\"parameters\": %lld, \"predicted\": %zu, \"resident\": %zu}\n",
+              to_string(report).c_str(), static_cast<long long>(parameters),
+              report.predicted.host.total(), report.resident_host.process);
+}
+
+// Weights once for all ranks, made where they lie.
+template <class Loss>
+void train_fully_sharded(const StepOptions& options, const lockstep::ProcessGroup& world,
+                         const torch::Tensor& inputs, const Loss& loss_of) {
+  const auto make = [&] { return std::make_shared<Gpt>(options.gpt); };
+  const auto gpt = lockstep::on_meta(make);
+  lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
+  fsdp.initialize(make);
+  lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(),
+                                                         torch::optim::AdamWOptions(1e-4));
+  time_steps(options, world, adamw, [&] { loss_of(fsdp(inputs)).backward(); });
+  if (options.memory) report_memory(fsdp, adamw, world);
+}
+
 int train(const StepOptions& options) {
   auto world = lockstep::init_process_group();
   torch::manual_seed(0);
@@ -184,7 +213,6 @@ int train(const StepOptions& options) {
     lockstep::destroy_process_group(world);
     return 0;
   }
-  const auto gpt = std::make_shared<Gpt>(options.gpt);
   const auto tokens = torch::randint(options.gpt.vocabulary,
                                      {options.batch, options.gpt.block_size + 1}, torch::kLong);
   const auto inputs = tokens.slice(1, 0, -1), targets = tokens.slice(1, 1).flatten();
@@ -193,10 +221,15 @@ int train(const StepOptions& options) {
   };
   const torch::optim::AdamWOptions adamw_options(1e-4);
   if (options.parallel == "fully-sharded") {
-    lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
-    lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(), adamw_options);
-    time_steps(options, world, adamw, [&] { loss_of(fsdp(inputs)).backward(); });
+    train_fully_sharded(options, world, inputs, loss_of);
+  } else if (options.parallel == "replicas") {
+    const auto gpt = std::make_shared<Gpt>(options.gpt);
+    lockstep::DistributedDataParallel ddp(gpt, world);
+    lockstep::AdamW adamw(gpt->parameters(), adamw_options);
+    time_steps(options, world, adamw, [&] { loss_of(ddp(inputs)).backward(); });
+    if (options.memory) report_memory(ddp, adamw, world);
   } else {
+    const auto gpt = std::make_shared<Gpt>(options.gpt);
     const bool is_cut = options.parallel == "tensor" && world.size() > 1;
     if (is_cut) lockstep::parallelize_module(*gpt, world, gpt_plan());
     lockstep::AdamW adamw(gpt->parameters(), adamw_options);
