@@ -159,7 +159,8 @@ const Ranks small("memory of a fully sharded module across hosts", [](const Rank
   for (const torch::Tensor& parameter : parameters_of(*net)) whole += parameter.nbytes();
   for (const torch::Tensor& parameter : net->blocks[0]->parameters()) largest += parameter.nbytes();
   const NamedTensors parameters = trained_parameters(named_parameters(*net));
-  const GatheredParameters gathered(parameters, units_of(parameters, {"blocks.*"}), 2, world);
+  const GatheredParameters gathered(parameters, units_of(parameters, {"blocks.*"}), 2,
+                                    host_groups(world, "a test"));
   constexpr std::size_t padding = 16 << 10;
   EXPECT_NEAR(static_cast<double>(gathered.slice_bytes()),
               static_cast<double>(whole) / world.size(), padding);
