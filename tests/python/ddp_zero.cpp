@@ -1,6 +1,8 @@
 // Optimizers whose state is spread over the ranks, with and without gradients and weights.
 
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "tests/python/ddp_scenarios.h"
 #include "tests/python/ddp_training.h"
 
