@@ -60,10 +60,17 @@ void zero_param_groups(Rig& rig) {
   record(rig, *net, optimizer);
 }
 
-// `convert` makes the input of what forward() takes.
+// Whether all hosts have equally many ranks, as they must to have one copy together.
+bool are_even(const lockstep::ProcessGroup& world) {
+  const auto sizes = lockstep::all_gather_value(world.local_size(), world);
+  return std::ranges::all_of(sizes, [&](int size) { return size == sizes.front(); });
+}
+
+// `convert` makes the input of what forward() takes. Where hosts are uneven, each rank has a copy.
 template <class Convert>
-void train_fully_sharded(Rig& rig, const lockstep::FullyShardedOptions& options, std::size_t passes,
+void train_fully_sharded(Rig& rig, lockstep::FullyShardedOptions options, std::size_t passes,
                          Convert convert) {
+  if (!are_even(rig.world())) options.shard = rig.world().split(rig.world().rank());
   const auto net = mlp(rig);
   lockstep::FullyShardedDataParallel fsdp(net, rig.world(), options);
   lockstep::FullyShardedOptimizer<lockstep::Adam> adam(
