@@ -52,8 +52,7 @@ struct WatchedForm {
 };
 
 // Makes `parameter` a watched, contiguous tensor without memory. It stays the same tensor for all
-// who have it. A `watcher` that is gone is as one that attaches
-// nothing.
+// who have it. A `watcher` that is gone is as one that attaches nothing.
 // Errors: unsupported if the process has another kernel for the dispatch key.
 void watch_tensor(const at::Tensor& parameter, const WatchedForm& form,
                   const std::weak_ptr<TouchWatcher>& watcher, std::size_t id);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_state.h"
@@ -14,6 +13,7 @@
 #include "lockstep/parallel/fully_sharded/offloaded_parameters.h"
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 #include "lockstep/parallel/fully_sharded/unit_gradients.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/replicate/module_replica.h"
@@ -50,15 +50,6 @@ void require_same_options(const FullyShardedOptions& options, const ProcessGroup
   }
   for (const std::string& pattern : options.units) text += "\n" + pattern;
   parallel::require_same_lines(text, "the options of FullyShardedDataParallel", group);
-}
-
-// Each once, under its first name.
-NamedTensors distinct(NamedTensors parameters) {
-  std::set<const void*> seen;
-  std::erase_if(parameters, [&](const auto& entry) {
-    return !seen.insert(entry.second.unsafeGetTensorImpl()).second;
-  });
-  return parameters;
 }
 
 bool is_on_meta(const NamedTensors& parameters) {
@@ -166,7 +157,7 @@ struct FullyShardedBase::Setup {
     if (options.offload) move_buffers(*module, *options.offload);
     if (!options.param_type) return;
     const at::NoGradGuard no_grad;
-    const NamedTensors parameters = distinct(named_parameters(*module));
+    const NamedTensors parameters = distinct_parameters(named_parameters(*module));
     if (is_on_meta(parameters))
       throw Error(Fault::unsupported,
                   "param_type: the module is on the meta device, where its masters have no values");
@@ -182,7 +173,7 @@ struct FullyShardedBase::Setup {
   // `parameters` are those of the module.
   std::shared_ptr<ParameterStore> store(const NamedTensors& parameters,
                                         const FullyShardedOptions& options) const {
-    const NamedTensors each = distinct(parameters);
+    const NamedTensors each = distinct_parameters(parameters);
     if (replicas && !is_on_meta(each)) parallel::broadcast_replica(each, *replicas);
     const auto units = parallel::units_of(each, options.units);
     const std::size_t resident =

@@ -2,7 +2,6 @@
 #include "lockstep/parallel/fully_sharded/fully_sharded_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -12,23 +11,13 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
-#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::parallel {
 namespace {
 
 using Fragment = ShardedUnits::Fragment;
-
-// Elements in memory order of a tensor that was read row by row.
-at::Tensor cut(const at::Tensor& data, const Shard& shard, const at::Tensor& parameter) {
-  const at::Tensor laid_out =
-      at::empty_strided(parameter.sizes(), dense_strides(parameter), data.options());
-  laid_out.copy_(data.reshape(parameter.sizes()));
-  return fragment_of(laid_out, shard, laid_out);
-}
 
 class FullyShardedState final : public Stateful {
  public:
@@ -83,7 +72,7 @@ class FullyShardedState final : public Stateful {
         const Fragment* const own = own_of(parameter);
         if (own == nullptr) continue;
         if (!parameter.is_contiguous())
-          own->tensor.copy_(cut(state.tensors.at(name).data, own->shard, parameter));
+          own->tensor.copy_(fragment_of_values(state.tensors.at(name).data, own->shard, parameter));
         own->publish();
       }
     });

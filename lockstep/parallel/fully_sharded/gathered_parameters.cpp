@@ -127,11 +127,7 @@ std::size_t GatheredParameters::index_of(const at::Tensor& parameter) const {
   return found->second;
 }
 
-const std::vector<at::Tensor>& GatheredParameters::require_shared(
-    const std::vector<at::Tensor>& tensors) const {
-  for (const at::Tensor& tensor : tensors) index_of(tensor);
-  return tensors;
-}
+void GatheredParameters::require_shared(const at::Tensor& tensor) const { index_of(tensor); }
 
 // With slices as owners.
 std::vector<Shard> GatheredParameters::slices_of(const Place& place) const {
@@ -176,15 +172,13 @@ void GatheredParameters::require_intact() const {
 }
 
 UnitSource::Memory GatheredParameters::slot(std::size_t number) const {
-  return {address_in(*slots_, number * bytes_of_slot_), slots_};
+  return {address_in(*slots_, number * bytes_of_slot_), slots_, number};
 }
 
 std::function<void()> GatheredParameters::filling(std::size_t unit, const Memory& to) {
   std::string what = "unit " + touched_->units()[unit].name;
-  if (to.owner == slots_) {  // Part of the label: ranks that evict other units must not go on.
-    const auto offset = to.data - static_cast<std::byte*>(slots_->data());
-    what += " into slot " + std::to_string(static_cast<std::size_t>(offset) / bytes_of_slot_);
-  }
+  // Part of the label: ranks that evict other units must not go on.
+  if (to.slot) what += " into slot " + std::to_string(*to.slot);
   return [this, unit, to, what = std::move(what)] { gather(what, cuts_[unit], to.data); };
 }
 
@@ -237,20 +231,23 @@ void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
 
 // --- Changes of rank 0 ---------------------------------------------------------------------------
 
-GatheredParameters::OfLane GatheredParameters::of_lane(const Place& place) const {
-  OfLane result;
-  result.bytes.resize(static_cast<std::size_t>(groups_.hosts()), 0);
-  bool is_first = true;
+GatheredParameters::OfLane GatheredParameters::of_lane(const Place& place,
+                                                       const RegisteredMemory& staging) const {
+  OfLane lane{.own = bytes_of(nullptr, 0), .staged = bytes_of(nullptr, 0), .bytes = {}};
+  lane.bytes.resize(static_cast<std::size_t>(groups_.hosts()), 0);
+  const std::size_t size = place.parameter.element_size();
   for (const Shard& shard : slices_of(place)) {
     const int host = shard.owner - groups_.first_of_lane();
     if (host < 0 || host >= groups_.hosts()) continue;
-    if (std::exchange(is_first, false)) result.begin = shard.begin;
-    result.bytes[static_cast<std::size_t>(host)] =
-        static_cast<std::size_t>(shard.end - shard.begin) * place.parameter.element_size();
+    const std::size_t bytes = static_cast<std::size_t>(shard.end - shard.begin) * size;
+    if (lane.staged.count == 0)
+      lane.staged.data = address_in(staging, static_cast<std::size_t>(shard.begin) * size);
+    lane.staged.count += bytes;
+    lane.bytes[static_cast<std::size_t>(host)] = bytes;
     if (shard.owner == groups_.own_slice())
-      result.own = fragment(place.parameter, shard.begin, shard.end);
+      lane.own = bytes_of(fragment(place.parameter, shard.begin, shard.end));
   }
-  return result;
+  return lane;
 }
 
 // Room for one parameter, on each host.
@@ -269,12 +266,9 @@ void GatheredParameters::scatter(const Place& place, const at::Tensor& values,
     if (plain.nbytes() > 0) std::memcpy(staging.data(), plain.const_data_ptr(), plain.nbytes());
   }
   groups_.host.barrier({.label = label});
-  const OfLane lane = of_lane(place);
-  const Buffer input = bytes_of(
-      address_in(staging, static_cast<std::size_t>(lane.begin) * place.parameter.element_size()),
-      sum_of(lane.bytes));
-  const Buffer own = lane.own.defined() ? bytes_of(lane.own) : bytes_of(nullptr, 0);
-  if (input.count > 0) groups_.lane->scatter(input, own, 0, lane.bytes, {.label = label});
+  const OfLane lane = of_lane(place, staging);
+  if (lane.staged.count > 0)
+    groups_.lane->scatter(lane.staged, lane.own, 0, lane.bytes, {.label = label});
   groups_.host.barrier({.label = label});
 }
 
@@ -282,12 +276,9 @@ void GatheredParameters::scatter(const Place& place, const at::Tensor& values,
 void GatheredParameters::collect(const Place& place, const at::Tensor& values,
                                  const RegisteredMemory& staging) const {
   const std::string label = "parameter " + place.name;
-  const OfLane lane = of_lane(place);
-  const Buffer output = bytes_of(
-      address_in(staging, static_cast<std::size_t>(lane.begin) * place.parameter.element_size()),
-      sum_of(lane.bytes));
-  const Buffer own = lane.own.defined() ? bytes_of(lane.own) : bytes_of(nullptr, 0);
-  if (output.count > 0) groups_.lane->gather(own, output, 0, lane.bytes, {.label = label});
+  const OfLane lane = of_lane(place, staging);
+  if (lane.staged.count > 0)
+    groups_.lane->gather(lane.own, lane.staged, 0, lane.bytes, {.label = label});
   groups_.host.barrier({.label = label});
   if (values.defined() && values.nbytes() > 0)
     std::memcpy(values.mutable_data_ptr(), staging.data(), values.nbytes());

@@ -55,8 +55,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
-  const std::vector<at::Tensor>& require_shared(
-      const std::vector<at::Tensor>& tensors) const override;
+  void require_shared(const at::Tensor& tensor) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
   at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin,
                       std::int64_t end) const override;
@@ -85,11 +84,12 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
     std::size_t number = 0;  // In the cut's layout.
   };
 
-  // The elements of one parameter that this rank's lane has, from `begin` on.
+  // The bytes of one parameter that this rank has, those of its lane in staging memory, and how
+  // many of these each host has.
   struct OfLane {
-    std::int64_t begin = 0;
-    Counts bytes;  // By host.
-    at::Tensor own;
+    Buffer own;
+    Buffer staged;
+    Counts bytes;
   };
 
   std::vector<TouchedUnits::Unit> lay_out(const NamedTensors& parameters,
@@ -104,7 +104,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void after_filling(std::size_t) override {}
   void gather(const std::string& what, const std::vector<Cut>& cuts, std::byte* to) const;
 
-  OfLane of_lane(const Place& place) const;
+  OfLane of_lane(const Place& place, const RegisteredMemory& staging) const;
   RegisteredMemory staging() const;
   void scatter(const Place& place, const at::Tensor& values, const RegisteredMemory& staging) const;
   void collect(const Place& place, const at::Tensor& values, const RegisteredMemory& staging) const;

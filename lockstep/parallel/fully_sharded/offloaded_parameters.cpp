@@ -68,11 +68,7 @@ at::Tensor OffloadedParameters::host_of(const at::Tensor& parameter) const {
   return found->second;
 }
 
-const std::vector<at::Tensor>& OffloadedParameters::require_shared(
-    const std::vector<at::Tensor>& tensors) const {
-  for (const at::Tensor& tensor : tensors) host_of(tensor);
-  return tensors;
-}
+void OffloadedParameters::require_shared(const at::Tensor& tensor) const { host_of(tensor); }
 
 std::vector<Shard> OffloadedParameters::frozen_shards(const at::Tensor& parameter) const {
   return store_->frozen_shards(host_of(parameter));

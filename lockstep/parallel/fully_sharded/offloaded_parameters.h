@@ -53,8 +53,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
 
   // The whole model is then on rank 0's device.
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
-  const std::vector<at::Tensor>& require_shared(
-      const std::vector<at::Tensor>& tensors) const override;
+  void require_shared(const at::Tensor& tensor) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
 
   // In the host's memory.

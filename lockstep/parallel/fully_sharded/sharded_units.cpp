@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/name_pattern.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -89,6 +91,14 @@ std::vector<Unit> units_of(const NamedTensors& parameters,
   return all;
 }
 
+at::Tensor fragment_of_values(const at::Tensor& values, const Shard& shard,
+                              const at::Tensor& parameter) {
+  const at::Tensor laid_out =
+      at::empty_strided(parameter.sizes(), dense_strides(parameter), values.options());
+  laid_out.copy_(values.reshape(parameter.sizes()));
+  return fragment_of(laid_out, shard, laid_out);
+}
+
 void ShardedUnits::Fragment::publish() const {
   if (stored.defined() && !stored.is_same(tensor)) stored.copy_(tensor);
 }
@@ -137,12 +147,8 @@ void ShardedUnits::add_fragments(const at::Tensor& parameter, const std::vector<
     if (shard.owner != ranks_.copy.all.rank()) continue;
     fragment.stored = store_->fragment(parameter, shard.begin, shard.end);
     fragment.tensor = fragment.stored;
-    if (master != masters.end()) {  // Fragments count in the order of the parameter's memory.
-      const at::Tensor laid_out =
-          like_gradient(store_->on_host(parameter), master->second.scalar_type());
-      laid_out.copy_(master->second);
-      fragment.tensor = fragment_of(laid_out, shard, laid_out).clone();
-    }
+    if (master != masters.end())
+      fragment.tensor = fragment_of_values(master->second, shard, parameter).clone();
   }
 }
 
@@ -189,7 +195,7 @@ std::optional<std::size_t> ShardedUnits::index_of(const at::Tensor& parameter) c
 
 const std::vector<ShardedUnits::Fragment>& ShardedUnits::fragments_of(
     const at::Tensor& parameter) const {
-  store_->require_shared({parameter});
+  store_->require_shared(parameter);
   return fragments_.at(parameter.unsafeGetTensorImpl());
 }
 

@@ -42,6 +42,11 @@ struct Unit {
 std::vector<Unit> units_of(const NamedTensors& parameters,
                            const std::vector<std::string>& patterns);
 
+// The elements of a fragment of `parameter`, in CPU memory, of `values` that may lie in another
+// order.
+at::Tensor fragment_of_values(const at::Tensor& values, const Shard& shard,
+                              const at::Tensor& parameter);
+
 class ShardedUnits {
  public:
   // Ranks that have one copy of the parameters together, and this rank's likes in other copies.

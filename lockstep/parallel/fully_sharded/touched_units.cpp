@@ -52,16 +52,8 @@ TouchedUnits::TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Devi
 }
 
 TouchedUnits::~TouchedUnits() {
-  wait_quietly();
+  jobs_.let_finish();
   for (const Unit& unit : units_) detach(unit);
-}
-
-// An Error stays for the next wait.
-void TouchedUnits::wait_quietly() noexcept {
-  try {
-    jobs_.wait();
-  } catch (...) {
-  }
 }
 
 void TouchedUnits::require_intact() const {
@@ -99,12 +91,12 @@ void TouchedUnits::begin_pass(bool with_gradients) {
 }
 
 void TouchedUnits::end_evaluation() noexcept {
-  wait_quietly();
+  jobs_.let_finish();
   is_evaluating_ = false;
 }
 
 void TouchedUnits::end_pass() noexcept {
-  wait_quietly();
+  jobs_.let_finish();
   in_pass_ = false;
 }
 

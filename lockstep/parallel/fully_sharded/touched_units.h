@@ -18,11 +18,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/fully_sharded/ordered_jobs.h"
 #include "lockstep/parallel/fully_sharded/resident_units.h"
+#include "lockstep/parallel/gradients/ordered_jobs.h"
 #include "lockstep/tensor/touched_tensors.h"
 
 namespace lockstep::parallel {
@@ -36,6 +37,7 @@ class UnitSource {
   struct Memory {
     std::byte* data;
     std::shared_ptr<const void> owner;
+    std::optional<std::size_t> slot = {};  // Its number, if it is one.
   };
 
   virtual Memory slot(std::size_t number) const = 0;
@@ -107,7 +109,6 @@ class TouchedUnits {
   class Watcher;
 
   void touched(const std::vector<std::size_t>& units);
-  void wait_quietly() noexcept;
   void start(const ResidentUnits::Arrival& arrival);
   void attach(const Unit& unit, const UnitSource::Memory& memory);
   void detach(const Unit& unit);

@@ -6,10 +6,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <utility>
 
-#include "lockstep/base/signals.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep::parallel {
@@ -52,13 +52,7 @@ void ReductionStream::join() {
 }
 
 BucketReduction::~BucketReduction() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  jobs_.reset();
   join_stream();  // Buckets go next, and what is under way there still uses them.
 }
 
@@ -68,31 +62,19 @@ void BucketReduction::run(const std::function<void()>& job) {
 }
 
 void BucketReduction::start(std::function<void()> job) {
-  job = stream_.after_writes(std::move(job));
-  if (!thread_.joinable()) thread_ = start_thread([this] { work(); });
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(job));
-  }
-  changed_.notify_all();
+  jobs_->start([this, job = stream_.after_writes(std::move(job))] { run(job); });
 }
 
-void BucketReduction::let_finish() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.empty(); });
-}
+void BucketReduction::let_finish() { jobs_->let_finish(); }
 
 void BucketReduction::wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.empty(); });
+  const std::exception_ptr error = jobs_->take_error();
   stream_.join();
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  if (error) std::rethrow_exception(error);
 }
 
 void BucketReduction::drain() noexcept {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.empty(); });
-  error_ = nullptr;
+  jobs_->take_error();
   join_stream();
 }
 
@@ -104,39 +86,12 @@ void BucketReduction::join_stream() noexcept {
   }
 }
 
-bool BucketReduction::busy() const {
-  const std::lock_guard lock(mutex_);
-  return !queue_.empty();
-}
-
 void BucketReduction::abandon(const ProcessGroup& group) const noexcept {
-  if (!busy()) return;
+  if (!jobs_->busy()) return;
   try {
     group.abort("DistributedDataParallel was destroyed during backward()");
   } catch (const std::exception&) {
     // It has been given up already, which ends the collective as well.
-  }
-}
-
-void BucketReduction::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    if (stop_) return;
-    const auto job = queue_.front();
-    const bool go_on = !error_;  // After an Error the group is not what it was.
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      const Stopwatch watch(time_);
-      if (go_on) job();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    if (error) error_ = error;
-    queue_.pop_front();
-    changed_.notify_all();
   }
 }
 

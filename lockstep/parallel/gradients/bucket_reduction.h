@@ -10,16 +10,13 @@
 #include <c10/core/Stream.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "lockstep/base/thread.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/ordered_jobs.h"
 
 namespace lockstep::parallel {
 
@@ -88,19 +85,11 @@ class BucketReduction {
   std::chrono::nanoseconds time() const { return time_; }
 
  private:
-  bool busy() const;
-  void work();
   void join_stream() noexcept;
 
   std::chrono::nanoseconds time_{};  // The thread's between start() and wait().
   ReductionStream stream_;
-
-  Thread thread_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;  // The first one may be under way.
-  std::exception_ptr error_;
-  bool stop_ = false;
+  std::optional<OrderedJobs> jobs_{std::in_place};  // Last, as its thread uses the others.
 };
 
 }  // namespace lockstep::parallel

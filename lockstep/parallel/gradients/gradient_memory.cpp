@@ -113,13 +113,18 @@ void install_allocator() {
 
 // --- Gradients ----------------------------------------------------------------------------------
 
-NamedTensors trained_parameters(NamedTensors parameters) {
+NamedTensors distinct_parameters(NamedTensors parameters) {
   std::set<const void*> seen;
-  std::erase_if(parameters, [&](const auto& entry) {
-    const at::Tensor& parameter = entry.second;
-    return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
+  std::erase_if(parameters, [&](const auto& named) {
+    return !seen.insert(named.second.unsafeGetTensorImpl()).second;
   });
   return parameters;
+}
+
+NamedTensors trained_parameters(NamedTensors parameters) {
+  NamedTensors trained = distinct_parameters(std::move(parameters));
+  std::erase_if(trained, [](const auto& named) { return !named.second.requires_grad(); });
+  return trained;
 }
 
 at::Tensor like_gradient(const at::Tensor& parameter, std::optional<at::ScalarType> type) {

@@ -21,8 +21,10 @@
 
 namespace lockstep {
 
-// Returns those of `parameters` that require a gradient. A parameter with several names, such as
-// the weights of a tied embedding, has one gradient: it is listed once, under its first name.
+// Each once, under its first name. The weights of a tied embedding have several.
+NamedTensors distinct_parameters(NamedTensors parameters);
+
+// Those of distinct_parameters() that require a gradient.
 NamedTensors trained_parameters(NamedTensors parameters);
 
 // Returns an uninitialised tensor of the parameter's type and shape, with dense_strides().

@@ -9,13 +9,22 @@
 #include "lockstep/parallel/replicate/parameter_store.h"
 
 namespace lockstep::parallel {
+namespace {
+
+const std::vector<at::Tensor>& required(const std::vector<at::Tensor>& parameters,
+                                        const ParameterStore& shared) {
+  for (const at::Tensor& parameter : parameters) shared.require_shared(parameter);
+  return parameters;
+}
+
+}  // namespace
 
 SlicedInStep::SlicedInStep(const std::vector<at::Tensor>& parameters, const ParameterStore& shared,
                            const ProcessGroup& group, Passes passes)
     : parameters_(parameters),
       group_(group),
       passes_(std::move(passes)),
-      slices_(shared.require_shared(parameters), host_groups(group, "shared parameters")) {
+      slices_(required(parameters, shared), host_groups(group, "shared parameters")) {
   for (const auto& [parameter, begin, end, owner] : slices_.shards())
     if (owner == group.rank())
       fragments_.push_back(shared.fragment(parameters[parameter], begin, end));

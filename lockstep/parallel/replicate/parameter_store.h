@@ -1,6 +1,7 @@
 // Where ranks keep parameters of which they have one copy together: in memory that all ranks of a
-// host have mapped (shared_parameters.h), or in parts on several hosts
-// (fully_sharded/gathered_parameters.h).
+// host have mapped (shared_parameters.h), in parts on several hosts
+// (fully_sharded/gathered_parameters.h), or in either while they are used on a device
+// (fully_sharded/offloaded_parameters.h).
 //
 // Each rank's optimizer writes to its own fragments in step(). All other writes happen once, in
 // edit().
@@ -54,9 +55,8 @@ class ParameterStore {
   // (replicas.h).
   virtual std::exception_ptr edit(std::string_view call, const std::function<void()>& change) = 0;
 
-  // Returns `tensors`. Errors: misuse if one of them is not one of the parameters.
-  virtual const std::vector<at::Tensor>& require_shared(
-      const std::vector<at::Tensor>& tensors) const = 0;
+  // Errors: misuse if `tensor` is not one of the parameters.
+  virtual void require_shared(const at::Tensor& tensor) const = 0;
 
   // The fragments of a parameter, of which no gradient is averaged. Owners are ranks.
   virtual std::vector<Shard> frozen_shards(const at::Tensor& parameter) const = 0;

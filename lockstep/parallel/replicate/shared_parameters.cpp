@@ -135,7 +135,7 @@ void SharedParameters::require_intact() const {
 
 void SharedParameters::with_gathered(const std::vector<at::Tensor>& parameters,
                                      const std::function<void()>& use) {
-  require_shared(parameters);
+  for (const at::Tensor& parameter : parameters) require_shared(parameter);
   use();
   require_intact();
 }
@@ -183,11 +183,7 @@ std::size_t SharedParameters::index_of(const at::Tensor& parameter) const {
   return found->second;
 }
 
-const std::vector<at::Tensor>& SharedParameters::require_shared(
-    const std::vector<at::Tensor>& tensors) const {
-  for (const at::Tensor& tensor : tensors) index_of(tensor);
-  return tensors;
-}
+void SharedParameters::require_shared(const at::Tensor& tensor) const { index_of(tensor); }
 
 std::vector<Shard> SharedParameters::frozen_shards(const at::Tensor& parameter) const {
   index_of(parameter);

@@ -48,8 +48,7 @@ class SharedParameters final : public ParameterStore {
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
-  const std::vector<at::Tensor>& require_shared(
-      const std::vector<at::Tensor>& tensors) const override;
+  void require_shared(const at::Tensor& tensor) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
   at::Tensor fragment(const at::Tensor& parameter, std::int64_t begin,
                       std::int64_t end) const override;

@@ -24,12 +24,18 @@ class OrderedJobs {
   OrderedJobs(const OrderedJobs&) = delete;
   OrderedJobs& operator=(const OrderedJobs&) = delete;
 
-  // Returns the number of the job, from 1 on. After an Error, jobs are dropped.
+  // Returns the number of the job, from 1 on. After an Error, jobs are dropped until it is taken.
   std::uint64_t start(std::function<void()> job);
 
   // Blocking: until job `number`, and all before it, are done. Errors: the first that one threw.
   void wait(std::uint64_t number);
   void wait() { wait(started_); }
+
+  // Blocking: until all are done. Leaves an Error to the next wait.
+  void let_finish() noexcept;
+
+  // As let_finish(). Returns the Error, or null, and forgets it.
+  std::exception_ptr take_error() noexcept;
 
   bool busy() const;
 

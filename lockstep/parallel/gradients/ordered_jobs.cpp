@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/fully_sharded/ordered_jobs.h"
+#include "lockstep/parallel/gradients/ordered_jobs.h"
 
 #include <utility>
 
@@ -31,6 +31,17 @@ void OrderedJobs::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_ >= number || error_; });
   if (error_) std::rethrow_exception(error_);
+}
+
+void OrderedJobs::let_finish() noexcept {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty(); });
+}
+
+std::exception_ptr OrderedJobs::take_error() noexcept {
+  let_finish();
+  const std::lock_guard lock(mutex_);
+  return std::exchange(error_, nullptr);
 }
 
 bool OrderedJobs::busy() const {
