@@ -8,29 +8,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/sharing_ranks.h"
 
 namespace lockstep::parallel {
-namespace {
-
-// Of each rank, the lowest one with which it shares memory. Ranks of one host may share none, where
-// an engine moves all bytes (LOCKSTEP_BACKEND=gloo): so each leaves a mark and looks for others'.
-std::vector<int> leaders_of(const ProcessGroup& group) {
-  const auto ranks = static_cast<std::size_t>(group.size());
-  const RegisteredMemory memory = group.allocate_shared(ranks * sizeof(int));
-  auto* const marks = static_cast<int*>(memory.data());
-  marks[group.rank()] = 1;
-  group.barrier();
-  int leader = static_cast<int>(std::find(marks, marks + ranks, 1) - marks);
-  std::vector<int> leaders(ranks);
-  group.all_gather({.data = &leader, .count = 1, .dtype = DType::int32},
-                   {.data = leaders.data(), .count = ranks, .dtype = DType::int32});
-  return leaders;
-}
-
-}  // namespace
 
 HostGroups host_groups(const ProcessGroup& group, const std::string& label) {
-  const std::vector<int> leaders = leaders_of(group);
+  const std::vector<int> leaders = sharing_ranks(group, label);
   if (std::ranges::all_of(leaders, [](int leader) { return leader == 0; })) {
     HostGroups groups{.all = group, .host = group, .owners = {}};
     for (int rank = 0; rank < group.size(); ++rank) groups.owners.push_back(rank);

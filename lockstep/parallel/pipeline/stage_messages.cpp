@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <span>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/comm/sharing_ranks.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/pipeline/simulate_order.h"
 #include "lockstep/tensor/collectives.h"
@@ -65,25 +65,13 @@ std::atomic_ref<std::int64_t> word_at(const RegisteredMemory& block, std::size_t
       *reinterpret_cast<std::int64_t*>(static_cast<std::byte*>(block.data()) + place));
 }
 
-// By rank: the first of the ranks with which it shares memory. An engine alone lets not even those
-// of one host share any, so each looks for the marks of the others.
-std::vector<int> sharing_ranks(const ProcessGroup& group) {
-  const auto size = static_cast<std::size_t>(group.size());
-  const auto memory = group.allocate_shared(size * sizeof(int), {.label = "Pipeline"});
-  const std::span marks(static_cast<int*>(memory.data()), size);
-  marks[static_cast<std::size_t>(group.rank())] = 1;
-  group.barrier();
-  const auto first = static_cast<int>(std::ranges::find(marks, 1) - marks.begin());
-  return all_gather_value(first, group);
-}
-
 }  // namespace
 
 StageMessages::StageMessages(const ProcessGroup& group, const PipelineOrder& order)
     : group_(group),
       microbatches_(order.microbatches),
       rank_of_stage_(order.rank_of_stage),
-      hosts_(sharing_ranks(group)) {
+      hosts_(sharing_ranks(group, "Pipeline")) {
   const PipelineSlots counts = slots_of(order);
   for (int boundary = 0; boundary + 1 < order.stages(); ++boundary) {
     const auto i = static_cast<std::size_t>(boundary);
