@@ -20,6 +20,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_hooks.h"
+#include "lockstep/comm/sharing_ranks.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/nn/shared_slots.h"
 #include "lockstep/tensor/buffers.h"
@@ -82,16 +83,15 @@ struct Call : torch::CustomClassHolder {
 
 using CallPtr = c10::intrusive_ptr<Call>;
 
-bool is_on_one_host(const ProcessGroup& group) { return group.local_size() == group.size(); }
-
 std::string misfit_of_heads(const at::Tensor& q, const ProcessGroup& group) {
   return misfit_of("heads", q.size(1), 1, group.size());
 }
 
-ContextMethod method_of(const at::Tensor& q, const AttentionOptions& options) {
+ContextMethod method_of(const at::Tensor& q, const Call& call) {
+  const AttentionOptions& options = call.options;
   if (options.method != ContextMethod::automatic) return options.method;
   if (!q.is_cpu()) return ContextMethod::ulysses;
-  return is_on_one_host(*options.context) || !misfit_of_heads(q, *options.context).empty()
+  return all_share_memory(call.group, call.name) || !misfit_of_heads(q, call.group).empty()
              ? ContextMethod::ring
              : ContextMethod::ulysses;
 }
@@ -211,7 +211,7 @@ class Rotation {
 
 // The tensors of a rotation, which begins with this rank's `values`.
 Tensors shared(const Tensors& values, const Call& call, bool is_backward) {
-  if (!is_on_one_host(call.group)) return {at::stack(values)};
+  if (!all_share_memory(call.group, call.name)) return {at::stack(values)};
   return companion_of<SharedSlots>(call.group)
       ->publish(values, call.group, call.collective(is_backward));
 }
@@ -348,7 +348,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& q, const at::Tensor& k
   refuse(*call, Fault::misuse, shapes_misfit(q, k, v, options));
   if (options.dropout_p != 0)
     refuse(*call, Fault::unsupported, "no dropout of attention weights over several ranks");
-  if (method_of(q, options) == ContextMethod::ulysses) {
+  if (method_of(q, *call) == ContextMethod::ulysses) {
     refuse(*call, Fault::misuse, misfit_of_heads(q, call->group));
     return ulysses(q, k, v, *call);
   }

@@ -147,7 +147,7 @@ const test::Ranks across_hosts("attention across hosts", [](const test::Rank& ra
 
 TEST(Context, OnSeveralHostsEqualsTheWholeOne) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
-  for (const char* const hosts : {"ab", "aab"}) {
+  for (const char* const hosts : {"ab", "aab", "aa"}) {  // The last: an engine alone.
     const test::HostLayout layout{hosts, "gloo"};
     layout.set();
     EXPECT_TRUE(all_succeeded(across_hosts.run(layout.ranks()))) << hosts;

@@ -29,6 +29,7 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/across_hosts.h"
 #include "tests/rigs/known_numbers.h"
 
 namespace lockstep::parallel::shared_optimizer_test {
@@ -242,6 +243,23 @@ const Ranks tiny("tiny", [](const Rank& rank) {
 TEST(SharedOptimizer, TakesParametersOfAnySizeAndType) {
   EXPECT_TRUE(all_succeeded(tiny.run(1)));
   EXPECT_TRUE(all_succeeded(tiny.run(4)));
+}
+
+const Ranks engine_alone("an engine alone", [](const Rank& rank) {
+  auto world = test::join_across_hosts(rank);
+  const Fault fault = fault_of([&] {
+    DistributedDataParallel(std::make_shared<Tiny>(), world, {.share_parameters = true});
+  });
+  EXPECT_EQ(fault, Fault::unsupported);
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, IsRefusedWhereAnEngineMovesAllBytesOfOneHost) {
+  LOCKSTEP_NEEDS_ENGINE("gloo");
+  const test::HostLayout layout{"aa", "gloo"};
+  layout.set();
+  EXPECT_TRUE(all_succeeded(engine_alone.run(layout.ranks())));
+  test::HostLayout::unset();
 }
 
 const Ranks clipping("clipping", [](const Rank& rank) {

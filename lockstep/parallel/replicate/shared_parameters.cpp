@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/comm/sharing_ranks.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/collectives.h"
@@ -40,6 +41,10 @@ SharedParameters::SharedParameters(const NamedTensors& parameters, const Process
         Fault::unsupported,
         "share_parameters: the group's ranks are on several hosts, which share no memory: use "
         "ZeroRedundancyOptimizer there");
+  if (!all_share_memory(group, "share_parameters"))
+    throw Error(Fault::unsupported,
+                "share_parameters: an engine moves all bytes (LOCKSTEP_BACKEND), so even the ranks "
+                "of one host share no memory: leave the engine to hosts, as in shm+gloo");
   lay_out(parameters);
   const at::NoGradGuard no_grad;
   for (const Place& place : places_) {
