@@ -107,7 +107,8 @@ def main():
         if "predicted" in result:
             print(f"  {result['parameters'] / 1e6:.1f} M parameters: "
                   f"{result['predicted'] / 1e9:.2f} GB predicted, "
-                  f"{result['resident'] / 1e9:.2f} GB resident with activations and LibTorch, "
+                  f"{(result['resident'] - result['without_model']) / 1e9:.2f} GB resident, and "
+                  f"{result['without_model'] / 1e9:.2f} GB before there was a model; "
                   f"{result['ms'] / 1e3:.1f} s a step")
         for line in result.get("said", []):
             print(f"  {line}")

@@ -5,7 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -180,21 +182,47 @@ void train_pipeline(const StepOptions& options, const lockstep::ProcessGroup& wo
   });
 }
 
+// Bytes of this process's proportional set size: of pages that n processes have, an n-th.
+std::int64_t proportional_bytes() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  std::int64_t kilobytes = 0;
+  for (std::string line; std::getline(rollup, line);)
+    if (std::sscanf(line.c_str(), "Pss: %" SCNd64, &kilobytes) == 1) break;
+  return kilobytes * 1024;
+}
+
+// Bytes that the ranks take without a model, after a step of a small one: LibTorch's own.
+std::int64_t memory_without_model(const lockstep::ProcessGroup& world) {
+  {
+    Gpt small({.vocabulary = 16, .block_size = 16, .layers = 1, .heads = 1, .width = 16});
+    lockstep::AdamW adamw(small.parameters(), torch::optim::AdamWOptions(1e-4));
+    small.forward(torch::zeros({1, 16}, torch::kLong)).sum().backward();
+    adamw.step();
+  }
+  world.barrier();
+  torch::Tensor bytes = torch::tensor(proportional_bytes(), torch::kLong);
+  lockstep::all_reduce(bytes, world);
+  return bytes.item<std::int64_t>();
+}
+
 void report_memory(const lockstep::DataParallelBase& ddp, const torch::optim::Optimizer& optimizer,
-                   const lockstep::ProcessGroup& world) {
+                   const lockstep::ProcessGroup& world, std::int64_t without_model) {
   const lockstep::MemoryReport report = lockstep::memory_report(ddp, optimizer);
   if (world.rank() != 0) return;
   std::int64_t parameters = 0;
   for (const auto& parameter : ddp.replica().parameters()) parameters += parameter.numel();
-  std::printf("%s{\"parameters\": %lld, \"predicted\": %zu, \"resident\": %zu}\n",
-              to_string(report).c_str(), static_cast<long long>(parameters),
-              report.predicted.host.total(), report.resident_host.process);
+  std::printf("%s{\"parameters\": %" PRId64
+              ", \"predicted\": %zu, \"resident\": %zu, "
+              "\"without_model\": %" PRId64 "}\n",
+              to_string(report).c_str(), parameters, report.predicted.host.total(),
+              report.resident_host.process, without_model);
 }
 
 // Weights once for all ranks, made where they lie.
 template <class Loss>
 void train_fully_sharded(const StepOptions& options, const lockstep::ProcessGroup& world,
                          const torch::Tensor& inputs, const Loss& loss_of) {
+  const std::int64_t without_model = options.memory ? memory_without_model(world) : 0;
   const auto make = [&] { return std::make_shared<Gpt>(options.gpt); };
   const auto gpt = lockstep::on_meta(make);
   lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
@@ -202,7 +230,7 @@ void train_fully_sharded(const StepOptions& options, const lockstep::ProcessGrou
   lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(),
                                                          torch::optim::AdamWOptions(1e-4));
   time_steps(options, world, adamw, [&] { loss_of(fsdp(inputs)).backward(); });
-  if (options.memory) report_memory(fsdp, adamw, world);
+  if (options.memory) report_memory(fsdp, adamw, world, without_model);
 }
 
 int train(const StepOptions& options) {
@@ -223,11 +251,12 @@ int train(const StepOptions& options) {
   if (options.parallel == "fully-sharded") {
     train_fully_sharded(options, world, inputs, loss_of);
   } else if (options.parallel == "replicas") {
+    const std::int64_t without_model = options.memory ? memory_without_model(world) : 0;
     const auto gpt = std::make_shared<Gpt>(options.gpt);
     lockstep::DistributedDataParallel ddp(gpt, world);
     lockstep::AdamW adamw(gpt->parameters(), adamw_options);
     time_steps(options, world, adamw, [&] { loss_of(ddp(inputs)).backward(); });
-    if (options.memory) report_memory(ddp, adamw, world);
+    if (options.memory) report_memory(ddp, adamw, world, without_model);
   } else {
     const auto gpt = std::make_shared<Gpt>(options.gpt);
     const bool is_cut = options.parallel == "tensor" && world.size() > 1;
