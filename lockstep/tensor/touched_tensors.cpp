@@ -123,11 +123,6 @@ void watch_tensor(const at::Tensor& parameter, const WatchedForm& form,
     parameter.set_data(at::Tensor(std::move(tensor)));
 }
 
-bool is_watched(const at::Tensor& tensor, const std::shared_ptr<TouchWatcher>& watcher) {
-  const Context* const context = context_of(tensor);
-  return context != nullptr && context->watcher.lock() == watcher;
-}
-
 void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory) {
   const Context* const found = context_of(watched);
   check(found != nullptr, "a tensor that is not watched gets memory");

@@ -57,9 +57,6 @@ struct WatchedForm {
 void watch_tensor(const at::Tensor& parameter, const WatchedForm& form,
                   const std::weak_ptr<TouchWatcher>& watcher, std::size_t id);
 
-// Whether `watcher` is the tensor's, and not that of memory which it had before.
-bool is_watched(const at::Tensor& tensor, const std::shared_ptr<TouchWatcher>& watcher);
-
 // `memory` keeps the memory from `data` on alive.
 void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory);
 void detach_memory(const at::Tensor& watched, const std::string& text);

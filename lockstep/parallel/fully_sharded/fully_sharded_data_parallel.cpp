@@ -42,6 +42,8 @@ void require_same_options(const FullyShardedOptions& options, const ProcessGroup
   std::string text = options.overlap ? (*options.overlap ? "overlap" : "no overlap") : "";
   text += "\nresident_units " + std::to_string(options.resident_units);
   if (!options.reshard_after_forward) text += ", kept after forward()";
+  if (options.offload) text += "\noffload to " + c10::DeviceTypeName(options.offload->type());
+  if (options.shard) text += "\nshard";
   if (options.param_type) {
     text += "\nparam_type ";
     text += c10::toString(*options.param_type);

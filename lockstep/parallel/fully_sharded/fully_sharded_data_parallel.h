@@ -59,7 +59,8 @@
 // Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other options,
 // or touch other units; misuse for a pattern of a unit that matches nothing, for a parameter that
 // is used while it is not there, and from the second backward() on if there is no
-// FullyShardedOptimizer; unsupported if hosts have different numbers of ranks.
+// FullyShardedOptimizer; unsupported if hosts have different numbers of ranks, and for param_type
+// of a module on the meta device.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -103,7 +104,7 @@ struct FullyShardedOptions {
   bool reshard_after_forward = true;
 
   // The type of float32 parameters in passes, if it is another one; and that in which their
-  // gradients are averaged.
+  // gradients are averaged. The constructor has a float32 copy of them on each rank for a moment.
   std::optional<at::ScalarType> param_type = {};
   at::ScalarType reduce_type = at::kFloat;
 

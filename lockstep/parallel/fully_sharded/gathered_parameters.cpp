@@ -54,14 +54,15 @@ GatheredParameters::GatheredParameters(const NamedTensors& parameters,
 }
 
 GatheredParameters::~GatheredParameters() {
-  if (touched_ && touched_->busy()) abandon();
+  if (touched_ && touched_->busy()) abandon(destroyed_in_a_pass);
 }
 
 // Other ranks' gathers, and ours, would wait for each other.
-void GatheredParameters::abandon() noexcept {
+void GatheredParameters::abandon(std::string_view reason) noexcept {
   try {
-    groups_.host.abort("FullyShardedDataParallel was destroyed during a pass");
-    groups_.lane->abort("FullyShardedDataParallel was destroyed during a pass");
+    const std::string text = "a pass of FullyShardedDataParallel ended with " + std::string(reason);
+    groups_.host.abort(text);
+    groups_.lane->abort(text);
   } catch (const std::exception&) {
     // They have been given up already.
   }

@@ -233,6 +233,22 @@ const Ranks edited("fully sharded and edited across hosts", [](const Rank& rank)
     weight.set_data(torch::full_like(weight, 5));  // As torch::load() does.
   });
   expect(3, 5);
+
+  auto& one = net->blocks[1]->as<Block>()->up->weight;
+  auto& other = net->blocks[2]->as<Block>()->up->weight;
+  const torch::Tensor first = Net().blocks[1]->as<Block>()->up->weight.detach();
+  const auto exchange = [&] {
+    const torch::Tensor data = one.detach();
+    one.set_data(other.detach());
+    other.set_data(data);
+  };
+  fsdp.edit_parameters(exchange);
+  fsdp.with_gathered({"blocks.1.up.weight", "blocks.2.up.weight"}, [&] {
+    EXPECT_TRUE(one.eq(5).all().item<bool>());
+    EXPECT_TRUE(torch::equal(other, first));
+  });
+  fsdp.edit_parameters(exchange);
+
   std::string text;
   const auto failing = [&] {
     fsdp.edit_parameters([&] {
@@ -248,6 +264,10 @@ const Ranks edited("fully sharded and edited across hosts", [](const Rank& rank)
   FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
   loss_of(fsdp(tokens(rank.rank))).backward();
   sgd.step();
+  exchange();
+  EXPECT_EQ(fault_of([&] { fsdp(tokens(rank.rank)); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("up.weight is shared by all ranks but now lies in other memory"), text.npos)
+      << text;
   destroy_process_group(world);
 });
 
@@ -302,6 +322,29 @@ TEST_F(AcrossHosts, ALostRankIsNamedOnAllHosts) {
   for (const test::Exit& exit : exits)
     EXPECT_TRUE(exit.rank == 3 ? exit.signal == SIGKILL : exit.code == 0)
         << exit.rank << ": " << exit.output;
+}
+
+const Ranks throwing("fully sharded with a rank that throws", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  ProcessGroup world = test::join_across_hosts(rank, std::chrono::minutes(10));
+  const auto net = std::make_shared<Net>();
+  FullyShardedDataParallel fsdp(net, world, by_block());
+  if (rank.rank == 3)
+    net->blocks[2]->as<Block>()->up->weight.register_hook(
+        [](const torch::Tensor&) { throw std::runtime_error("for a test"); });
+  const auto pass = [&] { loss_of(fsdp(tokens(rank.rank))).backward(); };
+  if (rank.rank == 3) {
+    EXPECT_THROW(pass(), std::runtime_error);
+    return;
+  }
+  std::string text;
+  EXPECT_EQ(fault_of(pass, &text), Fault::aborted);
+  EXPECT_NE(text.find("for a test"), text.npos) << text;
+});
+
+// Long before the timeout, as the others wait in the gather of a unit.
+TEST_F(AcrossHosts, AnExceptionInBackwardReachesRanksThatGather) {
+  EXPECT_TRUE(all_succeeded(run(throwing, "aabb")));
 }
 
 // --- Several copies ------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ OffloadedParameters::OffloadedParameters(const NamedTensors& parameters,
 
 // The thread may wait in the host's store for ranks that wait for this one.
 OffloadedParameters::~OffloadedParameters() {
-  if (touched_ && touched_->busy()) store_->abandon();
+  if (touched_ && touched_->busy()) store_->abandon(destroyed_in_a_pass);
 }
 
 at::Tensor OffloadedParameters::host_of(const at::Tensor& parameter) const {

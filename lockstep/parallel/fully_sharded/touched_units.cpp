@@ -16,6 +16,10 @@ std::uint32_t version_of(const at::Tensor& parameter) {
   return static_cast<std::uint32_t>(parameter._version());
 }
 
+bool lies_where_expected(const TouchedUnits::Member& member) {
+  return member.parameter.storage().unsafeGetStorageImpl() == member.storage.unsafeGetStorageImpl();
+}
+
 std::string text_of_detached(const std::string& name, const std::string& unit) {
   return "parameter " + name + " of unit " + unit +
          " is not here outside of a pass: use it in forward() and backward() of "
@@ -43,9 +47,8 @@ TouchedUnits::TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Devi
       resident_(units_.size(), slots) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     for (Member& member : units_[i].members) {
-      const at::Tensor& parameter = member.parameter;
-      watch_tensor(parameter, {parameter.sizes(), parameter.scalar_type(), device_}, watcher_, i);
-      member.version = version_of(parameter);
+      watch(member, i, member.parameter.detach());
+      member.version = version_of(member.parameter);
     }
     detach(units_[i]);
   }
@@ -61,7 +64,7 @@ void TouchedUnits::require_intact() const {
   require(!is_editing_, "call forward() and step() after edit_parameters(), not within it");
   for (const Unit& unit : units_)
     for (const Member& member : unit.members) {
-      require(is_watched(member.parameter, watcher_), [&] {
+      require(lies_where_expected(member), [&] {
         return "parameter " + member.name +
                " is shared by all ranks but now lies in other memory: call to() and set_data() "
                "before FullyShardedDataParallel is made, or within edit_parameters()";
@@ -130,6 +133,12 @@ void TouchedUnits::start(const ResidentUnits::Arrival& arrival) {
   units_[arrival.unit].job = jobs_.start(source_.filling(arrival.unit, source_.slot(arrival.slot)));
 }
 
+// `form` has the type and shape.
+void TouchedUnits::watch(Member& member, std::size_t unit, const at::Tensor& form) const {
+  watch_tensor(member.parameter, {form.sizes(), form.scalar_type(), device_}, watcher_, unit);
+  member.storage = member.parameter.storage();
+}
+
 void TouchedUnits::attach(const Unit& unit, const UnitSource::Memory& memory) {
   for (const Member& member : unit.members)
     attach_memory(member.parameter, memory.data + member.offset, memory.owner);
@@ -168,12 +177,13 @@ void TouchedUnits::lend(const std::vector<at::Tensor>& parameters,
     if (!units_[unit].is_lent && std::ranges::find(lent, unit) == lent.end()) lent.push_back(unit);
   }
   require_intact();
-  const bool was_in_pass = in_pass_;
+  const bool was_in_pass = in_pass_, was_evaluating = is_evaluating_;
   forget();
   const auto leave = [&] {
     for (const std::size_t i : lent)
       if (std::exchange(units_[i].is_lent, false)) detach(units_[i]);
     in_pass_ = was_in_pass;
+    is_evaluating_ = was_evaluating;
   };
   try {
     for (const std::size_t i : lent) {
@@ -211,16 +221,15 @@ void TouchedUnits::edit(std::vector<at::Tensor>& values, const std::function<voi
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto& [unit, member] = all[i];
     const at::Tensor& parameter = member->parameter;
-    if (!is_watched(parameter, watcher_)) {  // It was given other memory.
+    if (!lies_where_expected(*member)) {
       const bool fits = parameter.scalar_type() == values[i].scalar_type() &&
                         parameter.sizes() == values[i].sizes();
       if (fits)
-        values[i] = parameter.detach().to(device_).contiguous();
+        values[i] = parameter.detach().to(device_).clone(at::MemoryFormat::Contiguous);
       else if (!error)
         error = std::make_exception_ptr(Error(
             Fault::misuse, "parameter " + member->name + " has another type or shape than before"));
-      watch_tensor(parameter, {values[i].sizes(), values[i].scalar_type(), device_}, watcher_,
-                   unit);
+      watch(*member, unit, values[i]);
     }
     detach_memory(parameter, text_of_detached(member->name, units_[unit].name));
   }

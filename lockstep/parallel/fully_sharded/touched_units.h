@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/parallel/fully_sharded/resident_units.h"
@@ -50,13 +51,18 @@ class UnitSource {
   virtual void after_filling(std::size_t unit) = 0;
 };
 
+// The reason of a store that ends while units come.
+constexpr std::string_view destroyed_in_a_pass =
+    "FullyShardedDataParallel was destroyed during a pass";
+
 class TouchedUnits {
  public:
   struct Member {
     std::string name;
     at::Tensor parameter;
     std::size_t offset;         // In bytes from the beginning of the unit.
-    std::uint32_t version = 0;  // The parameter's, as expected.
+    c10::Storage storage = {};  // The parameter's, as expected.
+    std::uint32_t version = 0;  // As expected, too.
   };
 
   struct Unit {
@@ -110,6 +116,7 @@ class TouchedUnits {
 
   void touched(const std::vector<std::size_t>& units);
   void start(const ResidentUnits::Arrival& arrival);
+  void watch(Member& member, std::size_t unit, const at::Tensor& form) const;
   void attach(const Unit& unit, const UnitSource::Memory& memory);
   void detach(const Unit& unit);
   std::size_t unit_of(const at::Tensor& parameter) const;

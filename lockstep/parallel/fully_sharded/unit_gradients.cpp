@@ -137,6 +137,11 @@ void UnitGradients::release() noexcept {
   units_->forget();
 }
 
+// The others may wait in the gather of a unit.
+void UnitGradients::cut_short(std::string_view reason) const noexcept {
+  units_->store().abandon(reason);
+}
+
 std::vector<RegisteredMemory> UnitGradients::memory() const {
   return pool_ != nullptr ? std::vector{pool_->memory()} : std::vector<RegisteredMemory>{};
 }

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -74,6 +75,10 @@ class GradientSink {
 
   // Drops the pass, once all that was started is done. The sink keeps no gradient.
   virtual void release() noexcept = 0;
+
+  // An exception has ended the pass on this rank alone: `reason` goes to ranks that may wait for it
+  // elsewhere than in reductions.
+  virtual void cut_short(std::string_view /*reason*/) const noexcept {}
 
   // Memory for large gradients, which is armed during a pass. Null where there is none.
   virtual std::shared_ptr<GradientPool> pool() const = 0;

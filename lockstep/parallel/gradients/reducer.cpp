@@ -142,6 +142,7 @@ void Reducer::end_pass(const BackwardPass& pass) {
   const auto take_part = [this, &pass](std::string_view text) {
     if (is_agreed(pass.exception()))
       return intake_.complete();  // All ranks know, by another reducer.
+    sink().cut_short(text);
     if (!pass.has_announced) announce();
     intake_.complete();
     exchange_reports(text);

@@ -360,8 +360,8 @@ struct Added : torch::nn::Module {
   Added() {
     for (int i = 0; i < 3; ++i) {
       const auto numbers = torch::arange(600 * 300).view({600, 300});
-      weights.push_back(
-          register_parameter("w" + std::to_string(i), (numbers * (i + 1)).sin() * 0.02));
+      weights.push_back(register_parameter(std::string("w") + std::to_string(i),
+                                           (numbers * (i + 1)).sin() * 0.02));
       const std::string name = std::string("p") + std::to_string(i);
       added.push_back(register_parameter(name, (numbers + i).cos() * 0.1));
     }

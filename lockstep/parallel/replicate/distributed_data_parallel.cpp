@@ -142,15 +142,15 @@ void DataParallelBase::initialize_by(const std::function<void()>& change) {
 
 bool DataParallelBase::is_initialized() const { return replica_->without_value().empty(); }
 
-void DataParallelBase::before_forward() {
-  replica_->require_intact();
-  const bool with_gradients = at::GradMode::is_enabled();
-  if (with_gradients) reducer_->prepare(synchronize_);
-  replica_->before_forward(with_gradients && synchronize_);
+DataParallelBase::Forward::Forward(DataParallelBase& ddp)
+    : replica_(*ddp.replica_), with_gradients_(at::GradMode::is_enabled()) {
+  replica_.require_intact();
+  if (with_gradients_) ddp.reducer_->prepare(ddp.synchronize_);
+  ddp.replica_->before_forward(with_gradients_ && ddp.synchronize_);
 }
 
-void DataParallelBase::after_forward() const noexcept {
-  if (!at::GradMode::is_enabled()) replica_->after_evaluation();
+DataParallelBase::Forward::~Forward() {
+  if (!with_gradients_) replica_.after_evaluation();
 }
 
 // --- Gradients, and other ways to average them --------------------------------------------------

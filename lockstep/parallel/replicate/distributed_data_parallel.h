@@ -273,16 +273,14 @@ class LOCKSTEP_API DataParallelBase {
   // Calls forward() of the `module`, with any arguments and result.
   template <class Module, class... Arguments>
   decltype(auto) call(Module& module, Arguments&&... arguments) {
-    before_forward();
+    const Forward forward(*this);
     using Output = decltype(module.forward(std::forward<Arguments>(arguments)...));
     if constexpr (std::is_void_v<Output>) {
       module.forward(std::forward<Arguments>(arguments)...);
-      after_forward();
     } else {
       Output output = module.forward(std::forward<Arguments>(arguments)...);
       auto visit = [this](const at::Tensor& tensor) { watch(tensor); };
       visit_tensors(output, visit);
-      after_forward();
       return output;
     }
   }
@@ -294,9 +292,20 @@ class LOCKSTEP_API DataParallelBase {
 
   void initialize_as(const std::function<std::shared_ptr<torch::nn::Module>()>& make);
 
-  void before_forward();
+  // A call of forward(), which may end with an exception.
+  class LOCKSTEP_API Forward {
+   public:
+    explicit Forward(DataParallelBase& ddp);
+    ~Forward();
+    Forward(const Forward&) = delete;
+    Forward& operator=(const Forward&) = delete;
+
+   private:
+    const parallel::ModuleReplica& replica_;
+    const bool with_gradients_;
+  };
+
   void watch(const at::Tensor& output);
-  void after_forward() const noexcept;
 
   // Collective. The slices that SharedOptimizer steps; null where it makes them of each `.grad`.
   virtual std::shared_ptr<parallel::SteppedSlices> slices_of(

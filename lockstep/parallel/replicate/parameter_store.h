@@ -77,8 +77,9 @@ class ParameterStore {
   // autograd that these parameters were written.
   virtual void settle_step(const std::vector<at::Tensor>& written) = 0;
 
-  // No rank may wait any longer for what this one does not do, after an exception.
-  virtual void abandon() noexcept {}
+  // After an exception on this rank, given by `reason`: other ranks that wait for its part of a
+  // gather get an Error(aborted). The store can bring no parameters any more.
+  virtual void abandon(std::string_view /*reason*/) noexcept {}
 };
 
 }  // namespace lockstep::parallel
