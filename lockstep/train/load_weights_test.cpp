@@ -145,6 +145,38 @@ TEST(LoadWeights, TakesFilesFoldersAndCheckpoints) {
   for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(kinds.run(ranks))) << ranks;
 }
 
+// Each rank compares its fragments with the float32 weights.
+const Ranks masters("load_weights: masters", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  const auto saved = source();
+  on_rank_0(world, [&] { save_weights(*saved, rank.scratch / "one.safetensors"); });
+  const auto net = on_meta(make);
+  FullyShardedDataParallel fsdp(net, world,
+                                {.units = {"blocks.*"}, .param_type = torch::kBFloat16});
+  EXPECT_EQ(net->blocks[0]->parameters()[0].scalar_type(), torch::kBFloat16);
+  load_weights(fsdp, rank.scratch / "one.safetensors");
+  const auto whole = saved->named_parameters();
+  const auto state = data_parallel_state(fsdp);
+  for (const auto& [name, tensor] : state->state_dict().tensors) {
+    if (!whole.contains(name)) continue;
+    const torch::Tensor flat = whole[name].detach().flatten();
+    const auto begin = static_cast<std::int64_t>(tensor.begin);
+    EXPECT_TRUE(
+        torch::equal(tensor.data.flatten(), flat.slice(0, begin, begin + tensor.data.numel())))
+        << name;
+  }
+  fsdp.with_gathered([&] {
+    for (const auto& item : net->named_parameters())
+      EXPECT_TRUE(torch::equal(item.value(), whole[item.key()].to(item.value().scalar_type())))
+          << item.key();
+  });
+  destroy_process_group(world);
+});
+
+TEST(LoadWeights, GivesFloatMastersOfBfloat16ParametersAllTheirBits) {
+  for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(masters.run(ranks))) << ranks;
+}
+
 const Ranks named("load_weights: named", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   const auto saved = source();

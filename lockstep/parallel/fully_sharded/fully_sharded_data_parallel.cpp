@@ -87,9 +87,13 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
         fragments_.push_back(fragment.tensor);
       }
     }
-    units_->add_stepper();
+    for (const auto& i : indices_)
+      if (i) units_->add_stepper(*i);
   }
-  ~SlicesOfUnits() override { units_->remove_stepper(); }
+  ~SlicesOfUnits() override {
+    for (const auto& i : indices_)
+      if (i) units_->remove_stepper(*i);
+  }
   SlicesOfUnits(const SlicesOfUnits&) = delete;
   SlicesOfUnits& operator=(const SlicesOfUnits&) = delete;
 
@@ -160,11 +164,8 @@ struct FullyShardedBase::Setup {
     if (!options.param_type) return;
     const at::NoGradGuard no_grad;
     const NamedTensors parameters = distinct_parameters(named_parameters(*module));
-    if (is_on_meta(parameters))
-      throw Error(Fault::unsupported,
-                  "param_type: the module is on the meta device, where its masters have no values");
     parallel::require_same_tensors(parameters, all);
-    parallel::broadcast_replica(parameters, all);
+    if (!is_on_meta(parameters)) parallel::broadcast_replica(parameters, all);
     for (const auto& [name, parameter] : parameters) {
       if (parameter.scalar_type() != at::kFloat || *options.param_type == at::kFloat) continue;
       masters.emplace(parameter.unsafeGetTensorImpl(), parameter.detach().clone());

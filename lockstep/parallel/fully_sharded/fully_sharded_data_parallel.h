@@ -58,9 +58,8 @@
 // Thread safety: none; one training loop uses it.
 // Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other options,
 // or touch other units; misuse for a pattern of a unit that matches nothing, for a parameter that
-// is used while it is not there, and from the second backward() on if there is no
-// FullyShardedOptimizer; unsupported if hosts have different numbers of ranks, and for param_type
-// of a module on the meta device.
+// is used while it is not there, and from the second backward() on for one that has a gradient and
+// is in no FullyShardedOptimizer; unsupported if hosts have different numbers of ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -104,7 +103,9 @@ struct FullyShardedOptions {
   bool reshard_after_forward = true;
 
   // The type of float32 parameters in passes, if it is another one; and that in which their
-  // gradients are averaged. The constructor has a float32 copy of them on each rank for a moment.
+  // gradients are averaged. The constructor has a float32 copy of them on each rank for a moment,
+  // unless they are on the meta device: then load_weights() and checkpoints give the float32
+  // masters their values, and initialize() gives values of `param_type`.
   std::optional<at::ScalarType> param_type = {};
   at::ScalarType reduce_type = at::kFloat;
 

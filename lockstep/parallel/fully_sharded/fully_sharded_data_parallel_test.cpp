@@ -364,6 +364,14 @@ void make_mistakes(const Rank& rank, const ProcessGroup& world, bool overlap) {
   std::string text;
   EXPECT_EQ(fault_of(backward, &text), Fault::misuse);
   EXPECT_NE(text.find("no FullyShardedOptimizer"), text.npos) << text;
+  {
+    std::vector<torch::Tensor> some;
+    for (const torch::Tensor& parameter : parameters_of(*net))
+      if (!parameter.is_same(net->scale)) some.push_back(parameter);
+    FullyShardedOptimizer<SGD> sgd(fsdp, some, SGDOptions(1e-2));
+    EXPECT_EQ(fault_of(backward, &text), Fault::misuse);
+    EXPECT_NE(text.find("parameter scale has a gradient and is in no"), text.npos) << text;
+  }
 
   FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
   const auto weights = [&] { return net->scale.clone(); };

@@ -114,6 +114,7 @@ ShardedUnits::ShardedUnits(const NamedTensors& parameters, const std::vector<Uni
     averaged_.push_back(parameter.unsafeGetTensorImpl());
   }
   used_.assign(averaged.size(), false);
+  steppers_.assign(averaged.size(), 0);
   for (const auto& [name, indices] : units) {
     std::vector<at::Tensor> tensors;
     auto& parameter_names = parameter_names_.emplace_back();
@@ -147,8 +148,10 @@ void ShardedUnits::add_fragments(const at::Tensor& parameter, const std::vector<
     if (shard.owner != ranks_.copy.all.rank()) continue;
     fragment.stored = store_->fragment(parameter, shard.begin, shard.end);
     fragment.tensor = fragment.stored;
-    if (master != masters.end())
-      fragment.tensor = fragment_of_values(master->second, shard, parameter).clone();
+    if (master == masters.end()) continue;
+    const at::Tensor& values = master->second;
+    fragment.tensor = values.is_meta() ? at::zeros_like(fragment.stored, values.scalar_type())
+                                       : fragment_of_values(values, shard, parameter).clone();
   }
 }
 
@@ -185,6 +188,12 @@ void ShardedUnits::forget() noexcept {
     for (const Fragment& fragment : fragments)
       if (fragment.tensor.defined()) fragment.tensor.mutable_grad().reset();
   used_.assign(used_.size(), false);
+}
+
+std::optional<std::size_t> ShardedUnits::used_without_stepper() const {
+  for (std::size_t i = 0; i < used_.size(); ++i)
+    if (used_[i] && steppers_[i] == 0) return i;
+  return {};
 }
 
 std::optional<std::size_t> ShardedUnits::index_of(const at::Tensor& parameter) const {

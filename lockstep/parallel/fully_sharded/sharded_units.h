@@ -108,10 +108,12 @@ class ShardedUnits {
   ParameterStore& store() const { return *store_; }
   const Ranks& ranks() const { return ranks_; }
 
-  // Optimizers tell while they step fragments.
-  void add_stepper() { ++steppers_; }
-  void remove_stepper() { --steppers_; }
-  bool are_stepped() const { return steppers_ > 0; }
+  // Optimizers tell which parameters they step, and when they do not any more.
+  void add_stepper(std::size_t parameter) { ++steppers_[parameter]; }
+  void remove_stepper(std::size_t parameter) { --steppers_[parameter]; }
+
+  // The first parameter whose fragments have a gradient, and that no optimizer steps.
+  std::optional<std::size_t> used_without_stepper() const;
 
   std::vector<at::Tensor> memory() const;
 
@@ -131,7 +133,7 @@ class ShardedUnits {
   std::vector<GradientSlices> slices_;                     // By unit.
   std::unordered_map<const void*, std::vector<Fragment>> fragments_;  // By TensorImpl.
   std::vector<bool> used_;                                            // By averaged parameter.
-  int steppers_ = 0;
+  std::vector<int> steppers_;                                         // By averaged parameter.
 };
 
 }  // namespace lockstep::parallel

@@ -43,9 +43,12 @@ void UnitGradients::assign(const BucketAssignment& assignment) {
 }
 
 bool UnitGradients::begin(bool early) {
-  require(!has_passed_ || units_->are_stepped(),
-          "FullyShardedDataParallel: no FullyShardedOptimizer has been made, and others find no "
-          "gradients");
+  if (const auto left_out = units_->used_without_stepper())
+    throw Error(Fault::misuse, "FullyShardedDataParallel: parameter " +
+                                   parameters_[*left_out].first +
+                                   " has a gradient and is in no FullyShardedOptimizer, and other "
+                                   "optimizers find none: give it to one, or freeze it before "
+                                   "FullyShardedDataParallel is made");
   forget_pass();
   return early;
 }
@@ -117,7 +120,6 @@ void UnitGradients::finish(const PassReports& reports, double factor) {
   }
   for (const std::size_t i : left_out_)
     if (used[i]) parameters_[i].second.mutable_grad().reset();
-  has_passed_ = true;
   forget_pass();
   units_->store().end_pass();
 }

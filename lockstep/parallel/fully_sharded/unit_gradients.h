@@ -76,8 +76,7 @@ class UnitGradients final : public GradientSink {
   std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().
   std::exception_ptr error_;  // Of a unit that was averaged on the caller's thread, until wait().
   std::optional<std::size_t> non_finite_;  // Of the gradients from a device, until wait().
-  bool has_passed_ = false;
-  BucketReduction reduction_;  // Last, as its thread uses the others.
+  BucketReduction reduction_;              // Last, as its thread uses the others.
 };
 
 }  // namespace lockstep::parallel
