@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -30,7 +31,9 @@ namespace {
 std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters.size());
+  std::unordered_set<const void*> seen;
   for (const at::Tensor& parameter : parameters) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     require(!lies_in_shared_block(parameter),
             "clip_grad_norm_: gradients of shared parameters are their optimizer's: call its "
             "clip_grad_norm_()");
@@ -154,8 +157,10 @@ at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm, double no
 
 std::vector<CountedParameters> counted_parameters(const ModelPart& model) {
   std::vector<CountedParameters> counted(1);
+  std::unordered_set<const void*> seen;
   for (const auto& [name, parameter] : model.parameters) {
     if (model.copies.contains(name)) continue;
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     const auto layout = model.layouts.find(name);
     if (layout == model.layouts.end()) {
       counted.front().parameters.push_back(parameter);

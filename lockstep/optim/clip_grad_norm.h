@@ -16,7 +16,8 @@ namespace lockstep {
 // Multiplies the gradients of `parameters` by min(1, max_norm / (total + 1e-6)) and returns total:
 // the norm of all gradients as one vector. The result is a tensor without dimensions on the device
 // of the first gradient; 0 if there are no gradients. A norm_type of infinity takes the largest
-// absolute value. One tensor converts to a list of one. Gradients and total equal those of Python's
+// absolute value. One tensor converts to a list of one. A tensor that comes twice, as tied weights
+// do in module.parameters(), counts once. Gradients and total equal those of Python's
 // torch.nn.utils.clip_grad_norm_ bit for bit; those of torch::nn::utils do not.
 //
 // In data-parallel training, call it after backward(). The gradients are averages then, so every

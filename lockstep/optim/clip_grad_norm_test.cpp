@@ -54,6 +54,12 @@ TEST(ClipGradNorm, TakesOneTensorAndGradientsOfAnyLayout) {
   EXPECT_TRUE(torch::allclose(parameter.grad(), torch::tensor({{0.6F, 0.8F}, {0.0F, 0.0F}})));
 }
 
+TEST(ClipGradNorm, ATensorThatComesTwiceCountsOnce) {
+  const at::Tensor weight = with_gradient(torch::tensor({3.0F, 4.0F}));
+  EXPECT_EQ(clip_grad_norm_({weight, weight}, 1.0).item<float>(), 5.0F);
+  EXPECT_TRUE(torch::allclose(weight.grad(), torch::tensor({0.6F, 0.8F})));
+}
+
 TEST(ClipGradNorm, IsZeroWithoutGradients) {
   EXPECT_TRUE(torch::equal(clip_grad_norm_({}, 1.0), torch::tensor(0.0F)));
   EXPECT_TRUE(torch::equal(clip_grad_norm_(torch::ones({3}), 1.0), torch::tensor(0.0F)));

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <string>
+#include <unordered_set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/tensor_memory.h"
@@ -27,6 +28,15 @@ void require_fusible(const at::Tensor& parameter, std::string_view optimizer) {
 }
 
 }  // namespace
+
+void drop_repeated(std::vector<ParamGroup>& groups) {
+  for (ParamGroup& group : groups) {
+    std::unordered_set<const void*> seen;
+    std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+      return parameter.defined() && !seen.insert(parameter.unsafeGetTensorImpl()).second;
+    });
+  }
+}
 
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
   if (closure == nullptr) return {};

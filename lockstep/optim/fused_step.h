@@ -22,6 +22,9 @@ using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::Opti
 // Runs `closure` with gradients enabled and returns its loss; undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
+// Leaves each tensor once in its group: module.parameters() has tied weights several times.
+void drop_repeated(std::vector<ParamGroup>& groups);
+
 // Checks all parameters that have a gradient, so that a refused step changes nothing. `optimizer`
 // begins the message.
 // Errors: unsupported if a gradient is sparse, or a parameter is not floating-point or not dense in

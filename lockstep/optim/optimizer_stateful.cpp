@@ -30,6 +30,7 @@ struct Parameter {
   std::string name;
   at::Tensor tensor;
   std::size_t group = 0;
+  at::ScalarType type = at::kFloat;      // In which it is stepped.
   std::vector<std::int64_t> shape = {};  // Of the whole,
   Boxes boxes = {};                      // of which the tensor is these parts.
 };
@@ -170,11 +171,15 @@ std::vector<Parameter> OptimizerState::parameters() const {
         return "parameter " + std::to_string(all.size()) +
                " of the optimizer is not in the module: its state would have no name";
       });
+      const at::ScalarType type = sharded_ != nullptr && all.size() < sharded_->types_.size()
+                                      ? sharded_->types_[all.size()]
+                                      : tensor.scalar_type();
       const auto layout = layouts_.find(name->second);
       if (layout == layouts_.end())
-        all.push_back({name->second, tensor, group, tensor.sizes().vec()});
+        all.push_back({name->second, tensor, group, type, tensor.sizes().vec()});
       else
-        all.push_back({name->second, tensor, group, layout->second.shape, layout->second.boxes});
+        all.push_back(
+            {name->second, tensor, group, type, layout->second.shape, layout->second.boxes});
     }
   return all;
 }
@@ -271,7 +276,7 @@ void OptimizerState::look_for(const Parameter& parameter, const StateDict& saved
   }
   for (const auto& [part, tensor] : prototype_parts_.tensors)
     if (!is_optional(part) || saved.tensors.contains(name_of(part)))
-      misfits.find(saved, name_of(part), parameter.tensor.scalar_type(), parameter.shape);
+      misfits.find(saved, name_of(part), parameter.type, parameter.shape);
 }
 
 void OptimizerState::look_for_options(std::size_t group, const StateDict& saved,

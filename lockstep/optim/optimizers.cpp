@@ -173,6 +173,7 @@ void sgd_step(const ParamGroup& group, ParamStates& states) {
 torch::Tensor Adam::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
+  optim::drop_repeated(param_groups_);
   optim::require_fusible(param_groups_, "Adam");
   require_adam_states<AdamOptions, AdamParamState>(param_groups_, state_);
   for (const auto& group : param_groups_)
@@ -183,6 +184,7 @@ torch::Tensor Adam::step(LossClosure closure) {
 torch::Tensor AdamW::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
+  optim::drop_repeated(param_groups_);
   optim::require_fusible(param_groups_, "AdamW");
   require_adam_states<AdamWOptions, AdamWParamState>(param_groups_, state_);
   for (const auto& group : param_groups_)
@@ -193,6 +195,7 @@ torch::Tensor AdamW::step(LossClosure closure) {
 torch::Tensor SGD::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
   const at::NoGradGuard no_grad;
+  optim::drop_repeated(param_groups_);
   optim::require_fusible(param_groups_, "SGD");
   for (const auto& group : param_groups_) {
     require_full_precision(group);

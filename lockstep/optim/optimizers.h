@@ -18,7 +18,8 @@ namespace lockstep {
 // torch::optim::Adam with the same options, state and archives. Its step() runs ATen's fused
 // kernel, which reads and writes parameters and state once. Weights and state equal those of
 // Python's torch.optim.Adam(fused=True), bit for bit. A gradient or state with other strides than
-// its parameter is copied first; Python pairs it with the wrong weights.
+// its parameter is copied first; Python pairs it with the wrong weights. A parameter that is given
+// several times, as tied weights are by module.parameters(), is stepped once.
 //
 // Errors: unsupported for sparse gradients, and for parameters that are not floating-point or are
 // views with gaps in memory; misuse for a gradient of another shape, and for state of another shape

@@ -274,6 +274,13 @@ TEST(Sgd, TheFirstStepTakesTheGradientAsItsMomentumWhateverTheDampening) {
   EXPECT_TRUE(torch::equal(weight, torch::full({3}, -1.75)));
 }
 
+TEST(Sgd, AWeightThatIsGivenTwiceIsSteppedOnce) {
+  const at::Tensor weight = torch::zeros({3});
+  SGD sgd({weight, weight}, SgdOptions(1));
+  step_with_gradient_of_ones(sgd, weight);
+  EXPECT_TRUE(torch::equal(weight, torch::full({3}, -1.0)));
+}
+
 TEST(Sgd, WithoutMomentumThereIsNoStateAndItMayBeTurnedOnLater) {
   const at::Tensor weight = torch::zeros({3});
   SGD sgd({weight}, SgdOptions(1));

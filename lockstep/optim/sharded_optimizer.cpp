@@ -114,6 +114,7 @@ ShardedOptimizer::ShardedOptimizer(const Groups& groups, std::unique_ptr<Optimiz
     : Optimizer(groups, require_shardable(std::move(defaults))),
       make_(std::move(make)),
       group_(group) {
+  optim::drop_repeated(param_groups_);
   std::string description;
   for (std::size_t i = 0; i < param_groups_.size(); ++i)
     for (const at::Tensor& parameter : param_groups_[i].params()) {
@@ -126,9 +127,10 @@ ShardedOptimizer::ShardedOptimizer(const Groups& groups, std::unique_ptr<Optimiz
   require_same_on_all_ranks(description, group_);
 }
 
-void ShardedOptimizer::set_shards(std::vector<Shard> shards,
-                                  const std::vector<at::Tensor>& stepped) {
+void ShardedOptimizer::set_shards(std::vector<Shard> shards, const std::vector<at::Tensor>& stepped,
+                                  std::vector<at::ScalarType> types) {
   shards_ = std::move(shards);
+  types_ = std::move(types);
   std::copy_if(shards_.begin(), shards_.end(), std::back_inserter(own_shards_),
                [&](const Shard& shard) { return shard.owner == group_.rank(); });
   check(own_shards_.size() == stepped.size(), "a shard has no tensor that stands for it");

@@ -102,8 +102,10 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
 
   // Call once. `shards` are equal on all ranks; the shards of a parameter together cover it.
   // `stepped` are the tensors that stand for this rank's shards, in the same order. Each is a leaf
-  // with its own gradient: the parameter itself or a flat view of the shard's elements.
-  void set_shards(std::vector<Shard> shards, const std::vector<at::Tensor>& stepped);
+  // with its own gradient: the parameter itself, or a flat view or copy of the shard's elements.
+  // `types` are those of the stepped tensors, by parameter, if not the parameters' own.
+  void set_shards(std::vector<Shard> shards, const std::vector<at::Tensor>& stepped,
+                  std::vector<at::ScalarType> types = {});
 
   // Called around the step of the shards, with gradients disabled, to exchange the other ranks'
   // parts.
@@ -143,6 +145,7 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   std::vector<Shard> shards_;
   std::vector<Shard> own_shards_;
   std::vector<at::Tensor> stepped_;
+  std::vector<at::ScalarType> types_;  // By parameter; empty if they are the parameters' own.
   std::unique_ptr<torch::optim::Optimizer> local_;
   std::unique_ptr<torch::optim::Optimizer> whole_;  // Null unless consolidated on this rank.
 };

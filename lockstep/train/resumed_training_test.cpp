@@ -16,12 +16,14 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -223,6 +225,54 @@ void train_then_resume(const test::Rank& rank, Kind kind) {
   resume_all(rank, kind);
 }
 
+// Fully sharded, perhaps with bfloat16 parameters, whose optimizer steps float masters.
+struct Halved {
+  Halved(const ProcessGroup& world, std::optional<at::ScalarType> type)
+      : fsdp(net, world, {.param_type = type}),
+        adamw(fsdp, net->parameters(), torch::optim::AdamWOptions(1e-2)) {
+    state.add("model", fsdp);
+    state.add("optimizer", adamw, *net);
+  }
+
+  void train(std::int64_t first, std::int64_t end) {
+    for (std::int64_t step = first; step < end; ++step) {
+      adamw.zero_grad();
+      const auto type = net->parameters().front().scalar_type();
+      const auto inputs = torch::arange(80).view({4, 20}).add(step).sin().to(type);
+      fsdp(inputs).to(at::kFloat).square().sum().backward();
+      adamw.step();
+    }
+  }
+
+  torch::nn::Sequential net{torch::nn::Linear(20, 33), torch::nn::Linear(33, 5)};
+  FullyShardedDataParallel<torch::nn::SequentialImpl> fsdp;
+  FullyShardedOptimizer<AdamW> adamw;
+  TrainingState state;
+};
+
+void resume_halved(const test::Rank& rank) {
+  auto world = init_process_group();
+  Checkpointer checkpoints(rank.scratch / "halved", world);
+  Halved first(world, at::kBFloat16);
+  first.train(0, 4);
+  checkpoints.save(4, first.state);
+  first.train(4, all_steps);
+  Halved resumed(world, at::kBFloat16);
+  EXPECT_EQ(checkpoints.resume(resumed.state)->step, 4);
+  resumed.train(4, all_steps);
+  EXPECT_EQ(sha256(*resumed.net), sha256(*first.net));
+
+  Halved whole(world, {});  // And back.
+  EXPECT_EQ(checkpoints.resume(whole.state)->step, 4);
+  whole.train(4, 6);
+  checkpoints.save(6, whole.state);
+  Halved again(world, at::kBFloat16);
+  EXPECT_EQ(checkpoints.resume(again.state)->step, 6);
+  again.train(6, 7);
+  destroy_process_group(world);
+}
+
+const test::Ranks halved("one with float masters is resumed", resume_halved);
 const test::Ranks changing("ranks change", change_ranks);
 const test::Ranks plain("a plain training is resumed",
                         [](const test::Rank& rank) { train_then_resume(rank, Kind::plain); });
@@ -248,6 +298,10 @@ TEST(ResumedTraining, WithACommunicationHookThatRemembersIsTheSame) {
 TEST(ResumedTraining, WithStateSpreadOverTheRanksIsTheSame) {
   EXPECT_TRUE(test::all_succeeded(zero.run(3)));
   EXPECT_TRUE(test::all_succeeded(shared.run(4)));
+}
+
+TEST(ResumedTraining, WithFloatMastersOfBfloat16ParametersIsTheSame) {
+  for (const int ranks : {1, 2, 4}) EXPECT_TRUE(test::all_succeeded(halved.run(ranks))) << ranks;
 }
 
 }  // namespace

@@ -59,6 +59,8 @@ bool is_on_meta(const NamedTensors& parameters) {
 }
 
 void move_buffers(const torch::nn::Module& module, c10::Device device) {
+  require(!device.is_cpu() && !device.is_meta(),
+          [&] { return "offload: weights cannot be offloaded from device " + device.str(); });
   for (const auto& [name, parameter] : named_parameters(module))
     if (!parameter.is_cpu() && !parameter.is_meta())
       throw Error(Fault::unsupported,
@@ -79,6 +81,7 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
       : units_(std::move(units)), group_(group) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       indices_.push_back(units_->index_of(parameters[i]));
+      types_.push_back(units_->type_of(parameters[i]));
       for (const ShardedUnits::Fragment& fragment : units_->fragments_of(parameters[i])) {
         const Shard& shard = fragment.shard;
         shards_.push_back({i, shard.begin, shard.end, shard.owner});
@@ -99,6 +102,8 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
   const std::vector<Shard>& shards() const override { return shards_; }
   const std::vector<at::Tensor>& fragments() const override { return fragments_; }
+
+  std::vector<at::ScalarType> types() const override { return types_; }
 
   void average(StepTimes& times) override {
     const parallel::Stopwatch watch(times.wait);
@@ -127,6 +132,7 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
   const std::shared_ptr<ShardedUnits> units_;
   const ProcessGroup group_;
   std::vector<std::optional<std::size_t>> indices_;  // By the optimizer's parameter.
+  std::vector<at::ScalarType> types_;                // By the same.
   std::vector<Shard> shards_;
   std::vector<ShardedUnits::Fragment> stepped_;
   std::vector<at::Tensor> fragments_;  // Their tensors.

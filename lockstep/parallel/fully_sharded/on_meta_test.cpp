@@ -164,6 +164,23 @@ TEST(OnMeta, AFunctionGivesEachTensorItsValueOnceInOrder) {
   for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(filled.run(ranks))) << ranks;
 }
 
+TEST(OnMeta, AFunctionMayAssignATensorOfTheSameShape) {
+  run_in_process(2, [](ProcessGroup& world) {
+    torch::nn::Linear net = on_meta([] { return torch::nn::Linear(3, 4); });
+    FullyShardedDataParallel fsdp(net, world);
+    fsdp.initialize([](const std::string& name, torch::Tensor& tensor) {
+      if (name == "weight") tensor = torch::full({4, 3}, 2.0);
+    });
+    EXPECT_TRUE(torch::equal(net->weight.detach(), torch::full({4, 3}, 2.0)));
+    EXPECT_TRUE(torch::equal(net->bias.detach(), torch::zeros({4})));
+    const Fault fault = fault_of([&] {
+      fsdp.initialize([](const std::string&, torch::Tensor& tensor) { tensor = torch::ones(2); });
+    });
+    EXPECT_EQ(fault, world.rank() == 0 ? Fault::misuse : Fault::aborted);
+    world.barrier();
+  });
+}
+
 TEST(OnMeta, SharedParametersOfDistributedDataParallelAreTheSame) {
   run_in_process(2, [](ProcessGroup& world) {
     if (world.rank() == 0) torch::manual_seed(9);

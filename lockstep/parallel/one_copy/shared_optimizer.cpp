@@ -46,7 +46,7 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
         parallel::SlicedInStep::Passes{.averaged = ddp.reducer_->agreement().passes(),
                                        .leave_means = are_means_});
   require_same_hyperparameters(*this, group());
-  set_shards(slices_->shards(), slices_->fragments());
+  set_shards(slices_->shards(), slices_->fragments(), slices_->types());
 }
 
 SharedOptimizerBase::~SharedOptimizerBase() = default;

@@ -28,6 +28,9 @@ class SteppedSlices {
   virtual const std::vector<Shard>& shards() const = 0;
   virtual const std::vector<at::Tensor>& fragments() const = 0;
 
+  // The types in which the optimizer's parameters are stepped; empty if they are their own.
+  virtual std::vector<at::ScalarType> types() const { return {}; }
+
   // Collective. Afterwards the `.grad` of a fragment is the mean over all ranks, or undefined if no
   // rank has a gradient of the parameter; and no rank reads parameters until it steps.
   virtual void average(StepTimes& times) = 0;

@@ -125,10 +125,18 @@ void DataParallelBase::edit_parameters(const std::function<void()>& change) {
 void DataParallelBase::initialize(
     const std::function<void(const std::string&, at::Tensor&)>& fill) {
   initialize_by([&] {
-    NamedTensors tensors = named_tensors(replica());
+    const NamedTensors tensors = named_tensors(replica());
     const auto firsts = first_names(tensors);
-    for (auto& [name, tensor] : tensors)
-      if (firsts.at(name) == name) fill(name, tensor);
+    for (const auto& [name, tensor] : tensors) {
+      if (firsts.at(name) != name) continue;
+      at::Tensor value = tensor;
+      fill(name, value);
+      if (value.is_same(tensor)) continue;
+      require(value.defined() && value.sizes() == tensor.sizes(), [&, &name = name] {
+        return "initialize: the tensor that was assigned to " + name + " has another shape";
+      });
+      at::Tensor(tensor).copy_(value);
+    }
   });
 }
 

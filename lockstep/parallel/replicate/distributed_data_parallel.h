@@ -173,7 +173,8 @@ class LOCKSTEP_API DataParallelBase {
 
   // Collective: gives values to a module that was made on the meta device (tensor/on_meta.h), which
   // forward() waits for. Calls `fill` on rank 0, without gradients, for each parameter and then
-  // each buffer, in the module's order; one with several names comes once, under the first.
+  // each buffer, in the module's order; one with several names comes once, under the first. It
+  // writes to `tensor`, or assigns another one of the same shape; what it leaves alone is zero.
   // Blocking and Errors: as edit_parameters(); misuse if each rank has its own parameters.
   void initialize(const std::function<void(const std::string& name, at::Tensor& tensor)>& fill);
 
