@@ -295,6 +295,7 @@ void ProcessGroup::State::retire() {
 void ProcessGroup::State::abort(std::string_view reason) {
   identity_.require_own_process();
   if (failure_.is_broken()) return;  // All ranks know why, or learn it.
+  if (!life_.is_over()) life_.activity().gave_up.store(ticks_now());
   end_with(Fault::aborted, reason);
 }
 

@@ -43,6 +43,7 @@ struct Activity {
   std::atomic<std::uint64_t> state;
   std::atomic<Ticks> since;                         // When it began or ended.
   std::array<std::atomic<std::uint64_t>, 6> group;  // Name of its group.
+  std::atomic<Ticks> gave_up;       // When it called ProcessGroup::abort() last; 0 if never.
   std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
                                     // first.
 

@@ -23,6 +23,9 @@ constexpr std::uint64_t magic = 0x5041474553504b37;  // Changes with what ranks 
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
+// Time for a rank that has called abort() to end by the exception that made it do so.
+constexpr std::chrono::seconds time_for_cause{1};
+
 // A process's own report of its end.
 struct LastWords {
   std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 complete.
@@ -223,6 +226,7 @@ void JobPage::enter(int slot) {
   const auto process = process_stat(mine.pid);
   mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = 0;
+  mine.activity.gave_up = 0;
   mine.broke.state = 0;  // A killed predecessor may have left it half written.
   mine.phase = Phase::alive;
 }
@@ -294,6 +298,16 @@ void JobPage::say_last_words(int slot, std::string_view text, std::optional<Faul
 std::string JobPage::last_words(int slot) const {
   const LastWords& words = layout().slot[slot].words;
   return words.state == 2 ? words.text : "";
+}
+
+bool JobPage::follows_abort(int slot) const {
+  if (activity(slot).gave_up != 0) return false;
+  const Clock::time_point now = Clock::now();
+  for (int other = 0; other < slots(); ++other) {
+    const Ticks gave_up = activity(other).gave_up;
+    if (gave_up != 0 && now - time_of(gave_up) < time_for_cause) return true;
+  }
+  return false;
 }
 
 // The kernel counts a kill before it sends the signal.

@@ -22,6 +22,9 @@ using namespace std::chrono_literals;
 // itself. Afterwards it is told to end.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
+// Time for a rank that has called abort() to end by the exception that made it do so.
+constexpr std::chrono::milliseconds time_for_cause = 1s;
+
 }  // namespace
 
 LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const BindingPlan& binding,
@@ -59,6 +62,7 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
 }
 
 Deadline LocalRanks::deadline() const {
+  if (aborted_ && !ending()) return std::min(aborted_->until, termination_.deadline());
   if (running() > 0) return termination_.deadline();
   return lingering() ? std::min(termination_.deadline(), in(50ms)) : no_deadline;
 }
@@ -68,6 +72,7 @@ bool LocalRanks::lingering() const {
 }
 
 void LocalRanks::act_on_deadlines() {
+  act_on_aborted(Clock::now());
   if (running() > 0) act_on(termination_.due(Clock::now()));
 }
 
@@ -92,6 +97,7 @@ void LocalRanks::act_on(Termination::Step step) {
 // A rank is reaped only after its failure is in the job page: until then its pid is its own.
 void LocalRanks::reap() {
   processes_.reap([this](int local_rank, const siginfo_t& end) { on_end(local_rank, end); });
+  act_on_aborted(Clock::now());
 }
 
 void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
@@ -120,6 +126,17 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
 }
 
 void LocalRanks::on_failure(int local_rank, const Failure& failure) {
+  if (!pages_.follows_abort(local_rank)) return take_for_first(local_rank, failure);
+  if (!aborted_) aborted_ = {local_rank, failure, in(time_for_cause)};
+}
+
+// Nobody else has failed: its own end is all that is known.
+void LocalRanks::act_on_aborted(Clock::time_point now) {
+  if (!aborted_ || ending() || (running() > 0 && now < aborted_->until)) return;
+  take_for_first(aborted_->local_rank, aborted_->failure);
+}
+
+void LocalRanks::take_for_first(int local_rank, const Failure& failure) {
   pages_.report_end(local_rank, failure);
   // Peers may have noticed the rank's death, and failed by it, before we could reap it.
   std::optional<Failure> first = pages_.page().failure();

@@ -93,6 +93,8 @@ class LocalRanks final : public Pollable {
   void act_on(Termination::Step step);
   void on_end(int local_rank, const siginfo_t& end);
   void on_failure(int local_rank, const Failure& failure);
+  void take_for_first(int local_rank, const Failure& failure);
+  void act_on_aborted(Clock::time_point now);
   int local_rank(int number) const { return number - round_.first_rank; }
   std::string names_of_left() const;
 
@@ -105,6 +107,15 @@ class LocalRanks final : public Pollable {
   RankProcesses processes_;
   std::vector<ErrorFile> error_files_;  // By local rank.
   AttemptResult result_;
+
+  // A rank that ended after another one had called abort(). The latter is the cause, and may end
+  // until the deadline.
+  struct Aborted {
+    int local_rank = 0;
+    Failure failure = {};
+    Deadline until = {};
+  };
+  std::optional<Aborted> aborted_;
   Termination termination_;
 };
 

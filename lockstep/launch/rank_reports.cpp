@@ -38,6 +38,10 @@ bool RankPages::expects_preemption(int local_rank) const {
   return page().expects_preemption(slot(local_rank));
 }
 
+bool RankPages::follows_abort(int local_rank) const {
+  return page().follows_abort(slot(local_rank));
+}
+
 Failure RankPages::examine(int local_rank, pid_t pid) const {
   Failure failure = page().examine(slot(local_rank));
   failure.rank = number(local_rank);

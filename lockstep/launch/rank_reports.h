@@ -48,6 +48,7 @@ class RankPages {
   // Pid of the process that joined the group, which may be a child of the one that we started.
   pid_t pid(int local_rank) const { return page().pid(slot(local_rank)); }
   bool expects_preemption(int local_rank) const;
+  bool follows_abort(int local_rank) const;
 
   // Last activity of a rank whose process was `pid`; the caller adds how it ended.
   Failure examine(int local_rank, pid_t pid) const;

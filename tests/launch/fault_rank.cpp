@@ -60,6 +60,16 @@ int throw_in_thread(ProcessGroup& world, const std::string& text) {
   for (;;) reduce_once(world);
 }
 
+// Rank 1 gives the group up, as a pipeline's stage does, and throws only when the others have
+// ended.
+int abort_then_throw(ProcessGroup& world, const std::string& text) {
+  say_ready(world);
+  if (world.rank() != 1) reduce_once(world);
+  world.abort("rank 1 threw: " + text);
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  throw std::runtime_error(text);
+}
+
 // Checks that every rank has the same word, so that no rank of another job is here.
 int agree_on(ProcessGroup& world, const std::string& word) {
   for (int i = 0; i < 100; ++i) {
@@ -108,6 +118,7 @@ int run(const std::string& what, const std::string& argument) {
   if (what == "reduce-for") return reduce_for(world, std::stod(argument));
   if (what == "throw") return throw_in_main(world, argument);
   if (what == "throw-in-thread") return throw_in_thread(world, argument);
+  if (what == "abort-then-throw") return abort_then_throw(world, argument);
   if (what == "agree-on") return agree_on(world, argument);
   if (what == "stay-away") return stay_away(world, argument);
   throw std::invalid_argument("unknown: " + what);

@@ -31,8 +31,9 @@ HostsEntries::HostsEntries(const HostsGroup& group)
 
 void HostsEntries::enter(const Collective& collective) {
   const Deadline deadline = in(collective.timeout);
-  if (collective.signature.operation == Operation::destroy) hear_all_pairs(collective, deadline);
   enter(collective, {deadline});
+  const auto destroys = [](const Signature& one) { return one.operation == Operation::destroy; };
+  if (std::ranges::all_of(said_, destroys)) hear_all_pairs(collective, deadline);
 }
 
 void HostsEntries::enter(const Collective& collective, Patience patience) {

@@ -203,6 +203,25 @@ TEST_P(AcrossHosts, WhoDropsASubGroupIsNamedAndTheOthersGroupsGoOn) {
   EXPECT_TRUE(all_succeeded(drops.run(4, 60s)));
 }
 
+const Ranks ends_early("destroys a group that others use", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  std::vector<float> values(some, 1);
+  std::string text;
+  const Fault fault = fault_of(
+      [&] {
+        rank.rank == 0 ? group.broadcast(buffer_of(values), 0) : destroy_process_group(group);
+      },
+      &text);
+  EXPECT_EQ(fault, Fault::mismatch) << text;
+  EXPECT_NE(text.find("broadcast"), std::string::npos) << text;
+});
+
+TEST_P(AcrossHosts, AGroupThatOneRankDestroysAndAnotherUsesIsAMismatch) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  EXPECT_TRUE(all_succeeded(ends_early.run(4, 60s)));
+}
+
 const Ranks unlimited("no timeout across hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(some, 1);
