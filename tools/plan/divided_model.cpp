@@ -124,7 +124,8 @@ double DividedModel::tied_away(int layer, const PipelineOrder& order,
 // `layer` is number layers() for the loss; `tied` bytes of its parameters are another layer's.
 void DividedModel::add(StageCosts& costs, int layer, double tied) const {
   const auto& [sample, part] = layers_[as_index(layer)];
-  const double left = part->gradient_bytes > 0 ? 1 - tied / part->gradient_bytes : 1;
+  // A tied weight that is frozen may be larger than the layer's gradients.
+  const double left = part->gradient_bytes > 0 ? std::max(0., 1 - tied / part->gradient_bytes) : 1;
   const double gradients = part->gradient_bytes * left;
   costs.forward += sample.forward;
   costs.backward += sample.backward;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <numeric>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -19,9 +19,10 @@ constexpr double milliseconds = 1000;  // Of a second.
 
 constexpr std::size_t as_index(int value) { return static_cast<std::size_t>(value); }
 
-std::vector<int> divisors_of(int value) {
+// In rising order, up to `most`.
+std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max()) {
   std::vector<int> divisors;
-  for (int each = 1; each <= value; ++each)
+  for (int each = 1; each <= std::min(value, most); ++each)
     if (value % each == 0) divisors.push_back(each);
   return divisors;
 }
@@ -332,11 +333,7 @@ PredictedLayout predict(const ModelProfile& profile, const Machine& machine, con
 std::vector<int> microbatches_of(const ModelProfile& profile, const Layout& layout) {
   if (layout.pp == 1 || profile.rows % layout.dp != 0) return {1};
   constexpr int most = 8, most_of_all = 4096;  // The second bounds the time of a simulation.
-  std::vector<int> counts = divisors_of(profile.rows / layout.dp);
-  std::erase_if(counts, [&](int count) {
-    return count > std::min(most * layout.pp, most_of_all / layout.pp);
-  });
-  return counts;
+  return divisors_of(profile.rows / layout.dp, std::min(most * layout.pp, most_of_all / layout.pp));
 }
 
 std::vector<Layout> layouts_of(const ModelProfile& profile, int ranks) {

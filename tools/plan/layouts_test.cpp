@@ -4,15 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/pipeline/cut_by_costs.h"
 #include "lockstep/parallel/plan/model_profile.h"
+#include "tests/fault_of.h"
 
 namespace lockstep::tools::layouts_test {
 namespace {
+
+using test::fault_of;
 
 // A layer of one row, whose numbers are easy to add up.
 LayerPart part(int tp) {
@@ -231,6 +238,18 @@ TEST(Layouts, ATiedWeightIsThereOnceUnlessTwoRanksHaveIt) {
   EXPECT_NEAR(apart.step, untied.step + 100 / 100. + 0.002, 1e-9);
 }
 
+TEST(Layouts, ATiedWeightMayBeFrozen) {
+  ModelProfile profile = profile_of(4, 8);
+  profile.kinds[0].parts[0].gradient_bytes = 10;
+  profile.ties = {{.layer = 3, .same_as = 0, .bytes = 100}};
+  EXPECT_NEAR(predicted(profile, machine_of(2), {.dp = 2}).optimizer, 3 * 0.5, 1e-9);
+}
+
+TEST(Layouts, ABatchMayHaveAnyNumberOfRows) {
+  const ModelProfile profile = profile_of(4, std::numeric_limits<int>::max());
+  EXPECT_TRUE(predicted(profile, machine_of(2), {.pp = 2}).impossible.empty());
+}
+
 TEST(Layouts, TheCostliestStageIsCheap) {
   EXPECT_EQ(cut_by_costs({1, 1, 1, 1}, 2), (std::vector<int>{0, 2}));
   EXPECT_EQ(cut_by_costs({5, 1, 1, 1}, 2), (std::vector<int>{0, 1}));
@@ -339,12 +358,51 @@ TEST(ModelProfile, IsTheSameAfterItWasWrittenAndRead) {
   const std::string json = to_json(profile);
   EXPECT_EQ(to_json(parse_model_profile(json)), json);
   EXPECT_EQ(parse_model_profile(json).kinds[0].parts[2].refusal, "heads \"3\"");
-  try {
-    parse_model_profile(json.substr(0, json.size() / 2));
-    FAIL() << "half a profile was read";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::corrupt);
-  }
+  EXPECT_EQ(fault_of([&] { parse_model_profile(json.substr(0, json.size() / 2)); }),
+            Fault::corrupt);
+}
+
+TEST(ModelProfile, IsReadOnlyIfItCanBeWritten) {
+  ModelProfile whole = profile_of(3, 8);
+  whole.ties = {{.layer = 2, .same_as = 0, .bytes = 12}};
+  whole.kinds[0].parts[0].samples.push_back({.rows = 2});
+  const auto json = nlohmann::json::parse(to_json(whole));
+  EXPECT_NO_THROW(parse_model_profile(json.dump()));
+  const auto complaint = [&](const char* place, const nlohmann::json& value) {
+    auto broken = json;
+    broken[nlohmann::json::json_pointer(place)] = value;
+    std::string text;
+    EXPECT_EQ(fault_of([&] { parse_model_profile(broken.dump()); }, &text), Fault::corrupt);
+    return text;
+  };
+  const auto none = nlohmann::json::array();
+  for (const auto& [place, value, text] :
+       std::vector<std::tuple<const char*, nlohmann::json, std::string>>{
+           {"/ranks", 0, "no ranks"},
+           {"/rows", 0, "no rows"},
+           {"/rows", 1.5, "never written"},
+           {"/rows", std::int64_t{1} << 32 | 8, "never written"},
+           {"/seed", 1, "never written"},
+           {"/layers", none, "no layers"},
+           {"/layers/3", "h.3", "kinds are not those of its layers"},
+           {"/kind_of_layer/1", 7, "no kind 7"},
+           {"/kind_of_layer/1", -1, "/kind_of_layer/1 is out of range"},
+           {"/kinds", none, "no kind 0"},
+           {"/kinds/0/parts", none, "h.0 was not measured whole"},
+           {"/kinds/0/parts/0/tp", 2, "h.0 was not measured whole"},
+           {"/kinds/0/parts/0/refusal", "no", "h.0 was not measured whole"},
+           {"/kinds/0/parts/1/tp", 1, "tensor parallel ranks of h.0"},
+           {"/kinds/0/parts/1/samples", none, "h.0 was not measured"},
+           {"/kinds/0/parts/0/samples/0/rows", 0, "rows of h.0"},
+           {"/kinds/0/parts/0/samples/1/rows", 1, "rows of h.0"},
+           {"/kinds/0/parts/0/samples/0/forward", -1, "/forward is out of range"},
+           {"/kinds/0/parts/0/optimizer", 1e300, "/optimizer is out of range"},
+           {"/loss/parts", none, "loss was not measured whole"},
+           {"/ties/0/same_as", 3, "no layer 3"},
+           {"/ties/0/layer", -1, "/ties/0/layer is out of range"},
+           {"/ties/0/bytes", 101, "a tied weight is larger than layer 2"},
+           {"/reduces/0/bytes", 0, "a reduction of no bytes"}})
+    EXPECT_NE(complaint(place, value).find(text), std::string::npos) << place << " " << value;
 }
 
 }  // namespace

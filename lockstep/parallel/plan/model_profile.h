@@ -86,7 +86,8 @@ struct ModelProfile {
 
 LOCKSTEP_API std::string to_json(const ModelProfile& profile);
 
-// Errors: corrupt for anything that to_json() does not write.
+// Errors: corrupt for anything that to_json() does not write, and for a profile that no measurement
+// has: without rows, with a kind that is not there, with rows of samples that do not increase.
 LOCKSTEP_API ModelProfile parse_model_profile(std::string_view json);
 
 }  // namespace lockstep
