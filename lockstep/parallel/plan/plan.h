@@ -12,7 +12,7 @@
 // `lockstep plan -n 8 --nnodes 2 PROGRAM` starts the program once, with as many ranks as a host
 // will have. Each layer is made and measured alone: its time, the memory that it takes, how both
 // depend on the number of rows, and how they change when it is cut over tensor parallel ranks.
-// Layers that are equal are measured once. The model as a whole is never there.
+// Layers of one kind (PlanOptions::kind_of) are measured once. The model as a whole is never there.
 //
 // Thread safety: none.
 
@@ -24,6 +24,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -47,6 +48,12 @@ struct PlanOptions {
 
   // Makes the optimizer of these parameters; by default lockstep::AdamW.
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> optimizer = {};
+
+  // Layers are one kind if their modules, parameters, buffers and inputs look alike: names, types,
+  // shapes, and the text of pretty_print(). Fields which that text leaves out are not seen, such as
+  // the window of an attention: layers that differ in them need different texts here. The argument
+  // is the layer's name.
+  std::function<std::string(const std::string& layer)> kind_of = {};
 };
 
 namespace plan {

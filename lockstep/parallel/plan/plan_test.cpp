@@ -2,11 +2,15 @@
 #include "lockstep/parallel/plan/plan.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <ostream>
 #include <sstream>
 #include <string>
 
@@ -63,6 +67,53 @@ const test::Ranks measure_nothing("plan: measure nothing", [](const test::Rank&)
             std::string::npos);
   ::setenv("LOCKSTEP_PLAN", file.c_str(), 1);
   EXPECT_NE(plan(LayerList(), batch()).find("there are no layers"), std::string::npos);
+});
+
+// Two modules with the same type, parameters and buffers.
+struct WindowedImpl : torch::nn::Module {
+  explicit WindowedImpl(int size) : window(size) { register_module("linear", linear); }
+  torch::Tensor forward(const torch::Tensor& input) { return linear(input); }
+  void pretty_print(std::ostream& stream) const override { stream << "Windowed(" << window << ")"; }
+
+  int window;
+  torch::nn::Linear linear{width, width};
+};
+TORCH_MODULE(Windowed);
+
+struct MaskedImpl : torch::nn::Module {
+  explicit MaskedImpl(std::int64_t size) { register_buffer("mask", torch::ones({size, width})); }
+  torch::Tensor forward(const torch::Tensor& input) { return input + linear(input); }
+
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(width, width));
+};
+TORCH_MODULE(Masked);
+
+const test::Ranks measure_similar("plan: measure similar layers", [](const test::Rank&) {
+  using torch::nn::Sequential;
+  LayerList list;
+  list.add("first", [] { return Windowed(1); });
+  for (const std::string name : {"relu.0", "relu.1"})
+    list.add(name, [] { return Sequential(torch::nn::Linear(width, width), torch::nn::ReLU()); });
+  list.add("gelu", [] { return Sequential(torch::nn::Linear(width, width), torch::nn::GELU()); });
+  for (const double rate : {0.1, 0.2})
+    list.add("dropout." + std::to_string(rate), [=] { return nn::Dropout(rate); });
+  for (const int window : {1, 2})
+    list.add("window." + std::to_string(window), [=] { return Windowed(window); });
+  for (const int size : {1, 2})
+    list.add("mask." + std::to_string(size), [=] { return Masked(size); });
+  list.add("eval", [] {
+    Masked masked(2);
+    masked->eval();
+    return masked;
+  });
+  list.add("out", [] { return nn::Linear(width, 3); });
+  EXPECT_TRUE(plan_if_asked(list, batch(), loss_of));
+});
+
+const test::Ranks measure_named("plan: measure named kinds", [](const test::Rank&) {
+  EXPECT_TRUE(plan_if_asked(layers(), batch(), loss_of, {.kind_of = [](const std::string& layer) {
+                              return layer == "h.2" ? "long" : "short";
+                            }}));
 });
 
 // As the command reads it.
@@ -134,6 +185,16 @@ TEST(PlanIfAsked, MeasuresEachKindOfLayerOnce) {
   EXPECT_GT(profile.reduces[1].all_reduce, 0);
   EXPECT_GT(profile.copy_bandwidth, 0);
   EXPECT_GT(profile.process_bytes, 0);
+}
+
+TEST(PlanIfAsked, TellsLayersApartThatDifferInSomeModule) {
+  const ModelProfile profile = profile_of(measure_similar, 1);
+  EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+}
+
+TEST(PlanIfAsked, TellsLayersApartThatTheProgramTellsApart) {
+  const ModelProfile profile = profile_of(measure_named, 1);
+  EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 2, 3}));
 }
 
 TEST(PlanIfAsked, LayersThatCannotBeCutSayWhy) {

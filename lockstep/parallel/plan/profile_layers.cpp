@@ -58,13 +58,18 @@ std::vector<Flow> microbatches_of(const PassedValue& batch) {
   return flows;
 }
 
-// Layers with equal signatures cost the same.
+// Layers with equal signatures are one kind, as PlanOptions::kind_of says.
 std::string signature_of(const torch::nn::Module& module, const PassedValue& input, bool is_first) {
   std::ostringstream text;
-  text << typeid(module).name() << (is_first ? " first " : " ") << input.structure;
+  text << (is_first ? "first " : "") << input.structure;
   for (const at::Tensor& tensor : input.tensors) text << tensor.sizes() << tensor.dtype();
-  for (const auto& [name, parameter] : named_parameters(module))
-    text << name << parameter.sizes() << parameter.dtype() << parameter.requires_grad();
+  for (const auto& each : module.named_modules()) {
+    const torch::nn::Module& part = *each.value();
+    text << each.key() << typeid(part).name() << part.is_training();
+    part.pretty_print(text);
+  }
+  for (const auto& [name, tensor] : named_tensors(module))
+    text << name << tensor.sizes() << tensor.dtype() << tensor.requires_grad();
   return text.str();
 }
 
@@ -141,7 +146,8 @@ class Profiler {
   // Makes a layer, and finds its kind.
   pipeline::Layer survey(std::size_t i, const PassedValue& input) {
     pipeline::Layer layer = make(i);
-    const std::string signature = signature_of(*layer.module, input, i == 0) + cuts_of(i, layer);
+    std::string signature = signature_of(*layer.module, input, i == 0) + cuts_of(i, layer);
+    if (options_.kind_of) signature += " " + options_.kind_of(layers_.name(i));
     const auto [found, is_new] = kinds_.emplace(signature, static_cast<int>(profile_.kinds.size()));
     if (is_new) profile_.kinds.push_back({.name = layers_.name(i)});
     profile_.layers.push_back(layers_.name(i));
