@@ -2,9 +2,11 @@
 #include "lockstep/parallel/plan/plan.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
@@ -15,7 +17,13 @@
 namespace lockstep::plan {
 namespace {
 
-constexpr const char* variable = "LOCKSTEP_PLAN";  // The file to write.
+constexpr const char* variable = "LOCKSTEP_PLAN";
+
+// The file to write; empty unless `lockstep plan` started this process.
+std::string asked_file() {
+  const char* const file = std::getenv(variable);
+  return file != nullptr ? file : "";
+}
 
 // In a training, the slowest rank decides.
 void take_slower(LayerKind& kind, const LayerKind& other) {
@@ -31,11 +39,29 @@ void take_slower(LayerKind& kind, const LayerKind& other) {
   }
 }
 
-// All ranks measured the same layers with the same rows.
+bool have_same_parts(const LayerKind& one, const LayerKind& other) {
+  return std::ranges::equal(one.parts, other.parts, [](const LayerPart& a, const LayerPart& b) {
+    return a.tp == b.tp &&
+           std::ranges::equal(a.samples, b.samples, {}, &LayerSample::rows, &LayerSample::rows);
+  });
+}
+
+// Whether the same layers were measured with the same rows.
+bool are_alike(const ModelProfile& one, const ModelProfile& other) {
+  return one.rows == other.rows && one.layers == other.layers &&
+         one.kind_of_layer == other.kind_of_layer && have_same_parts(one.loss, other.loss) &&
+         std::ranges::equal(one.kinds, other.kinds, have_same_parts);
+}
+
+// The slowest of all ranks.
 ModelProfile combined(const ModelProfile& mine, const ProcessGroup& world) {
-  ModelProfile all = mine;
-  for (const std::string& json : all_gather_bytes(to_json(mine), world)) {
-    const ModelProfile theirs = parse_model_profile(json);
+  const std::vector<std::string> gathered = all_gather_bytes(to_json(mine), world);
+  ModelProfile all = parse_model_profile(gathered.front());
+  for (std::size_t rank = 1; rank < gathered.size(); ++rank) {
+    const ModelProfile theirs = parse_model_profile(gathered[rank]);
+    if (!are_alike(all, theirs))
+      throw Error(Fault::mismatch, "plan_if_asked: rank " + std::to_string(rank) +
+                                       " measured other layers or rows than rank 0");
     for (std::size_t i = 0; i < all.kinds.size(); ++i) take_slower(all.kinds[i], theirs.kinds[i]);
     take_slower(all.loss, theirs.loss);
     for (std::size_t i = 0; i < all.reduces.size(); ++i) {
@@ -58,14 +84,12 @@ void write(const ModelProfile& profile, const std::string& file) {
 
 }  // namespace
 
-bool is_asked() {
-  const char* const file = std::getenv(variable);
-  return file != nullptr && *file != '\0';
-}
+bool is_asked() { return !asked_file().empty(); }
 
 void measure(const LayerList& layers, const pipeline::PassedValue& batch, const LossOf& loss_of,
              const PlanOptions& options) {
-  const std::string file = std::getenv(variable);
+  const std::string file = asked_file();
+  require(!file.empty(), "plan::measure: `lockstep plan` did not start this process");
   ::unsetenv(variable);  // init_process_group() refuses to start a training with it.
   ProcessGroup world = init_process_group();
   const parallel::ProcessBytes process = parallel::resident_bytes();

@@ -65,7 +65,8 @@ using LossOf = std::function<at::Tensor(const pipeline::PassedValue& output, con
 // Whether `lockstep plan` started this process.
 LOCKSTEP_API bool is_asked();
 
-// Collective over all ranks that `lockstep plan` started.
+// Collective over all ranks that `lockstep plan` started. Errors: as plan_if_asked(); misuse unless
+// is_asked().
 LOCKSTEP_API void measure(const LayerList& layers, const pipeline::PassedValue& batch,
                           const LossOf& loss_of, const PlanOptions& options);
 
@@ -78,9 +79,10 @@ LOCKSTEP_API void measure(const LayerList& layers, const pipeline::PassedValue& 
 // `batch` is what the first layer takes, with the rows of a whole step, of all ranks together.
 // `loss_of` is called as Pipeline::step() does, or with a third argument: the tensor parallel
 // ranks, if the last layer's output is cut over them. Blocking: collective over all ranks that
-// `lockstep plan` started. Errors: misuse for a batch without rows and for a list without layers;
-// what layers and loss throw. A layer that cannot be cut over some number of ranks is no error, but
-// a part of the result.
+// `lockstep plan` started. Errors: misuse for a batch without rows, for a list without layers and
+// for a wrong tie; what layers and loss throw. A layer that all ranks refuse to cut over some
+// number of ranks is no error, but a part of the result; mismatch if only some of them refuse, or
+// if they measured other layers.
 template <class Inputs, class Loss>
 bool plan_if_asked(const LayerList& layers, const Inputs& batch, const Loss& loss_of,
                    const PlanOptions& options = {}) {

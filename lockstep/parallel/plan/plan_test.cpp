@@ -67,6 +67,11 @@ const test::Ranks measure_nothing("plan: measure nothing", [](const test::Rank&)
             std::string::npos);
   ::setenv("LOCKSTEP_PLAN", file.c_str(), 1);
   EXPECT_NE(plan(LayerList(), batch()).find("there are no layers"), std::string::npos);
+  ::setenv("LOCKSTEP_PLAN", file.c_str(), 1);
+  LayerList tied = layers();
+  tied.tie("out.weight", "h.1.weight");
+  EXPECT_NE(plan(tied, batch()).find("'out.weight' and 'h.1.weight' have other sizes"),
+            std::string::npos);
 });
 
 // Two modules with the same type, parameters and buffers.
@@ -114,6 +119,35 @@ const test::Ranks measure_named("plan: measure named kinds", [](const test::Rank
   EXPECT_TRUE(plan_if_asked(layers(), batch(), loss_of, {.kind_of = [](const std::string& layer) {
                               return layer == "h.2" ? "long" : "short";
                             }}));
+});
+
+const test::Ranks measure_others("plan: ranks have other layers", [](const test::Rank& rank) {
+  LayerList list;
+  list.add(rank.rank == 0 ? "h" : "g", [] { return nn::Linear(width, 3); });
+  std::string text;
+  EXPECT_EQ(fault_of([&] { plan_if_asked(list, batch(), loss_of); }, &text), Fault::mismatch);
+  EXPECT_NE(text.find("rank 1 measured other layers or rows than rank 0"), text.npos) << text;
+});
+
+// Only the last rank refuses.
+const test::Ranks refuse_alone("plan: one rank refuses", [](const test::Rank& rank) {
+  LayerList list;
+  list.add("h", [] { return nn::Linear(width, width); });
+  const auto loss = [&](const torch::Tensor& output, const Microbatch&, const ProcessGroup& tp) {
+    require(tp.size() == 1 || rank.rank == 0, "the loss wants whole logits");
+    return output.sum();
+  };
+  std::string text;
+  EXPECT_EQ(fault_of(
+                [&] {
+                  plan_if_asked(list, torch::ones({1, width}), loss,
+                                {.tensor_parallel = {{"h", ColwiseParallel()}}});
+                },
+                &text),
+            Fault::mismatch);
+  EXPECT_NE(text.find("rank 1 cannot cut loss over 2 ranks, but others can: the loss wants whole"),
+            text.npos)
+      << text;
 });
 
 // As the command reads it.
@@ -197,6 +231,18 @@ TEST(PlanIfAsked, TellsLayersApartThatTheProgramTellsApart) {
   EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 2, 3}));
 }
 
+TEST(PlanIfAsked, RanksMeasureTheSameLayers) {
+  const test::ScratchDirectory scratch;
+  ::setenv("LOCKSTEP_PLAN", (scratch.path() / "profile.json").c_str(), 1);
+  EXPECT_TRUE(test::all_succeeded(refuse_alone.run(2)));
+  EXPECT_TRUE(test::all_succeeded(measure_others.run(2)));
+  ::unsetenv("LOCKSTEP_PLAN");
+}
+
+TEST(PlanIfAsked, MeasuresForTheCommandAlone) {
+  EXPECT_EQ(fault_of([] { plan::measure(layers(), {}, {}, {}); }), Fault::misuse);
+}
+
 TEST(PlanIfAsked, LayersThatCannotBeCutSayWhy) {
   const ModelProfile profile = profile_of(measure_cut, 2);
   // Layers that are cut otherwise are of another kind.
@@ -218,7 +264,7 @@ TEST(PlanIfAsked, LayersThatCannotBeCutSayWhy) {
   EXPECT_EQ(profile.loss.parts.size(), 1u);  // Was not reached.
 }
 
-TEST(PlanIfAsked, RefusesABatchAndAListWithoutContent) {
+TEST(PlanIfAsked, RefusesABatchAndAListWithoutContentAndAWrongTie) {
   const test::ScratchDirectory scratch;
   ::setenv("LOCKSTEP_PLAN", (scratch.path() / "profile.json").c_str(), 1);
   EXPECT_TRUE(test::all_succeeded(measure_nothing.run(1)));

@@ -129,7 +129,7 @@ class Profiler {
       };
     };
     const std::vector<Flow> outputs = flows;
-    guarded(part, [&] {
+    guarded(part, profile_.loss.name, [&] {
       measure_rows(part, {}, flows, true, loss_of);
       for (std::size_t i = 0; i < part.samples.size(); ++i)
         part.samples[i].held_input_bytes =
@@ -175,7 +175,7 @@ class Profiler {
                const ProcessGroup& group, std::vector<Flow>& flows) {
     StageModule root;
     root.add(0, layers_.name(i), layer);
-    guarded(part, [&] {
+    guarded(part, layers_.name(i), [&] {
       if (group.size() > 1) cut(root, group);
       measure_rows(part, root.parameters(), flows, i > 0, [&](const Flow&) {
         return [&](const PassedValue& value) { return root.forward(0, value); };
@@ -194,9 +194,9 @@ class Profiler {
     if (!plan.empty()) parallelize_module(root, group, plan);
   }
 
-  // A layer that cannot be cut says so, on all ranks. Whole ones have no excuse.
+  // A layer that cannot be cut says so. Whole ones have no excuse.
   template <class Act>
-  static void guarded(LayerPart& part, const Act& act) {
+  void guarded(LayerPart& part, const std::string& name, const Act& act) const {
     if (part.tp == 1) return act();
     try {
       act();
@@ -206,6 +206,19 @@ class Profiler {
     } catch (const c10::Error& error) {
       part.refusal = first_line_of(error.what_without_backtrace());
     }
+    require_same_answer(part, name);
+  }
+
+  // All ranks can cut the layer, or none.
+  void require_same_answer(const LayerPart& part, const std::string& name) const {
+    const std::vector<std::string> refusals = all_gather_bytes(part.refusal, world_);
+    const auto refused =
+        std::ranges::find_if(refusals, [](const auto& each) { return !each.empty(); });
+    if (refused == refusals.end() || std::ranges::count(refusals, "") == 0) return;
+    std::ostringstream text;
+    text << "plan_if_asked: rank " << refused - refusals.begin() << " cannot cut " << name
+         << " over " << part.tp << " ranks, but others can: " << *refused;
+    throw Error(Fault::mismatch, text.str());
   }
 
   // From few rows to many, as long as time and memory allow; flows end there, and go on to the next
@@ -244,6 +257,9 @@ class Profiler {
       for (const auto& [name, found] : {std::pair{parameter, one}, std::pair{same_as, other}})
         require(found != owners_.end(),
                 [&] { return "LayerList::tie: no layer has a parameter '" + name + "'"; });
+      require(one->second.bytes == other->second.bytes, [&] {
+        return "LayerList::tie: '" + parameter + "' and '" + same_as + "' have other sizes";
+      });
       profile_.ties.push_back({.layer = one->second.layer,
                                .same_as = other->second.layer,
                                .bytes = static_cast<double>(one->second.bytes)});
