@@ -15,8 +15,8 @@ namespace lockstep::tools {
 // others are impossible.
 std::string table_of(const std::vector<PredictedLayout>& all, int top);
 
-// "4 replicas of 2 stages ...": the first of `all`, or, if it does not fit, the memory that is
-// missing and what would help.
+// "Best: pp 2, dp 4; schedule 1f1b, ..." and how to start it: the first of `all`. If that does not
+// fit: the memory that it needs, and what would help.
 std::string advice(const std::vector<PredictedLayout>& all, const ModelProfile& profile,
                    const Machine& machine);
 

@@ -22,14 +22,14 @@ struct LayerSample {
   int rows = 0;
   double forward = 0;
   double backward = 0;
-  double backward_input = 0;   // Of a backward that is split, as zero bubble schedules do.
-  double backward_weight = 0;  // Zero without trained parameters.
+  double backward_input = 0;   // First part of a split backward, as zero bubble schedules have.
+  double backward_weight = 0;  // Second part; zero without trained parameters.
   double kept_bytes = 0;    // Activations from the end of forward until backward, with the output.
-  double weight_bytes = 0;  // Of a split backward: what stays until its second part.
+  double weight_bytes = 0;  // Stays between the two parts of a split backward.
   double peak_bytes = 0;    // The most at once in forward and backward. Gradients of parameters do
                             // not count.
   double split_peak_bytes = 0;  // The same with a split backward.
-  double held_input_bytes = 0;  // Of the loss: of its input, what backward needs.
+  double held_input_bytes = 0;  // The part of the loss's input that its backward needs.
   double output_bytes = 0;      // Passed to the next layer.
 };
 
@@ -38,16 +38,16 @@ struct LayerPart {
   int tp = 1;
   std::string refusal = {};  // Why it cannot be cut so; then nothing else is set.
   double parameter_bytes = 0;
-  double gradient_bytes = 0;              // Of the parameters that are trained.
-  double large_gradient_bytes = 0;        // Of these, those that are averaged in place.
+  double gradient_bytes = 0;              // Parameters that are trained.
+  double large_gradient_bytes = 0;        // Those that are averaged in place.
   double state_bytes = 0;                 // Kept by the optimizer.
   double optimizer = 0;                   // Time of its step.
   std::vector<LayerSample> samples = {};  // Rows increase.
 };
 
-// Layers that are equal, and are cut alike.
+// Layers that look alike (PlanOptions::kind_of), and are cut alike.
 struct LayerKind {
-  std::string name = {};  // Of the first of them.
+  std::string name = {};  // The first one's.
   std::vector<LayerPart> parts = {};
 };
 
@@ -63,12 +63,12 @@ struct ReduceSample {
 struct TiedLayers {
   int layer = 0;
   int same_as = 0;
-  double bytes = 0;  // Of the whole weight.
+  double bytes = 0;  // The whole weight's.
 };
 
 struct ModelProfile {
   int ranks = 1;  // All of them measured at the same time, as in a training.
-  int rows = 0;   // Of a step's whole batch.
+  int rows = 0;   // A step's whole batch.
   double parameters = 0;
   std::vector<std::string> layers = {};  // Names, in order.
   std::vector<int> kind_of_layer = {};
@@ -77,9 +77,9 @@ struct ModelProfile {
   std::vector<TiedLayers> ties = {};
   std::vector<ReduceSample> reduces = {};  // By ranks, then by bytes.
   double copy_bandwidth = 0;               // Bytes a second that a rank copies.
-  double library_bytes = 0;                // That all processes of a host share: LibTorch's code.
-  double process_bytes = 0;  // Of a rank without a model: LibTorch's and the program's data.
-  bool has_context_parallel = false;  // What the program can do.
+  double library_bytes = 0;                // Shared by all processes of a host: LibTorch's code.
+  double process_bytes = 0;           // A rank without a model: LibTorch's and the program's data.
+  bool has_context_parallel = false;  // Abilities of the program.
   bool has_fully_sharded = false;
   bool has_pipeline = true;
 };

@@ -86,7 +86,7 @@ void write(const ModelProfile& profile, const std::string& file) {
 
 bool is_asked() { return !asked_file().empty(); }
 
-void measure(const LayerList& layers, const pipeline::PassedValue& batch, const LossOf& loss_of,
+void measure(const LayerList& layers, const pipeline::PassedValue& batch, const CutLossOf& loss_of,
              const PlanOptions& options) {
   const std::string file = asked_file();
   require(!file.empty(), "plan::measure: `lockstep plan` did not start this process");

@@ -38,7 +38,7 @@
 
 namespace lockstep {
 
-// What the program can do, besides replicas and pipelines.
+// Abilities of the program besides replicas, and the parts of a training that layers do not tell.
 struct PlanOptions {
   // As LayerList::parallelize() takes. Without it, layers stay whole.
   ParallelPlan tensor_parallel = {};
@@ -58,9 +58,9 @@ struct PlanOptions {
 
 namespace plan {
 
-// Of a microbatch's output, its loss.
-using LossOf = std::function<at::Tensor(const pipeline::PassedValue& output, const Microbatch& part,
-                                        const ProcessGroup& tp)>;
+// Computes the loss of a microbatch's output, which may be cut over the ranks `tp`.
+using CutLossOf = std::function<at::Tensor(const pipeline::PassedValue& output,
+                                           const Microbatch& part, const ProcessGroup& tp)>;
 
 // Whether `lockstep plan` started this process.
 LOCKSTEP_API bool is_asked();
@@ -68,7 +68,7 @@ LOCKSTEP_API bool is_asked();
 // Collective over all ranks that `lockstep plan` started. Errors: as plan_if_asked(); misuse unless
 // is_asked().
 LOCKSTEP_API void measure(const LayerList& layers, const pipeline::PassedValue& batch,
-                          const LossOf& loss_of, const PlanOptions& options);
+                          const CutLossOf& loss_of, const PlanOptions& options);
 
 }  // namespace plan
 

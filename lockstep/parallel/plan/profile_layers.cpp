@@ -84,7 +84,7 @@ std::string in_one_line(const std::string& text) {
 
 class Profiler {
  public:
-  Profiler(const LayerList& layers, const PassedValue& batch, const plan::LossOf& loss_of,
+  Profiler(const LayerList& layers, const PassedValue& batch, const plan::CutLossOf& loss_of,
            const PlanOptions& options, const ProcessGroup& world)
       : layers_(layers), batch_(batch), loss_of_(loss_of), options_(options), world_(world) {
     require(layers.size() > 0, "plan_if_asked: there are no layers");
@@ -275,7 +275,7 @@ class Profiler {
 
   const LayerList& layers_;
   const PassedValue& batch_;
-  const plan::LossOf& loss_of_;
+  const plan::CutLossOf& loss_of_;
   const PlanOptions& options_;
   const ProcessGroup world_;
   ModelProfile profile_;
@@ -286,7 +286,7 @@ class Profiler {
 }  // namespace
 
 ModelProfile profile_layers(const LayerList& layers, const pipeline::PassedValue& batch,
-                            const plan::LossOf& loss_of, const PlanOptions& options,
+                            const plan::CutLossOf& loss_of, const PlanOptions& options,
                             const ProcessGroup& world) {
   return Profiler(layers, batch, loss_of, options, world).run();
 }

@@ -15,7 +15,7 @@ namespace lockstep::parallel {
 
 // As this rank measured it. Errors: as plan_if_asked().
 ModelProfile profile_layers(const LayerList& layers, const pipeline::PassedValue& batch,
-                            const plan::LossOf& loss_of, const PlanOptions& options,
+                            const plan::CutLossOf& loss_of, const PlanOptions& options,
                             const ProcessGroup& world);
 
 }  // namespace lockstep::parallel
