@@ -8,12 +8,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/text_file.h"
 #include "lockstep/launch/run.h"
 
 namespace lockstep::tools {
@@ -65,14 +64,6 @@ int run_command(std::vector<std::string> command) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : signal_code + WTERMSIG(status);
 }
 
-std::string content_of(const std::string& file) {
-  std::ifstream in(file);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw_errno(file);
-  return text.str();
-}
-
 }  // namespace
 
 std::variant<ModelProfile, NotMeasured> measure_program(const std::vector<std::string>& program,
@@ -100,18 +91,11 @@ std::variant<ModelProfile, NotMeasured> measure_program(const std::vector<std::s
 
 ModelProfile read_profile(const std::string& file) {
   try {
-    return parse_model_profile(content_of(file));
+    return parse_model_profile(read_file(file));
   } catch (const Error& error) {
     if (error.fault() != Fault::corrupt) throw;
     throw Error(Fault::corrupt, file + ": " + bare_text(error));
   }
-}
-
-void write_profile(const ModelProfile& profile, const std::string& file) {
-  std::ofstream out(file);
-  out << to_json(profile);
-  out.close();
-  if (!out) throw_errno(file);
 }
 
 }  // namespace lockstep::tools

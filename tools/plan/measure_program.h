@@ -23,6 +23,5 @@ std::variant<ModelProfile, NotMeasured> measure_program(const std::vector<std::s
 
 // Errors: corrupt, and system, with the file's name.
 ModelProfile read_profile(const std::string& file);
-void write_profile(const ModelProfile& profile, const std::string& file);
 
 }  // namespace lockstep::tools

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/text_file.h"
 #include "lockstep/parallel/pipeline/pipeline_order.h"
 #include "lockstep/parallel/pipeline/simulate_order.h"
 #include "tools/standard_output.h"
@@ -115,7 +115,7 @@ int compare(const PlanCommandLine& line) {
 int show(const PlanCommandLine& line, const std::string& title, const PipelineOrder& order) {
   const SimulatedPipeline simulated = simulate_with(line, order);
   const PipelineSlots slots = slots_of(order);
-  if (!line.svg.empty()) write_svg(simulated, line.svg);
+  if (!line.svg.empty()) write_file(line.svg, draw_svg(simulated));
   if (!line.write.empty()) write_pipeline_order(order, line.write);
   const std::string kept = list_text(simulated.peak_microbatches, share_of_stage(order));
   std::string text = title + ": " + std::to_string(order.ranks()) + " ranks, " +
@@ -147,13 +147,6 @@ int show_file(const PlanCommandLine& line) {
 }
 
 }  // namespace
-
-void write_svg(const SimulatedPipeline& simulated, const std::string& file) {
-  std::ofstream out(file);
-  out << draw_svg(simulated);
-  out.close();
-  if (!out) throw_errno(file);
-}
 
 int plan_orders(const PlanCommandLine& line) {
   if (!line.order.empty()) return show_file(line);

@@ -3,18 +3,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <variant>
 #include <vector>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/base/text_file.h"
 #include "lockstep/parallel/pipeline/simulate_order.h"
 #include "tools/plan/layouts.h"
 #include "tools/plan/measure_program.h"
-#include "tools/plan/orders.h"
 #include "tools/plan/report.h"
 #include "tools/plan/this_host.h"
 #include "tools/standard_output.h"
@@ -64,17 +61,10 @@ void show_pipeline(const std::vector<PredictedLayout>& all, const ModelProfile& 
     return;
   }
   const SimulatedPipeline simulated = simulate_layout(profile, machine, *best);
-  if (!line.svg.empty()) write_svg(simulated, line.svg);
+  if (!line.svg.empty()) write_file(line.svg, draw_svg(simulated));
   print("\nThe best pipeline, in milliseconds: " + std::string(name_of(*best->schedule)) +
         ", microbatches " + std::to_string(best->layout.microbatches) + "\n" +
         draw_text(simulated, line.columns));
-}
-
-void write(const std::string& text, const std::string& file) {
-  std::ofstream out(file);
-  out << text;
-  out.close();
-  if (!out) throw_errno(file);
 }
 
 }  // namespace
@@ -87,9 +77,9 @@ int plan_program(const PlanCommandLine& line) {
     return failed->exit_code;
   }
   const auto& profile = std::get<ModelProfile>(measured);
-  if (!line.profile.empty() && !line.program.empty()) write_profile(profile, line.profile);
+  if (!line.profile.empty() && !line.program.empty()) write_file(line.profile, to_json(profile));
   const std::vector<PredictedLayout> all = predict_layouts(profile, machine);
-  if (!line.json.empty()) write(json_of(all, profile, machine), line.json);
+  if (!line.json.empty()) write_file(line.json, json_of(all, profile, machine));
   print(title_of(profile, machine) + "\n\n" + table_of(all, line.top) + "\n" +
         advice(all, profile, machine));
   show_pipeline(all, profile, machine, line);

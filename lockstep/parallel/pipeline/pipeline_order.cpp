@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/text_file.h"
 #include "lockstep/parallel/pipeline/action_places.h"
 
 namespace lockstep {
@@ -302,12 +303,11 @@ PipelineOrder read_pipeline_order(const std::string& file) {
 }
 
 void write_pipeline_order(const PipelineOrder& order, const std::string& file) {
-  std::ofstream out(file);
+  std::string text;
   for (const auto& actions : order.actions)
     for (std::size_t i = 0; i < actions.size(); ++i)
-      out << to_string(actions[i]) << (i + 1 < actions.size() ? ',' : '\n');
-  out.close();
-  if (!out) throw_errno(file);
+      text += to_string(actions[i]) + (i + 1 < actions.size() ? ',' : '\n');
+  write_file(file, text);
 }
 
 std::string to_string(const PipelineOrder& order) {

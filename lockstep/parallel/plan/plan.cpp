@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text_file.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/plan/model_profile.h"
 #include "lockstep/parallel/plan/profile_host.h"
@@ -75,13 +75,6 @@ ModelProfile combined(const ModelProfile& mine, const ProcessGroup& world) {
   return all;
 }
 
-void write(const ModelProfile& profile, const std::string& file) {
-  std::ofstream out(file);
-  out << to_json(profile);
-  out.close();
-  if (!out) throw_errno(file);
-}
-
 }  // namespace
 
 bool is_asked() { return !asked_file().empty(); }
@@ -102,7 +95,7 @@ void measure(const LayerList& layers, const pipeline::PassedValue& batch, const 
   profile.has_fully_sharded = options.fully_sharded;
   profile.has_pipeline = options.pipeline;
   profile = combined(profile, world);
-  if (world.rank() == 0) write(profile, file);
+  if (world.rank() == 0) write_file(file, to_json(profile));
   destroy_process_group(world);
 }
 
