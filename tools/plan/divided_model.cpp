@@ -12,8 +12,6 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr std::size_t as_index(int value) { return static_cast<std::size_t>(value); }
-
 // All but the rows.
 constexpr std::array values{&LayerSample::forward,          &LayerSample::backward,
                             &LayerSample::backward_input,   &LayerSample::backward_weight,

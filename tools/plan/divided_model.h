@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "lockstep/parallel/pipeline/pipeline_order.h"
@@ -13,6 +14,8 @@
 #include "tools/plan/layouts.h"
 
 namespace lockstep::tools {
+
+constexpr std::size_t as_index(int value) { return static_cast<std::size_t>(value); }
 
 // Of a stage, for one microbatch, or of all stages of a rank. Seconds and bytes.
 struct StageCosts {

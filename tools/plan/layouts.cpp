@@ -17,8 +17,6 @@ namespace {
 
 constexpr double milliseconds = 1000;  // Of a second.
 
-constexpr std::size_t as_index(int value) { return static_cast<std::size_t>(value); }
-
 // In rising order, up to `most`.
 std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max()) {
   std::vector<int> divisors;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/plan/orders.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -34,19 +35,13 @@ SimulatedPipeline simulate_with(const PlanCommandLine& line, const PipelineOrder
   return simulate(order, {cost});
 }
 
-std::string rounded(double value, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 std::string idle_text(const SimulatedPipeline& simulated) {
-  return rounded(100 * simulated.bubble, 1) + " %";
+  return fmt::format("{:.1f} %", 100 * simulated.bubble);
 }
 
 // Without zeros at the end.
 std::string short_text(double value) {
-  std::string text = rounded(value, 2);
+  std::string text = fmt::format("{:.2f}", value);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
   return text;

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/plan/report.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 namespace lockstep::tools {
 namespace {
-
-std::string rounded(double value, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 std::string counted(int count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
@@ -44,7 +39,7 @@ Row row_of(const PredictedLayout& predicted, int number) {
           layout.pp > 1 ? std::to_string(layout.microbatches) : "-",
           schedule_text(predicted),
           seconds_text(predicted.step),
-          layout.pp > 1 ? rounded(100 * predicted.bubble, 1) + " %" : "-",
+          layout.pp > 1 ? fmt::format("{:.1f} %", 100 * predicted.bubble) : "-",
           bytes_text(predicted.rank_bytes),
           bytes_text(predicted.host_bytes)};
 }
@@ -100,21 +95,12 @@ std::string reasons_of(const std::vector<PredictedLayout>& all) {
 
 // --- Advice ---
 
-std::string list_text(const std::vector<int>& values) {
-  std::string text;
-  for (const int value : values) {
-    if (!text.empty()) text += ',';
-    text += std::to_string(value);
-  }
-  return text;
-}
-
 std::string text_of_best(const PredictedLayout& best, const Machine& machine) {
   std::string text = "Best: " + name_of_mesh(best.layout);
   if (best.schedule) {
     text += "; schedule " + schedule_text(best);
     text += ", microbatches " + std::to_string(best.layout.microbatches);
-    text += ", cut " + list_text(best.cut);
+    text += fmt::format(", cut {}", fmt::join(best.cut, ","));
   }
   text += "\n  step: " + seconds_text(best.compute) + " forward and backward";
   if (best.reduce > 0) text += ", " + seconds_text(best.reduce) + " gradients between ranks";
@@ -150,18 +136,18 @@ std::string bytes_text(double bytes) {
     bytes /= step;
     ++unit;
   }
-  return rounded(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, units[unit]);
 }
 
 std::string seconds_text(double seconds) {
   constexpr double thousand = 1000;
-  if (seconds >= 1) return rounded(seconds, 2) + " s";
-  return rounded(seconds * thousand, seconds * thousand >= 1 ? 1 : 3) + " ms";
+  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
+  return fmt::format("{:.{}f} ms", seconds * thousand, seconds * thousand >= 1 ? 1 : 3);
 }
 
 std::string title_of(const ModelProfile& profile, const Machine& machine) {
   constexpr double million = 1e6;
-  std::string text = rounded(profile.parameters / million, 1) + " M parameters in ";
+  std::string text = fmt::format("{:.1f} M parameters in ", profile.parameters / million);
   text += counted(static_cast<int>(profile.layers.size()), "layer");
   text += ", batches of " + counted(profile.rows, "row") + "; ";
   text += counted(machine.ranks, "rank") + " on " + counted(machine.hosts, "host");
