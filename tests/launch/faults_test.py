@@ -175,7 +175,8 @@ class Faults(unittest.TestCase):
 
     def test_the_rank_that_gave_a_group_up_is_the_cause_though_others_end_first(self):
         for variables in ({}, {"FAULT_RANK_WITHOUT_RECORD": "1"}):
-            job = self.start("-n", 3, OPTIONS.rank, "abort-then-throw", "no such layer", **variables)
+            job = self.start("-n", 3, OPTIONS.rank, "abort-then-throw", "no such layer",
+                             **variables)
             code = job.wait()
             self.assertEqual(code, 128 + signal.SIGABRT if variables else 1, job.errors())
             self.assertRegex(job.errors(), r"lockstep run: rank 1 .*runtime_error: no such layer")
