@@ -1,5 +1,5 @@
-// The layers of a pipeline's stages that this rank has, as one module with the names of the whole
-// model.
+// A pipeline's stages on this rank: the cut into stages, the layers, and their wrapper, which
+// averages gradients over data parallel ranks.
 //
 // Thread safety: none.
 
@@ -7,10 +7,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -20,50 +18,13 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/pipeline/layer_list.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/pipeline/stage_module.h"
 #include "lockstep/parallel/pipeline/tied_weights.h"
-#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/parallel/pipeline/whole_model.h"
 
 namespace lockstep::parallel {
 
-using pipeline::Layer;
 using pipeline::LossOf;
-using pipeline::pack;
-using pipeline::PassedValue;
-
-// All that is known of the whole model, on every rank.
-struct WholeModel {
-  struct Tensor {
-    std::vector<std::int64_t> shape;
-    std::size_t layer = 0;
-    bool is_parameter = false;
-  };
-  std::map<std::string, Tensor> tensors;          // By name in the whole model.
-  std::vector<std::vector<std::string>> modules;  // By layer: names of all its modules.
-  std::vector<double> elements;                   // By layer: of its parameters.
-};
-
-// The layers of this rank.
-class StageModule : public torch::nn::Module {
- public:
-  void add(int stage, const std::string& name, Layer layer);
-
-  // Of one stage. Errors name the layer.
-  PassedValue forward(int stage, const PassedValue& value);
-
-  // A result whose backward() hands over what `.grad` of all parameters has: as if one pass had
-  // computed it.
-  at::Tensor forward();
-
-  // Whether a parameter of the stage requires a gradient.
-  bool is_trained(int stage) const;
-
- private:
-  struct Named {
-    std::string name;
-    Layer layer;
-  };
-  std::map<int, std::vector<Named>> stages_;
-};
 
 class RankStages {
  public:

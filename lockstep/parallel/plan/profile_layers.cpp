@@ -20,7 +20,7 @@
 #include "lockstep/base/memory.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/values.h"
-#include "lockstep/parallel/pipeline/rank_stages.h"
+#include "lockstep/parallel/pipeline/stage_module.h"
 #include "lockstep/parallel/plan/measure_layer.h"
 #include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"

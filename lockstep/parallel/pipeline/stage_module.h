@@ -1,0 +1,45 @@
+// The layers of a pipeline that one rank has, as one module with the names of the whole model.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/detail/passed_value.h"
+#include "lockstep/parallel/pipeline/layer_list.h"
+
+namespace lockstep::parallel {
+
+using pipeline::Layer;
+using pipeline::PassedValue;
+
+class StageModule : public torch::nn::Module {
+ public:
+  void add(int stage, const std::string& name, Layer layer);
+
+  // Of one stage. Errors name the layer.
+  PassedValue forward(int stage, const PassedValue& value);
+
+  // A result whose backward() hands over what `.grad` of all parameters has: as if one pass had
+  // computed it.
+  at::Tensor forward();
+
+  // Whether a parameter of the stage requires a gradient.
+  bool is_trained(int stage) const;
+
+ private:
+  struct Named {
+    std::string name;
+    Layer layer;
+  };
+  std::map<int, std::vector<Named>> stages_;
+};
+
+}  // namespace lockstep::parallel

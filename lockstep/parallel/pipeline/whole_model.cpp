@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pipeline/whole_model.h"
+
+#include <c10/util/StringUtil.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tensor/generator_states.h"
+#include "lockstep/tensor/name_pattern.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/on_meta.h"
+
+namespace lockstep::parallel {
+namespace {
+
+void note(WholeModel& whole, std::size_t index, const std::string& name,
+          const torch::nn::Module& module) {
+  std::vector<std::string> modules;
+  for (const auto& each : module.named_modules(name)) modules.push_back(each.key());
+  double elements = 0;
+  for (const auto& [key, tensor] : named_parameters(module)) {
+    whole.tensors[name + "." + key] = {tensor.sizes().vec(), index, true};
+    elements += static_cast<double>(tensor.numel());
+  }
+  for (const auto& [key, tensor] : named_buffers(module))
+    whole.tensors[name + "." + key] = {tensor.sizes().vec(), index, false};
+  whole.modules.push_back(std::move(modules));
+  whole.elements.push_back(elements);
+}
+
+// On meta, unless its constructor needs values.
+Layer make_to_look_at(const LayerList& layers, std::size_t layer) {
+  try {
+    return on_meta([&] { return layers.make(layer); });
+  } catch (const std::exception&) {
+    return layers.make(layer);
+  }
+}
+
+void require_ties(const LayerList& layers, const WholeModel& whole) {
+  const auto find = [&](const std::string& name) -> const WholeModel::Tensor& {
+    const auto found = whole.tensors.find(name);
+    require(found != whole.tensors.end() && found->second.is_parameter,
+            [&] { return "LayerList::tie: no layer has a parameter '" + name + "'"; });
+    return found->second;
+  };
+  for (const auto& [parameter, same_as] : layers.ties()) {
+    const auto& one = find(parameter);
+    const auto& other = find(same_as);
+    require(one.shape == other.shape, [&] {
+      return "LayerList::tie: '" + parameter + "' has shape " +
+             c10::str(at::IntArrayRef(one.shape)) + ", but '" + same_as + "' has " +
+             c10::str(at::IntArrayRef(other.shape));
+    });
+  }
+}
+
+void require_plans(const LayerList& layers, const WholeModel& whole) {
+  for (const LayerList::Cut& cut : layers.cuts())
+    for (const auto& entry : cut.plan)
+      require(whole.has_module(entry.first), [&] {
+        return "LayerList::parallelize: no layer has a module '" + entry.first + "'";
+      });
+}
+
+}  // namespace
+
+bool WholeModel::has_module(const std::string& pattern) const {
+  return std::ranges::any_of(modules, [&](const auto& of_layer) {
+    return std::ranges::any_of(of_layer,
+                               [&](const std::string& name) { return matches(pattern, name); });
+  });
+}
+
+WholeModel survey(const LayerList& layers) {
+  const KeptGenerator generator;
+  WholeModel whole;
+  std::map<std::string, std::size_t> owners;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    note(whole, i, layers.name(i), *make_to_look_at(layers, i).module);
+    for (const std::string& module : whole.modules.back()) {
+      const auto [owner, is_new] = owners.emplace(module, i);
+      require(is_new, [&] {
+        return "LayerList: layers '" + layers.name(owner->second) + "' and '" + layers.name(i) +
+               "' both have a module '" + module + "'";
+      });
+    }
+  }
+  require_ties(layers, whole);
+  require_plans(layers, whole);
+  return whole;
+}
+
+}  // namespace lockstep::parallel

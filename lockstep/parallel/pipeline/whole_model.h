@@ -1,0 +1,36 @@
+// All that each rank knows of a pipeline's whole model: names, shapes and sizes.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/pipeline/layer_list.h"
+
+namespace lockstep::parallel {
+
+struct WholeModel {
+  struct Tensor {
+    std::vector<std::int64_t> shape;
+    std::size_t layer = 0;
+    bool is_parameter = false;
+  };
+  std::map<std::string, Tensor> tensors;          // By name in the whole model.
+  std::vector<std::vector<std::string>> modules;  // By layer: names of all its modules.
+  std::vector<double> elements;                   // By layer: of its parameters.
+
+  // `pattern` is one of a plan.
+  bool has_module(const std::string& pattern) const;
+};
+
+// Makes and drops each layer. Random generators are as before. Errors: misuse for a module that two
+// layers have, for ties that cannot be, and for entries of plans without a module.
+WholeModel survey(const LayerList& layers);
+
+}  // namespace lockstep::parallel
