@@ -107,7 +107,8 @@ class LOCKSTEP_API LayerList {
 
   // Makes `parameter` one with `same_as`, an earlier or later one of the list: one weight, whose
   // gradients are added up. It is saved, clipped and counted once, under the second name. Errors,
-  // in Pipeline's constructor: misuse for a parameter that does not exist, and for other shapes.
+  // in Pipeline's constructor: misuse for a parameter that does not exist, for other shapes, and
+  // for plans of parallelize() that do not cut both alike.
   void tie(std::string parameter, std::string same_as);
 
   // Cuts layers over `group`, as parallelize_module() does. May be called several times.

@@ -111,6 +111,7 @@ void RankStages::make_layers(const LayerList& layers, const ProcessGroup& group)
       if (has(*module_, entry.first)) mine.push_back(entry);
     if (!mine.empty()) parallelize_module(*module_, tp, mine, options);
   }
+  require_equal_parts(layers, *module_, group);
   ties_ = std::make_unique<TiedWeights>(layers.ties(), ranks, *module_, group);
 }
 

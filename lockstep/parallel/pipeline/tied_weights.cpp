@@ -4,11 +4,17 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <sstream>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -35,7 +41,57 @@ void make_one(const at::Tensor& alias, const at::Tensor& original) {
     torch::autograd::impl::set_gradient_edge(alias, torch::autograd::impl::gradient_edge(original));
 }
 
+// The entry of a plan that cuts the module of this parameter; empty if none does.
+std::string entry_of(const LayerList& layers, const std::string& parameter) {
+  const std::string module = parameter.substr(0, parameter.rfind('.'));
+  for (const LayerList::Cut& cut : layers.cuts())
+    for (const auto& entry : cut.plan)
+      if (matches(entry.first, module)) return entry.first;
+  return {};
+}
+
+// Such as "[11, 3], on rank 1 of 2: [0, 3] + [11, 3] of [11, 6], joined along dim 0".
+std::string part_text(const at::Tensor& parameter, const Layouts& layouts,
+                      const std::string& name) {
+  std::ostringstream text;
+  text << parameter.sizes();
+  if (const auto found = layouts.find(name); found != layouts.end()) {
+    const ParameterLayout& layout = found->second;
+    text << ", on rank " << layout.group.rank() << " of " << layout.group.size() << ':';
+    for (const Box& box : layout.boxes.list)
+      text << ' ' << at::IntArrayRef(box.offsets) << " + " << at::IntArrayRef(box.sizes);
+    text << " of " << at::IntArrayRef(layout.shape) << ", joined along dim "
+         << layout.boxes.cat_dim;
+  }
+  return text.str();
+}
+
 }  // namespace
+
+void require_equal_parts(const LayerList& layers, const torch::nn::Module& module,
+                         const ProcessGroup& group) {
+  if (layers.ties().empty()) return;
+  const Layouts layouts = layouts_of(module);
+  std::string lines;
+  for (const auto& [name, parameter] : named_parameters(module))
+    lines += name + '\n' + part_text(parameter, layouts, name) + '\n';
+  std::map<std::string, std::string> parts;
+  for (const std::string& theirs : all_gather_bytes(lines, group, {.label = "tied weights"})) {
+    std::istringstream in(theirs);
+    for (std::string name, part; std::getline(in, name) && std::getline(in, part);)
+      parts.emplace(name, part);
+  }
+  const auto text_of = [&](const std::string& name) {
+    const std::string entry = entry_of(layers, name);
+    return "'" + name + "' is " + parts.at(name) +
+           (entry.empty() ? ", which no plan names" : ", by the plan's '" + entry + "'");
+  };
+  for (const auto& tie : layers.ties())
+    require(parts.at(tie.parameter) == parts.at(tie.same_as), [&] {
+      return "LayerList::tie: tied weights are cut alike or not at all, but " +
+             text_of(tie.parameter) + ", and " + text_of(tie.same_as);
+    });
+}
 
 TiedWeights::TiedWeights(const std::vector<LayerList::Tie>& ties, const Ranks& ranks,
                          torch::nn::Module& module, const ProcessGroup& group) {

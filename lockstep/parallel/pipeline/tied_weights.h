@@ -59,4 +59,9 @@ class TiedWeights {
   std::map<std::string, std::string> copies_;  // Names of copies, and those they are saved under.
 };
 
+// Collective over `group`, before the weights become one. Errors: misuse, on all ranks, if plans
+// have left two tied weights in different parts.
+void require_equal_parts(const LayerList& layers, const torch::nn::Module& module,
+                         const ProcessGroup& group);
+
 }  // namespace lockstep::parallel

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/pipeline/tied_weights.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/options/linear.h>
+#include <torch/types.h>
+
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/device_mesh.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/nn/cross_entropy.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+#include "tests/fault_of.h"
+#include "tests/rigs/pipeline_layers.h"
+
+namespace lockstep::tied_weights_test {
+namespace {
+
+using test::Block;
+using test::fault_of;
+using test::fill;
+using test::language_model;
+using test::next_token;
+using test::tokens;
+using test::width;
+
+// --- Cut over tensor parallel ranks --------------------------------------------------------------
+
+struct EmbedImpl : torch::nn::Module {
+  EmbedImpl() {
+    register_module("table", table);
+    fill(*this, 3);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return table(x); }
+  nn::Embedding table{12, width};
+};
+TORCH_MODULE(Embed);
+
+struct HeadImpl : torch::nn::Module {
+  HeadImpl() {
+    register_module("linear", linear);
+    fill(*this, 4);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return linear(x); }
+  nn::Linear linear{torch::nn::LinearOptions(width, 12).bias(false)};
+};
+TORCH_MODULE(Head);
+
+// The loss of one step, with a plan that cuts one, both or none of two tied weights.
+double loss_of_one_step(const DeviceMesh& mesh, bool cuts_table, bool cuts_head) {
+  LayerList layers;
+  layers.add("embed", [] { return Embed(); });
+  layers.add("h", [] { return Block(1); });
+  layers.add("head", [] { return Head(); });
+  layers.tie("head.linear.weight", "embed.table.weight");
+  ParallelPlan plan;
+  if (cuts_table) plan.emplace_back("embed.table", RowwiseParallel());
+  if (cuts_head) plan.emplace_back("head.linear", ColwiseParallel());
+  layers.parallelize(mesh["tp"], plan);
+  Pipeline pipeline(layers, mesh["pp"], {.microbatches = 2});
+  return pipeline.step(tokens(), [&](const torch::Tensor& logits, const Microbatch& part) {
+    const torch::Tensor targets = part.of(tokens()).flatten();
+    return cuts_head ? cross_entropy(logits.flatten(0, 1), targets, mesh["tp"])
+                     : torch::cross_entropy_loss(logits.flatten(0, 1), targets);
+  });
+}
+
+TEST(TiedWeights, AreCutAlikeOrNotAtAll) {
+  for (const int pp : {1, 2})
+    run_in_process(2 * pp, [&](ProcessGroup& world) {
+      const DeviceMesh mesh(world, {{"pp", pp}, {"tp", 2}});
+      const double whole = loss_of_one_step(mesh, false, false);
+      EXPECT_NEAR(loss_of_one_step(mesh, true, true), whole, 1e-5);
+      for (const bool cuts_table : {true, false}) {
+        std::string text;
+        EXPECT_EQ(fault_of([&] { loss_of_one_step(mesh, cuts_table, !cuts_table); }, &text),
+                  Fault::misuse);
+        EXPECT_NE(text.find("'embed.table.weight' is "), text.npos) << text;
+        EXPECT_NE(text.find("'head.linear.weight' is "), text.npos) << text;
+        EXPECT_NE(text.find(cuts_table ? "'embed.table'" : "'head.linear'"), text.npos) << text;
+      }
+    });
+}
+
+}  // namespace
+}  // namespace lockstep::tied_weights_test
