@@ -4,34 +4,19 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include <mutex>
+#include <cstdint>
 #include <numeric>
 #include <ostream>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/tensor/differentiable.h"
+#include "lockstep/tensor/generator_states.h"
 
 namespace lockstep::nn {
 namespace {
-
-// One number of the default generator, so that it stays in step on all ranks; then a generator of
-// this rank's own. The rule is frozen: it decides the masks of a resumed training.
-at::Generator generator_of(int rank) {
-  at::Generator shared = at::detail::getDefaultCPUGenerator();
-  std::uint64_t drawn = 0;
-  {
-    const std::lock_guard lock(shared.mutex());
-    drawn = at::check_generator<at::CPUGeneratorImpl>(shared)->random64();
-  }
-  return at::detail::createCPUGenerator(
-      XXH3_64bits_withSeed(&drawn, sizeof drawn, static_cast<XXH64_hash_t>(rank)));
-}
 
 // The mask of at::dropout(): 0, or what keeps the mean.
 at::Tensor& drawn(at::Tensor& mask, double p, const std::optional<at::Generator>& generator) {
@@ -75,7 +60,9 @@ torch::Tensor DropoutImpl::on_part(const torch::Tensor& input, std::int64_t dim)
                .narrow(along, std::accumulate(sizes.begin(), own, std::int64_t{0}), *own);
   } else {
     mask = at::empty_like(input);
-    drawn(mask, options.p(), generator_of(cut()->group.rank()));
+    drawn(mask, options.p(),
+          at::detail::createCPUGenerator(
+              drawn_seed(static_cast<std::uint64_t>(cut()->group.rank()))));
   }
   if (!options.inplace()) return input * mask;
   torch::Tensor in_place = input;

@@ -5,6 +5,9 @@
 
 #include <mutex>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace lockstep {
 
 GeneratorStates::GeneratorStates(const Generators& generators) {
@@ -31,6 +34,16 @@ void set_default_generator_state(const at::Tensor& state) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+std::uint64_t drawn_seed(std::uint64_t place) {
+  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  std::uint64_t drawn = 0;
+  {
+    const std::lock_guard lock(shared.mutex());
+    drawn = at::check_generator<at::CPUGeneratorImpl>(shared)->random64();
+  }
+  return XXH3_64bits_withSeed(&drawn, sizeof drawn, static_cast<XXH64_hash_t>(place));
 }
 
 KeptGenerator::KeptGenerator() : state_({at::detail::getDefaultCPUGenerator()}) {}

@@ -6,6 +6,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,11 @@ at::Tensor default_generator_state();
 
 // Errors: c10::Error if `state` is not one of this LibTorch's generators.
 void set_default_generator_state(const at::Tensor& state);
+
+// Draws a number of LibTorch's default CPU generator, which so stays in step on all ranks, and
+// returns the seed that follows from it for `place`, such as a rank. The rule is frozen: it decides
+// the masks of a resumed training. Thread safety: any thread.
+std::uint64_t drawn_seed(std::uint64_t place);
 
 // Restores LibTorch's default CPU generator at its end.
 class KeptGenerator {

@@ -30,6 +30,10 @@
 // data_parallel().
 // Tensor parallel: LayerList::parallelize().
 //
+// Random numbers: each step and evaluation draws one number of LibTorch's default generator, from
+// which layers and losses then get other ones on each rank of the pipeline. So dropout has another
+// mask in each stage, and the generators of all ranks stay equal.
+//
 // Checkpoints: state.add("model", pipeline) and state.add("optimizer", adamw, pipeline) save whole
 // tensors under the names of the whole model, so any number of stages can load them.
 //

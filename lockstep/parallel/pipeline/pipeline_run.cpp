@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/pipeline/pipeline_run.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
+#include "lockstep/tensor/generator_states.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -30,6 +35,22 @@ void require_rows(const PassedValue& inputs, int microbatches) {
              " rows cannot be cut into " + std::to_string(microbatches) + " microbatches";
     });
 }
+
+// Random numbers of a step, or of an evaluation: other ones on each rank of the pipeline, such as
+// for dropout, and equal ones on tensor parallel ranks. Afterwards the default generators of all
+// ranks are equal again, if they were before.
+class StageRandom {
+ public:
+  explicit StageRandom(int rank) : seed_(drawn_seed(static_cast<std::uint64_t>(rank))) {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed_);
+  }
+
+ private:
+  const std::uint64_t seed_;
+  const KeptGenerator kept_;
+};
 
 // By PipelineRun::Ending.
 constexpr std::array<std::string_view, 3> endings{"end of a step: sum of tied weights' gradients",
@@ -78,6 +99,7 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   is_training_ = true;
   loss_ = 0;
   stages_.begin_step();
+  const StageRandom random(group_.rank());
   {
     const auto alone = stages_.no_sync();
     for (int place = 0; const PipelineAction& action : own_actions()) {
@@ -95,6 +117,7 @@ double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
   require(!is_broken_, "Pipeline: an earlier step failed, so the pipeline cannot be used");
   require_rows(inputs, stages_.order().microbatches);
   const at::NoGradGuard no_grad;
+  const StageRandom random(group_.rank());
   is_training_ = false;
   loss_ = 0;
   const PipelineOrder& order = stages_.order();
