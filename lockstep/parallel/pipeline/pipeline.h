@@ -13,11 +13,12 @@
 //   pipeline.clip_grad_norm_(1.0);
 //   adamw.step();
 //
-// All ranks of the pipeline pass the same batch. It is cut into microbatches along dim 0, as
-// torch.tensor_split does; step() runs forward and backward of all of them in the order of the
-// schedule. Each loss is divided by their number: gradients are those of the mean of all losses,
-// and are added to what `.grad` has. If batches have as many rows as microbatches times a number,
-// this is the mean over all rows.
+// All ranks of the pipeline pass the same batch, which calls 1, 2, 4, 8 and so on of step() and
+// evaluate() compare; numbers of rows are compared in each. It is cut into microbatches along dim
+// 0, as torch.tensor_split does; step() runs forward and backward of all of them in the order of
+// the schedule. Each loss is divided by their number: gradients are those of the mean of all
+// losses, and are added to what `.grad` has. If batches have as many rows as microbatches times a
+// number, this is the mean over all rows.
 //
 // Ranks of one host pass activations and gradients through memory that all have mapped: the sender
 // copies once, the receiver not at all. The first step learns their sizes. Between hosts they are
@@ -41,9 +42,9 @@
 // Errors: constructor, on all ranks, before anything is made: misuse for fewer layers than stages,
 // a cut that does not increase, an order that cannot be run (check_pipeline_order()), and all of
 // LayerList; mismatch if ranks have other layers or options. step(): misuse for a batch with fewer
-// rows than microbatches. An exception in a layer or a loss ends the step on all ranks, with its
-// text and with stage, action and microbatch; so does a rank that dies or does not come in time.
-// The pipeline cannot be used afterwards.
+// rows than microbatches, mismatch for ranks with different batches. An exception in a layer or a
+// loss ends the step on all ranks, with its text and with stage, action and microbatch; so does a
+// rank that dies or does not come in time. The pipeline cannot be used afterwards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

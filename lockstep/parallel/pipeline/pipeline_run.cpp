@@ -4,18 +4,24 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <mutex>
 #include <utility>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/tensor/generator_states.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -56,6 +62,36 @@ class StageRandom {
 constexpr std::array<std::string_view, 3> endings{"end of a step: sum of tied weights' gradients",
                                                   "end of a step: means of gradients",
                                                   "end of a step: sum of losses"};
+
+// Of all values and of how they belong together.
+std::uint64_t batch_digest(const PassedValue& inputs) {
+  std::string text = inputs.structure;
+  for (const at::Tensor& tensor : inputs.tensors)
+    text += c10::str(' ', tensor.sizes(), digest_of(tensor));
+  return XXH3_64bits(text.data(), text.size());
+}
+
+// Errors: mismatch, which names the ranks whose batches are not that of rank 0.
+void require_equal_batches(const std::vector<StepReport>& reports, std::uint64_t call,
+                           const ProcessGroup& group) {
+  std::vector<int> others;
+  std::string text;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const StepReport& first = reports.front();
+    const StepReport& report = reports[static_cast<std::size_t>(rank)];
+    if (report.rows == first.rows && report.digest == first.digest) continue;
+    others.push_back(rank);
+    text += ", rank " + std::to_string(job_rank(group, rank)) + ' ';
+    text += report.rows == first.rows ? "other values" : std::to_string(report.rows) + " rows";
+  }
+  if (others.empty()) return;
+  throw Error(
+      Fault::mismatch,
+      "in call " + std::to_string(call) + " the ranks of a pipeline have different batches: rank " +
+          std::to_string(job_rank(group, 0)) + " has " + std::to_string(reports.front().rows) +
+          " rows" + text + ". Samplers deal batches to data parallel ranks, such as mesh[\"dp\"]",
+      others);
+}
 
 std::string_view verb(PipelineActionKind kind) {
   switch (kind) {
@@ -109,7 +145,7 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   }
   end_with(Ending::tied_weights, [&] { stages_.add_tied_gradients(); });
   end_with(Ending::means, [&] { stages_.average_gradients(); });
-  return end_step();
+  return end_step(inputs);
 }
 
 // Stage by stage, which is an order that no placement of stages can make wait in a circle.
@@ -129,7 +165,7 @@ double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
         messages_.set_place(static_cast<int>(place - own_actions().begin()));
         run(action, inputs, measure);
       }
-  return end_step();
+  return end_step(inputs);
 }
 
 const std::vector<PipelineAction>& PipelineRun::own_actions() const {
@@ -159,13 +195,20 @@ void PipelineRun::end_with(Ending ending, const std::function<void()>& act) {
   guarded([&] { return std::string(endings.at(place)); }, act);
 }
 
-double PipelineRun::end_step() {
-  double loss = 0;
+double PipelineRun::end_step(const PassedValue& inputs) {
+  // As parallelize_module(): a digest costs as much as a copy of the batch.
+  const bool compares = std::has_single_bit(++calls_);
+  std::vector<StepReport> reports;
   end_with(Ending::losses, [&] {
     waits_for_all_ = true;
-    loss = messages_.end_step(loss_);
+    reports = messages_.end_step({.loss = loss_,
+                                  .rows = inputs.tensors.front().size(0),
+                                  .digest = compares ? batch_digest(inputs) : 0});
     waits_for_all_ = false;
   });
+  require_equal_batches(reports, calls_, group_);
+  double loss = 0;
+  for (const StepReport& report : reports) loss += report.loss;
   return loss;
 }
 

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -49,7 +50,7 @@ class PipelineRun {
   enum class Ending { tied_weights, means, losses };
 
   const std::vector<PipelineAction>& own_actions() const;
-  double end_step();
+  double end_step(const PassedValue& inputs);
 
   // Returns act()'s result. After an exception, all ranks learn of it and of place(), and the
   // pipeline is broken.
@@ -77,6 +78,7 @@ class PipelineRun {
   std::optional<Route> waiting_;                       // Set while this rank waits for a message,
   bool waits_for_all_ = false;  // and while it waits for all ranks of the pipeline.
   double loss_ = 0;             // Of the microbatches so far.
+  std::uint64_t calls_ = 0;     // Of train() and evaluate().
   bool is_training_ = true;
   bool is_broken_ = false;
 };

@@ -504,6 +504,22 @@ TEST(Pipeline, RefusesTooFewRowsAndBadNames) {
             Fault::misuse);
 }
 
+TEST(Pipeline, RefusesRanksWithDifferentBatches) {
+  const auto expect_refused = [](const std::function<torch::Tensor(int rank)>& batch_of,
+                                 const std::string& difference) {
+    run_in_process(3, [&](ProcessGroup& world) {
+      Pipeline pipeline(blocks(3), world, {.microbatches = 2});
+      const auto sum = [](const torch::Tensor& output, const Microbatch&) { return output.sum(); };
+      std::string text;
+      EXPECT_EQ(fault_of([&] { pipeline.step(batch_of(world.rank()), sum); }, &text),
+                Fault::mismatch);
+      EXPECT_NE(text.find("rank 0 has 4 rows, rank 2 " + difference), text.npos) << text;
+    });
+  };
+  expect_refused([](int rank) { return rows(rank == 2 ? 6 : 4); }, "6 rows");
+  expect_refused([](int rank) { return rows(4, rank == 2 ? 1 : 0); }, "other values");
+}
+
 TEST(Pipeline, AnExceptionReachesAllRanks) {
   run_in_process(3, [](ProcessGroup& world) {
     Pipeline pipeline(blocks(3), world, {.microbatches = 2});

@@ -206,20 +206,20 @@ Parcel StageMessages::receive(const Route& route) {
   return parcel;
 }
 
-double StageMessages::end_step(double value) {
+std::vector<StepReport> StageMessages::end_step(const StepReport& report) {
   for (const Work& work : std::exchange(sent_, {})) work.wait();
   struct End {
-    double value = 0;
-    bool grows = false;
+    StepReport report;
+    std::int64_t grows = 0;
   };
   const bool grows = std::ranges::any_of(slots_, [](const auto& each) {
     return each.second.count > 0 && each.second.wanted > each.second.bytes;
   });
-  double sum = 0;
+  std::vector<StepReport> reports;
   bool any_grows = false;
-  for (const End& end : all_gather_value(End{value, grows}, group_, {.label = "end of step"})) {
-    sum += end.value;
-    any_grows = any_grows || end.grows;
+  for (const End& end : all_gather_value(End{report, grows}, group_, {.label = "end of step"})) {
+    reports.push_back(end.report);
+    any_grows = any_grows || end.grows != 0;
   }
   if (any_grows) {
     std::vector<std::uint64_t> wanted;
@@ -229,7 +229,7 @@ double StageMessages::end_step(double value) {
     for (auto& [key, slots] : slots_) slots.wanted = wanted[next++];
     allocate();
   }
-  return sum;
+  return reports;
 }
 
 void StageMessages::set_place(int action) {

@@ -45,6 +45,13 @@ struct Parcel {
   std::string structure;
 };
 
+// What a rank tells all others at the end of a step.
+struct StepReport {
+  double loss = 0;           // Its part of the sum.
+  std::int64_t rows = 0;     // Of the batch that it was given,
+  std::uint64_t digest = 0;  // and of its values; 0 in most steps.
+};
+
 class StageMessages {
  public:
   // Collective over `group`.
@@ -59,8 +66,8 @@ class StageMessages {
   int rank_from(const Route& route) const;
 
   // Collective: ends a step; all ranks have received all. Slots then have room for all values of
-  // this step. Returns the sum of all ranks' `value`.
-  double end_step(double value);
+  // this step. Returns the reports of all ranks.
+  std::vector<StepReport> end_step(const StepReport& report);
 
   // Where this rank is in its order; and where another one was last, if it is on this host.
   void set_place(int action);

@@ -75,7 +75,10 @@ class RankWithoutLayers {
   void run_step(int step) {
     for (const PipelineAction& action : actions_) run(action, step);
     EXPECT_TRUE(kept_.empty());
-    EXPECT_EQ(messages_.end_step(step), step * ranks_);
+    double sum = 0;
+    for (const StepReport& report : messages_.end_step({.loss = static_cast<double>(step)}))
+      sum += report.loss;
+    EXPECT_EQ(sum, step * ranks_);
   }
 
   // As an evaluation: forwards alone, by messages.
@@ -91,7 +94,7 @@ class RankWithoutLayers {
       run(action, step, /*in_slots=*/false);
       check_and_drop(action, step);
     }
-    messages_.end_step(0);
+    messages_.end_step({});
   }
 
  private:
