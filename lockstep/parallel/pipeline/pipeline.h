@@ -98,7 +98,9 @@ struct PipelineOptions {
   // of its parameters.
   std::vector<double> costs = {};
 
-  std::optional<ProcessGroup> data_parallel = {};  // Ranks that have the same stages.
+  // Ranks that have the same stages. GradientMean::over_samples is unsupported: losses can be sums
+  // times `part.count / samples`.
+  std::optional<ProcessGroup> data_parallel = {};
   DistributedDataParallelOptions data_parallel_options = {};
   std::optional<FullyShardedOptions> fully_sharded = {};  // Instead of replicas.
 };

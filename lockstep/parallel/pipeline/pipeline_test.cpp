@@ -488,6 +488,21 @@ TEST(Pipeline, IsCutByCostsOrByHand) {
   for (const double cost : costs) EXPECT_GT(cost, 0);
 }
 
+TEST(Pipeline, RefusesOptionsThatItCannotHonour) {
+  run_in_process(1, [](ProcessGroup& world) {
+    const auto fault = [&](const PipelineOptions& options) {
+      return fault_of([&] { Pipeline(blocks(4), world, options); });
+    };
+    // Losses would be divided twice: by the number of microbatches, and by that of samples.
+    EXPECT_EQ(fault({.data_parallel = world,
+                     .data_parallel_options = {.mean = GradientMean::over_samples}}),
+              Fault::unsupported);
+    EXPECT_EQ(fault({.data_parallel = world,
+                     .fully_sharded = FullyShardedOptions{.mean = GradientMean::over_samples}}),
+              Fault::unsupported);
+  });
+}
+
 TEST(Pipeline, RefusesTooFewRowsAndBadNames) {
   run_in_process(1, [](ProcessGroup& world) {
     Pipeline pipeline(blocks(2), world);

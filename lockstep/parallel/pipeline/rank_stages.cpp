@@ -21,6 +21,19 @@ bool has(const torch::nn::Module& root, const std::string& pattern) {
                              [&](const auto& each) { return matches(pattern, each.key()); });
 }
 
+// Errors: for options that a pipeline cannot honour.
+void require_options(const PipelineOptions& options) {
+  const GradientMean mean =
+      options.fully_sharded ? options.fully_sharded->mean : options.data_parallel_options.mean;
+  if (mean == GradientMean::over_samples)
+    throw Error(Fault::unsupported,
+                "Pipeline: GradientMean::over_samples: losses of microbatches are divided by their "
+                "number. For a mean over samples, make each loss a sum times part.count / samples "
+                "(docs/guide/pipeline.md, unequal numbers of tokens)");
+  require(!options.fully_sharded || options.data_parallel,
+          "Pipeline: fully_sharded needs the option data_parallel, the ranks that share weights");
+}
+
 PipelineOrder order_of(const PipelineOptions& options, int ranks) {
   if (!options.order)
     return make_pipeline_order(options.schedule, {.ranks = ranks,
@@ -81,8 +94,7 @@ RankStages::RankStages(const LayerList& layers, const ProcessGroup& group,
     : order_(order_of(options, group.size())), whole_(survey(layers)) {
   for (std::size_t i = 0; i < layers.size(); ++i) layer_names_.push_back(layers.name(i));
   for (const LayerList::Tie& tie : layers.ties()) tied_away_.insert(tie.parameter);
-  require(!options.fully_sharded || options.data_parallel,
-          "Pipeline: fully_sharded needs the option data_parallel, the ranks that share weights");
+  require_options(options);
   first_layers_ = cut_of(options, whole_, order_.stages());
   require_equal(layers, order_, first_layers_, group);
   make_layers(layers, group);
