@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <numeric>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 
@@ -32,6 +35,8 @@ std::vector<int> cut_by_costs(const std::vector<double>& costs, int stages) {
     end = begins[k][end];
     first[k - 1] = static_cast<int>(end);
   }
+  check(std::ranges::adjacent_find(first, std::greater_equal()) == first.end(),
+        "a stage of a cut has no layer");
   return first;
 }
 

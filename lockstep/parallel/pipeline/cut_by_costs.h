@@ -12,7 +12,8 @@
 namespace lockstep {
 
 // First layers of `stages` stages, such that the costliest one is as cheap as it can be. There are
-// at least as many layers as stages; each stage gets one or more.
+// at least as many layers as stages; each stage gets one or more. Costs are finite, and not
+// negative.
 LOCKSTEP_API std::vector<int> cut_by_costs(const std::vector<double>& costs, int stages);
 
 }  // namespace lockstep

@@ -145,10 +145,4 @@ class LOCKSTEP_API LayerList {
   std::vector<Cut> cuts_;
 };
 
-// What one microbatch costs in each layer, measured: seconds of forward and backward, the median of
-// several, on this rank. `example` is the input of the first layer, of a microbatch's size. Layers
-// are made one at a time; random generators are as before.
-// Blocking: does not communicate. Errors: as the layers'.
-LOCKSTEP_API std::vector<double> measure_layers(const LayerList& layers, const at::Tensor& example);
-
 }  // namespace lockstep

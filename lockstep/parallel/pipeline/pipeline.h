@@ -94,8 +94,8 @@ struct PipelineOptions {
   // can be.
   std::vector<int> cut = {};
 
-  // Of each layer, in any unit: measure_layers() measures them. By default, the number of elements
-  // of its parameters.
+  // Cost of each layer, in any unit: measure_layers() (plan.h) measures them. If ranks have other
+  // ones, the largest decide. By default, the number of elements of a layer's parameters.
   std::vector<double> costs = {};
 
   // Ranks that have the same stages. GradientMean::over_samples is unsupported: losses can be sums

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -26,6 +27,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/plan/plan.h"
 #include "lockstep/tensor/activation_checkpoint.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -483,9 +485,38 @@ TEST(Pipeline, IsCutByCostsOrByHand) {
     EXPECT_EQ(fault_of([&] { Pipeline(blocks(2 + world.rank()), world, {.cut = {1}}); }),
               Fault::mismatch);
   });
-  const std::vector<double> costs = measure_layers(blocks(3), rows(4));
-  ASSERT_EQ(costs.size(), 3U);
-  for (const double cost : costs) EXPECT_GT(cost, 0);
+}
+
+// As measured times, which no two ranks have alike.
+TEST(Pipeline, RanksAgreeOnCosts) {
+  run_in_process(4, [](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}});
+    std::vector<double> costs(4, 1);
+    costs[static_cast<std::size_t>(world.rank())] = 9;
+    Pipeline pipeline(blocks(4), mesh["pp"], {.costs = costs, .data_parallel = mesh["dp"]});
+    EXPECT_EQ(pipeline.first_layers(), (std::vector{0, 2}));
+  });
+}
+
+TEST(Pipeline, TakesMeasuredTimesAsCosts) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const std::vector<double> costs = measure_layers(blocks(3), rows(4));
+    ASSERT_EQ(costs.size(), 3U);
+    for (const double cost : costs) EXPECT_GT(cost, 0);
+    EXPECT_EQ(Pipeline(blocks(3), world, {.costs = costs}).first_layers().size(), 2U);
+  });
+}
+
+TEST(Pipeline, RefusesCostsThatAreNone) {
+  const double infinite = std::numeric_limits<double>::infinity();
+  run_in_process(1, [&](ProcessGroup& world) {
+    for (const double wrong : {infinite, std::nan(""), -1.})
+      EXPECT_EQ(fault_of([&] {
+                  Pipeline(blocks(3), world, {.costs = {wrong, 1, 1}});
+                }),
+                Fault::misuse)
+          << wrong;
+  });
 }
 
 TEST(Pipeline, RefusesOptionsThatItCannotHonour) {

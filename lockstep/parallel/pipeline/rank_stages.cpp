@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -47,30 +48,57 @@ PipelineOrder order_of(const PipelineOptions& options, int ranks) {
   return *options.order;
 }
 
-std::vector<int> cut_of(const PipelineOptions& options, const WholeModel& whole, int stages) {
-  const int layers = static_cast<int>(whole.elements.size());
+// Errors: misuse for a cut, or for costs, that do not fit the layers.
+void require_cut(const PipelineOptions& options, int layers, int stages) {
   require(layers >= stages, [&] {
     return "Pipeline: " + std::to_string(stages) + " stages need as many layers, but there are " +
            std::to_string(layers);
   });
-  if (options.cut.empty()) {
-    require(options.costs.empty() || options.costs.size() == whole.elements.size(), [&] {
-      return "Pipeline: there are " + std::to_string(options.costs.size()) + " costs for " +
-             std::to_string(layers) + " layers";
-    });
-    return cut_by_costs(options.costs.empty() ? whole.elements : options.costs, stages);
-  }
-  std::vector<int> first = options.cut;
-  first.insert(first.begin(), 0);
-  require(static_cast<int>(first.size()) == stages, [&] {
+  require(options.costs.empty() || options.costs.size() == static_cast<std::size_t>(layers), [&] {
+    return "Pipeline: there are " + std::to_string(options.costs.size()) + " costs for " +
+           std::to_string(layers) + " layers";
+  });
+  for (const double cost : options.costs)
+    require(std::isfinite(cost) && cost >= 0,
+            [&] { return "Pipeline: " + std::to_string(cost) + " is not a cost of a layer"; });
+  if (options.cut.empty()) return;
+  require(static_cast<int>(options.cut.size()) == stages - 1, [&] {
     return "Pipeline: a cut into " + std::to_string(stages) + " stages has " +
            std::to_string(stages - 1) + " numbers, not " + std::to_string(options.cut.size());
   });
-  for (std::size_t i = 1; i < first.size(); ++i)
-    require(first[i - 1] < first[i] && first[i] < layers, [&] {
+  int before = 0;
+  for (const int first : options.cut) {
+    require(before < first && first < layers, [&] {
       return "Pipeline: a cut increases from 1 to at most " + std::to_string(layers - 1) +
-             ", but its number " + std::to_string(i) + " is " + std::to_string(first[i]);
+             ", but " + std::to_string(first) + " follows " + std::to_string(before);
     });
+    before = first;
+  }
+}
+
+// Collective over all ranks that must cut alike: the slowest one decides.
+std::vector<double> agreed(std::vector<double> costs, const std::vector<ProcessGroup>& alike) {
+  for (const ProcessGroup& group : alike)
+    group.all_reduce(buffer_of(costs), ReduceOp::max, {.label = "costs of layers"});
+  return costs;
+}
+
+// Those of the pipeline, of its replicas, and of tensor parallel ranks.
+std::vector<ProcessGroup> groups_that_cut_alike(const LayerList& layers, const ProcessGroup& group,
+                                                const PipelineOptions& options) {
+  std::vector<ProcessGroup> groups{group};
+  if (options.data_parallel) groups.push_back(*options.data_parallel);
+  for (const LayerList::Cut& cut : layers.cuts()) groups.push_back(cut.group);
+  return groups;
+}
+
+std::vector<int> cut_of(const PipelineOptions& options, const WholeModel& whole, int stages,
+                        const std::vector<ProcessGroup>& alike) {
+  if (options.cut.empty())
+    return cut_by_costs(options.costs.empty() ? whole.elements : agreed(options.costs, alike),
+                        stages);
+  std::vector<int> first = options.cut;
+  first.insert(first.begin(), 0);
   return first;
 }
 
@@ -95,7 +123,9 @@ RankStages::RankStages(const LayerList& layers, const ProcessGroup& group,
   for (std::size_t i = 0; i < layers.size(); ++i) layer_names_.push_back(layers.name(i));
   for (const LayerList::Tie& tie : layers.ties()) tied_away_.insert(tie.parameter);
   require_options(options);
-  first_layers_ = cut_of(options, whole_, order_.stages());
+  require_cut(options, static_cast<int>(layers.size()), order_.stages());
+  first_layers_ =
+      cut_of(options, whole_, order_.stages(), groups_that_cut_alike(layers, group, options));
   require_equal(layers, order_, first_layers_, group);
   make_layers(layers, group);
   wrap(options);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/pipeline/split_backward.h"
 #include "lockstep/parallel/plan/allocation_log.h"
+#include "lockstep/tensor/generator_states.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -156,17 +158,25 @@ double shortest_time(const std::function<void()>& act) {
   return shortest(times);
 }
 
-MeasuredLayer measure_layer(const std::function<PassedValue(const PassedValue&)>& forward,
-                            const std::vector<at::Tensor>& parameters, const PassedValue& input,
-                            bool needs_gradient) {
+MeasuredLayer time_layer(const std::function<PassedValue(const PassedValue&)>& forward,
+                         const std::vector<at::Tensor>& parameters, const PassedValue& input,
+                         bool needs_gradient) {
   MeasuredLayer measured;
   Subject subject(forward, parameters, input, needs_gradient);
   measure_times(subject, measured.sample);
-  measure_memory(subject, measured.sample);
   subject.forward();
   measured.output = subject.output();
   for (at::Tensor& tensor : measured.output.tensors)
     tensor = tensor.detach().requires_grad_(tensor.requires_grad());
+  return measured;
+}
+
+MeasuredLayer measure_layer(const std::function<PassedValue(const PassedValue&)>& forward,
+                            const std::vector<at::Tensor>& parameters, const PassedValue& input,
+                            bool needs_gradient) {
+  MeasuredLayer measured = time_layer(forward, parameters, input, needs_gradient);
+  Subject subject(forward, parameters, input, needs_gradient);
+  measure_memory(subject, measured.sample);
   return measured;
 }
 
@@ -210,3 +220,21 @@ void measure_optimizer(LayerPart& part, const std::vector<at::Tensor>& parameter
 }
 
 }  // namespace lockstep::parallel
+
+namespace lockstep {
+
+std::vector<double> measure_layers(const LayerList& layers, const at::Tensor& example) {
+  const KeptGenerator generator;
+  std::vector<double> costs;
+  pipeline::PassedValue value = pipeline::pack(example);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const pipeline::Layer layer = layers.make(i);
+    parallel::MeasuredLayer measured =
+        parallel::time_layer(layer.forward, layer.module->parameters(), value, i > 0);
+    costs.push_back(measured.sample.forward + measured.sample.backward);
+    value = std::move(measured.output);
+  }
+  return costs;
+}
+
+}  // namespace lockstep

@@ -23,6 +23,11 @@ struct MeasuredLayer {
   PassedValue output;
 };
 
+// Times alone: a training program's allocator is left as it is. `needs_gradient`: as below.
+MeasuredLayer time_layer(const std::function<PassedValue(const PassedValue&)>& forward,
+                         const std::vector<at::Tensor>& parameters, const PassedValue& input,
+                         bool needs_gradient);
+
 // `needs_gradient`: of its floating-point inputs, as a layer before it would. Leaves no gradients.
 MeasuredLayer measure_layer(const std::function<PassedValue(const PassedValue&)>& forward,
                             const std::vector<at::Tensor>& parameters, const PassedValue& input,
