@@ -145,12 +145,13 @@ void TiedWeights::begin_step() {
 void TiedWeights::add_gradients() {
   const at::NoGradGuard no_grad;
   for (Across& each : across_) {
-    if (!each.parameter.requires_grad()) continue;
-    at::Tensor& gradient = each.parameter.mutable_grad();
+    at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), {});
     if (!gradient.defined()) gradient = at::zeros_like(each.parameter);
+    // Frozen weights take part, too: other ranks may have frozen theirs at other times.
     all_reduce(gradient, each.group, ReduceOp::sum, {.label = each.name});
-    if (const at::Tensor earlier = std::exchange(each.earlier, {}); earlier.defined())
-      gradient.add_(earlier);
+    const at::Tensor earlier = std::exchange(each.earlier, {});
+    if (earlier.defined()) gradient.add_(earlier);
+    each.parameter.mutable_grad() = each.parameter.requires_grad() ? gradient : earlier;
   }
 }
 

@@ -5,6 +5,8 @@
 #include <torch/nn/options/linear.h>
 #include <torch/types.h>
 
+#include <cstddef>
+#include <functional>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -84,6 +86,42 @@ TEST(TiedWeights, AreCutAlikeOrNotAtAll) {
         EXPECT_NE(text.find(cuts_table ? "'embed.table'" : "'head.linear'"), text.npos) << text;
       }
     });
+}
+
+// --- Frozen weights, and other types -------------------------------------------------------------
+
+TEST(TiedWeights, AreBothTrainedOrBothFrozenAndOfOneType) {
+  const auto with_head = [](const std::function<void(torch::nn::Module&)>& change) {
+    LayerList layers;
+    const LayerList whole = language_model();
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      layers.add(whole.name(i), [&, i] {
+        pipeline::Layer layer = whole.make(i);
+        if (whole.name(i) == "head") change(*layer.module);
+        return layer;
+      });
+    layers.tie("head.linear.weight", "embed.table.weight");
+    return fault_of(
+        [&] { run_in_process(2, [&](ProcessGroup& world) { Pipeline pipeline(layers, world); }); });
+  };
+  EXPECT_EQ(with_head([](torch::nn::Module& head) {
+              for (torch::Tensor& each : head.parameters()) each.requires_grad_(false);
+            }),
+            Fault::misuse);
+  EXPECT_EQ(with_head([](torch::nn::Module& head) { head.to(torch::kDouble); }), Fault::misuse);
+}
+
+TEST(TiedWeights, ARankThatFreezesItsCopyLaterHoldsNobodyUp) {
+  run_in_process(2, [](ProcessGroup& world) {
+    Pipeline pipeline(language_model(), world, {.microbatches = 2});
+    const NamedTensors parameters = pipeline.named_parameters();
+    torch::Tensor weight = parameters.front().second;
+    for (const auto& [name, parameter] : parameters)
+      if (name == "embed.table.weight") weight = parameter;
+    if (world.rank() == 1) weight.requires_grad_(false);
+    pipeline.step(tokens(), next_token);
+    EXPECT_EQ(weight.grad().defined(), world.rank() == 0);
+  });
 }
 
 }  // namespace

@@ -19,17 +19,26 @@ namespace {
 
 void note(WholeModel& whole, std::size_t index, const std::string& name,
           const torch::nn::Module& module) {
+  const auto add = [&](const std::string& key, const at::Tensor& tensor, bool is_parameter) {
+    whole.tensors[name + "." + key] = {tensor.sizes().vec(), index, is_parameter,
+                                       tensor.scalar_type(), tensor.requires_grad()};
+  };
   std::vector<std::string> modules;
   for (const auto& each : module.named_modules(name)) modules.push_back(each.key());
   double elements = 0;
   for (const auto& [key, tensor] : named_parameters(module)) {
-    whole.tensors[name + "." + key] = {tensor.sizes().vec(), index, true};
+    add(key, tensor, true);
     elements += static_cast<double>(tensor.numel());
   }
-  for (const auto& [key, tensor] : named_buffers(module))
-    whole.tensors[name + "." + key] = {tensor.sizes().vec(), index, false};
+  for (const auto& [key, tensor] : named_buffers(module)) add(key, tensor, false);
   whole.modules.push_back(std::move(modules));
   whole.elements.push_back(elements);
+}
+
+// Such as "Float [11, 6], trained".
+std::string text_of(const WholeModel::Tensor& tensor) {
+  return c10::str(tensor.type, ' ', at::IntArrayRef(tensor.shape),
+                  tensor.is_trained ? ", trained" : ", frozen");
 }
 
 // On meta, unless its constructor needs values.
@@ -49,12 +58,10 @@ void require_ties(const LayerList& layers, const WholeModel& whole) {
     return found->second;
   };
   for (const auto& [parameter, same_as] : layers.ties()) {
-    const auto& one = find(parameter);
-    const auto& other = find(same_as);
-    require(one.shape == other.shape, [&] {
-      return "LayerList::tie: '" + parameter + "' has shape " +
-             c10::str(at::IntArrayRef(one.shape)) + ", but '" + same_as + "' has " +
-             c10::str(at::IntArrayRef(other.shape));
+    const std::string one = text_of(find(parameter)), other = text_of(find(same_as));
+    require(one == other, [&, &parameter = parameter, &same_as = same_as] {
+      return "LayerList::tie: '" + parameter + "' is " + one + ", but '" + same_as + "' is " +
+             other;
     });
   }
 }

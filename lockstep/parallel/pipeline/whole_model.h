@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,6 +22,8 @@ struct WholeModel {
     std::vector<std::int64_t> shape;
     std::size_t layer = 0;
     bool is_parameter = false;
+    at::ScalarType type = at::kFloat;
+    bool is_trained = false;  // Whether it requires a gradient.
   };
   std::map<std::string, Tensor> tensors;          // By name in the whole model.
   std::vector<std::vector<std::string>> modules;  // By layer: names of all its modules.
