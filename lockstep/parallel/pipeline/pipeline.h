@@ -171,7 +171,7 @@ class LOCKSTEP_API Pipeline : public Stateful {
   // This rank's layers, under their names. Its parameters may be read.
   std::shared_ptr<torch::nn::Module> module() const;
 
-  // Null without the option of that name.
+  // Null without the option of that name, and on a rank whose stages have nothing to train.
   DataParallelBase* data_parallel() const;
 
   const PipelineOrder& order() const;

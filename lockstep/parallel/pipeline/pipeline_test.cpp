@@ -326,6 +326,34 @@ TEST(Pipeline, TheFirstStageMayBeFrozen) {
     });
 }
 
+// As with a frozen embedding, or with a stage of activations alone.
+TEST(Pipeline, AStageWithNothingToTrainMayHaveReplicas) {
+  const Serial serial(4);
+  LayerList frozen;
+  for (int i = 0; i < 4; ++i)
+    frozen.add("h." + std::to_string(i), [i] {
+      Block block(i);
+      for (torch::Tensor& each : block->parameters()) each.requires_grad_(i > 1);
+      return block;
+    });
+  run_in_process(4, [&](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}});
+    Pipeline pipeline(frozen, mesh["pp"], {.cut = {2}, .data_parallel = mesh["dp"]});
+    pipeline.step(rows(8), loss_of);
+    const Gradients gradients = gradients_of(pipeline.named_parameters());
+    EXPECT_EQ(pipeline.data_parallel() == nullptr, mesh.rank("pp") == 0);
+    EXPECT_EQ(gradients.size(), mesh.rank("pp") == 0 ? 0U : 4U);
+    expect_equal(gradients, serial.gradients);
+    EXPECT_EQ(fault_of([&] {
+                Pipeline(frozen, mesh["pp"],
+                         {.cut = {2},
+                          .data_parallel = mesh["dp"],
+                          .fully_sharded = FullyShardedOptions{.units = {"h.*"}}});
+              }),
+              Fault::unsupported);
+  });
+}
+
 TEST(Pipeline, RefusesTiesThatCannotBe) {
   const auto fault = [](const std::function<void(LayerList&)>& change) {
     LayerList layers = language_model();

@@ -22,6 +22,15 @@ bool has(const torch::nn::Module& root, const std::string& pattern) {
                              [&](const auto& each) { return matches(pattern, each.key()); });
 }
 
+int stage_of(std::size_t layer, const std::vector<int>& first_layers) {
+  const auto after = std::ranges::upper_bound(first_layers, static_cast<int>(layer));
+  return static_cast<int>(after - first_layers.begin()) - 1;
+}
+
+int rank_of(std::size_t layer, const PipelineOrder& order, const std::vector<int>& first_layers) {
+  return order.rank_of_stage[static_cast<std::size_t>(stage_of(layer, first_layers))];
+}
+
 // Errors: for options that a pipeline cannot honour.
 void require_options(const PipelineOptions& options) {
   const GradientMean mean =
@@ -76,6 +85,21 @@ void require_cut(const PipelineOptions& options, int layers, int stages) {
   }
 }
 
+// Errors: unsupported for a rank without a parameter to train, whose stages no unit could have.
+void require_trained_ranks(const WholeModel& whole, const PipelineOrder& order,
+                           const std::vector<int>& first_layers) {
+  std::vector<bool> is_trained(static_cast<std::size_t>(order.ranks()));
+  for (const auto& [name, tensor] : whole.tensors)
+    if (tensor.is_trained)
+      is_trained[static_cast<std::size_t>(rank_of(tensor.layer, order, first_layers))] = true;
+  for (std::size_t rank = 0; rank < is_trained.size(); ++rank)
+    if (!is_trained[rank])
+      throw Error(Fault::unsupported,
+                  "Pipeline: fully_sharded: no layer of rank " + std::to_string(rank) +
+                      " of the pipeline has a parameter that requires a gradient. Cut otherwise, "
+                      "or use replicas: data_parallel alone");
+}
+
 // Collective over all ranks that must cut alike: the slowest one decides.
 std::vector<double> agreed(std::vector<double> costs, const std::vector<ProcessGroup>& alike) {
   for (const ProcessGroup& group : alike)
@@ -127,6 +151,7 @@ RankStages::RankStages(const LayerList& layers, const ProcessGroup& group,
   first_layers_ =
       cut_of(options, whole_, order_.stages(), groups_that_cut_alike(layers, group, options));
   require_equal(layers, order_, first_layers_, group);
+  if (options.fully_sharded) require_trained_ranks(whole_, order_, first_layers_);
   make_layers(layers, group);
   wrap(options);
   ties_->follow_memory();
@@ -135,17 +160,12 @@ RankStages::RankStages(const LayerList& layers, const ProcessGroup& group,
 RankStages::~RankStages() = default;
 
 void RankStages::make_layers(const LayerList& layers, const ProcessGroup& group) {
-  TiedWeights::Ranks ranks;
-  std::vector<int> stage_of(layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto after = std::ranges::upper_bound(first_layers_, static_cast<int>(i));
-    const int stage = static_cast<int>(after - first_layers_.begin()) - 1;
-    stage_of[i] = order_.rank_of_stage[static_cast<std::size_t>(stage)];
     Layer layer = layers.make(i);  // On each rank, so that random numbers are those of one process.
     require_values(named_tensors(*layer.module), "Pipeline: layer " + layers.name(i));
-    if (stage_of[i] == group.rank()) module_->add(stage, layers.name(i), std::move(layer));
+    if (rank_of(i, order_, first_layers_) == group.rank())
+      module_->add(stage_of(i, first_layers_), layers.name(i), std::move(layer));
   }
-  for (const auto& [name, tensor] : whole_.tensors) ranks[name] = stage_of[tensor.layer];
 
   for (const auto& [tp, plan, options] : layers.cuts()) {
     ParallelPlan mine;
@@ -154,6 +174,9 @@ void RankStages::make_layers(const LayerList& layers, const ProcessGroup& group)
     if (!mine.empty()) parallelize_module(*module_, tp, mine, options);
   }
   require_equal_parts(layers, *module_, group);
+  TiedWeights::Ranks ranks;
+  for (const auto& [name, tensor] : whole_.tensors)
+    ranks[name] = rank_of(tensor.layer, order_, first_layers_);
   ties_ = std::make_unique<TiedWeights>(layers.ties(), ranks, *module_, group);
 }
 
@@ -164,16 +187,21 @@ void RankStages::wrap(const PipelineOptions& options) {
     all_gradients_ = [&it = *wrapped] { return it(); };
     data_parallel_ = std::move(wrapped);
   };
-  if (is_fully_sharded_)
+  const bool is_trained = std::ranges::any_of(
+      module_->parameters(), [](const at::Tensor& each) { return each.requires_grad(); });
+  if (options.data_parallel && is_trained && is_fully_sharded_)
     take(std::make_shared<FullyShardedDataParallel<StageModule>>(
         module_, *options.data_parallel, of_this_rank(*options.fully_sharded)));
-  else if (options.data_parallel)
+  else if (options.data_parallel && is_trained)
     take(std::make_shared<DistributedDataParallel<StageModule>>(module_, *options.data_parallel,
                                                                 options.data_parallel_options));
   else
     forward_ = [this](int stage, const PassedValue& value) {
       return module_->forward(stage, value);
     };
+  // Without gradients there is nothing to average, but replicas are equal all the same.
+  if (options.data_parallel && !is_trained)
+    broadcast_replica(lockstep::named_tensors(*module_), *options.data_parallel);
 }
 
 // Units of modules that other ranks have are theirs.
