@@ -25,11 +25,7 @@ using NodePtr = c10::intrusive_ptr<Node>;
 // The gradients that come to a node, one for each of its outputs in forward.
 struct KeptGradients {
   variable_list gradients;
-  enum {
-    coming,   // The first part runs.
-    is_kept,  // The second part begins with them.
-    is_past,  // The node lives on, as that of a leaf may.
-  } phase = coming;
+  bool is_complete = false;  // The first part has run: the second begins with them.
 };
 
 struct SplitBackward::Kept {
@@ -58,8 +54,7 @@ class KeepGradient : public torch::autograd::FunctionPreHook {
   explicit KeepGradient(std::shared_ptr<KeptGradients> kept) : kept_(std::move(kept)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    if (kept_->phase == KeptGradients::is_past) return gradients;
-    if (kept_->phase == KeptGradients::coming) kept_->gradients = gradients;
+    if (!kept_->is_complete) kept_->gradients = gradients;
     return kept_->gradients;
   }
 
@@ -193,7 +188,9 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
     for (const NodePtr& node : nodes) {
       const auto gradients = std::make_shared<KeptGradients>();
       gradients->gradients.resize(node->num_inputs());
-      node->add_pre_hook(std::make_unique<KeepGradient>(gradients));
+      // Other nodes do not run in the first part. They may be those of leaves, which live on.
+      if (graph.leads_to_input(node.get()))
+        node->add_pre_hook(std::make_unique<KeepGradient>(gradients));
       group.nodes.push_back({node, gradients});
       kept.emplace(node.get(), gradients);
     }
@@ -209,7 +206,7 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
   std::vector<at::Tensor> results =
       execute(roots_, gradients_, /*keep=*/true, /*accumulate=*/false, outputs);
 
-  for (const auto& [node, each] : kept) each->phase = KeptGradients::is_kept;
+  for (const auto& [node, each] : kept) each->is_complete = true;
   const bool runs_between =
       std::ranges::any_of(groups_, [](const Group& group) { return group.nodes.size() > 1; });
   if (!runs_between)
@@ -239,7 +236,6 @@ void SplitBackward::weights() {
         }
     if (!roots.empty())
       execute(roots, gradients, /*keep=*/false, /*accumulate=*/true, group.weights);
-    for (const auto& [node, kept] : group.nodes) kept->phase = KeptGradients::is_past;
     group = {};
   }
   groups_.clear();
