@@ -43,8 +43,9 @@
 // a cut that does not increase, an order that cannot be run (check_pipeline_order()), and all of
 // LayerList; mismatch if ranks have other layers or options. step(): misuse for a batch with fewer
 // rows than microbatches, mismatch for ranks with different batches. An exception in a layer or a
-// loss ends the step on all ranks, with its text and with stage, action and microbatch; so does a
-// rank that dies or does not come in time. The pipeline cannot be used afterwards.
+// loss ends the step on all ranks of the pipeline and of its replicas, with its text and with
+// stage, action and microbatch; so does a rank that dies or does not come in time. The pipeline
+// cannot be used afterwards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -184,7 +184,7 @@ decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
   } catch (const Error& error) {
     fail(error, give_up());
   } catch (...) {
-    group_.abort(give_up() + ", threw: " + exception_text(std::current_exception()));
+    abort(give_up() + ", threw: " + exception_text(std::current_exception()));
     throw;
   }
 }
@@ -231,6 +231,11 @@ void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
   });
 }
 
+void PipelineRun::abort(const std::string& reason) {
+  group_.abort(reason);
+  stages_.give_up(reason);
+}
+
 // The others learn where it happened and why.
 void PipelineRun::fail(const Error& error, std::string context) {
   int peer = -1;
@@ -245,13 +250,14 @@ void PipelineRun::fail(const Error& error, std::string context) {
       group_.abort(context + ": " + error.what());
     else if (lost != peer)
       context += "; rank " + std::to_string(error.failure()->rank) + last_of(lost);
+    stages_.give_up(context + ": " + error.what());
     throw Error(context, *error.failure());
   }
   if (waits_for_all_)  // Otherwise these are ranks of another group.
     for (const int rank : error.ranks())
       context += "; rank " + std::to_string(job_rank(group_, rank)) + last_of(rank);
   const Error with_context(error.fault(), context + ": " + error.what(), error.ranks());
-  group_.abort(with_context.what());
+  abort(with_context.what());
   throw Error(with_context);
 }
 

@@ -64,6 +64,7 @@ class PipelineRun {
   std::vector<at::Tensor> take_gradients(int stage, int microbatch, std::vector<at::Tensor>& roots);
   PassedValue input_of(int stage, int microbatch, const PassedValue& inputs, Parcel& parcel);
 
+  void abort(const std::string& reason);
   [[noreturn]] void fail(const Error& error, std::string context);
   std::string text_of(const PipelineAction& action) const;
   std::string text_of(const Route& route) const;

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -16,12 +17,14 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
@@ -612,6 +615,26 @@ TEST(Pipeline, AnExceptionReachesAllRanks) {
       }
     }
     EXPECT_EQ(fault_of([&] { pipeline.step(rows(8), loss_of); }), Fault::misuse);
+  });
+}
+
+TEST(Pipeline, AnExceptionReachesReplicas) {
+  run_in_process(4, [](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}});
+    Pipeline pipeline(blocks(4), mesh["pp"], {.microbatches = 2, .data_parallel = mesh["dp"]});
+    const auto fails = [&](const torch::Tensor& output, const Microbatch&) {
+      if (mesh.rank("dp") == 0) throw std::runtime_error("a bad label");
+      return output.sum();
+    };
+    const auto begin = Clock::now();
+    try {
+      pipeline.step(rows(8), fails);
+      ADD_FAILURE() << "no exception on rank " << world.rank();
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("a bad label"), std::string::npos) << text;
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   });
 }
 

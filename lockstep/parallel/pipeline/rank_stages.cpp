@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/pipeline/cut_by_costs.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/name_pattern.h"
@@ -182,26 +183,25 @@ void RankStages::make_layers(const LayerList& layers, const ProcessGroup& group)
 
 void RankStages::wrap(const PipelineOptions& options) {
   is_fully_sharded_ = options.fully_sharded.has_value();
+  forward_ = [this](int stage, const PassedValue& value) { return module_->forward(stage, value); };
+  if (!options.data_parallel) return;
+  const std::vector<at::Tensor> parameters = module_->parameters();
+  // Without gradients there is nothing to average, but replicas are equal all the same.
+  if (std::ranges::none_of(parameters, [](const auto& each) { return each.requires_grad(); }))
+    return broadcast_replica(lockstep::named_tensors(*module_), *options.data_parallel);
   const auto take = [&](auto wrapped) {
     forward_ = [&it = *wrapped](int stage, const PassedValue& value) { return it(stage, value); };
     all_gradients_ = [&it = *wrapped] { return it(); };
     data_parallel_ = std::move(wrapped);
   };
-  const bool is_trained = std::ranges::any_of(
-      module_->parameters(), [](const at::Tensor& each) { return each.requires_grad(); });
-  if (options.data_parallel && is_trained && is_fully_sharded_)
+  // Of its own: give_up() ends it.
+  const ProcessGroup replicas = options.data_parallel->split(0, options.data_parallel->rank());
+  if (is_fully_sharded_)
     take(std::make_shared<FullyShardedDataParallel<StageModule>>(
-        module_, *options.data_parallel, of_this_rank(*options.fully_sharded)));
-  else if (options.data_parallel && is_trained)
-    take(std::make_shared<DistributedDataParallel<StageModule>>(module_, *options.data_parallel,
-                                                                options.data_parallel_options));
+        module_, replicas, of_this_rank(*options.fully_sharded)));
   else
-    forward_ = [this](int stage, const PassedValue& value) {
-      return module_->forward(stage, value);
-    };
-  // Without gradients there is nothing to average, but replicas are equal all the same.
-  if (options.data_parallel && !is_trained)
-    broadcast_replica(lockstep::named_tensors(*module_), *options.data_parallel);
+    take(std::make_shared<DistributedDataParallel<StageModule>>(module_, replicas,
+                                                                options.data_parallel_options));
 }
 
 // Units of modules that other ranks have are theirs.
@@ -211,6 +211,10 @@ FullyShardedOptions RankStages::of_this_rank(FullyShardedOptions options) const 
             [&] { return "Pipeline: no layer has a module '" + unit + "' for a unit"; });
   std::erase_if(options.units, [&](const std::string& unit) { return !has(*module_, unit); });
   return options;
+}
+
+void RankStages::give_up(const std::string& reason) {
+  if (data_parallel_) data_parallel_->sinks_->group().abort(reason);
 }
 
 std::unique_ptr<DataParallelBase::NoSync> RankStages::no_sync() {

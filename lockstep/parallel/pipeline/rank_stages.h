@@ -44,6 +44,9 @@ class RankStages {
 
   PassedValue forward(int stage, const PassedValue& value) { return forward_(stage, value); }
 
+  // Ends the passes of other replicas, too, in which they would wait for this rank in vain.
+  void give_up(const std::string& reason);
+
   // While it lives, gradients stay on this rank.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();
 

@@ -93,6 +93,7 @@ class Features;
 class GradientSink;
 class ModuleReplica;
 class ParameterStore;
+class RankStages;
 class Reducer;
 class SinkChoice;
 class SteppedSlices;
@@ -290,6 +291,7 @@ class LOCKSTEP_API DataParallelBase {
   friend class SharedOptimizerBase;
   friend LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
   friend class parallel::DataParallelState;
+  friend class parallel::RankStages;
 
   void initialize_as(const std::function<std::shared_ptr<torch::nn::Module>()>& make);
 
