@@ -39,7 +39,8 @@
 // tensors under the names of the whole model, so any number of stages can load them.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: constructor, on all ranks, before anything is made: misuse for fewer layers than stages,
+// Errors: constructor, on all ranks, before anything is made: misuse for options that exclude each
+// other, unsupported for layers on CUDA devices, misuse for fewer layers than stages,
 // a cut that does not increase, an order that cannot be run (check_pipeline_order()), and all of
 // LayerList; mismatch if ranks have other layers or options. step(): misuse for a batch with fewer
 // rows than microbatches, mismatch for ranks with different batches. An exception in a layer or a
@@ -84,26 +85,28 @@ struct Microbatch {
 };
 
 struct PipelineOptions {
-  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  int microbatches = 4;
-  int stages_per_rank = 0;  // 0: the schedule's usual number: PipelineShape.
+  std::optional<PipelineSchedule> schedule = {};  // By default one_f_one_b.
+  std::optional<int> microbatches = {};           // By default 4.
+  std::optional<int> stages_per_rank = {};        // By default the schedule's: PipelineShape.
 
-  // Instead of `schedule` and the two after it, such as read_pipeline_order(file).
+  // Instead of these three, such as read_pipeline_order(file).
   std::optional<PipelineOrder> order = {};
 
   // The first layer of each stage but the first. By default, the costliest stage is as cheap as it
   // can be.
   std::vector<int> cut = {};
 
-  // Cost of each layer, in any unit: measure_layers() (plan.h) measures them. If ranks have other
-  // ones, the largest decide. By default, the number of elements of a layer's parameters.
+  // Without `cut`: cost of each layer, in any unit: measure_layers() (plan.h) measures them. If
+  // ranks have other ones, the largest decide. By default, the number of elements of a layer's
+  // parameters.
   std::vector<double> costs = {};
 
-  // Ranks that have the same stages. GradientMean::over_samples is unsupported: losses can be sums
-  // times `part.count / samples`.
+  // Ranks that have the same stages: replicas, or ranks that share one copy. With both kinds of
+  // options, GradientMean::over_samples is unsupported: losses can be sums times
+  // `part.count / samples`.
   std::optional<ProcessGroup> data_parallel = {};
-  DistributedDataParallelOptions data_parallel_options = {};
-  std::optional<FullyShardedOptions> fully_sharded = {};  // Instead of replicas.
+  std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // Of replicas.
+  std::optional<FullyShardedOptions> fully_sharded = {};  // Without `offload`; instead of replicas.
 };
 
 class ShardedOptimizer;

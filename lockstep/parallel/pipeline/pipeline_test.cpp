@@ -557,11 +557,26 @@ TEST(Pipeline, RefusesOptionsThatItCannotHonour) {
     };
     // Losses would be divided twice: by the number of microbatches, and by that of samples.
     EXPECT_EQ(fault({.data_parallel = world,
-                     .data_parallel_options = {.mean = GradientMean::over_samples}}),
+                     .data_parallel_options =
+                         DistributedDataParallelOptions{.mean = GradientMean::over_samples}}),
               Fault::unsupported);
     EXPECT_EQ(fault({.data_parallel = world,
                      .fully_sharded = FullyShardedOptions{.mean = GradientMean::over_samples}}),
               Fault::unsupported);
+
+    const PipelineOrder order = make_pipeline_order(PipelineSchedule::gpipe, {.ranks = 1});
+    EXPECT_EQ(fault({.schedule = PipelineSchedule::gpipe, .order = order}), Fault::misuse);
+    EXPECT_EQ(fault({.microbatches = 4, .order = order}), Fault::misuse);
+    EXPECT_EQ(fault({.stages_per_rank = 1, .order = order}), Fault::misuse);
+    EXPECT_EQ(fault({.schedule = PipelineSchedule::zbv, .cut = {2}, .costs = {1, 1, 1, 1}}),
+              Fault::misuse);
+    const DistributedDataParallelOptions ddp;
+    EXPECT_EQ(fault({.data_parallel_options = ddp}), Fault::misuse);
+    EXPECT_EQ(fault({.data_parallel = world,
+                     .data_parallel_options = ddp,
+                     .fully_sharded = FullyShardedOptions{}}),
+              Fault::misuse);
+    EXPECT_EQ(fault({.fully_sharded = FullyShardedOptions{}}), Fault::misuse);
   });
 }
 

@@ -34,22 +34,36 @@ int rank_of(std::size_t layer, const PipelineOrder& order, const std::vector<int
 
 // Errors: for options that a pipeline cannot honour.
 void require_options(const PipelineOptions& options) {
-  const GradientMean mean =
-      options.fully_sharded ? options.fully_sharded->mean : options.data_parallel_options.mean;
-  if (mean == GradientMean::over_samples)
+  const auto refuse = [](bool is_wrong, const char* text) {
+    require(!is_wrong, [&] { return std::string("Pipeline: ") + text; });
+  };
+  refuse(options.order && (options.schedule || options.microbatches || options.stages_per_rank),
+         "an order has its own schedule, microbatches and stages_per_rank");
+  refuse(!options.cut.empty() && !options.costs.empty(), "a cut leaves no choice to costs");
+  refuse(options.fully_sharded && !options.data_parallel,
+         "fully_sharded needs the option data_parallel, the ranks that share weights");
+  refuse(options.data_parallel_options && !options.data_parallel,
+         "data_parallel_options need the option data_parallel");
+  refuse(options.data_parallel_options && options.fully_sharded,
+         "data_parallel_options are those of replicas: fully_sharded has its own");
+  const auto is_over_samples = [](const auto& each) {
+    return each && each->mean == GradientMean::over_samples;
+  };
+  if (is_over_samples(options.data_parallel_options) || is_over_samples(options.fully_sharded))
     throw Error(Fault::unsupported,
                 "Pipeline: GradientMean::over_samples: losses of microbatches are divided by their "
                 "number. For a mean over samples, make each loss a sum times part.count / samples "
                 "(docs/guide/pipeline.md, unequal numbers of tokens)");
-  require(!options.fully_sharded || options.data_parallel,
-          "Pipeline: fully_sharded needs the option data_parallel, the ranks that share weights");
+  if (options.fully_sharded && options.fully_sharded->offload)
+    throw Error(Fault::unsupported, "Pipeline: fully_sharded: offload: stages pass CPU tensors");
 }
 
 PipelineOrder order_of(const PipelineOptions& options, int ranks) {
   if (!options.order)
-    return make_pipeline_order(options.schedule, {.ranks = ranks,
-                                                  .microbatches = options.microbatches,
-                                                  .stages_per_rank = options.stages_per_rank});
+    return make_pipeline_order(options.schedule.value_or(PipelineSchedule::one_f_one_b),
+                               {.ranks = ranks,
+                                .microbatches = options.microbatches.value_or(4),
+                                .stages_per_rank = options.stages_per_rank.value_or(0)});
   require(options.order->ranks() == ranks, [&] {
     return "Pipeline: the order is for " + std::to_string(options.order->ranks()) +
            " ranks, but the group has " + std::to_string(ranks);
