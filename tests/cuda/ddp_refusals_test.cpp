@@ -1,13 +1,15 @@
-// Refusals of DistributedDataParallel on CUDA tensors.
+// Refusals of CUDA tensors.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 
 #include <string>
 
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/observe/memory_report.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
@@ -63,6 +65,22 @@ TEST_F(RefusalsOnCuda, SoAreInputsOfSyncBatchNorm) {
         norm(inputs(group.rank(), 0, device));
       },
       "norm: the input is on DEVICE, and SyncBatchNorm works in CPU memory only");
+}
+
+TEST_F(RefusalsOnCuda, SoAreLayersOfAPipeline) {
+  expect_refusal(
+      [](auto& group, auto) {
+        const at::Device device = local_device(group);
+        LayerList layers;
+        for (const char* name : {"one", "two"})
+          layers.add(name, [&] {
+            torch::nn::Linear linear(2, 2);
+            linear->to(device);
+            return linear;
+          });
+        Pipeline(layers, group);
+      },
+      "Pipeline: one.weight is on DEVICE");
 }
 
 TEST_F(RefusalsOnCuda, AMemoryReportIsOfCpuMemory) {

@@ -564,6 +564,10 @@ TEST(Pipeline, RefusesOptionsThatItCannotHonour) {
                      .fully_sharded = FullyShardedOptions{.mean = GradientMean::over_samples}}),
               Fault::unsupported);
 
+    EXPECT_EQ(fault({.data_parallel = world,
+                     .fully_sharded = FullyShardedOptions{.offload = torch::Device(torch::kCUDA)}}),
+              Fault::unsupported);
+
     const PipelineOrder order = make_pipeline_order(PipelineSchedule::gpipe, {.ranks = 1});
     EXPECT_EQ(fault({.schedule = PipelineSchedule::gpipe, .order = order}), Fault::misuse);
     EXPECT_EQ(fault({.microbatches = 4, .order = order}), Fault::misuse);

@@ -72,6 +72,13 @@ PipelineOrder order_of(const PipelineOptions& options, int ranks) {
   return *options.order;
 }
 
+void require_cpu(const NamedTensors& tensors, const std::string& layer) {
+  for (const auto& [name, tensor] : tensors)
+    if (!tensor.is_cpu())
+      throw Error(Fault::unsupported, "Pipeline: " + layer + "." + name + " is on " +
+                                          tensor.device().str() + ": stages pass CPU tensors");
+}
+
 // Errors: misuse for a cut, or for costs, that do not fit the layers.
 void require_cut(const PipelineOptions& options, int layers, int stages) {
   require(layers >= stages, [&] {
@@ -177,7 +184,9 @@ RankStages::~RankStages() = default;
 void RankStages::make_layers(const LayerList& layers, const ProcessGroup& group) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     Layer layer = layers.make(i);  // On each rank, so that random numbers are those of one process.
-    require_values(named_tensors(*layer.module), "Pipeline: layer " + layers.name(i));
+    const NamedTensors tensors = named_tensors(*layer.module);
+    require_values(tensors, "Pipeline: layer " + layers.name(i));
+    require_cpu(tensors, layers.name(i));
     if (rank_of(i, order_, first_layers_) == group.rank())
       module_->add(stage_of(i, first_layers_), layers.name(i), std::move(layer));
   }
