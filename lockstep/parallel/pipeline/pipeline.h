@@ -39,10 +39,12 @@
 // tensors under the names of the whole model, so any number of stages can load them.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: constructor, on all ranks, before anything is made: misuse for options that exclude each
-// other, unsupported for layers on CUDA devices, misuse for fewer layers than stages,
-// a cut that does not increase, an order that cannot be run (check_pipeline_order()), and all of
-// LayerList; mismatch if ranks have other layers or options. step(): misuse for a batch with fewer
+// Errors: constructor, on all ranks of the pipeline, before anything is made: misuse for options
+// that exclude each other, fewer layers than stages, a cut that does not increase, an order that
+// cannot be run (check_pipeline_order()), and all of LayerList; mismatch if ranks, also those of
+// other replicas, have other layers, plans or options. If only some ranks throw, the others throw
+// aborted with their text. Once layers are made: unsupported for one on a CUDA device, and as
+// parallelize_module() and the class of data_parallel(). step(): misuse for a batch with fewer
 // rows than microbatches, mismatch for ranks with different batches. An exception in a layer or a
 // loss ends the step on all ranks of the pipeline and of its replicas, with its text and with
 // stage, action and microbatch; so does a rank that dies or does not come in time. The pipeline

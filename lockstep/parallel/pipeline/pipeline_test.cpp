@@ -43,6 +43,7 @@ namespace {
 
 using test::Block;
 using test::blocks;
+using test::Embed;
 using test::expect_close;
 using test::expect_equal;
 using test::fault_of;
@@ -581,6 +582,52 @@ TEST(Pipeline, RefusesOptionsThatItCannotHonour) {
                      .fully_sharded = FullyShardedOptions{}}),
               Fault::misuse);
     EXPECT_EQ(fault({.fully_sharded = FullyShardedOptions{}}), Fault::misuse);
+  });
+}
+
+struct NarrowImpl : torch::nn::Module {
+  explicit NarrowImpl(std::int64_t inner) {
+    in = register_module("in", torch::nn::Linear(width, inner));
+    out = register_module("out", torch::nn::Linear(inner, width));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return out(in(x)); }
+  torch::nn::Linear in{nullptr}, out{nullptr};
+};
+TORCH_MODULE(Narrow);
+
+TEST(Pipeline, RanksCompareLayersAndOptions) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"pp", 2}, {"dp", 1}});
+    const bool is_second = world.rank() == 1;
+    LayerList narrow;
+    for (const char* name : {"a", "b"}) narrow.add(name, [&] { return Narrow(is_second ? 3 : 4); });
+    std::string text;
+    EXPECT_EQ(fault_of([&] { Pipeline(narrow, world); }, &text), Fault::mismatch);
+    EXPECT_NE(text.find("rank 1 has a.in.bias is Float [3], trained"), text.npos) << text;
+
+    const auto fault = [&](PipelineOptions one, const PipelineOptions& other) {
+      return fault_of([&] { Pipeline(blocks(4), world, is_second ? other : one); }, &text);
+    };
+    const PipelineOptions sharded{.data_parallel = mesh["dp"],
+                                  .fully_sharded = FullyShardedOptions{.units = {"h.*"}}};
+    EXPECT_EQ(fault({.data_parallel = mesh["dp"]}, sharded), Fault::mismatch);
+    EXPECT_EQ(fault({.cut = {1}}, {.costs = {1, 1, 1, 1}}), Fault::mismatch);
+
+    // Only the second rank can see it.
+    EXPECT_EQ(fault({}, {.cut = {4}}), is_second ? Fault::misuse : Fault::aborted);
+    EXPECT_NE(text.find("a cut increases from 1 to at most 3"), text.npos) << text;
+  });
+}
+
+TEST(Pipeline, ALayerThatCannotBeCutEndsTheConstructorOnAllRanks) {
+  run_in_process(4, [](ProcessGroup& world) {
+    const DeviceMesh mesh(world, {{"pp", 2}, {"tp", 2}});
+    LayerList layers = blocks(2);  // Their Linears are LibTorch's.
+    layers.parallelize(mesh["tp"], {{"h.1.linear", ColwiseParallel()}});
+    std::string text;
+    EXPECT_EQ(fault_of([&] { Pipeline(layers, mesh["pp"]); }, &text),
+              mesh.rank("pp") == 1 ? Fault::misuse : Fault::aborted);
+    EXPECT_NE(text.find("h.1.linear"), text.npos) << text;
   });
 }
 

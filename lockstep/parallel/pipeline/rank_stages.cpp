@@ -5,9 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <sstream>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/group_hooks.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/pipeline/cut_by_costs.h"
 #include "lockstep/parallel/replicate/replicas.h"
@@ -148,55 +153,95 @@ std::vector<int> cut_of(const PipelineOptions& options, const WholeModel& whole,
   return first;
 }
 
-// Errors: mismatch if ranks have other layers, orders or cuts.
-void require_equal(const LayerList& layers, const PipelineOrder& order,
-                   const std::vector<int>& first_layers, const ProcessGroup& group) {
-  std::string text = "layers";
-  for (std::size_t i = 0; i < layers.size(); ++i) text += " " + layers.name(i);
-  text += "\nfirst layers of stages";
-  for (const int first : first_layers) text += " " + std::to_string(first);
+// All that ranks must have alike, in lines.
+std::string lines_of(const LayerList& layers, const WholeModel& whole,
+                     const PipelineOptions& options, const PipelineOrder& order) {
+  std::ostringstream text;
+  text << "layers";
+  for (std::size_t i = 0; i < layers.size(); ++i) text << ' ' << layers.name(i);
+  text << '\n' << whole.lines();
   for (const auto& [parameter, same_as] : layers.ties())
-    text += "\n" + parameter + " is " + same_as;
-  text += "\n" + to_string(order);
-  require_same_lines(text, "the pipelines", group);
+    text << parameter << " = " << same_as << '\n';
+  for (const LayerList::Cut& cut : layers.cuts())
+    for (const auto& [pattern, style] : cut.plan)
+      text << pattern << " by " << name_of(style) << " over " << cut.group.size() << " ranks\n";
+  text << "a cut";
+  for (const int first : options.cut) text << ' ' << first;
+  if (options.cut.empty()) text << " by " << (options.costs.empty() ? "elements" : "costs");
+  text << '\n' << (options.fully_sharded ? "one copy" : "replicas") << " on ";
+  text << (options.data_parallel ? options.data_parallel->size() : 1) << " ranks\n";
+  text << to_string(order);
+  return text.str();
+}
+
+// Collective: runs `act`. If it throws on some ranks, it does on all: on the others Error(aborted),
+// with the text of the first such rank.
+void on_all_ranks(const ProcessGroup& group, const std::function<void()>& act) {
+  std::exception_ptr own;
+  try {
+    act();
+  } catch (...) {
+    own = std::current_exception();
+  }
+  std::vector<std::string> all;
+  try {
+    all = all_gather_bytes(own ? exception_text(own) : "", group, {.label = "Pipeline"});
+  } catch (...) {
+    if (!own) throw;  // Otherwise `own` is the cause.
+  }
+  if (own) std::rethrow_exception(own);
+  const auto failed =
+      std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  if (failed == all.end()) return;
+  const auto rank = static_cast<int>(failed - all.begin());
+  throw Error(Fault::aborted, "rank " + std::to_string(job_rank(group, rank)) + ": " + *failed,
+              {rank});
 }
 
 }  // namespace
 
 RankStages::RankStages(const LayerList& layers, const ProcessGroup& group,
-                       const PipelineOptions& options)
-    : order_(order_of(options, group.size())), whole_(survey(layers)) {
+                       const PipelineOptions& options) {
+  on_all_ranks(group, [&] {
+    require_options(options);
+    order_ = order_of(options, group.size());
+    whole_ = survey(layers);
+    require_cut(options, static_cast<int>(layers.size()), order_.stages());
+  });
+  const std::vector<ProcessGroup> alike = groups_that_cut_alike(layers, group, options);
+  for (const ProcessGroup& each : alike)
+    require_same_lines(lines_of(layers, whole_, options, order_), "the pipelines", each);
+  first_layers_ = cut_of(options, whole_, order_.stages(), alike);
+  if (options.fully_sharded) require_trained_ranks(whole_, order_, first_layers_);
   for (std::size_t i = 0; i < layers.size(); ++i) layer_names_.push_back(layers.name(i));
   for (const LayerList::Tie& tie : layers.ties()) tied_away_.insert(tie.parameter);
-  require_options(options);
-  require_cut(options, static_cast<int>(layers.size()), order_.stages());
-  first_layers_ =
-      cut_of(options, whole_, order_.stages(), groups_that_cut_alike(layers, group, options));
-  require_equal(layers, order_, first_layers_, group);
-  if (options.fully_sharded) require_trained_ranks(whole_, order_, first_layers_);
-  make_layers(layers, group);
-  wrap(options);
+
+  on_all_ranks(group, [&] { make_layers(layers, group.rank()); });
+  tie(layers, group);
+  on_all_ranks(group, [&] { wrap(options); });
   ties_->follow_memory();
 }
 
 RankStages::~RankStages() = default;
 
-void RankStages::make_layers(const LayerList& layers, const ProcessGroup& group) {
+void RankStages::make_layers(const LayerList& layers, int rank) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     Layer layer = layers.make(i);  // On each rank, so that random numbers are those of one process.
     const NamedTensors tensors = named_tensors(*layer.module);
     require_values(tensors, "Pipeline: layer " + layers.name(i));
     require_cpu(tensors, layers.name(i));
-    if (rank_of(i, order_, first_layers_) == group.rank())
+    if (rank_of(i, order_, first_layers_) == rank)
       module_->add(stage_of(i, first_layers_), layers.name(i), std::move(layer));
   }
-
   for (const auto& [tp, plan, options] : layers.cuts()) {
     ParallelPlan mine;
     for (const auto& entry : plan)
       if (has(*module_, entry.first)) mine.push_back(entry);
     if (!mine.empty()) parallelize_module(*module_, tp, mine, options);
   }
+}
+
+void RankStages::tie(const LayerList& layers, const ProcessGroup& group) {
   require_equal_parts(layers, *module_, group);
   TiedWeights::Ranks ranks;
   for (const auto& [name, tensor] : whole_.tensors)
@@ -223,8 +268,9 @@ void RankStages::wrap(const PipelineOptions& options) {
     take(std::make_shared<FullyShardedDataParallel<StageModule>>(
         module_, replicas, of_this_rank(*options.fully_sharded)));
   else
-    take(std::make_shared<DistributedDataParallel<StageModule>>(module_, replicas,
-                                                                options.data_parallel_options));
+    take(std::make_shared<DistributedDataParallel<StageModule>>(
+        module_, replicas,
+        options.data_parallel_options.value_or(DistributedDataParallelOptions())));
 }
 
 // Units of modules that other ranks have are theirs.

@@ -58,7 +58,8 @@ class RankStages {
   void average_gradients();
 
  private:
-  void make_layers(const LayerList& layers, const ProcessGroup& group);
+  void make_layers(const LayerList& layers, int rank);
+  void tie(const LayerList& layers, const ProcessGroup& group);
   void wrap(const PipelineOptions& options);
   FullyShardedOptions of_this_rank(FullyShardedOptions options) const;
 

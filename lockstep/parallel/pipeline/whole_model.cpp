@@ -76,6 +76,12 @@ void require_plans(const LayerList& layers, const WholeModel& whole) {
 
 }  // namespace
 
+std::string WholeModel::lines() const {
+  std::string lines;
+  for (const auto& [name, tensor] : tensors) lines += name + " is " + text_of(tensor) + '\n';
+  return lines;
+}
+
 bool WholeModel::has_module(const std::string& pattern) const {
   return std::ranges::any_of(modules, [&](const auto& of_layer) {
     return std::ranges::any_of(of_layer,

@@ -29,6 +29,9 @@ struct WholeModel {
   std::vector<std::vector<std::string>> modules;  // By layer: names of all its modules.
   std::vector<double> elements;                   // By layer: of its parameters.
 
+  // One for each tensor, such as "h.0.linear.weight is Float [6, 6], trained".
+  std::string lines() const;
+
   // `pattern` is one of a plan.
   bool has_module(const std::string& pattern) const;
 };
