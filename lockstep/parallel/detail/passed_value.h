@@ -8,12 +8,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -57,7 +59,13 @@ class LOCKSTEP_API ValueWriter {
     } else if constexpr (std::is_same_v<T, std::string>) {
       write_text(value);
     } else if constexpr (std::is_arithmetic_v<T>) {
-      write_number(static_cast<double>(value));
+      // Integers as such: a double has no room for all of them.
+      if constexpr (std::is_floating_point_v<T>)
+        write_number(static_cast<double>(value));
+      else if constexpr (std::is_signed_v<T>)
+        write_number(static_cast<std::int64_t>(value));
+      else
+        write_number(static_cast<std::uint64_t>(value));
     } else if constexpr (MapValue<T>) {
       begin("map", value.size());
       for (const auto& [key, mapped] : value) {
@@ -90,6 +98,8 @@ class LOCKSTEP_API ValueWriter {
   void write_tensor(const at::Tensor& tensor);
   void write_text(std::string_view text);
   void write_number(double number);
+  void write_number(std::int64_t number);
+  void write_number(std::uint64_t number);
 
   PassedValue value_;
 };
@@ -113,7 +123,8 @@ class LOCKSTEP_API ValueReader {
     } else if constexpr (std::is_same_v<T, std::string>) {
       return read_text();
     } else if constexpr (std::is_arithmetic_v<T>) {
-      return static_cast<T>(read_number());
+      // As C++ converts numbers, if the layer before returns one of another type.
+      return std::visit([](auto number) { return static_cast<T>(number); }, read_number());
     } else if constexpr (MapValue<T>) {
       T value;
       for (std::size_t left = begin("map"); left > 0; --left) {
@@ -169,7 +180,7 @@ class LOCKSTEP_API ValueReader {
   std::size_t begin(std::string_view kind);
   at::Tensor read_tensor();
   std::string read_text();
-  double read_number();
+  std::variant<std::int64_t, std::uint64_t, double> read_number();
   [[noreturn]] void fail(std::string_view expected) const;
 
   const PassedValue& value_;

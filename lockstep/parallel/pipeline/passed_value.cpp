@@ -9,6 +9,17 @@ namespace lockstep::pipeline {
 namespace {
 
 template <class T>
+std::string text_of(T number) {
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, number);
+  return {text, end};
+}
+
+bool is_integer(std::string_view number) {
+  return number.find_first_not_of("-0123456789") == std::string_view::npos;
+}
+
+template <class T>
 T parsed(std::string_view& rest, std::string_view end) {
   T value{};
   const char* const last = rest.data() + rest.size();
@@ -42,13 +53,16 @@ void ValueWriter::write_text(std::string_view text) {
   put(text);
 }
 
+// Whole ones end with a point, which tells them from integers.
 void ValueWriter::write_number(double number) {
-  char text[32];
-  const auto [end, error] = std::to_chars(text, text + sizeof text, number);
-  put("number ");
-  put({text, static_cast<std::size_t>(end - text)});
-  put(";");
+  std::string text = text_of(number);
+  if (is_integer(text)) text += '.';
+  put("number " + text + ";");
 }
+
+void ValueWriter::write_number(std::int64_t number) { put("number " + text_of(number) + ";"); }
+
+void ValueWriter::write_number(std::uint64_t number) { put("number " + text_of(number) + ";"); }
 
 bool ValueReader::accept(std::string_view text) {
   if (!rest_.starts_with(text)) return false;
@@ -80,9 +94,12 @@ std::string ValueReader::read_text() {
   return text;
 }
 
-double ValueReader::read_number() {
+std::variant<std::int64_t, std::uint64_t, double> ValueReader::read_number() {
   if (!accept("number ")) fail("a number");
-  return parsed<double>(rest_, ";");
+  const std::string_view text = rest_.substr(0, rest_.find(';'));
+  if (!is_integer(text)) return parsed<double>(rest_, ";");
+  if (text.starts_with('-')) return parsed<std::int64_t>(rest_, ";");
+  return parsed<std::uint64_t>(rest_, ";");
 }
 
 void ValueReader::expect_end() const {
