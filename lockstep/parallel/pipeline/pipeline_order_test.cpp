@@ -144,6 +144,13 @@ TEST(PipelineOrder, FilesKeepOrders) {
   }
 }
 
+TEST(PipelineOrder, ARankWithoutActionsKeepsItsLine) {
+  const PipelineOrder order = order_of(" / 0F0 0B0", 1, {1});
+  const std::string file = file_of_this_test();
+  write_pipeline_order(order, file);
+  EXPECT_EQ(read_pipeline_order(file), order);
+}
+
 TEST(PipelineOrder, FilesMayHaveEmptyFieldsAndAnyLineEnds) {
   const auto order =
       read_pipeline_order(file_with("0F0,,, 0F1 ,\"0B0\",0B1\r\n,1F0,1B0,\"\",1F1,1B1"));
