@@ -426,6 +426,54 @@ TEST(Pipeline, UnequalNumbersOfTargetsCanHaveAMeanOverAll) {
     });
 }
 
+// --- Activations that are computed again ---------------------------------------------------------
+
+struct CheckpointedImpl : torch::nn::Module {
+  CheckpointedImpl(int number, std::function<void()> note)
+      : block(register_module("block", Block(number))), note_(std::move(note)) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return activation_checkpoint(
+        [this](const torch::Tensor& y) {
+          note_();
+          return block(y);
+        },
+        block->parameters(), x);
+  }
+  Block block;
+
+ private:
+  const std::function<void()> note_;
+};
+TORCH_MODULE(Checkpointed);
+
+TEST(Pipeline, BlocksMayBeComputedAgainInBothPartsOfBackward) {
+  Gradients expected;
+  for (const auto& [name, gradient] : Serial(4).gradients) {
+    std::string of_block = name;
+    expected[of_block.insert(of_block.find(".linear"), ".block")] = gradient;
+  }
+  // Forward, and backward in one part or in two. The first stage has no gradient of an input.
+  for (const auto& [schedule, runs] : {std::pair{PipelineSchedule::one_f_one_b, 2},
+                                       {PipelineSchedule::zero_bubble, 3},
+                                       {PipelineSchedule::zbv, 3}}) {
+    SCOPED_TRACE(name_of(schedule));
+    run_in_process(2, [&, schedule = schedule, runs = runs](ProcessGroup& world) {
+      int calls = 0;
+      LayerList layers;
+      for (int i = 0; i < 4; ++i)
+        layers.add("h." + std::to_string(i), [i, &calls] {
+          return Checkpointed(i, [i, &calls] { calls += i == 3 ? 1 : 0; });
+        });
+      Pipeline pipeline(layers, world, {.schedule = schedule});
+      pipeline.step(rows(8), loss_of);
+      expect_close(gradients_of(pipeline.named_parameters()), expected);
+      if (calls > 0) {
+        EXPECT_EQ(calls, runs * 4);
+      }
+    });
+  }
+}
+
 // --- Several hosts -------------------------------------------------------------------------------
 
 struct Training {

@@ -1,11 +1,15 @@
 // Backward of a graph in two parts: first the gradients of its inputs, for which another rank
-// waits, later those of its weights. No product is computed twice.
+// waits, later those of its weights. LibTorch's own operators compute no product twice.
 //
 // A node that leads to an input and to a weight, such as that of a matrix product, runs in both
 // parts: LibTorch's engine computes only what leads to the outputs that are asked for. The first
 // part keeps the gradient that comes to each such node, and frees what only it needs. Weights that
 // several such nodes use, as tied ones, are done together, and the nodes between them run again. So
 // does PyTorch (torch/distributed/pipelining/_backward.py).
+//
+// A node that cannot leave out a part of its work does all of it twice: those of custom Functions,
+// and of activation_checkpoint(), which computes its block again in each part, with what it
+// communicates.
 //
 // Hooks of tensors at such nodes run in both parts.
 //
