@@ -15,6 +15,8 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/cross_entropy.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "tests/fault_of.h"
 #include "tests/rigs/pipeline_layers.h"
@@ -122,6 +124,45 @@ TEST(TiedWeights, ARankThatFreezesItsCopyLaterHoldsNobodyUp) {
     pipeline.step(tokens(), next_token);
     EXPECT_EQ(weight.grad().defined(), world.rank() == 0);
   });
+}
+
+// --- Fully sharded, in another type --------------------------------------------------------------
+
+torch::Tensor next_token_in_floats(const torch::Tensor& logits, const Microbatch& part) {
+  return next_token(logits.to(torch::kFloat), part);
+}
+
+torch::Tensor table_of(const Pipeline& pipeline) {
+  for (const auto& [name, parameter] : pipeline.named_parameters())
+    if (name == "embed.table.weight") return parameter;
+  return {};
+}
+
+TEST(TiedWeights, AreFullyShardedInAnotherType) {
+  torch::Tensor gradient;
+  run_in_process(1, [&](ProcessGroup& self) {
+    Pipeline pipeline(language_model(), self, {.microbatches = 2});
+    pipeline.step(tokens(), next_token);
+    gradient = table_of(pipeline).grad();
+  });
+  for (const int pp : {1, 2})
+    run_in_process(2 * pp, [&](ProcessGroup& world) {
+      const DeviceMesh mesh(world, {{"pp", pp}, {"dp", 2}});
+      Pipeline pipeline(
+          language_model(), mesh["pp"],
+          {.microbatches = 2,
+           .data_parallel = mesh["dp"],
+           .fully_sharded = FullyShardedOptions{.units = {"h.*"}, .param_type = torch::kBFloat16}});
+      constexpr double lr = 8;  // Steps are large beside the rounding of weights.
+      FullyShardedOptimizer<SGD> sgd(*pipeline.data_parallel(), pipeline.parameters(),
+                                     torch::optim::SGDOptions(lr));
+      const torch::Tensor before = table_of(pipeline).to(torch::kFloat, false, /*copy=*/true);
+      pipeline.step(tokens(), next_token_in_floats);
+      sgd.step();
+      world.barrier();
+      const torch::Tensor step = (before - table_of(pipeline).to(torch::kFloat)) / lr;
+      EXPECT_TRUE(torch::allclose(step, gradient, 0.1, 2e-3)) << step - gradient;
+    });
 }
 
 }  // namespace
