@@ -10,9 +10,11 @@
 //   layers.parallelize(mesh["tp"], {{"h.*.mlp.c_fc", lockstep::ColwiseParallel()}, ...});
 //
 // Names are those of the whole model: parameters are "h.3.mlp.c_fc.weight", whichever rank has
-// them. Each rank makes all layers, one at a time and in order, and keeps its own: so weights are
-// those of one process with the same seed, and a rank needs memory for its stages and one layer.
-// Before, it makes and drops each once to learn its names and sizes; generators are then restored.
+// them. A layer's name may lie within that of an earlier one: "transformer" with its embeddings,
+// then "transformer.h.0". Each rank makes all layers, one at a time and in order, and keeps its
+// own: so weights are those of one process with the same seed, and a rank needs memory for its
+// stages and one layer. Before, it makes and drops each once to learn its names and sizes;
+// generators are then restored.
 //
 // A layer is a module with one forward(), which takes what the layer before returns: tensors, and
 // tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A forward()
@@ -20,8 +22,6 @@
 // torch::nn::Sequential, take and return a tensor.
 //
 // Thread safety: none. Lifetime: what the functions refer to outlives the Pipeline's constructor.
-// Names may lie within that of an earlier layer: "transformer" with its embeddings, then
-// "transformer.h.0".
 // Errors: misuse for names that are empty or exist already.
 
 // SPDX-License-Identifier: Apache-2.0

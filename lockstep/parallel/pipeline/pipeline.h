@@ -123,7 +123,7 @@ class RankStages;
 
 namespace pipeline {
 
-// Of a microbatch's output, its loss, which is a tensor with one element.
+// Returns the loss of a microbatch, a tensor with one element, from its output.
 using LossOf = std::function<at::Tensor(const PassedValue& output, const Microbatch& part)>;
 
 template <class Function>
@@ -159,10 +159,11 @@ class LOCKSTEP_API Pipeline : public Stateful {
     return measure_all(pipeline::pack(inputs), erased(std::forward<Measure>(measure)));
   }
 
-  // Of this rank's stages. A weight that is tied to one of another rank is among those of both.
+  // Those of this rank's stages. A weight that is tied to one of another rank is among those of
+  // both.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;  // With the names of the whole model.
-  Layouts layouts() const;                // Of those that are cut over ranks.
+  Layouts layouts() const;                // Parameters that are cut over ranks.
 
   // Collective: as clip_grad_norm_() of the whole model. Errors: misuse with fully_sharded: then
   // the second one, with the optimizer of all parameters(), is the right one.

@@ -36,7 +36,7 @@ struct LayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Layer);
 
-// What one microbatch keeps in a stage of this many layers, measured without a pipeline.
+// Memory of one microbatch in a stage of this many layers, measured without a pipeline.
 PipelineStageCost measured(int layers, bool is_first) {
   std::vector<Layer> stage(static_cast<std::size_t>(layers));
   const at::Tensor input = at::ones({rows, width}).requires_grad_(!is_first);

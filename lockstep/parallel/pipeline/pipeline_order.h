@@ -1,4 +1,4 @@
-// What each rank of a pipeline does, and in which order: data, which is checked and simulated
+// The actions of each rank of a pipeline, in their order: data, which is checked and simulated
 // before it runs.
 //
 //   auto order = lockstep::make_pipeline_order(lockstep::PipelineSchedule::one_f_one_b,
@@ -32,7 +32,7 @@ enum class PipelineSchedule {
   zbv,          // Two stages on each rank, in a V, and weights' gradients as in ZB1P.
 };
 
-// What is done for one microbatch in one stage.
+// Work on one microbatch in one stage.
 enum class PipelineActionKind : char {
   forward = 'F',
   backward = 'B',         // Gradients of the stage's input and of its weights.

@@ -63,7 +63,7 @@ constexpr std::array<std::string_view, 3> endings{"end of a step: sum of tied we
                                                   "end of a step: means of gradients",
                                                   "end of a step: sum of losses"};
 
-// Of all values and of how they belong together.
+// Digest of all values and of how they belong together.
 std::uint64_t batch_digest(const PassedValue& inputs) {
   std::string text = inputs.structure;
   for (const at::Tensor& tensor : inputs.tensors)

@@ -262,7 +262,7 @@ void RankStages::wrap(const PipelineOptions& options) {
     all_gradients_ = [&it = *wrapped] { return it(); };
     data_parallel_ = std::move(wrapped);
   };
-  // Of its own: give_up() ends it.
+  // A group of its own: give_up() ends it.
   const ProcessGroup replicas = options.data_parallel->split(0, options.data_parallel->rank());
   if (is_fully_sharded_)
     take(std::make_shared<FullyShardedDataParallel<StageModule>>(

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// What a microbatch costs in one stage. Times in any unit, such as seconds.
+// Cost of a microbatch in one stage. Times are in any unit, such as seconds.
 struct PipelineStageCost {
   double forward = 1;
   double backward_input = 1;

@@ -25,7 +25,7 @@ constexpr std::size_t header_bytes = 1024;
 constexpr std::size_t place_bytes = cache_line;  // Of each rank, at the block's begin.
 constexpr int by_messages = -1;
 
-// What a header says: where the tensors are, and how they belong together.
+// Content of a header: where the tensors are, and how they belong together.
 struct Header {
   int slot = by_messages;
   ListLayout list;

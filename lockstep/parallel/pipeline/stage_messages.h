@@ -1,4 +1,4 @@
-// What stages send each other: outputs to the next, gradients back.
+// Messages between stages: outputs to the next one, gradients back.
 //
 // Ranks that share memory, as those of one host: tensors lie in slots that all have mapped. The
 // sender copies them there; the receiver's tensors are the slot itself, which is in use while one
@@ -45,7 +45,7 @@ struct Parcel {
   std::string structure;
 };
 
-// What a rank tells all others at the end of a step.
+// One rank's report to all others at the end of a step.
 struct StepReport {
   double loss = 0;           // Its part of the sum.
   std::int64_t rows = 0;     // Of the batch that it was given,

@@ -27,8 +27,9 @@ using namespace std::chrono_literals;
 
 constexpr int steps = 3;
 
-// What a stage sends in a step: two tensors, whose shapes change from microbatch to microbatch, and
-// one that is not there. In the last step half of the microbatches are too large for their slots.
+// The values that a stage sends in a step: two tensors, whose shapes change from microbatch to
+// microbatch, and one that is not there. In the last step half of the microbatches are too large
+// for their slots.
 Parcel parcel_of(const Route& route, int step) {
   const std::int64_t rows =
       1 + (route.microbatch + step) % 3 + (step + 1 == steps && route.microbatch % 2 == 0 ? 40 : 0);

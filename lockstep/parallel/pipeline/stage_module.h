@@ -24,7 +24,7 @@ class StageModule : public torch::nn::Module {
  public:
   void add(int stage, const std::string& name, Layer layer);
 
-  // Of one stage. Errors name the layer.
+  // Forward of one stage. Errors name the layer.
   PassedValue forward(int stage, const PassedValue& value);
 
   // A result whose backward() hands over what `.grad` of all parameters has: as if one pass had
