@@ -45,6 +45,23 @@ void require_whole(const StateDict& saved, const WholeModel& whole,
           [&] { return "Pipeline: the saved model is not that of the layers:" + joined(misfits); });
 }
 
+// Errors: misuse, with all misfits, for the state of parameters that no stage has, or of another
+// shape. An optimizer steps some parameters, so others may be missing.
+void require_of_whole(const StateDict& saved, const WholeModel& whole) {
+  std::vector<std::string> misfits;
+  for (const auto& [name, tensor] : saved.tensors) {
+    const auto parameter = whole.tensors.find(name.substr(0, name.rfind('.')));
+    if (parameter == whole.tensors.end())
+      misfits.push_back(name + " is of no layer's parameter");
+    else if (tensor.shape != parameter->second.shape)
+      misfits.push_back(name + " has shape " + c10::str(at::IntArrayRef(tensor.shape)) + ", here " +
+                        c10::str(at::IntArrayRef(parameter->second.shape)));
+  }
+  require(misfits.empty(), [&] {
+    return "Pipeline: the saved optimizer is not one of the layers:" + joined(misfits);
+  });
+}
+
 // A state of some tensors of a larger one, with other names.
 class PartOfWhole : public Stateful {
  public:
@@ -168,7 +185,7 @@ std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer, Ra
         const std::string parameter = name.substr(0, name.rfind('.'));
         return parameters.contains(parameter) || !stages.whole().tensors.contains(parameter);
       },
-      [](const StateDict&) {});
+      [&stages](const StateDict& saved) { require_of_whole(saved, stages.whole()); });
 }
 
 }  // namespace lockstep::parallel
