@@ -1,5 +1,5 @@
-// A pipeline's stages on this rank: the cut into stages, the layers, and their wrapper, which
-// averages gradients over data parallel ranks.
+// A pipeline's stages on this rank: their layers, and the wrapper that averages gradients over data
+// parallel ranks.
 //
 // Thread safety: none.
 
@@ -18,6 +18,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/pipeline/layer_list.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/pipeline/stage_choice.h"
 #include "lockstep/parallel/pipeline/stage_module.h"
 #include "lockstep/parallel/pipeline/tied_weights.h"
 #include "lockstep/parallel/pipeline/whole_model.h"
@@ -32,9 +33,9 @@ class RankStages {
   RankStages(const LayerList& layers, const ProcessGroup& group, const PipelineOptions& options);
   ~RankStages();
 
-  const PipelineOrder& order() const { return order_; }
-  const std::vector<int>& first_layers() const { return first_layers_; }
-  const WholeModel& whole() const { return whole_; }
+  const PipelineOrder& order() const { return choice_.order; }
+  const std::vector<int>& first_layers() const { return choice_.first_layers; }
+  const WholeModel& whole() const { return choice_.whole; }
   const std::shared_ptr<StageModule>& module() const { return module_; }
   DataParallelBase* data_parallel() const { return data_parallel_.get(); }
   bool is_fully_sharded() const { return is_fully_sharded_; }
@@ -63,11 +64,9 @@ class RankStages {
   void wrap(const PipelineOptions& options);
   FullyShardedOptions of_this_rank(FullyShardedOptions options) const;
 
-  PipelineOrder order_;
-  std::vector<int> first_layers_;
+  const StageChoice choice_;
   std::vector<std::string> layer_names_;
   std::set<std::string> tied_away_;  // Parameters that are saved under another name.
-  WholeModel whole_;
   const std::shared_ptr<StageModule> module_ = std::make_shared<StageModule>();
   std::unique_ptr<TiedWeights> ties_;
   std::shared_ptr<DataParallelBase> data_parallel_;

@@ -1,0 +1,39 @@
+// The order of a pipeline's actions and the cut of its layers into stages, which all ranks choose
+// alike.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/pipeline/layer_list.h"
+#include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/pipeline/pipeline_order.h"
+#include "lockstep/parallel/pipeline/whole_model.h"
+
+namespace lockstep::parallel {
+
+struct StageChoice {
+  PipelineOrder order;
+  WholeModel whole;
+  std::vector<int> first_layers;  // By stage.
+
+  int stage_of(std::size_t layer) const;
+  int rank_of(std::size_t layer) const;  // In the pipeline.
+};
+
+// Collective over `group`, and over the groups of options and plans. Errors: as Pipeline's
+// constructor, before anything is made.
+StageChoice choose_stages(const LayerList& layers, const ProcessGroup& group,
+                          const PipelineOptions& options);
+
+// Collective: runs `act`. If it throws on some ranks, it does on all: on the others Error(aborted),
+// with the text of the first such rank.
+void on_all_ranks(const ProcessGroup& group, const std::function<void()>& act);
+
+}  // namespace lockstep::parallel
