@@ -23,14 +23,14 @@ using torch::autograd::variable_list;
 using NodePtr = c10::intrusive_ptr<Node>;
 
 // The gradients that come to a node, one for each of its outputs in forward.
-struct KeptGradients {
+struct IncomingGradients {
   variable_list gradients;
   bool is_complete = false;  // The first part has run: the second begins with them.
 };
 
 struct SplitBackward::Kept {
   NodePtr node;
-  std::shared_ptr<KeptGradients> kept;
+  std::shared_ptr<IncomingGradients> kept;
 };
 
 // Weights, and all nodes at which their gradients begin.
@@ -51,7 +51,7 @@ variable_list execute(const edge_list& roots, const std::vector<at::Tensor>& gra
 // the group add to it on the way is in it already.
 class KeepGradient : public torch::autograd::FunctionPreHook {
  public:
-  explicit KeepGradient(std::shared_ptr<KeptGradients> kept) : kept_(std::move(kept)) {}
+  explicit KeepGradient(std::shared_ptr<IncomingGradients> kept) : kept_(std::move(kept)) {}
 
   variable_list operator()(const variable_list& gradients) override {
     if (!kept_->is_complete) kept_->gradients = gradients;
@@ -59,7 +59,7 @@ class KeepGradient : public torch::autograd::FunctionPreHook {
   }
 
  private:
-  const std::shared_ptr<KeptGradients> kept_;
+  const std::shared_ptr<IncomingGradients> kept_;
 };
 
 // The nodes below some roots.
@@ -182,11 +182,11 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
   const Graph graph(roots_, inputs);
 
   const WeightsOf weights_of = weights_by_node(graph, roots_);
-  std::unordered_map<const Node*, std::shared_ptr<KeptGradients>> kept;
+  std::unordered_map<const Node*, std::shared_ptr<IncomingGradients>> kept;
   for (const auto& [weights, nodes] : grouped(weights_of)) {
     Group group;
     for (const NodePtr& node : nodes) {
-      const auto gradients = std::make_shared<KeptGradients>();
+      const auto gradients = std::make_shared<IncomingGradients>();
       gradients->gradients.resize(node->num_inputs());
       // Other nodes do not run in the first part. They may be those of leaves, which live on.
       if (graph.leads_to_input(node.get()))
