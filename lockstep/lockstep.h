@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/comm.h"
+#include "lockstep/data/batch_dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/image_datasets.h"
 #include "lockstep/nn/attention.h"
