@@ -14,6 +14,8 @@
 #include "lockstep/data/batch_dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/image_datasets.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/tensor_dataset.h"
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/cross_entropy.h"
 #include "lockstep/nn/experts.h"
