@@ -28,13 +28,13 @@ struct ImageShape {
 template <class Net, class OpenImages>
 double accuracy(Net& net, const OpenImages& open_images, const lockstep::ProcessGroup& dp,
                 torch::Device device) {
-  auto test = open_images(/*train=*/false).map(torch::data::transforms::Stack<>());
+  const auto test = open_images(/*train=*/false);
   lockstep::DistributedSampler sampler(*test.size(), dp, {.shuffle = false, .pad = false});
-  auto loader = torch::data::make_data_loader(test, sampler, 500);
+  lockstep::Loader loader(test, sampler, dp, {.batch_size = 500});
   const torch::NoGradGuard no_grad;
   net.eval();
   torch::Tensor right = torch::zeros({1}, torch::TensorOptions(device).dtype(torch::kLong));
-  for (auto& batch : *loader)
+  for (auto& batch : loader)
     right += net.forward(batch.data.to(device)).argmax(1).eq(batch.target.to(device)).sum();
   lockstep::all_reduce(right, dp);
   return right.item<double>() / static_cast<double>(*test.size());
@@ -48,7 +48,7 @@ std::optional<Report> train(Net& net, const OpenImages& open_images, const Optio
   lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Net>(net.shared_from_this()), dp);
   lockstep::Adam adam(net.parameters(), options.lr);
 
-  auto data = open_images(/*train=*/true).map(torch::data::transforms::Stack<>());
+  const auto data = open_images(/*train=*/true);
   lockstep::DistributedSampler sampler(*data.size(), dp, {.seed = options.seed});
 
   const auto wanted =
@@ -67,7 +67,7 @@ std::optional<Report> train(Net& net, const OpenImages& open_images, const Optio
 
   global_batch = global_batch_of(global_batch, wanted, world);
   const std::size_t batch_size = share_of(global_batch, dp);
-  auto loader = torch::data::make_data_loader(data, sampler, batch_size);
+  lockstep::Loader loader(data, sampler, dp, {.batch_size = batch_size, .seed = options.seed});
   const std::int64_t steps = last_step(options, step, sampler, batch_size);
 
   const SampleLog log(options.log_samples, world.rank());
@@ -78,14 +78,15 @@ std::optional<Report> train(Net& net, const OpenImages& open_images, const Optio
   std::int64_t samples = 0;
   for (std::int64_t epoch = sampler.epoch(); step < steps; ++epoch) {
     sampler.set_epoch(epoch);
-    for (auto& batch : *loader) {
+    for (auto& batch : loader) {
       adam.zero_grad();
       loss =
           torch::nn::functional::cross_entropy(ddp(batch.data.to(device)), batch.target.to(device));
       loss.backward();
       adam.step();
       ++step;
-      log.write(step, sampler.consume(static_cast<std::size_t>(batch.data.size(0))));
+      loader.consume(batch);
+      log.write(step, batch.indices);
       samples += batch.data.size(0) * dp.size();
       progress.step(batch.data.size(0) * dp.size(), loss.item<double>());
       if (checkpoints.make_room(step)) return std::nullopt;
@@ -139,7 +140,7 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
 }
 
 // As above, with the network that the options name. `open_images(train)` returns the training
-// images or the test images, as a dataset of torch::data.
+// images or the test images, as a dataset of lockstep::Loader.
 template <class OpenImages>
 int train_and_test(const Options& options, const ImageShape& shape, const OpenImages& open_images) {
   if (options.threads > 0) torch::set_num_threads(options.threads);

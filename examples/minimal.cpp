@@ -18,13 +18,12 @@ int main() {
   auto model = std::make_shared<Net>();                 // any torch::nn::Module with any forward()
   lockstep::DistributedDataParallel ddp(model, world);  // gradients are averaged in backward()
   torch::optim::Adam adam(model->parameters(), 1e-3);
-  auto train =
-      lockstep::IdxDataset("fashion-mnist", /*train=*/true).map(torch::data::transforms::Stack<>());
+  lockstep::IdxDataset train("fashion-mnist", /*train=*/true);
   lockstep::DistributedSampler sampler(*train.size(), world);  // deals the samples to the ranks
-  auto loader = torch::data::make_data_loader(train, sampler, 64);
+  lockstep::Loader loader(train, sampler, world, {.batch_size = 64});  // fills batches ahead
   for (int epoch = 0; epoch < 5; ++epoch) {
     sampler.set_epoch(epoch);
-    for (auto& batch : *loader) {
+    for (auto& batch : loader) {
       adam.zero_grad();
       torch::nll_loss(ddp(batch.data), batch.target).backward();
       adam.step();

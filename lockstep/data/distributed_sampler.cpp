@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/values.h"
+#include "lockstep/data/agreement.h"
 
 namespace lockstep {
 namespace {
@@ -55,44 +55,17 @@ void require_same(const StateDict& saved, const char* name, T ours) {
   });
 }
 
-// The settings that must be equal on all ranks, as words without padding between them.
-struct Settings {
-  std::uint64_t size;
-  std::uint64_t seed;
-  std::uint64_t shuffle;
-  std::uint64_t drop_last;
-  std::uint64_t pad;
-};
-
-struct Setting {
-  const char* name;
-  std::uint64_t Settings::*value;
-  bool is_truth;
-
-  std::string text(const Settings& of) const {
-    return std::string(name) + " = " +
-           (is_truth ? text_of(of.*value != 0) : std::to_string(of.*value));
-  }
-};
-
-constexpr Setting settings[]{{"size", &Settings::size, false},
-                             {"seed", &Settings::seed, false},
-                             {"shuffle", &Settings::shuffle, true},
-                             {"drop_last", &Settings::drop_last, true},
-                             {"pad", &Settings::pad, true}};
-
 // Throws unless all settings agree: with unequal settings, ranks would train on some samples twice
 // and on others never. Returns `size`.
 std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
                         const DistributedSamplerOptions& options) {
-  const Settings mine{size, options.seed, options.shuffle, options.drop_last, options.pad};
-  const auto all = all_gather_value(mine, group, {.label = "settings of a DistributedSampler"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    for (const Setting& setting : settings)
-      if (all[rank].*setting.value != all[0].*setting.value)
-        throw Error(Fault::mismatch, "DistributedSampler: rank 0 has " + setting.text(all[0]) +
-                                         ", rank " + std::to_string(rank) + " has " +
-                                         setting.text(all[rank]));
+  data::require_agreement("DistributedSampler",
+                          {{"size", size},
+                           {"seed", options.seed},
+                           {"shuffle", options.shuffle, true},
+                           {"drop_last", options.drop_last, true},
+                           {"pad", options.pad, true}},
+                          group);
   return size;
 }
 

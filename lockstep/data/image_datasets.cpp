@@ -3,9 +3,9 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -162,9 +162,7 @@ std::string source_of(const std::string& archive) {
   return "Download it from https://www.cs.toronto.edu/~kriz/" + archive;
 }
 
-}  // namespace
-
-ImageDataset::ImageDataset(at::Tensor images, at::Tensor targets) {
+void require_images(const at::Tensor& images, const at::Tensor& targets) {
   require(images.scalar_type() == at::kByte && images.dim() == 4 && images.is_cpu(),
           "ImageDataset: images must be uint8 [N, channels, height, width] on the CPU");
   require(targets.scalar_type() == at::kLong && targets.dim() == 1 && targets.is_cpu(),
@@ -173,9 +171,12 @@ ImageDataset::ImageDataset(at::Tensor images, at::Tensor targets) {
     return "ImageDataset: there are " + std::to_string(images.size(0)) + " images, but " +
            std::to_string(targets.size(0)) + " targets";
   });
-  images_ = images.contiguous();
-  targets_ = targets.contiguous();
 }
+
+}  // namespace
+
+ImageDataset::ImageDataset(const at::Tensor& images, const at::Tensor& targets)
+    : samples_((require_images(images, targets), images), targets) {}
 
 ImageDataset::ImageDataset(std::vector<std::uint8_t> pixels, std::int64_t channels,
                            std::int64_t height, std::int64_t width,
@@ -183,24 +184,21 @@ ImageDataset::ImageDataset(std::vector<std::uint8_t> pixels, std::int64_t channe
     : ImageDataset(to_images(std::move(pixels), channels, height, width), to_targets(labels)) {}
 
 torch::data::Example<> ImageDataset::get(std::size_t index) {
-  const auto i = static_cast<std::int64_t>(index);
-  if (i < 0 || i >= images_.size(0))
+  if (index >= samples_.size())
     throw Error(Fault::misuse, "ImageDataset: there is no sample " + std::to_string(index));
 
-  // Uses two tensors and one loop. Selecting, converting and dividing with tensor operations would
-  // cost several times as much, for every sample of every epoch.
-  at::Tensor image = at::empty(images_.sizes().slice(1), at::kFloat);
-  const std::int64_t count = image.numel();
-  const std::uint8_t* from = images_.const_data_ptr<std::uint8_t>() + i * count;
-  float* to = image.mutable_data_ptr<float>();
-  for (std::int64_t k = 0; k < count; ++k) to[k] = static_cast<float>(from[k]) / 255.0F;
-  return {std::move(image),
-          at::scalar_tensor(targets_.const_data_ptr<std::int64_t>()[i], at::kLong)};
+  // Two tensors, filled in one pass. Selecting, converting and dividing with tensor operations
+  // would cost several times as much, for every sample of every epoch.
+  const std::array indices{index};
+  torch::data::Example<> example{at::empty(images().sizes().slice(1), at::kFloat),
+                                 at::empty({}, at::kLong)};
+  samples_.fill({.indices = indices,
+                 .data = example.data.unsqueeze(0),
+                 .target = example.target.unsqueeze(0)});
+  return example;
 }
 
-std::optional<std::size_t> ImageDataset::size() const {
-  return static_cast<std::size_t>(images_.size(0));
-}
+std::optional<std::size_t> ImageDataset::size() const { return samples_.size(); }
 
 IdxDataset::IdxDataset(const std::filesystem::path& directory, bool train,
                        std::optional<int> classes)

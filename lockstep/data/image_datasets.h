@@ -1,4 +1,5 @@
-// Labelled images in memory, as datasets of torch::data: MNIST and its like, CIFAR, or your own.
+// Labelled images in memory: MNIST and its like, CIFAR, or your own. They are datasets of
+// torch::data and, by a conversion, of lockstep::Loader, which is many times as fast.
 //
 // `directory` is a path, or a bare name such as "fashion-mnist" or "cifar-10-batches-bin", which is
 // also searched below $LOCKSTEP_DATA and /usr/share/datasets.
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/data/tensor_dataset.h"
 
 namespace lockstep {
 
@@ -28,24 +30,27 @@ class LOCKSTEP_API ImageDataset : public torch::data::datasets::Dataset<ImageDat
  public:
   // `images` are uint8 [N, channels, height, width], `targets` int64 [N]. Both are on the CPU;
   // contiguous tensors are not copied. Errors: misuse.
-  ImageDataset(at::Tensor images, at::Tensor targets);
+  ImageDataset(const at::Tensor& images, const at::Tensor& targets);
 
   // Takes ownership of `pixels`, N images of channels * height * width values, and one label for
   // each.
   ImageDataset(std::vector<std::uint8_t> pixels, std::int64_t channels, std::int64_t height,
                std::int64_t width, const std::vector<std::uint8_t>& labels);
 
-  // Returns a float [channels, height, width] with value / 255, and an int64 scalar. Both are new
-  // tensors.
+  // For torch::data: returns a float [channels, height, width] with value / 255, and an int64
+  // scalar. Both are new tensors.
   torch::data::Example<> get(std::size_t index) override;
   std::optional<std::size_t> size() const override;
 
-  const at::Tensor& images() const { return images_; }
-  const at::Tensor& targets() const { return targets_; }
+  // For Loader: the same values. To normalise them, make a TensorDataset of images() and targets().
+  operator const TensorDataset&() const& { return samples_; }
+  operator const TensorDataset&() const&& = delete;  // The dataset would be gone.
+
+  const at::Tensor& images() const { return samples_.data(); }
+  const at::Tensor& targets() const { return samples_.target(); }
 
  private:
-  at::Tensor images_;
-  at::Tensor targets_;
+  TensorDataset samples_;
 };
 
 // MNIST and similar datasets (Fashion-MNIST, KMNIST, QMNIST): labelled grey images in IDX files.

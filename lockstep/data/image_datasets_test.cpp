@@ -2,6 +2,7 @@
 #include "lockstep/data/image_datasets.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <torch/data/dataloader.h>
 #include <torch/data/datasets/map.h>
@@ -11,10 +12,12 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/image_files.h"
+#include "lockstep/data/loader.h"
 #include "tests/ranks.h"
 
 namespace lockstep::data::image_datasets_test {
@@ -107,6 +110,26 @@ TEST(IdxDataset, IsLoadedByRanksThatShareItOut) {
     EXPECT_EQ(seen.size(), 50U);
     EXPECT_EQ(std::set<long>(seen.begin(), seen.end()).size(), 50U);
   }
+}
+
+TEST(IdxDataset, GivesALoaderTheBatchesOfTorchDataBitForBit) {
+  const test::ScratchDirectory scratch;
+  write_dataset(scratch.path(), 50, 50);
+  const IdxDataset dataset(scratch.path(), /*train=*/false);
+  const DistributedSampler sampler(50, 2, 1);
+  auto stacked = IdxDataset(dataset).map(Stack());
+  auto peer = torch::data::make_data_loader(stacked, sampler, 8);
+  std::vector<torch::data::Example<>> expected;
+  for (const auto& batch : *peer) expected.push_back(batch);
+
+  Loader loader(dataset, sampler, {.batch_size = 8});
+  std::size_t batches = 0;
+  for (const Batch& batch : loader) {
+    ASSERT_LT(batches, expected.size());
+    EXPECT_TRUE(at::equal(batch.data, expected[batches].data));
+    EXPECT_TRUE(at::equal(batch.target, expected[batches++].target));
+  }
+  EXPECT_EQ(batches, expected.size());
 }
 
 TEST(IdxDataset, IsFoundByItsName) {

@@ -14,6 +14,7 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -30,6 +31,7 @@
 #include <new>
 #include <optional>
 #include <random>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -167,6 +169,36 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
+// Memory of the host that a device could copy by itself.
+class PinnedMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr data = c10::GetDefaultCPUAllocator()->allocate(bytes);
+    const auto* begin = static_cast<const std::byte*>(data.get());
+    const std::lock_guard lock(mutex_);
+    ranges_.emplace(begin, begin + bytes);  // For good: tests ask about live memory only.
+    return data;
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return c10::GetDefaultCPUAllocator()->raw_deleter();
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  bool holds(const void* data) const {
+    const auto* place = static_cast<const std::byte*>(data);
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(
+        ranges_, [&](const auto& range) { return place >= range.first && place < range.second; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::pair<const std::byte*, const std::byte*>> ranges_;
+};
+
+PinnedMemory pinned_memory;
+
 // Autograd orders the streams of what it asks these for.
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
@@ -178,6 +210,8 @@ struct Hooks final : at::CUDAHooksInterface {
   void deviceSynchronize(c10::DeviceIndex device) const override {
     note_host_wait_for_device(device);
   }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory; }
+  bool isPinnedPtr(const void* data) const override { return pinned_memory.holds(data); }
 };
 
 // --- Memory --------------------------------------------------------------------------------------

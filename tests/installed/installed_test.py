@@ -146,6 +146,13 @@ def guide(args):
             copy.compile(program)
             copy.start(2)
 
+    training, own_dataset = blocks(pages / "data.md", "cpp")
+    copy.compile(training)
+    copy.start(2)
+    copy.compile(own_dataset)
+    if len({copy.start(ranks).split()[-1] for ranks in (1, 2, 3)}) != 1:
+        sys.exit("1, 2 and 3 ranks read different samples")
+
     copy.compile(only(blocks(pages / "plan.md", "cpp"), "plan.md"))
     copy.start(2)
     expect("Best: ", run(copy.lockstep, "plan", "-n", 2, copy.binary, OMP_NUM_THREADS="1"))

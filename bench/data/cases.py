@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of bench/data: what is read, by which sides, and what the ratio has to be.
+
+A case of another kind of data is an entry of CASES, and its sides are functions in peers.py and
+behind the table in ours.cpp."""
+
+import importlib.util
+import pathlib
+import subprocess
+from typing import NamedTuple
+
+PEERS = pathlib.Path(__file__).resolve().parent / "peers.py"
+
+
+class Side(NamedTuple):
+    """A program's argument, with its options. `needs` are Python modules, without which the side is
+    left out."""
+    name: str
+    options: tuple = ()
+    in_python: bool = False
+    needs: tuple = ()
+
+    def command(self, build, python, data):
+        program = [python, PEERS] if self.in_python else [build / "bin" / "bench_data"]
+        return [*program, self.name, *self.options, *(["--data", data] if data else [])]
+
+    def why_not(self, python):
+        for module in self.needs:
+            if not has_module(python, module):
+                return f"{python} has no {module}"
+        return ""
+
+
+class Case(NamedTuple):
+    """The first side is ours. `targets` has the least ratio of a peer's cost to ours.
+    `data(folder)` writes what the sides read into a folder, and returns its path."""
+    unit: str
+    sides: dict
+    targets: dict
+    data: object = None
+
+
+def has_module(python, module):
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    if not python:
+        return importlib.util.find_spec(module) is not None
+    return subprocess.run([python, "-c", look], check=False).returncode == 0
+
+
+CASES = {
+    "in-memory": Case(
+        unit="us of CPU time a sample",
+        sides={
+            "Loader": Side("in-memory-loader"),
+            "Loader, 1 thread": Side("in-memory-loader", ("--threads", 1)),
+            "torch::data": Side("in-memory-torch-data"),
+            "TensorDataset": Side("in-memory-tensor-dataset", in_python=True),
+            "torchvision": Side("in-memory-torchvision", in_python=True,
+                                needs=("torchvision", "PIL")),
+        },
+        targets={"torch::data": 5, "torchvision": 40}),
+    "step": Case(
+        unit="ms a step",
+        sides={
+            "Loader": Side("step-loader", ("--threads", 1)),
+            "cached batch": Side("step-cached"),
+        },
+        targets={"cached batch": 0.98}),
+}

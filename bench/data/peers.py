@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python's sides of bench/data: ways to read samples, each timed by itself. Prints a JSON object
+with the cost of one of them."""
+
+import argparse
+import json
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+SAMPLES = 20000
+TIMED_PASSES = 3
+
+
+def cpu_us(samples, run_pass):
+    """Returns the microseconds of CPU time that this process takes for each sample of a pass. The
+    first pass is not timed."""
+    run_pass()
+    begin = time.process_time()
+    for _ in range(TIMED_PASSES):
+        run_pass()
+    return (time.process_time() - begin) * 1e6 / (TIMED_PASSES * samples)
+
+
+def read_all(loader):
+    for data, _ in loader:
+        data.view(-1)[0].item()
+
+
+def images():
+    return (torch.randint(256, (SAMPLES, 1, 28, 28), dtype=torch.uint8),
+            torch.randint(10, (SAMPLES,)))
+
+
+def in_memory_by_tensor_dataset(options):
+    """The images are converted beforehand, in four times the memory."""
+    data, target = images()
+    loader = DataLoader(TensorDataset(data.float().div(255), target),
+                        batch_size=options.batch_size, shuffle=True)
+    return cpu_us(SAMPLES, lambda: read_all(loader))
+
+
+class ToTensorOfImages(Dataset):
+    """torchvision's MNIST with ToTensor(): an image of PIL for each sample."""
+
+    def __init__(self):
+        from PIL import Image
+        from torchvision.transforms import ToTensor
+        self.data, self.target = images()
+        self.open, self.to_tensor = Image.fromarray, ToTensor()
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        image = self.open(self.data[index, 0].numpy())
+        return self.to_tensor(image), int(self.target[index])
+
+
+def in_memory_by_torchvision(options):
+    loader = DataLoader(ToTensorOfImages(), batch_size=options.batch_size, shuffle=True)
+    return cpu_us(SAMPLES, lambda: read_all(loader))
+
+
+SIDES = {"in-memory-tensor-dataset": in_memory_by_tensor_dataset,
+         "in-memory-torchvision": in_memory_by_torchvision}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--data")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps({"cost": SIDES[options.side](options)}))
+
+
+if __name__ == "__main__":
+    main()

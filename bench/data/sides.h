@@ -1,0 +1,31 @@
+// Lockstep's and LibTorch's sides of bench/data: ways to read samples, each timed by itself.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace lockstep::bench {
+
+struct SideOptions {
+  std::size_t batch_size = 64;
+  int threads = 0;
+  std::string data = {};  // A file or folder, for sides that read one.
+};
+
+// Microseconds of CPU time that this process takes for `pass`, for each of `samples`. Threads
+// count, too. The first pass is not timed.
+double cpu_us(std::size_t samples, const std::function<void()>& pass);
+
+// In memory: 20,000 grey images of 28 x 28 bytes, in a new order, as floats.
+double in_memory_by_loader(const SideOptions& options);
+double in_memory_by_torch_data(const SideOptions& options);
+
+// A training step of a small CNN on those images; the first returns milliseconds with batches from
+// a Loader, the second with one batch that is used again and again.
+double step_with_loader(const SideOptions& options);
+double step_with_cached_batch(const SideOptions& options);
+
+}  // namespace lockstep::bench

@@ -1,0 +1,77 @@
+// A dataset that writes its samples into the rows of a batch, for lockstep::Loader. Nothing is
+// stacked: a decoder or a copy writes each value once, where the model reads it.
+//
+// Thread safety: fill() and all other const members are called from several threads at once.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/PhiloxRNGEngine.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Random numbers of one sample in one epoch, by Philox 4x32-10 (Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3", SC 2011). They depend on these three numbers alone: not on the
+// number of threads, ranks or resumes.
+class LOCKSTEP_API SampleRandom {
+ public:
+  SampleRandom(std::uint64_t seed, std::int64_t epoch, std::size_t sample);
+
+  // Uniform in [from, to), with 53 random bits.
+  double uniform(double from = 0, double to = 1);
+
+  // Uniform in 0, 1, ..., count - 1, without bias. `count` is positive.
+  std::int64_t below(std::int64_t count);
+
+ private:
+  std::uint64_t bits();
+
+  at::Philox4_32 engine_;
+};
+
+// Shape and type of a sample's data or target. The batch has one more dimension, the first.
+struct SampleSpec {
+  std::vector<std::int64_t> sizes;
+  at::ScalarType type = at::kFloat;
+};
+
+// The rows of a batch that one call fills. Tensors have one row for each index, in this order.
+struct BatchRows {
+  std::span<const std::size_t> indices;
+  at::Tensor data;    // Any strides: those of the loader's memory format.
+  at::Tensor target;  // Contiguous.
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+
+  SampleRandom random(std::size_t row) const { return {seed, epoch, indices[row]}; }
+};
+
+class LOCKSTEP_API BatchDataset {
+ public:
+  virtual ~BatchDataset() = default;
+
+  virtual std::size_t size() const = 0;
+  virtual SampleSpec data_spec() const = 0;
+  virtual SampleSpec target_spec() const = 0;
+
+  // Writes all rows. Errors: any; the loader delivers them at their batch's turn.
+  virtual void fill(const BatchRows& rows) const = 0;
+
+  // The samples that fill() reads next on this rank, in this order: time to fetch them. Returns at
+  // once; most datasets ignore it.
+  virtual void will_read(std::span<const std::size_t> indices) const = 0;
+
+  // For messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".
+  virtual std::string sample_name(std::size_t index) const = 0;
+};
+
+}  // namespace lockstep

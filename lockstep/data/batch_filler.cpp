@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/batch_filler.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/base/signals.h"
+
+namespace lockstep::data {
+namespace {
+
+using Nanoseconds = std::chrono::duration<double, std::nano>;
+
+constexpr Nanoseconds piece_time = std::chrono::microseconds(250);
+
+// Training has the larger share of a core that it has in common with these threads. A training
+// thread that waits for them leaves them the whole core.
+constexpr int lower_priority = 10;
+
+void lower_own_priority() {
+  const auto thread = static_cast<id_t>(::gettid());
+  ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + lower_priority);
+}
+
+// at::set_num_threads() would also change the number that other threads take at their first
+// operation. OpenMP's own function changes the calling thread only. A LibTorch without OpenMP has
+// none.
+void use_one_intra_op_thread() {
+  at::get_num_threads();  // Its first call in a thread sets the process's number.
+  const auto set = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set != nullptr) set(1);
+}
+
+void prepare_thread() {
+  ::pthread_setname_np(::pthread_self(), "lockstep-loader");
+  lower_own_priority();
+  use_one_intra_op_thread();
+}
+
+// Operations of a dataset neither record gradients nor cast, on whichever thread they run: the
+// caller may iterate with gradients and autocast enabled, or in inference mode.
+class PlainOperations {
+  c10::InferenceMode ordinary_{false};  // Enables gradients, therefore before the next guard.
+  at::NoGradGuard no_grad_;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
+};
+
+struct Failure {
+  std::size_t row;
+  std::exception_ptr error;
+};
+
+std::string name_of(const BatchDataset& dataset, std::size_t index) {
+  std::string text = "sample " + std::to_string(index);
+  try {
+    text += " (" + dataset.sample_name(index) + ")";
+  } catch (...) {  // The index alone names it.
+  }
+  return text;
+}
+
+// Returns `error` as an Error that names the samples, with `error` nested in it.
+std::exception_ptr named(const std::exception_ptr& error, const std::string& samples) {
+  try {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& known) {
+      std::throw_with_nested(Error(known.fault(), samples + ": " + known.what()));
+    } catch (const c10::Error& known) {
+      std::throw_with_nested(
+          Error(Fault::corrupt, samples + ": " + known.what_without_backtrace()));
+    } catch (const std::bad_alloc& known) {
+      std::throw_with_nested(Error(Fault::system, samples + ": " + known.what()));
+    } catch (const std::system_error& known) {
+      std::throw_with_nested(Error(Fault::system, samples + ": " + known.what()));
+    } catch (const std::exception& known) {
+      std::throw_with_nested(Error(Fault::corrupt, samples + ": " + known.what()));
+    } catch (...) {
+      std::throw_with_nested(Error(Fault::corrupt, samples + ": an exception of unknown type"));
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+// Shared by the caller and the threads.
+struct BatchFiller::Shared {
+  Shared(const BatchDataset& d, std::uint64_t s) : dataset(d), seed(s) {}
+
+  void work();
+  void fill_piece(PendingBatch& batch, std::unique_lock<std::mutex>& lock);
+  std::size_t rows_of_piece(const PendingBatch& batch) const;
+  void leave_out_rest(PendingBatch& batch, Failure failure);
+
+  void fill(const PendingBatch& batch, std::size_t begin, std::size_t end) const;
+  std::exception_ptr error_of(const PendingBatch& batch, std::size_t begin, std::size_t end) const;
+  std::optional<Failure> failure_of(const PendingBatch& batch, std::size_t begin,
+                                    std::size_t end) const;
+
+  const BatchDataset& dataset;
+  const std::uint64_t seed;
+  bool has_threads = false;  // Set before any batch.
+
+  std::mutex mutex;  // Guards what follows, and the counts in batches.
+  std::condition_variable given;
+  std::condition_variable done;
+  std::deque<PendingBatch*> batches;  // Those with rows left, in order.
+  int under_way = 0;                  // Pieces.
+  Nanoseconds row_time = piece_time;  // The first piece is one row, which shows the cost.
+  bool stop = false;
+};
+
+void BatchFiller::Shared::fill(const PendingBatch& batch, std::size_t begin,
+                               std::size_t end) const {
+  const auto first = static_cast<std::int64_t>(begin);
+  const auto count = static_cast<std::int64_t>(end - begin);
+  dataset.fill({.indices = std::span(batch.indices).subspan(begin, end - begin),
+                .data = batch.data.narrow(0, first, count),
+                .target = batch.target.narrow(0, first, count),
+                .seed = seed,
+                .epoch = batch.epoch});
+}
+
+std::exception_ptr BatchFiller::Shared::error_of(const PendingBatch& batch, std::size_t begin,
+                                                 std::size_t end) const {
+  try {
+    const PlainOperations plain;
+    fill(batch, begin, end);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// Fills rows. If that fails, it fills them again one by one, to find the first row that fails.
+std::optional<Failure> BatchFiller::Shared::failure_of(const PendingBatch& batch, std::size_t begin,
+                                                       std::size_t end) const {
+  const std::exception_ptr all = error_of(batch, begin, end);
+  if (!all) return std::nullopt;
+  const std::string first = name_of(dataset, batch.indices[begin]);
+  if (end - begin == 1) return Failure{begin, named(all, first)};
+  for (std::size_t row = begin; row < end; ++row)
+    if (const auto error = error_of(batch, row, row + 1))
+      return Failure{row, named(error, name_of(dataset, batch.indices[row]))};
+  const std::string last = name_of(dataset, batch.indices[end - 1]);
+  return Failure{begin, named(all, "samples from " + first + " to " + last + ", together")};
+}
+
+std::size_t BatchFiller::Shared::rows_of_piece(const PendingBatch& batch) const {
+  const std::size_t left = batch.indices.size() - batch.given;
+  if (!has_threads) return left;
+  const double rows = piece_time / std::max(row_time, Nanoseconds(1));
+  return std::clamp(static_cast<std::size_t>(rows), std::size_t{1}, left);
+}
+
+void BatchFiller::Shared::leave_out_rest(PendingBatch& batch, Failure failure) {
+  if (batch.error && batch.failed_row < failure.row) return;
+  batch.failed_row = failure.row;
+  batch.error = std::move(failure.error);
+  batch.done += batch.indices.size() - batch.given;
+  batch.given = batch.indices.size();
+  std::erase(batches, &batch);
+}
+
+void BatchFiller::Shared::fill_piece(PendingBatch& batch, std::unique_lock<std::mutex>& lock) {
+  const std::size_t begin = batch.given;
+  const std::size_t end = begin + rows_of_piece(batch);
+  batch.given = end;
+  if (end == batch.indices.size()) std::erase(batches, &batch);
+  if (!batches.empty()) given.notify_one();
+  ++under_way;
+
+  lock.unlock();
+  const auto started = std::chrono::steady_clock::now();
+  std::optional<Failure> failure = failure_of(batch, begin, end);
+  const Nanoseconds time = std::chrono::steady_clock::now() - started;
+  lock.lock();
+
+  --under_way;
+  row_time = (row_time + time / static_cast<double>(end - begin)) / 2;
+  batch.done += end - begin;
+  if (failure) leave_out_rest(batch, std::move(*failure));
+  if (batch.done == batch.indices.size() || under_way == 0) done.notify_one();
+}
+
+void BatchFiller::Shared::work() {
+  prepare_thread();
+  std::unique_lock lock(mutex);
+  for (;;) {
+    given.wait(lock, [&] { return stop || !batches.empty(); });
+    if (stop) return;
+    fill_piece(*batches.front(), lock);
+  }
+}
+
+BatchFiller::BatchFiller(const BatchDataset& dataset, std::uint64_t seed, int threads)
+    : shared_(std::make_unique<Shared>(dataset, seed)), process_(this_process()) {
+  shared_->has_threads = threads > 0;
+  const BlockSignals block;  // Signals are for the user's threads.
+  try {
+    for (int i = 0; i < threads; ++i)
+      threads_.emplace_back([shared = shared_.get()] { shared->work(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+BatchFiller::~BatchFiller() {
+  if (!is_fork()) {
+    stop();
+    return;
+  }
+  for (Thread& thread : threads_) thread.forget();
+  // A thread may have held the mutex, or waited, when this process was made.
+  shared_.release();  // NOLINT(bugprone-unused-return-value)
+}
+
+bool BatchFiller::is_fork() const { return !threads_.empty() && process_ != this_process(); }
+
+void BatchFiller::stop() noexcept {
+  cancel();
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+  }
+  shared_->given.notify_all();
+  for (Thread& thread : threads_) thread.join();
+}
+
+void BatchFiller::require_threads() const {
+  require(!is_fork(), [&] {
+    return "Loader: process " + std::to_string(process_) +
+           " made it; this fork()ed child has none of its threads and needs a Loader of its own";
+  });
+}
+
+void BatchFiller::start(PendingBatch& batch) {
+  require_threads();
+  batch.given = batch.done = 0;
+  batch.error = nullptr;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->batches.push_back(&batch);
+  }
+  shared_->given.notify_one();
+}
+
+void BatchFiller::finish(PendingBatch& batch) {
+  require_threads();
+  std::unique_lock lock(shared_->mutex);
+  const std::size_t rows = batch.indices.size();
+  while (batch.given < rows) shared_->fill_piece(batch, lock);
+  shared_->done.wait(lock, [&] { return batch.done == rows; });
+  if (batch.error) std::rethrow_exception(batch.error);
+}
+
+void BatchFiller::cancel() noexcept {
+  if (is_fork()) return;
+  std::unique_lock lock(shared_->mutex);
+  shared_->batches.clear();
+  shared_->done.wait(lock, [&] { return shared_->under_way == 0; });
+}
+
+}  // namespace lockstep::data

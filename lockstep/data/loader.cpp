@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/loader.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/agreement.h"
+#include "lockstep/data/batch_filler.h"
+
+namespace lockstep {
+namespace {
+
+// Batches that are started in one step of the loop. More than one, so that the loader gets ahead;
+// few, so that the first batch does not wait until all memory is allocated.
+constexpr int starts_per_step = 2;
+
+std::size_t bytes_of(const SampleSpec& spec) {
+  std::size_t bytes = at::elementSize(spec.type);
+  for (const std::int64_t size : spec.sizes) bytes *= static_cast<std::size_t>(size);
+  return bytes;
+}
+
+// Whether nobody else holds `tensor`, or a view of it.
+bool is_sole_owner(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+}
+
+// Memory for one batch, and the rows of it that a batch has.
+struct Slot {
+  at::Tensor data;
+  at::Tensor target;
+  data::PendingBatch batch;
+};
+
+void require_valid(const BatchDataset& dataset, const LoaderOptions& options) {
+  require(options.batch_size > 0, "Loader: batch_size must be positive");
+  require(options.threads >= 0, [&] {
+    return "Loader: threads is " + std::to_string(options.threads) + ", it must not be negative";
+  });
+  const std::size_t dims = dataset.data_spec().sizes.size();
+  require(options.memory_format == at::MemoryFormat::Contiguous ||
+              (options.memory_format == at::MemoryFormat::ChannelsLast && dims == 3) ||
+              (options.memory_format == at::MemoryFormat::ChannelsLast3d && dims == 4),
+          [&] {
+            return "Loader: the dataset's samples have " + std::to_string(dims) +
+                   " dimensions, which memory_format does not fit";
+          });
+  if (options.device.is_cpu()) return;
+  const bool usable = options.device.is_cuda() && at::hasCUDA();
+  if (!usable)
+    throw Error(Fault::unsupported,
+                "Loader: this LibTorch cannot load batches to the device " + options.device.str());
+}
+
+}  // namespace
+
+// The current pass, and what lasts longer: the threads and the memory of batches.
+class Loader::Pass {
+ public:
+  Pass(const BatchDataset& dataset, DistributedSampler sampler, const LoaderOptions& options);
+
+  std::size_t batches_of_epoch() const;
+  std::size_t bytes() const { return slots_.size() * slot_bytes_; }
+  void consume(const Batch& batch);
+
+  void begin();
+  void advance();
+  void end() noexcept;
+  bool is_over() const { return current_ == nullptr; }
+  Batch& batch() { return batch_; }
+
+ private:
+  void stop() noexcept;
+  void start_next();
+  Slot& free_slot();
+  void allocate(Slot& slot) const;
+  std::optional<std::vector<std::size_t>> draw();
+  void present(Slot& slot);
+  void take_back(Slot& slot) noexcept;
+
+  const BatchDataset& dataset_;
+  DistributedSampler sampler_;
+  const LoaderOptions options_;
+  const SampleSpec data_spec_;
+  const SampleSpec target_spec_;
+  const std::size_t slot_bytes_;
+  const std::size_t most_slots_;
+
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<Slot*> free_;
+  std::deque<Slot*> started_;  // In the order of their batches.
+  Slot* current_ = nullptr;    // The batch in the loop.
+  Batch batch_;
+  std::int64_t epoch_ = 0;    // Of the pass: the program may have set the next one already.
+  bool is_running_ = false;   // An iterator exists.
+  bool is_drawn_ = false;     // The sampler has no more batches for this pass.
+  data::BatchFiller filler_;  // Its threads end before the memory above goes.
+};
+
+namespace {
+
+std::size_t slots_for(const LoaderOptions& options, std::size_t slot_bytes) {
+  if (options.threads == 0) return 1;
+  return 1 +
+         std::max<std::size_t>(1, options.prefetch_bytes / std::max<std::size_t>(1, slot_bytes));
+}
+
+}  // namespace
+
+Loader::Pass::Pass(const BatchDataset& dataset, DistributedSampler sampler,
+                   const LoaderOptions& options)
+    : dataset_(dataset),
+      sampler_(std::move(sampler)),
+      options_((require_valid(dataset, options), options)),
+      data_spec_(dataset.data_spec()),
+      target_spec_(dataset.target_spec()),
+      slot_bytes_(options.batch_size * (bytes_of(data_spec_) + bytes_of(target_spec_))),
+      most_slots_(slots_for(options, slot_bytes_)),
+      filler_(dataset, options.seed, options.threads) {}
+
+std::size_t Loader::Pass::batches_of_epoch() const {
+  const std::size_t samples = sampler_.size();
+  const bool has_smaller = samples % options_.batch_size != 0 && !options_.drop_last;
+  return samples / options_.batch_size + (has_smaller ? 1 : 0);
+}
+
+void Loader::Pass::consume(const Batch& batch) {
+  require(sampler_.consume(batch.indices.size()) == batch.indices,
+          "Loader: consume() takes each batch of a pass once, in the order of the loop");
+}
+
+void Loader::Pass::begin() {
+  require(!is_running_,
+          "Loader: a loop over this loader runs already; another one at the same time "
+          "needs a Loader of its own");
+  sampler_.reset();
+  epoch_ = sampler_.epoch();
+  is_running_ = true;
+  is_drawn_ = false;
+}
+
+void Loader::Pass::advance() {
+  // A loop in inference mode gets ordinary tensors, which threads can write and a later loop can
+  // differentiate.
+  const c10::InferenceMode ordinary(false);
+  if (current_ != nullptr) take_back(*std::exchange(current_, nullptr));
+  try {
+    for (int i = 0; i < starts_per_step; ++i) start_next();
+    if (started_.empty()) return;
+    filler_.finish(started_.front()->batch);
+    current_ = started_.front();
+    started_.pop_front();
+    present(*current_);
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+void Loader::Pass::stop() noexcept {
+  filler_.cancel();
+  if (current_ != nullptr) take_back(*std::exchange(current_, nullptr));
+  for (Slot* const slot : started_) take_back(*slot);
+  started_.clear();
+  is_drawn_ = true;
+}
+
+void Loader::Pass::end() noexcept {
+  stop();
+  is_running_ = false;
+}
+
+// Does nothing if the pass has no more batches, or all memory is in use.
+void Loader::Pass::start_next() {
+  if (is_drawn_ || (free_.empty() && slots_.size() == most_slots_)) return;
+  auto indices = draw();
+  if (!indices) {
+    is_drawn_ = true;
+    return;
+  }
+  dataset_.will_read(*indices);
+  Slot& slot = free_slot();
+  const auto rows = static_cast<std::int64_t>(indices->size());
+  slot.batch.data = slot.data.narrow(0, 0, rows);
+  slot.batch.target = slot.target.narrow(0, 0, rows);
+  slot.batch.indices = std::move(*indices);
+  slot.batch.epoch = epoch_;
+  started_.push_back(&slot);
+  filler_.start(slot.batch);
+}
+
+std::optional<std::vector<std::size_t>> Loader::Pass::draw() {
+  auto indices = sampler_.next(options_.batch_size);
+  if (!indices || (options_.drop_last && indices->size() < options_.batch_size))
+    return std::nullopt;
+  const std::size_t largest = *std::ranges::max_element(*indices);
+  require(largest < dataset_.size(), [&] {
+    return "Loader: the sampler gave index " + std::to_string(largest) +
+           ", but the dataset has only " + std::to_string(dataset_.size()) + " samples";
+  });
+  return indices;
+}
+
+Slot& Loader::Pass::free_slot() {
+  if (free_.empty()) free_.push_back(slots_.emplace_back(std::make_unique<Slot>()).get());
+  Slot& slot = *free_.back();
+  if (!slot.data.defined()) allocate(slot);
+  free_.pop_back();
+  return slot;
+}
+
+void Loader::Pass::allocate(Slot& slot) const {
+  const auto with_rows = [&](const SampleSpec& spec) {
+    std::vector<std::int64_t> sizes{static_cast<std::int64_t>(options_.batch_size)};
+    sizes.insert(sizes.end(), spec.sizes.begin(), spec.sizes.end());
+    return sizes;
+  };
+  const bool pinned = options_.device.is_cuda();
+  slot.data = at::empty(with_rows(data_spec_), at::dtype(data_spec_.type).pinned_memory(pinned),
+                        options_.memory_format);
+  slot.target =
+      at::empty(with_rows(target_spec_), at::dtype(target_spec_.type).pinned_memory(pinned));
+}
+
+void Loader::Pass::present(Slot& slot) {
+  const auto to_device = [&](const at::Tensor& tensor) {
+    return options_.device.is_cpu() ? tensor : tensor.to(options_.device, /*non_blocking=*/true);
+  };
+  batch_ = {.data = to_device(slot.batch.data),
+            .target = to_device(slot.batch.target),
+            .indices = std::move(slot.batch.indices),
+            .epoch = slot.batch.epoch};
+}
+
+// Pinned memory goes back to LibTorch, whose allocator gives it out again once its copy is done.
+void Loader::Pass::take_back(Slot& slot) noexcept {
+  batch_ = {};
+  slot.batch.data.reset();
+  slot.batch.target.reset();
+  const bool reusable =
+      options_.device.is_cpu() && is_sole_owner(slot.data) && is_sole_owner(slot.target);
+  if (!reusable) {
+    slot.data.reset();
+    slot.target.reset();
+  }
+  free_.push_back(&slot);
+}
+
+Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options)
+    : pass_(std::make_unique<Pass>(dataset, std::move(sampler), options)) {}
+
+Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
+               LoaderOptions options)
+    : Loader(dataset, std::move(sampler), options) {
+  data::require_agreement("Loader",
+                          {{"the dataset's size", dataset.size()},
+                           {"batch_size", options.batch_size},
+                           {"drop_last", options.drop_last, true},
+                           {"seed", options.seed}},
+                          group);
+}
+
+Loader::~Loader() = default;
+
+std::size_t Loader::size() const { return pass_->batches_of_epoch(); }
+
+Loader::Iterator Loader::begin() {
+  pass_->begin();
+  Iterator iterator(*pass_);
+  pass_->advance();
+  return iterator;
+}
+
+void Loader::consume(const Batch& batch) { pass_->consume(batch); }
+
+std::size_t Loader::bytes() const { return pass_->bytes(); }
+
+Loader::Iterator::Iterator(Pass& pass) : pass_(&pass) {}
+
+Loader::Iterator& Loader::Iterator::operator=(Iterator&& other) noexcept {
+  std::swap(pass_, other.pass_);
+  return *this;
+}
+
+Loader::Iterator::~Iterator() {
+  if (pass_ != nullptr) pass_->end();
+}
+
+Batch& Loader::Iterator::operator*() const {
+  require(!pass_->is_over(), "Loader: there is no batch at the end of a pass");
+  return pass_->batch();
+}
+
+Loader::Iterator& Loader::Iterator::operator++() {
+  pass_->advance();
+  return *this;
+}
+
+bool operator==(const Loader::Iterator& iterator, std::default_sentinel_t) {
+  return iterator.pass_->is_over();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// A dataset of two tensors in memory, which fills a batch in one pass over its values.
+//
+// Each loader's batch is gathered, converted, normalised and laid out (channels_last) at once,
+// without tensors for single samples.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/data/batch_dataset.h"
+
+namespace lockstep {
+
+// Normalisation: (value - mean) / std for each channel, the first dimension of a sample, as by
+// torchvision's Normalize. Both lists have an entry for each channel, or are empty.
+struct TensorDatasetOptions {
+  std::vector<double> mean = {};
+  std::vector<double> std = {};
+};
+
+// A value type whose copies share the tensors.
+class LOCKSTEP_API TensorDataset : public BatchDataset {
+ public:
+  // `data` is [N, ...] and `target` [N, ...], both dense on the CPU; contiguous tensors are not
+  // copied. uint8 data become floats, value / 255, as by torchvision's ToTensor. Other types stay
+  // as they are; of these, only float can be normalised. Errors: misuse.
+  TensorDataset(at::Tensor data, at::Tensor target, TensorDatasetOptions options = {});
+
+  std::size_t size() const override;
+  SampleSpec data_spec() const override;
+  SampleSpec target_spec() const override;
+  void fill(const BatchRows& rows) const override;
+  void will_read(std::span<const std::size_t> /*indices*/) const override {}
+  std::string sample_name(std::size_t index) const override;
+
+  const at::Tensor& data() const { return data_; }
+  const at::Tensor& target() const { return target_; }
+
+ private:
+  at::Tensor data_;
+  at::Tensor target_;
+  std::vector<float> table_;  // Of uint8 data that are normalised: 256 values for each channel.
+  std::vector<float> mean_;
+  std::vector<float> std_;
+};
+
+}  // namespace lockstep
