@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/output_file.h"
 #include "lockstep/checkpoint/crc32c.h"
-#include "lockstep/checkpoint/output_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/tensor/tensor_memory.h"
 

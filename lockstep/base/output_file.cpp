@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/checkpoint/output_file.h"
+#include "lockstep/base/output_file.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/signals.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 namespace {
 
 constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
@@ -158,4 +158,4 @@ void AtomicFile::remove_aside() {
   aside_.clear();
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep
