@@ -16,6 +16,8 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/image_datasets.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/shards/shard_writer.h"
+#include "lockstep/data/shards/tar_shards.h"
 #include "lockstep/data/tensor_dataset.h"
 #include "lockstep/data/tokens/token_file.h"
 #include "lockstep/nn/attention.h"

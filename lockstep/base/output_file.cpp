@@ -137,9 +137,13 @@ AtomicFile::~AtomicFile() { remove_aside(); }
 
 void AtomicFile::commit() {
   file_->sync();
+  commit_unsynced();
+  sync_directory(target_.parent_path());
+}
+
+void AtomicFile::commit_unsynced() {
   if (::rename(aside_.c_str(), target_.c_str()) != 0) throw_errno(target_.string());
   aside_.clear();
-  sync_directory(target_.parent_path());
 }
 
 void AtomicFile::open_aside() {

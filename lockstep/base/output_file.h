@@ -63,6 +63,9 @@ class LOCKSTEP_API AtomicFile {
   // Returns when the file would survive a power failure. No other call may follow.
   void commit();
 
+  // As commit(), without waiting for the disk: the file may be lost or damaged by a power failure.
+  void commit_unsynced();
+
  private:
   void open_aside();
   void remove_aside();

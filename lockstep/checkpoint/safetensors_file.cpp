@@ -213,7 +213,7 @@ struct SafetensorsWriter::State {
   const SafetensorsHeader header;
   std::vector<std::string> order;
   std::size_t written = 0;  // Number of tensors.
-  checkpoint::AtomicFile file;
+  AtomicFile file;
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,

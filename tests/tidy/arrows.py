@@ -28,6 +28,7 @@ ROOMS = {
 # too.
 SUB_ROOMS = {
     "data/arrays":              "",
+    "data/shards":              "",
     "data/tokens":              "",
     "parallel/detail":          "",
     "parallel/gradients":       "",
