@@ -5,6 +5,7 @@
 //   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
 //   lockstep run -n 4 gpt --fsdp
 //   lockstep run -n 4 gpt --pp 2 --tp 2 --schedule zb1p
+//   lockstep run -n 4 gpt --tokens fineweb_train_000001.bin --length 1024
 //   lockstep plan -n 4 gpt --layers 8           # which of these is best?
 
 // SPDX-License-Identifier: Apache-2.0
@@ -32,6 +33,9 @@ namespace {
 
 struct TextOptions {
   std::string text = "/usr/share/common-licenses";  // Debian and Ubuntu have it: 250 KB of English.
+  std::vector<std::filesystem::path> tokens = {};
+  std::int64_t vocabulary = 50257;  // GPT-2's, of tokens.
+  bool raw = false;
   int pp = 1;
   int dp = -1;
   int cp = 1;
@@ -69,11 +73,19 @@ TextOptions read_command_line(int argc, char** argv) {
   TextOptions options;
   const CLI::Range positive(std::int64_t{1}, most), not_negative(std::int64_t{0}, most);
   CLI::App app(
-      "Trains a small GPT on text, byte by byte, and lets it write some.\n"
+      "Trains a small GPT on text, byte by byte, and lets it write some; or on tokens.\n"
       "  lockstep run -n 2 gpt --tp 2\n"
+      "  lockstep run -n 4 gpt --tokens fineweb_train_000001.bin --length 1024\n"
       "  lockstep run -n 4 gpt --dp 2 --tp 2 --recompute --checkpoint runs/gpt");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", options.text, "a file, or a folder of files, to learn from");
+  CLI::Option* const tokens =
+      app.add_option("--tokens", options.tokens,
+                     "files of tokens to learn from: llm.c's, Megatron's, or nanoGPT's with --raw");
+  app.add_option("--vocabulary", options.vocabulary, "number of different tokens")
+      ->check(positive)
+      ->needs(tokens);
+  app.add_flag("--raw", options.raw, "the files have tokens alone, as uint16")->needs(tokens);
   app.add_option("--pp", options.pp, "stages of a pipeline")->check(positive);
   app.add_option("--dp", options.dp, "replicas; -1: as many as the ranks allow");
   app.add_option("--cp", options.cp, "ranks that share one replica's sequences")->check(positive);
@@ -91,7 +103,7 @@ TextOptions read_command_line(int argc, char** argv) {
   app.add_option("--steps", options.steps)->check(not_negative);
   app.add_option("--batch", options.batch, "sequences a step, of all replicas together")
       ->check(positive);
-  app.add_option("--length", options.length, "bytes of a sequence")->check(positive);
+  app.add_option("--length", options.length, "bytes or tokens of a sequence")->check(positive);
   app.add_option("--width", options.width)->check(positive);
   app.add_option("--layers", options.layers)->check(positive);
   app.add_option("--heads", options.heads)->check(positive);
@@ -99,7 +111,9 @@ TextOptions read_command_line(int argc, char** argv) {
       ->check(CLI::Range(1e-12, 1000.0))
       ->check(CLI::Validator(unless_number, ""));
   app.add_option("--seed", options.seed)->check(not_negative);
-  app.add_option("--sample", options.sample, "bytes to write at the end")->check(not_negative);
+  app.add_option("--sample", options.sample, "bytes to write at the end")
+      ->check(not_negative)
+      ->excludes(tokens);
   app.add_option("--prompt", options.prompt, "what they begin with")
       ->check(CLI::Validator(unless_text, "TEXT"));
   app.add_option("--checkpoint", options.checkpoint,
@@ -110,6 +124,7 @@ TextOptions read_command_line(int argc, char** argv) {
     const int code = app.exit(error);
     std::exit(code == 0 ? 0 : lockstep::exit_usage);
   }
+  if (!options.tokens.empty()) options.sample = 0;  // Nothing here turns tokens into text.
   return options;
 }
 
@@ -133,12 +148,93 @@ torch::Tensor read_text(const std::string& path) {
       .to(torch::kLong);
 }
 
-// Sequences [n, length + 1], the same on all ranks: the place of each follows from seed and step.
-torch::Tensor batch_of(const torch::Tensor& text, const TextOptions& options, std::int64_t step) {
-  auto generator = at::detail::createCPUGenerator(options.seed * 1'000'003 + step);
-  const auto begins = torch::randint(text.numel() - options.length - 1, {options.batch, 1},
-                                     generator, torch::kLong);
-  return text.index({begins + torch::arange(options.length + 1)});
+// Sequences to learn from. The ranks of a replica have the same ones.
+class Batches {
+ public:
+  virtual ~Batches() = default;
+
+  // The sequences of this replica in a step, [n, length + 1].
+  virtual torch::Tensor of_step(std::int64_t step) = 0;
+};
+
+// Sequences of bytes, whose places follow from seed and step.
+class TextBatches : public Batches {
+ public:
+  TextBatches(const TextOptions& options, std::int64_t replicas, std::int64_t replica)
+      : options_(options), replicas_(replicas), replica_(replica), text_(read_text(options.text)) {
+    lockstep::require(text_.numel() > options.length + 1, [&] {
+      return options.text + " has " + std::to_string(text_.numel()) +
+             " bytes: too few for one sequence";
+    });
+  }
+
+  torch::Tensor of_step(std::int64_t step) override {
+    auto generator = at::detail::createCPUGenerator(options_.seed * 1'000'003 + step);
+    const auto begins = torch::randint(text_.numel() - options_.length - 1, {options_.batch, 1},
+                                       generator, torch::kLong);
+    return text_.index({begins + torch::arange(options_.length + 1)})
+        .chunk(replicas_)[static_cast<std::size_t>(replica_)];
+  }
+
+ private:
+  const TextOptions& options_;
+  const std::int64_t replicas_;
+  const std::int64_t replica_;
+  const torch::Tensor text_;
+};
+
+// Sequences of tokens, each once in an epoch. A step's place follows from its number, so that a
+// resumed training goes on with the same ones on any number of replicas.
+class TokenBatches : public Batches {
+ public:
+  TokenBatches(const TextOptions& options, std::int64_t replicas, std::int64_t replica)
+      : batch_(options.batch),
+        tokens_(options.tokens, {.length = options.length,
+                                 .raw = options.raw ? std::optional(torch::kUInt16) : std::nullopt,
+                                 .vocabulary = options.vocabulary}),
+        sampler_(tokens_.size(), static_cast<int>(replicas), static_cast<int>(replica),
+                 {.seed = options.seed, .drop_last = true}),
+        loader_(tokens_, sampler_,
+                {.batch_size = static_cast<std::size_t>(options.batch / replicas),
+                 .seed = options.seed,
+                 .drop_last = true}) {
+    lockstep::require(loader_.size() > 0, [&] {
+      return "the files have " + std::to_string(tokens_.size()) +
+             " sequences: too few for --batch " + std::to_string(options.batch);
+    });
+  }
+
+  torch::Tensor of_step(std::int64_t step) override {
+    if (next_ && step == step_ + 1)
+      ++*next_;
+    else
+      next_.reset();
+    if (!next_ || *next_ == std::default_sentinel) begin(step);
+    step_ = step;
+    const lockstep::Batch& batch = **next_;
+    return torch::cat({batch.data, batch.target.slice(1, -1)}, 1);
+  }
+
+ private:
+  void begin(std::int64_t step) {
+    next_.reset();
+    const auto steps = static_cast<std::int64_t>(loader_.size());
+    sampler_.set_epoch(step / steps, static_cast<std::size_t>(step % steps * batch_));
+    next_.emplace(loader_.begin());
+  }
+
+  const std::int64_t batch_;
+  const lockstep::TokenFile tokens_;
+  lockstep::DistributedSampler sampler_;
+  lockstep::Loader loader_;
+  std::optional<lockstep::Loader::Iterator> next_;
+  std::int64_t step_ = -1;  // Of the batch at `next_`.
+};
+
+std::unique_ptr<Batches> make_batches(const TextOptions& options, std::int64_t replicas,
+                                      std::int64_t replica) {
+  if (options.tokens.empty()) return std::make_unique<TextBatches>(options, replicas, replica);
+  return std::make_unique<TokenBatches>(options, replicas, replica);
 }
 
 // The bytes that `text` ends with, as many as a sequence has: [1, T].
@@ -227,8 +323,8 @@ void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std:
 // loss, and clip() clips them.
 template <class Model, class Owner, class Optimizer, class Clip, class Backward>
 Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Clip& clip,
-                    const lockstep::DeviceMesh& mesh, const torch::Tensor& text,
-                    const TextOptions& options, const Backward& backward) {
+                    const lockstep::DeviceMesh& mesh, const TextOptions& options,
+                    const Backward& backward) {
   Trained trained;
   auto& [step, loss] = trained;
   lockstep::TrainingState state;
@@ -241,10 +337,10 @@ Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Cl
     checkpoints.emplace(options.checkpoint, mesh.group());  // Whole tensors: any mesh loads them.
     resumed = resume(*checkpoints, state, options, mesh.group().rank() == 0);
   }
+  const auto batches = make_batches(options, mesh.size("dp"), mesh.rank("dp"));
   lockstep::Progress progress(options.steps, {.enabled = mesh.group().rank() == 0, .done = step});
   for (; step < options.steps; ++step) {
-    const auto batch = batch_of(text, options, step)
-                           .chunk(mesh.size("dp"))[static_cast<std::size_t>(mesh.rank("dp"))];
+    const torch::Tensor batch = batches->of_step(step);
     adamw.zero_grad();
     torch::Tensor mean = torch::tensor(backward(batch), torch::kDouble);
     clip();
@@ -273,7 +369,7 @@ void with_weights(Parallel& parallel, const Use& use) {
 // Trains the module of `parallel`; `clip` clips its gradients.
 template <class Parallel, class Optimizer, class Clip>
 void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockstep::DeviceMesh& mesh,
-           const torch::Tensor& text, const TextOptions& options) {
+           const TextOptions& options) {
   Gpt& gpt = *parallel.module();
   const auto of_rank = [&](const torch::Tensor& tokens) {  // [N, T], its part of each sequence.
     return lockstep::nn::sequence_part(tokens, 1, mesh["cp"], Gpt::order);
@@ -285,7 +381,7 @@ void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockste
     mean.backward();
     return mean.template item<double>();
   };
-  const Trained trained = train_steps(parallel, gpt, adamw, clip, mesh, text, options, backward);
+  const Trained trained = train_steps(parallel, gpt, adamw, clip, mesh, options, backward);
   gpt.eval();
   gpt.share_sequences({});
   std::string digest, sample;
@@ -301,8 +397,7 @@ void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockste
 // Trains the stages of a pipeline.
 template <class Optimizer, class Clip>
 void train_stages(lockstep::Pipeline& pipeline, Optimizer& adamw, const Clip& clip,
-                  const lockstep::DeviceMesh& mesh, const torch::Tensor& text,
-                  const TextOptions& options) {
+                  const lockstep::DeviceMesh& mesh, const TextOptions& options) {
   const auto backward = [&](const torch::Tensor& batch) {
     return pipeline.step(
         batch.slice(1, 0, -1), [&](const torch::Tensor& logits, const lockstep::Microbatch& part) {
@@ -310,8 +405,7 @@ void train_stages(lockstep::Pipeline& pipeline, Optimizer& adamw, const Clip& cl
                                          mesh["tp"]);
         });
   };
-  const Trained trained =
-      train_steps(pipeline, pipeline, adamw, clip, mesh, text, options, backward);
+  const Trained trained = train_steps(pipeline, pipeline, adamw, clip, mesh, options, backward);
   pipeline.eval();
   const std::string sample = written(options, [&](const torch::Tensor& tokens) {
     std::optional<int> byte;  // Each microbatch has the same sequence.
@@ -326,7 +420,7 @@ void train_stages(lockstep::Pipeline& pipeline, Optimizer& adamw, const Clip& cl
 }
 
 void train_pipeline(const GptOptions& gpt, const lockstep::DeviceMesh& mesh,
-                    const torch::Tensor& text, const TextOptions& options) {
+                    const TextOptions& options) {
   lockstep::LayerList layers = gpt_layers(gpt);
   layers.parallelize(mesh["tp"], gpt_layers_plan());
   lockstep::PipelineOptions pipeline_options{
@@ -341,16 +435,16 @@ void train_pipeline(const GptOptions& gpt, const lockstep::DeviceMesh& mesh,
     lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(*pipeline.data_parallel(),
                                                            pipeline.parameters(), adamw_options);
     train_stages(
-        pipeline, adamw, [&] { pipeline.clip_grad_norm_(adamw, 1.0); }, mesh, text, options);
+        pipeline, adamw, [&] { pipeline.clip_grad_norm_(adamw, 1.0); }, mesh, options);
   } else {
     lockstep::AdamW adamw(pipeline.parameters(), adamw_options);
     train_stages(
-        pipeline, adamw, [&] { pipeline.clip_grad_norm_(1.0); }, mesh, text, options);
+        pipeline, adamw, [&] { pipeline.clip_grad_norm_(1.0); }, mesh, options);
   }
 }
 
 void train_whole(const GptOptions& gpt_options, const lockstep::DeviceMesh& mesh,
-                 const torch::Tensor& text, const TextOptions& options) {
+                 const TextOptions& options) {
   const auto gpt = std::make_shared<Gpt>(gpt_options);
   lockstep::parallelize_module(*gpt, mesh["tp"], gpt_plan());
   const auto replicas = mesh[{"dp", "cp"}];  // Each has the whole weights and some of the tokens.
@@ -360,18 +454,18 @@ void train_whole(const GptOptions& gpt_options, const lockstep::DeviceMesh& mesh
     lockstep::FullyShardedDataParallel fsdp(gpt, replicas, {.units = {"transformer.h.*"}});
     lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(), adamw_options);
     train(
-        fsdp, adamw, [&] { adamw.clip_grad_norm_(*gpt, 1.0); }, mesh, text, options);
+        fsdp, adamw, [&] { adamw.clip_grad_norm_(*gpt, 1.0); }, mesh, options);
   } else {
     lockstep::DistributedDataParallel ddp(gpt, replicas);
     lockstep::AdamW adamw(gpt->parameters(), adamw_options);
     train(
-        ddp, adamw, [&] { lockstep::clip_grad_norm_(*gpt, 1.0); }, mesh, text, options);
+        ddp, adamw, [&] { lockstep::clip_grad_norm_(*gpt, 1.0); }, mesh, options);
   }
 }
 
 // Under `lockstep plan`, measures the model and returns true.
-bool plan(const GptOptions& gpt, const torch::Tensor& text, const TextOptions& options) {
-  const torch::Tensor batch = batch_of(text, options, 0);
+bool plan(const GptOptions& gpt, const TextOptions& options) {
+  const torch::Tensor batch = make_batches(options, /*replicas=*/1, /*replica=*/0)->of_step(0);
   return lockstep::plan_if_asked(
       gpt_layers(gpt), batch.slice(1, 0, -1),
       [&](const torch::Tensor& logits, const lockstep::Microbatch& part,
@@ -383,18 +477,13 @@ bool plan(const GptOptions& gpt, const torch::Tensor& text, const TextOptions& o
 }
 
 int train(const TextOptions& options) {
-  const GptOptions gpt_options{.vocabulary = 256,
+  const GptOptions gpt_options{.vocabulary = options.tokens.empty() ? 256 : options.vocabulary,
                                .block_size = options.length,
                                .layers = options.layers,
                                .heads = options.heads,
                                .width = options.width,
                                .recompute = options.recompute};
-  const torch::Tensor text = read_text(options.text);
-  lockstep::require(text.numel() > options.length + 1, [&] {
-    return options.text + " has " + std::to_string(text.numel()) +
-           " bytes: too few for one sequence";
-  });
-  if (plan(gpt_options, text, options)) return 0;
+  if (plan(gpt_options, options)) return 0;
 
   auto world = lockstep::init_process_group();
   const lockstep::DeviceMesh mesh(
@@ -402,9 +491,9 @@ int train(const TextOptions& options) {
   require_divisible(options, mesh);
   torch::manual_seed(options.seed);
   if (options.pp > 1)
-    train_pipeline(gpt_options, mesh, text, options);
+    train_pipeline(gpt_options, mesh, options);
   else
-    train_whole(gpt_options, mesh, text, options);
+    train_whole(gpt_options, mesh, options);
   lockstep::destroy_process_group(world);
   return 0;
 }

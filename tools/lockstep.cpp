@@ -39,6 +39,8 @@ constexpr Description known[] = {
      "lockstep doctor -n 8 --nnodes 2"},
     {"checkpoint", "show, verify, compare and merge checkpoints",
      "lockstep checkpoint verify runs/a"},
+    {"shard", "write the files of a folder as samples into tar shards",
+     "lockstep shard imagenet/train --out shards --labels"},
 };
 
 std::vector<std::string> subcommands_in(const fs::path& folder) {

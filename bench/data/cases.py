@@ -6,6 +6,8 @@ behind the table in ours.cpp."""
 
 import importlib.util
 import pathlib
+import random
+import struct
 import subprocess
 from typing import NamedTuple
 
@@ -47,6 +49,19 @@ def has_module(python, module):
     return subprocess.run([python, "-c", look], check=False).returncode == 0
 
 
+TOKENS = 20_000_000
+
+
+def random_tokens(folder):
+    """As nanoGPT's prepare.py writes them: uint16, without a header."""
+    file, generator = folder / "train.bin", random.Random(1)
+    block = struct.pack("<10000H", *(generator.randrange(50257) for _ in range(10000)))
+    with open(file, "wb") as out:
+        for _ in range(TOKENS // 10000):
+            out.write(block)
+    return file
+
+
 CASES = {
     "in-memory": Case(
         unit="us of CPU time a sample",
@@ -66,4 +81,14 @@ CASES = {
             "cached batch": Side("step-cached"),
         },
         targets={"cached batch": 0.98}),
+    "tokens": Case(
+        unit="us of CPU time a batch of 12 x 1024 tokens",
+        sides={
+            "TokenFile": Side("tokens-file", ("--batch-size", 12)),
+            "Loader": Side("tokens-loader", ("--batch-size", 12)),
+            "nanoGPT": Side("tokens-nanogpt", ("--batch-size", 12), in_python=True,
+                            needs=("numpy",)),
+        },
+        targets={"nanoGPT": 20},
+        data=random_tokens),
 }

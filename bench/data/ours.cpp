@@ -20,7 +20,9 @@ const std::map<std::string, std::function<double(const SideOptions&)>> sides{
     {"in-memory-loader", bench::in_memory_by_loader},
     {"in-memory-torch-data", bench::in_memory_by_torch_data},
     {"step-loader", bench::step_with_loader},
-    {"step-cached", bench::step_with_cached_batch}};
+    {"step-cached", bench::step_with_cached_batch},
+    {"tokens-file", bench::tokens_by_file},
+    {"tokens-loader", bench::tokens_by_loader}};
 
 }  // namespace
 

@@ -63,8 +63,26 @@ def in_memory_by_torchvision(options):
     return cpu_us(SAMPLES, lambda: read_all(loader))
 
 
+def tokens_by_nanogpt(options):
+    """get_batch() of nanoGPT's train.py, on the CPU."""
+    import numpy
+    length, batches = 1024, 200
+
+    def get_batch():
+        # Made anew for each batch, against a leak of memory, as nanoGPT's comment says.
+        data = numpy.memmap(options.data, dtype=numpy.uint16, mode="r")
+        ix = torch.randint(len(data) - length, (options.batch_size,))
+        x = torch.stack([torch.from_numpy(data[i:i + length].astype(numpy.int64)) for i in ix])
+        y = torch.stack([torch.from_numpy(data[i + 1:i + 1 + length].astype(numpy.int64))
+                         for i in ix])
+        return x, y
+
+    return cpu_us(batches, lambda: [get_batch() for _ in range(batches)])
+
+
 SIDES = {"in-memory-tensor-dataset": in_memory_by_tensor_dataset,
-         "in-memory-torchvision": in_memory_by_torchvision}
+         "in-memory-torchvision": in_memory_by_torchvision,
+         "tokens-nanogpt": tokens_by_nanogpt}
 
 
 def main():

@@ -18,7 +18,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/checkpoint/output_file.h"
+#include "lockstep/base/output_file.h"
 
 namespace lockstep::checkpoint {
 namespace {

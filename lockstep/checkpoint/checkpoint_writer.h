@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/output_file.h"
 #include "lockstep/checkpoint/checkpoint_ranks.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/checkpoint/output_file.h"
 #include "lockstep/checkpoint/save_plan.h"
 #include "lockstep/comm/work.h"
 

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/output_file.h"
 #include "lockstep/checkpoint/crc32c.h"
-#include "lockstep/checkpoint/output_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -213,7 +213,7 @@ struct SafetensorsWriter::State {
   const SafetensorsHeader header;
   std::vector<std::string> order;
   std::size_t written = 0;  // Number of tensors.
-  checkpoint::AtomicFile file;
+  AtomicFile file;
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,

@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/output_file.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/signals.h"
-#include "lockstep/checkpoint/output_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/job/environment.h"
 

@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/agreement.h"
+#include "lockstep/data/grouped_epoch.h"
 
 namespace lockstep {
 namespace {
@@ -55,6 +57,11 @@ void require_same(const StateDict& saved, const char* name, T ours) {
   });
 }
 
+// 0 without groups, as in checkpoints that were saved before there were any.
+std::uint64_t digest_of_order(const DistributedSamplerOptions& options) {
+  return options.order ? data::digest_of(*options.order) : 0;
+}
+
 // Throws unless all settings agree: with unequal settings, ranks would train on some samples twice
 // and on others never. Returns `size`.
 std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
@@ -64,7 +71,8 @@ std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
                            {"seed", options.seed},
                            {"shuffle", options.shuffle, true},
                            {"drop_last", options.drop_last, true},
-                           {"pad", options.pad, true}},
+                           {"pad", options.pad, true},
+                           {"order of groups", digest_of_order(options)}},
                           group);
   return size;
 }
@@ -72,8 +80,8 @@ std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
 }  // namespace
 
 struct DistributedSampler::State {
-  State(std::size_t n, std::size_t replicas, std::size_t r, const DistributedSamplerOptions& o)
-      : size(n), num_replicas(replicas), rank(r), options(o) {}
+  State(std::size_t n, std::size_t replicas, std::size_t r, DistributedSamplerOptions o)
+      : size(n), num_replicas(replicas), rank(r), options(std::move(o)) {}
 
   std::size_t size;
   const std::size_t num_replicas;
@@ -111,10 +119,21 @@ struct DistributedSampler::State {
 
   void draw_order() {
     order = at::Tensor();
+    if (options.order) return draw_groups(*options.order);
     if (!options.shuffle) return;
     const auto seed = options.seed + static_cast<std::uint64_t>(current.epoch);
     order = at::randperm(static_cast<std::int64_t>(size), at::detail::createCPUGenerator(seed),
                          at::kLong);
+  }
+
+  void draw_groups(const GroupedOrder& groups) {
+    require(data::samples_in(groups) == size,
+            "DistributedSampler: the groups of the order do not have as many samples as the "
+            "dataset");
+    data::GroupedEpoch epoch =
+        data::draw_grouped_epoch(groups, options.shuffle, options.seed, current.epoch);
+    order = std::move(epoch.samples);
+    if (groups.at_pass) groups.at_pass(epoch.groups);
   }
 
   // Samples [begin, end) of this rank in the current pass. Padding repeats the epoch's order from
@@ -144,12 +163,22 @@ struct DistributedSampler::State {
             "each batch");
   }
 
+  void require_same_order(const StateDict& saved) const {
+    const auto found = saved.values.find("order");
+    const std::int64_t theirs =
+        found == saved.values.end() ? 0 : value_of<std::int64_t>(saved, "order");
+    require(theirs == static_cast<std::int64_t>(digest_of_order(options)),
+            "DistributedSampler: saved with another order of groups than loaded: other sizes, "
+            "another groups_per_block, or none");
+  }
+
   void require_fits(const StateDict& saved) const {
     require_same(saved, "size", static_cast<std::int64_t>(size));
     require_same(saved, "seed", static_cast<std::int64_t>(options.seed));
     require_same(saved, "shuffle", options.shuffle);
     require_same(saved, "drop_last", options.drop_last);
     require_same(saved, "pad", options.pad);
+    require_same_order(saved);
     const auto offset = value_of<std::int64_t>(saved, "offset");
     require(value_of<std::int64_t>(saved, "epoch") >= 0 && offset >= 0 &&
                 offset <= static_cast<std::int64_t>(size),
@@ -185,8 +214,10 @@ DistributedSampler::DistributedSampler(std::size_t size, int num_replicas, int r
   });
   require(options.pad || !options.drop_last,
           "DistributedSampler: drop_last = true and pad = false contradict each other: choose one");
+  require(!options.order || options.order->groups_per_block > 0,
+          "DistributedSampler: groups_per_block must be positive");
   state_ = std::make_shared<State>(size, static_cast<std::size_t>(num_replicas),
-                                   static_cast<std::size_t>(rank), options);
+                                   static_cast<std::size_t>(rank), std::move(options));
 }
 
 DistributedSampler::DistributedSampler(std::size_t size, const ProcessGroup& group,
@@ -249,14 +280,17 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
 StateDict DistributedSampler::state_dict() const {
   state_->require_consumption();
   const DistributedSamplerOptions& options = state_->options;
-  return {.tensors = {},
-          .values = {{"epoch", epoch()},
-                     {"offset", static_cast<std::int64_t>(offset())},
-                     {"size", static_cast<std::int64_t>(state_->size)},
-                     {"seed", static_cast<std::int64_t>(options.seed)},
-                     {"shuffle", options.shuffle},
-                     {"drop_last", options.drop_last},
-                     {"pad", options.pad}}};
+  StateDict state{.tensors = {},
+                  .values = {{"epoch", epoch()},
+                             {"offset", static_cast<std::int64_t>(offset())},
+                             {"size", static_cast<std::int64_t>(state_->size)},
+                             {"seed", static_cast<std::int64_t>(options.seed)},
+                             {"shuffle", options.shuffle},
+                             {"drop_last", options.drop_last},
+                             {"pad", options.pad}}};
+  if (options.order)
+    state.values["order"] = static_cast<std::int64_t>(data::digest_of(*options.order));
+  return state;
 }
 
 void DistributedSampler::load_state_dict(const StateDict& state) {

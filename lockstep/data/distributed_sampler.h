@@ -29,6 +29,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,6 +41,21 @@ namespace lockstep {
 
 class ProcessGroup;
 
+// An order for data that is read in large pieces, such as shards: a shuffle that needs a few pieces
+// at a time. Samples are numbered group by group. In each epoch the groups are shuffled and cut
+// into blocks; the samples of each block are shuffled. The order is a function of seed and epoch
+// only, and dealt as any other: all ranks read the same block at the same time.
+struct GroupedOrder {
+  std::vector<std::size_t> group_sizes;  // Samples of each group.
+
+  // More groups mix better; each rank reads from that many at a time, and a cache has to hold twice
+  // as many.
+  std::size_t groups_per_block = 8;
+
+  // Called at the begin of each pass with the groups that it reads, in this order. May be empty.
+  std::function<void(const std::vector<std::size_t>& groups)> at_pass = {};
+};
+
 // All fields must be equal on all ranks.
 struct DistributedSamplerOptions {
   bool shuffle = true;     // A new order each epoch; otherwise the order is 0, 1, 2, ...
@@ -49,6 +65,10 @@ struct DistributedSamplerOptions {
   bool pad = true;         // false: each index is dealt exactly once, as an exact evaluation needs.
                            // Ranks may then differ by one sample, and so by one batch, which breaks
                            // a training loop.
+
+  // Shuffles in blocks of groups, such as shards. Otherwise all samples are
+  // shuffled together.
+  std::optional<GroupedOrder> order = {};
 };
 
 class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> {

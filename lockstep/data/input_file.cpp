@@ -28,14 +28,6 @@ constexpr int gzip_window_bits = 15 + 16;
 
 }  // namespace
 
-void throw_corrupt(std::string_view file, std::uint64_t offset, std::string_view expected,
-                   std::string_view found, std::source_location where) {
-  std::string message(file);
-  message += ": byte " + std::to_string(offset) + ": expected ";
-  message.append(expected).append(", found ").append(found);
-  throw Error(Fault::corrupt, message, where);
-}
-
 void require_memory_for(std::string_view file, std::uint64_t bytes) {
   const std::uint64_t available = available_memory();
   if (bytes <= available) return;

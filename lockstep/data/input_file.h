@@ -9,20 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/data/corrupt_file.h"
 
 namespace lockstep::data {
-
-// Throws Fault::corrupt with a message such as "train-labels-idx1-ubyte: byte 3: expected 1 to 8
-// dimensions, found 9".
-[[noreturn]] void throw_corrupt(std::string_view file, std::uint64_t offset,
-                                std::string_view expected, std::string_view found,
-                                std::source_location where = std::source_location::current());
 
 // Guards against claimed sizes: a sparse file may have any size, and the kernel promises more
 // memory than it has.

@@ -9,6 +9,7 @@ import pathlib
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -340,6 +341,30 @@ class Examples(unittest.TestCase):
         done = run(2, PROGRAMS.gpt, "--text", text, "--length", 22, "--cp", 2)
         self.assertIn("sequence length 22 in 2 segments cannot be cut evenly over 2 ranks: 20 or",
                       done.stderr)
+
+    def test_a_gpt_learns_from_tokens_and_goes_on_with_the_next_ones_on_other_ranks(self):
+        tokens = self.folder / "train.bin"
+        text = "to be, or not to be, that is the question. ".encode() * 20
+        header = struct.pack("<3i", 20240520, 1, len(text)) + bytes(1012)  # llm.c's.
+        tokens.write_bytes(header + b"".join(struct.pack("<H", byte) for byte in text))
+        options = ("--tokens", tokens, "--vocabulary", 200, "--width", 32, "--batch", 8,
+                   "--length", 24)
+
+        def loss(ranks, steps, *more):
+            done = run(ranks, PROGRAMS.gpt, *options, "--steps", steps, *more)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            return float(re.search(r"loss ([\d.]+) after", done.stdout)[1])
+
+        whole = loss(1, 9)  # An epoch has four steps.
+        folder = ("--checkpoint", self.folder / "gpt")
+        loss(2, 6, *folder)
+        self.assertAlmostEqual(loss(1, 9, *folder), whole, delta=1e-4)
+        self.assertAlmostEqual(loss(2, 9), whole, delta=1e-4)
+        self.assertLess(loss(1, 200), 2.5)  # From log(200) = 5.3.
+        self.refuses(PROGRAMS.gpt, *options[:2], "--vocabulary", 100, "--length", 24, code=65,
+                     text="expected a token below the vocabulary's size, 100, found 11")
+        self.refuses(PROGRAMS.gpt, *options, "--sample", 10, code=64, text="--sample")
+        self.refuses(PROGRAMS.gpt, *options, "--raw", code=64, text="has a header")
 
     def test_a_gpt_as_a_pipeline_loses_what_it_does_on_one_rank(self):
         text = self.folder / "text"

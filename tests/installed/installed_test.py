@@ -153,6 +153,11 @@ def guide(args):
     if len({copy.start(ranks).split()[-1] for ranks in (1, 2, 3)}) != 1:
         sys.exit("1, 2 and 3 ranks read different samples")
 
+    for program in blocks(pages / "shards.md", "cpp"):
+        copy.compile(program)
+        if len({copy.start(ranks) for ranks in (1, 2)}) != 1:
+            sys.exit("1 and 2 ranks read different samples")
+
     copy.compile(only(blocks(pages / "plan.md", "cpp"), "plan.md"))
     copy.start(2)
     expect("Best: ", run(copy.lockstep, "plan", "-n", 2, copy.binary, OMP_NUM_THREADS="1"))

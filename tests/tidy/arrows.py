@@ -27,6 +27,9 @@ ROOMS = {
 # Sub-rooms not named here may include all of their room, as long as no circle arises; tests may,
 # too.
 SUB_ROOMS = {
+    "data/arrays":              "",
+    "data/shards":              "",
+    "data/tokens":              "",
     "parallel/detail":          "",
     "parallel/gradients":       "",
     "parallel/pieces":          "gradients",

@@ -13,11 +13,12 @@
 #include <span>
 #include <string>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 
-class OutputFile {
+class LOCKSTEP_API OutputFile {
  public:
   // Creates the file, which must not exist. Messages use `name`, or the path if `name` is empty.
   explicit OutputFile(const std::filesystem::path& path, std::string name = {});
@@ -49,7 +50,7 @@ class OutputFile {
 // stays unchanged.
 // Errors: in addition, system if the name is that of a device, a FIFO or a folder. Nothing is left
 // of a file that was not committed. Only a killed process leaves NAME.tmp-PID-N.
-class AtomicFile {
+class LOCKSTEP_API AtomicFile {
  public:
   // Reserves `size` bytes if the file system can, so that a full disk is reported at once.
   AtomicFile(const std::filesystem::path& target, std::uint64_t size);
@@ -62,6 +63,9 @@ class AtomicFile {
   // Returns when the file would survive a power failure. No other call may follow.
   void commit();
 
+  // As commit(), without waiting for the disk: the file may be lost or damaged by a power failure.
+  void commit_unsynced();
+
  private:
   void open_aside();
   void remove_aside();
@@ -72,9 +76,9 @@ class AtomicFile {
 };
 
 // Forces a directory to the disk. Otherwise a new name in it would not survive a power failure.
-void sync_directory(const std::filesystem::path& directory);
+LOCKSTEP_API void sync_directory(const std::filesystem::path& directory);
 
 // Returns the errno in place of an Error, 0 after success.
-int try_to_sync_directory(const std::filesystem::path& directory);
+LOCKSTEP_API int try_to_sync_directory(const std::filesystem::path& directory);
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep

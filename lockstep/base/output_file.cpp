@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/checkpoint/output_file.h"
+#include "lockstep/base/output_file.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/signals.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 namespace {
 
 constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
@@ -137,9 +137,13 @@ AtomicFile::~AtomicFile() { remove_aside(); }
 
 void AtomicFile::commit() {
   file_->sync();
+  commit_unsynced();
+  sync_directory(target_.parent_path());
+}
+
+void AtomicFile::commit_unsynced() {
   if (::rename(aside_.c_str(), target_.c_str()) != 0) throw_errno(target_.string());
   aside_.clear();
-  sync_directory(target_.parent_path());
 }
 
 void AtomicFile::open_aside() {
@@ -158,4 +162,4 @@ void AtomicFile::remove_aside() {
   aside_.clear();
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+// The Error of a damaged file, and foreign text in it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+
+// Throws Fault::corrupt with a message such as "train-labels-idx1-ubyte: byte 3: expected 1 to 8
+// dimensions, found 9".
+[[noreturn]] inline void throw_corrupt(
+    std::string_view file, std::uint64_t offset, std::string_view expected, std::string_view found,
+    std::source_location where = std::source_location::current()) {
+  std::string message(file);
+  message += ": byte " + std::to_string(offset) + ": expected ";
+  message.append(expected).append(", found ").append(found);
+  throw Error(Fault::corrupt, message, where);
+}
+
+// Returns 'text' in quotes, without control characters, cut to `most` bytes.
+inline std::string quoted(std::string_view text, std::size_t most = std::string_view::npos) {
+  std::string result("'");
+  result += clean_text(text, most);
+  result += '\'';
+  return result;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace lockstep::data {
+
+std::uint64_t hash_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+}  // namespace lockstep::data

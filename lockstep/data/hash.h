@@ -1,0 +1,20 @@
+// A hash that tells equal bytes from others: XXH3-64, the same in every version of xxHash. It is no
+// protection against an attacker.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace lockstep::data {
+
+std::uint64_t hash_of(std::span<const std::byte> bytes);
+
+template <class Element>
+std::uint64_t hash_of_elements(const Element& elements) {
+  return hash_of(std::as_bytes(std::span(elements)));
+}
+
+}  // namespace lockstep::data

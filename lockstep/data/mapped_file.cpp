@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+
+namespace {
+
+FileStamp stamp_in(const struct stat& status) {
+  constexpr std::int64_t second = 1'000'000'000;
+  return {.size = static_cast<std::uint64_t>(status.st_size),
+          .changed_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec};
+}
+
+}  // namespace
+
+FileStamp stamp_of(const FileDescriptor& fd, const std::string& name) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw_errno(name);
+  if (!S_ISREG(status.st_mode)) throw Error(Fault::system, name + ": not a regular file");
+  return stamp_in(status);
+}
+
+FileDescriptor open_to_read(const std::filesystem::path& path) {
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) throw_errno(path.native());
+  return fd;
+}
+
+MappedFile::MappedFile(std::filesystem::path path, Pages pages) : path_(std::move(path)) {
+  const FileDescriptor fd = open_to_read(path_);
+  stamp_ = stamp_of(fd, name());
+  if (size() == 0) return;
+  // The kernel reserves no memory for pages that are not written to.
+  const bool writes = pages == Pages::copy_on_write;
+  void* const data = ::mmap(nullptr, size(), writes ? PROT_READ | PROT_WRITE : PROT_READ,
+                            (writes ? MAP_PRIVATE : MAP_SHARED) | MAP_NORESERVE, fd.get(), 0);
+  if (data == MAP_FAILED) throw_errno(name());
+  data_ = static_cast<std::byte*>(data);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      stamp_(other.stamp_),
+      data_(std::exchange(other.data_, nullptr)) {}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size());
+}
+
+void MappedFile::require_unchanged() const {
+  struct stat status {};
+  if (::stat(path_.c_str(), &status) != 0) throw_errno(name());
+  if (stamp_in(status) != stamp_)
+    throw Error(Fault::corrupt, name() + ": the file was changed while it was in use");
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,62 @@
+// A file mapped into memory: its pages are the page cache's, one copy for all processes of a host.
+//
+// Thread safety: const members may be called from several threads at once.
+// Errors: system, naming the file.
+// Lifetime: the file must not become shorter while it is mapped. The kernel ends a process that
+// reads a page beyond the end with SIGBUS; require_unchanged() finds a change between two reads.
+// No descriptor stays open: a dataset may have more files than a process may open.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "lockstep/base/file_descriptor.h"
+
+namespace lockstep::data {
+
+// Size and time of last change, which tell whether a file is still the same.
+struct FileStamp {
+  std::uint64_t size = 0;
+  std::int64_t changed_ns = 0;  // Since 1970.
+
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
+// Errors: system, also if `fd` is no regular file; `name` is for messages.
+FileStamp stamp_of(const FileDescriptor& fd, const std::string& name);
+
+// Opens a file for reading. Errors: system.
+FileDescriptor open_to_read(const std::filesystem::path& path);
+
+class MappedFile {
+ public:
+  // copy_on_write: this process may write to the pages. It then has copies of its own, and the file
+  // stays as it is.
+  enum class Pages { read_only, copy_on_write };
+
+  explicit MappedFile(std::filesystem::path path, Pages pages = Pages::read_only);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  const std::string& name() const { return path_.native(); }
+  std::uint64_t size() const { return stamp_.size; }
+  std::byte* data() const { return data_; }  // Page-aligned; nullptr if the file is empty.
+  std::span<const std::byte> bytes() const { return {data_, size()}; }
+  const FileStamp& stamp() const { return stamp_; }
+
+  // Errors: corrupt if the file was written to, or replaced, since it was mapped.
+  void require_unchanged() const;
+
+ private:
+  std::filesystem::path path_;
+  FileStamp stamp_;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace lockstep::data

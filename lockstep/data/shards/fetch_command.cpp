@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/shards/fetch_command.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/time.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr auto watch_slice = std::chrono::milliseconds(20);
+constexpr auto grace = std::chrono::seconds(1);  // From SIGTERM to SIGKILL.
+constexpr std::size_t most_printed = 2048;       // Bytes of output in a message: the last ones.
+
+void replace_all(std::string& text, std::string_view name, const std::string& value) {
+  for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + value.size()))
+    text.replace(at, name.size(), value);
+}
+
+// Replaces both names in one pass: a URL may have "{path}" in it.
+std::string filled_in(const std::string& text, const std::string& url, const std::string& path) {
+  std::string filled;
+  for (std::size_t at = 0; at < text.size();) {
+    if (text.compare(at, 5, "{url}") == 0) {
+      filled += url;
+      at += 5;
+    } else if (text.compare(at, 6, "{path}") == 0) {
+      filled += path;
+      at += 6;
+    } else {
+      filled += text[at++];
+    }
+  }
+  return filled;
+}
+
+std::string in_quotes(std::string text) {
+  replace_all(text, "'", "'\\''");
+  return "'" + text + "'";
+}
+
+// A child process whose output goes into a pipe.
+class FetchProcess {
+ public:
+  explicit FetchProcess(std::vector<std::string> words);
+  ~FetchProcess();
+  FetchProcess(const FetchProcess&) = delete;
+  FetchProcess& operator=(const FetchProcess&) = delete;
+
+  // Returns its status as waitpid() does; nothing while it runs.
+  std::optional<int> status();
+  const std::string& printed() const { return printed_; }
+
+ private:
+  void read_output();
+
+  FileDescriptor output_;
+  std::string printed_;
+  pid_t pid_ = 0;
+  std::optional<int> status_;
+};
+
+FetchProcess::FetchProcess(std::vector<std::string> words) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) throw_errno("pipe2");
+  output_ = FileDescriptor(ends[0]);
+  const FileDescriptor input(ends[1]);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDERR_FILENO);
+  // Our threads block all signals, and a program may ignore some.
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const int error =
+      ::posix_spawnp(&pid_, arguments.front(), &actions, &attributes, arguments.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) throw_errno("starting " + words.front(), error);
+}
+
+FetchProcess::~FetchProcess() {
+  if (!status()) ::kill(pid_, SIGTERM);
+  for (const Deadline end = in(grace); !status() && Clock::now() < end;)
+    std::this_thread::sleep_for(watch_slice);
+  if (status()) return;
+  ::kill(pid_, SIGKILL);
+  int ignored = 0;
+  while (::waitpid(pid_, &ignored, 0) < 0 && errno == EINTR) {
+  }
+}
+
+std::optional<int> FetchProcess::status() {
+  if (status_) return status_;
+  int status = 0;
+  const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
+  // A program that ignores SIGCHLD loses the status of its children.
+  if (ended == pid_ || (ended < 0 && errno != EINTR)) status_ = ended == pid_ ? status : 0;
+  read_output();
+  return status_;
+}
+
+void FetchProcess::read_output() {
+  std::array<char, 4096> bytes{};
+  for (ssize_t got = 0; (got = ::read(output_.get(), bytes.data(), bytes.size())) > 0;) {
+    printed_.append(bytes.data(), static_cast<std::size_t>(got));
+    if (printed_.size() > most_printed) printed_.erase(0, printed_.size() - most_printed);
+  }
+}
+
+std::string end_of_fetch(int status) {
+  if (WIFEXITED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+  return "was killed by signal " + std::to_string(WTERMSIG(status));
+}
+
+}  // namespace
+
+FetchCommand::FetchCommand(std::string text, bool shell, std::chrono::milliseconds timeout)
+    : text_(std::move(text)), shell_(shell), timeout_(timeout) {
+  require(text_.find("{path}") != text_.npos, [&] {
+    return "the fetch command '" + text_ + "' does not have {path}, where to copy to";
+  });
+}
+
+std::vector<std::string> FetchCommand::words(const std::string& url,
+                                             const std::string& path) const {
+  if (shell_) return {"/bin/sh", "-c", filled_in(text_, in_quotes(url), in_quotes(path))};
+  std::vector<std::string> found;
+  std::istringstream words(text_);
+  for (std::string word; words >> word;) found.push_back(filled_in(word, url, path));
+  return found;
+}
+
+void FetchCommand::run(const std::string& url, const std::string& path,
+                       const std::atomic<bool>& stop) const {
+  const Deadline deadline = in(timeout_);
+  FetchProcess process(words(url, path));
+  const auto fail = [&](Fault fault, const std::string& what) {
+    std::string text = "'" + text_ + "' " + what + " for " + clean_text(url);
+    if (!process.printed().empty()) text += ": " + clean_text(process.printed());
+    throw Error(fault, text);
+  };
+  while (!process.status()) {
+    if (stop) fail(Fault::aborted, "was stopped");
+    if (Clock::now() >= deadline)
+      fail(Fault::timeout, "took longer than " + std::to_string(timeout_.count()) + " ms");
+    std::this_thread::sleep_for(watch_slice);
+  }
+  if (*process.status() != 0) fail(Fault::system, end_of_fetch(*process.status()));
+}
+
+}  // namespace lockstep::data

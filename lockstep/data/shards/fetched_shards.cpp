@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/shards/fetched_shards.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/hash.h"
+#include "lockstep/data/shards/shard_index.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::size_t longest_stem = 100;
+constexpr int most_evictions = 20;  // Of one shard between its fetch and its use.
+
+// A shard in the cache has other times than where it comes from.
+// A shard that is whole, but no longer the one of its index: fetching it again would not help.
+class ChangedShard : public Error {
+  using Error::Error;
+};
+
+FileStamp size_only(const FileStamp& stamp) { return {.size = stamp.size, .changed_ns = 0}; }
+
+}  // namespace
+
+FetchedShards::FetchedShards(std::vector<std::string> urls, FetchCommand command, ShardCache cache,
+                             const FetchPolicy& policy)
+    : urls_(std::move(urls)),
+      command_(std::move(command)),
+      cache_(std::move(cache)),
+      policy_(policy) {
+  require(policy.attempts > 0, "TarShardsOptions::fetch_attempts must be positive");
+}
+
+FetchedShards::~FetchedShards() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+// The name is for people; the digest keeps URLs apart.
+std::string FetchedShards::cached_name(std::size_t shard) const {
+  const std::string& url = urls_[shard];
+  std::string stem = std::filesystem::path(url).stem();
+  stem.resize(std::min(stem.size(), longest_stem));
+  for (char& letter : stem)
+    if (std::isalnum(static_cast<unsigned char>(letter)) == 0 && letter != '_') letter = '-';
+  std::array<char, 32> end{};
+  std::snprintf(end.data(), end.size(), "-%016llx.tar",
+                static_cast<unsigned long long>(hash_of_elements(url)));
+  return stem + end.data();
+}
+
+std::string FetchedShards::index_path(std::size_t shard) const {
+  return index_beside(cache_.path(cached_name(shard)));
+}
+
+bool FetchedShards::has_index(std::size_t shard) const {
+  const std::string path = index_path(shard);
+  std::error_code absent;
+  if (!std::filesystem::exists(path, absent)) return false;
+  try {
+    ShardIndex index(path);
+    return true;
+  } catch (const Error& error) {
+    if (error.fault() != Fault::corrupt) throw;
+    std::filesystem::remove(path, absent);  // Damaged by a power failure: made again.
+    return false;
+  }
+}
+
+Deadline FetchedShards::fetch_deadline() const {
+  std::chrono::milliseconds limit = policy_.timeout;
+  for (int attempt = 1; attempt < policy_.attempts; ++attempt)
+    limit = longer_by(limit, longer_by(policy_.timeout, policy_.pause * (1 << (attempt - 1))));
+  return in(longer_by(limit, std::chrono::minutes(1)));
+}
+
+bool FetchedShards::provide_index(std::size_t shard, bool wait) {
+  if (has_index(shard)) return true;
+  const Deadline deadline = wait ? fetch_deadline() : Clock::now();
+  const bool done = policy_.fetch_indexes ? provide_fetched_index(shard, deadline)
+                                          : provide_shard(shard, deadline);
+  if (!done && wait)
+    throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
+  if (done && !has_index(shard)) {  // The shard is there, but its index was removed.
+    const std::string path = cache_.path(cached_name(shard));
+    check_shard(shard, path);
+  }
+  return done;
+}
+
+bool FetchedShards::provide_fetched_index(std::size_t shard, Deadline deadline) {
+  return cache_.provide(
+      cached_name(shard), index_path(shard), 0,
+      [&](const std::string& path) {
+        fetch(shard, index_beside(urls_[shard]), path,
+              [](const std::string& fetched) { ShardIndex check(fetched); });
+      },
+      deadline);
+}
+
+bool FetchedShards::provide_shard(std::size_t shard, Deadline deadline) {
+  const std::string name = cached_name(shard);
+  const std::uint64_t expected = has_index(shard) ? ShardIndex(index_path(shard))->shard().size : 0;
+  return cache_.provide(
+      name, cache_.path(name), expected,
+      [&](const std::string& path) {
+        fetch(shard, urls_[shard], path,
+              [&](const std::string& fetched) { check_shard(shard, fetched); });
+      },
+      deadline);
+}
+
+// Tries again what may succeed then: a command that failed, and a file that is incomplete.
+void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::string& path,
+                          const std::function<void(const std::string& path)>& check) {
+  std::chrono::milliseconds pause = policy_.pause;
+  for (int attempt = 1;; ++attempt, pause *= 2) {
+    try {
+      command_.run(url, path, stop_);
+      return check(path);
+    } catch (const ChangedShard&) {
+      throw;
+    } catch (const Error& error) {
+      std::error_code ignored;
+      std::filesystem::remove(path, ignored);
+      const bool may_succeed = error.fault() != Fault::aborted;
+      if (!may_succeed || attempt == policy_.attempts) {
+        std::string text = "fetching " + clean_text(urls_[shard]) + " failed";
+        if (attempt > 1) text += " " + std::to_string(attempt) + " times";
+        throw Error(error.fault(), text + ": " + bare_text(error));
+      }
+      log(LogLevel::warning, "fetching " + clean_text(url) + " failed, next attempt in " +
+                                 std::to_string(pause.count()) + " ms: " + bare_text(error));
+      if (!pause_unless_stopped(pause)) throw;
+    }
+  }
+}
+
+// Compares a shard with its index, and makes the index if there is none.
+void FetchedShards::check_shard(std::size_t shard, const std::string& path) const {
+  const FileDescriptor fd = open_to_read(path);
+  const FileStamp stamp = size_only(stamp_of(fd, path));
+  const auto members = read_tar_members(fd, urls_[shard]);
+  if (!has_index(shard))
+    return write_shard_index(index_path(shard), format_shard_index(urls_[shard], stamp, members));
+  const ShardIndex index(index_path(shard));
+  const FileStamp as_indexed{.size = stamp.size, .changed_ns = index->shard().changed_ns};
+  const std::string found = format_shard_index(urls_[shard], as_indexed, members);
+  std::uint64_t digest = 0;
+  std::memcpy(&digest, found.data() + shard_index_digest_at, sizeof digest);
+  if (digest != index->digest())
+    throw ChangedShard(Fault::corrupt, urls_[shard] +
+                                           ": the shard was changed since its index was made; "
+                                           "remove " +
+                                           index_path(shard) + " to begin anew with it");
+}
+
+std::shared_ptr<const OpenShard> FetchedShards::open(std::size_t shard,
+                                                     const ShardIndexView& index) {
+  const std::string name = cached_name(shard);
+  for (int evictions = 0; evictions < most_evictions; ++evictions) {
+    if (auto fd = cache_.find(name)) {
+      const std::string path = cache_.path(name);
+      if (stamp_of(*fd, path).size != index.shard().size)
+        throw Error(Fault::corrupt, path + ": the file was changed in the cache");
+      return std::make_shared<const OpenShard>(OpenShard{urls_[shard], std::move(*fd)});
+    }
+    if (!provide_shard(shard, fetch_deadline()))
+      throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
+  }
+  throw Error(Fault::system, urls_[shard] +
+                                 ": evicted from the cache again and again before it was read: "
+                                 "TarShardsOptions::cache_bytes is too small");
+}
+
+void FetchedShards::will_open(std::span<const std::size_t> shards) {
+  const std::lock_guard lock(mutex_);
+  wanted_.assign(shards.begin(), shards.end());
+  if (!thread_.joinable()) thread_ = start_thread([this] { fetch_ahead(); });
+  changed_.notify_all();
+}
+
+bool FetchedShards::pause_unless_stopped(std::chrono::milliseconds pause) {
+  std::unique_lock lock(mutex_);
+  return !changed_.wait_for(lock, pause, [&] { return stop_.load(); });
+}
+
+void FetchedShards::fetch_ahead() {
+  for (;;) {
+    std::size_t shard = 0;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || !wanted_.empty(); });
+      if (stop_) return;
+      shard = wanted_.front();
+      wanted_.pop_front();
+    }
+    try {
+      // A shard that is there is used soon, so that others are evicted before it.
+      // Shards that another process fetches already are left to it.
+      if (!cache_.find(cached_name(shard))) provide_shard(shard, Clock::now());
+    } catch (const std::exception& error) {
+      // open() fetches it once more, and reports a failure.
+      if (!stop_) log(LogLevel::warning, std::string("fetching ahead: ") + error.what());
+    }
+  }
+}
+
+}  // namespace lockstep::data

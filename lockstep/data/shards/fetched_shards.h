@@ -1,0 +1,67 @@
+// Shards that a command fetches from elsewhere into a cache of this host.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/thread.h"
+#include "lockstep/data/shards/fetch_command.h"
+#include "lockstep/data/shards/shard_cache.h"
+#include "lockstep/data/shards/shard_source.h"
+
+namespace lockstep::data {
+
+struct FetchPolicy {
+  int attempts = 4;
+  std::chrono::milliseconds pause = std::chrono::seconds(1);  // After a failure; then doubled.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  bool fetch_indexes = false;  // Fetches URL.index instead of whole shards to make indexes.
+};
+
+class FetchedShards : public ShardSource {
+ public:
+  FetchedShards(std::vector<std::string> urls, FetchCommand command, ShardCache cache,
+                const FetchPolicy& policy);
+  ~FetchedShards() override;  // Kills a command that fetches ahead.
+
+  std::size_t shards() const override { return urls_.size(); }
+  const std::string& name(std::size_t shard) const override { return urls_[shard]; }
+  std::string index_path(std::size_t shard) const override;
+  bool provide_index(std::size_t shard, bool wait) override;
+  std::shared_ptr<const OpenShard> open(std::size_t shard, const ShardIndexView& index) override;
+  std::optional<std::uint64_t> room() const override { return cache_.bytes(); }
+  void will_open(std::span<const std::size_t> shards) override;
+
+ private:
+  std::string cached_name(std::size_t shard) const;
+  bool has_index(std::size_t shard) const;
+  bool provide_shard(std::size_t shard, Deadline deadline);
+  bool provide_fetched_index(std::size_t shard, Deadline deadline);
+  void fetch(std::size_t shard, const std::string& url, const std::string& path,
+             const std::function<void(const std::string& path)>& check);
+  void check_shard(std::size_t shard, const std::string& path) const;
+  Deadline fetch_deadline() const;
+  bool pause_unless_stopped(std::chrono::milliseconds pause);
+  void fetch_ahead();
+
+  const std::vector<std::string> urls_;
+  const FetchCommand command_;
+  const ShardCache cache_;
+  const FetchPolicy policy_;
+  std::atomic<bool> stop_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;  // `wanted_`, or `stop_`.
+  std::deque<std::size_t> wanted_;
+  Thread thread_;  // Fetches ahead, from the first will_open() on.
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/shards/fetch_command.h"
+#include "lockstep/data/shards/shard_writer.h"
+#include "lockstep/data/shards/tar_shards.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::data::fetched_shards_test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using test::fault_of;
+
+// Shards of ten samples each, with the numbers of the samples as contents.
+void write_remote(const fs::path& folder, std::size_t shards) {
+  fs::create_directories(folder);
+  ShardWriter writer(folder / "train", {.samples = 10});
+  for (std::size_t i = 0; i < 10 * shards; ++i)
+    writer.write(std::to_string(i), {{"txt", std::to_string(i)}});
+  writer.finish();
+}
+
+// A program that logs what it copies.
+std::string write_script(const fs::path& path, const std::string& body) {
+  std::ofstream(path) << "#!/bin/sh\n" << body;
+  fs::permissions(path, fs::perms::owner_all);
+  return path;
+}
+
+class FetchedShards : public testing::Test {
+ protected:
+  FetchedShards() { write_remote(path("remote"), 6); }
+
+  std::string path(const std::string& name) const { return folder_.path() / name; }
+
+  TarShardsOptions options(const std::string& fetch) const {
+    return {.fetch = fetch,
+            .cache = path("cache"),
+            .cache_bytes = 1 << 20,
+            .fetch_attempts = 3,
+            .fetch_pause = 10ms,
+            .fetch_timeout = 20s};
+  }
+
+  // Copies, and logs each call.
+  TarShardsOptions copying() const {
+    return options(
+        write_script(path("copy"), "echo \"$1\" >> " + path("log") + "; cp \"$1\" \"$2\"") +
+        " {url} {path}");
+  }
+
+  std::string sleeping() const { return write_script(path("sleep"), "exec sleep 600") + " {path}"; }
+
+  std::string urls() const { return path("remote/train-{000000..000005}.tar"); }
+
+  std::size_t fetches() const {
+    std::ifstream log(path("log"));
+    std::size_t lines = 0;
+    for (std::string line; std::getline(log, line);) ++lines;
+    return lines;
+  }
+
+  std::size_t cached() const {
+    std::size_t shards = 0;
+    for (const auto& entry : fs::directory_iterator(path("cache")))
+      if (entry.path().extension() == ".tar") ++shards;
+    return shards;
+  }
+
+ private:
+  const test::ScratchDirectory folder_;
+};
+
+TEST_F(FetchedShards, AreFetchedOnceAndReadFromTheCache) {
+  const TarShards shards({urls()}, copying());
+  EXPECT_EQ(shards.size(), 60U);
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    EXPECT_EQ(shards.sample(i).parts.at("txt"), std::to_string(i));
+  EXPECT_EQ(fetches(), 6U);
+  const TarShards again({urls()}, copying());
+  EXPECT_EQ(again.sample(59).parts.at("txt"), "59");
+  EXPECT_EQ(fetches(), 6U);
+}
+
+TEST_F(FetchedShards, NeedNotBeFetchedForTheirIndexes) {
+  TarShardsOptions options = copying();
+  options.fetch_indexes = true;
+  const TarShards shards({urls()}, options);
+  EXPECT_EQ(shards.size(), 60U);
+  EXPECT_EQ(cached(), 0U);
+  EXPECT_EQ(shards.sample(25).parts.at("txt"), "25");
+  EXPECT_EQ(cached(), 1U);
+}
+
+TEST_F(FetchedShards, LeaveTheCacheWhenTheyWereNotUsedForLongest) {
+  TarShardsOptions options = copying();
+  const std::uint64_t size = fs::file_size(path("remote/train-000000.tar"));
+  options.cache_bytes = 4 * size + 8 * 1024;  // Six indexes take less than 8 KB.
+  const TarShards shards({urls()}, options);
+  EXPECT_LE(cached(), 4U);
+  for (std::size_t shard = 0; shard < 4; ++shard) shards.sample(10 * shard);
+  const std::size_t before = fetches();
+  shards.sample(0);
+  EXPECT_EQ(fetches(), before);
+  shards.sample(50);  // In place of shard 1, whose last use is the oldest.
+  shards.sample(0);
+  EXPECT_EQ(fetches(), before + 1);
+  EXPECT_EQ(shards.sample(15).parts.at("txt"), "15");
+  EXPECT_EQ(fetches(), before + 2);
+}
+
+TEST_F(FetchedShards, AreFetchedAheadInTheOrderOfTheEpoch) {
+  TarShardsOptions options = copying();
+  options.fetch_indexes = true;
+  const TarShards shards({urls()}, options);
+  shards.order(2).at_pass({3, 0, 2, 5, 1, 4});  // As a DistributedSampler does.
+  shards.will_read(std::vector<std::size_t>{33, 1, 34});
+  const Deadline deadline = in(20s);
+  while (cached() < 4 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  for (const std::size_t index : {0, 20, 30, 50}) shards.sample(index);
+  EXPECT_EQ(fetches(), 6U + 4U);  // Six indexes; shards 3 and 0, and the two after them.
+}
+
+TEST_F(FetchedShards, OfTwoBlocksFitIntoTheCache) {
+  TarShardsOptions options = copying();
+  options.cache_bytes = 5 * fs::file_size(path("remote/train-000000.tar"));
+  const TarShards shards({urls()}, options);
+  shards.order(2);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { shards.order(3); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("two blocks of 3 shards"), text.npos) << text;
+  options.cache_bytes = 1000;
+  options.cache = path("small");
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options).sample(0); }), Fault::system);
+}
+
+TEST_F(FetchedShards, AreTriedAgainAfterAFailure) {
+  // Each third call succeeds; one of the failures leaves half a shard.
+  const auto flaky = write_script(
+      path("flaky"), "n=$(cat " + path("n") + " 2>/dev/null || echo 0); n=$((n + 1)); echo $n > " +
+                         path("n") + "; case $((n % 3)) in 1) echo no network >&2; exit 7;; " +
+                         "2) head -c 700 \"$1\" > \"$2\";; *) cp \"$1\" \"$2\";; esac");
+  const TarShards shards({urls()}, options(flaky + " {url} {path}"));
+  EXPECT_EQ(shards.sample(59).parts.at("txt"), "59");
+}
+
+TEST_F(FetchedShards, EndInAnErrorWithTheOutputOfTheCommand) {
+  const auto failing = write_script(path("failing"), "echo access denied >&2; exit 7");
+  std::string text;
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options(failing + " {url} {path}")); }, &text),
+            Fault::system);
+  for (const char* part : {"train-000000.tar failed 3 times", "exit code 7", "access denied"})
+    EXPECT_NE(text.find(part), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options("/no/such/program {path}")); }, &text),
+            Fault::system);
+  EXPECT_NE(text.find("/no/such/program: No such file"), text.npos) << text;
+  EXPECT_TRUE(fs::is_empty(path("cache/parts")));
+}
+
+TEST_F(FetchedShards, HaveATimeLimit) {
+  TarShardsOptions slow = options(sleeping());
+  slow.fetch_attempts = 1;
+  slow.fetch_timeout = 100ms;
+  const auto started = Clock::now();
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, slow); }), Fault::timeout);
+  EXPECT_LT(seconds_since(started), 20);
+}
+
+TEST_F(FetchedShards, EndTheCommandThatFetchesAhead) {
+  TarShardsOptions options = copying();
+  TarShards({urls()}, options);  // Makes the indexes.
+  for (const auto& entry : fs::directory_iterator(path("cache")))
+    if (entry.path().extension() == ".tar") fs::remove(entry.path());
+  options.fetch = sleeping();
+  const auto started = Clock::now();
+  {
+    const TarShards shards({urls()}, options);
+    shards.will_read(std::vector<std::size_t>{0});
+    while (fs::is_empty(path("cache/parts"))) std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_LT(seconds_since(started), 20);
+}
+
+TEST_F(FetchedShards, AreRefusedIfTheyWereChangedUnderTheirIndex) {
+  const TarShards shards({urls()}, copying());
+  for (const auto& entry : fs::directory_iterator(path("cache")))
+    if (entry.path().extension() == ".tar") fs::remove(entry.path());
+  ShardWriter writer(path("remote/train"), {.replace = true});
+  writer.write("other", {{"txt", "other"}});
+  writer.finish();
+  std::string text;
+  EXPECT_EQ(fault_of([&] { shards.sample(0); }, &text), Fault::corrupt);
+  EXPECT_NE(text.find("remote/train-000000.tar: the shard was changed since its index was made"),
+            text.npos)
+      << text;
+  EXPECT_EQ(shards.sample(10).parts.at("txt"), "10");
+}
+
+TEST_F(FetchedShards, LeaveNothingHalfWrittenOnAFullDisk) {
+  TarShardsOptions options = copying();
+  options.fetch_attempts = 1;
+  // The command's files, not ours, are too large, as `cp` says on a full disk.
+  options.fetch = write_script(path("full"), "ulimit -f 4; cp \"$1\" \"$2\"") + " {url} {path}";
+  std::string text;
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options); }, &text), Fault::system);
+  EXPECT_EQ(cached(), 0U);
+  EXPECT_TRUE(fs::is_empty(path("cache/parts")));
+  EXPECT_EQ(TarShards({urls()}, copying()).size(), 60U);  // Nothing is lost.
+}
+
+TEST(FetchCommand, IsDividedIntoWordsBeforeItIsFilledIn) {
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(FetchCommand("aws s3 cp  {url} {path}", false, 1s).words("s3://a b/{path}'", "/p q"),
+            (Words{"aws", "s3", "cp", "s3://a b/{path}'", "/p q"}));
+  EXPECT_EQ(FetchCommand("curl {url} > {path}", true, 1s).words("a'b", "/p q"),
+            (Words{"/bin/sh", "-c", "curl 'a'\\''b' > '/p q'"}));
+  EXPECT_EQ(fault_of([] { FetchCommand("aws s3 cp {url}", false, 1s); }), Fault::misuse);
+}
+
+TEST_F(FetchedShards, MayBeFetchedByAShell) {
+  TarShardsOptions options = copying();
+  options.fetch = "cat {url} > {path} && true";
+  options.fetch_by_shell = true;
+  EXPECT_EQ(TarShards({urls()}, options).sample(7).parts.at("txt"), "7");
+}
+
+// --- Several ranks -------------------------------------------------------------------------------
+
+TarShardsOptions of_ranks(const fs::path& scratch) {
+  return {.fetch = (scratch / "copy").string() + " {url} {path}",
+          .cache = scratch / "cache",
+          .fetch_pause = 10ms};
+}
+
+const test::Ranks read_all("each shard is fetched once for all ranks", [](const test::Rank& rank) {
+  if (rank.rank == 0) {
+    write_remote(rank.scratch / "remote", 6);
+    write_script(rank.scratch / "copy",
+                 "echo x >> " + (rank.scratch / "log").string() + "; sleep 0.05; cp \"$1\" \"$2\"");
+    std::ofstream{rank.scratch / "ready"};
+  }
+  while (!fs::exists(rank.scratch / "ready")) std::this_thread::sleep_for(1ms);
+  const TarShards shards({(rank.scratch / "remote").string() + "/train-{000000..000005}.tar"},
+                         of_ranks(rank.scratch));
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    EXPECT_EQ(shards.sample(i).parts.at("txt"), std::to_string(i));
+  EXPECT_EQ(fs::file_size(rank.scratch / "log"), 6U * 2U);
+});
+
+TEST(FetchedShardsOfRanks, AreFetchedOnceForAHost) {
+  EXPECT_TRUE(test::all_succeeded(read_all.run(3)));
+}
+
+// Rank 0 is killed while it fetches; rank 1 goes on with the shard.
+const test::Ranks kill_fetcher("the fetching rank is killed", [](const test::Rank& rank) {
+  const fs::path fetching = rank.scratch / "fetching";
+  if (rank.rank == 0) {
+    write_remote(rank.scratch / "remote", 1);
+    write_script(
+        rank.scratch / "copy",
+        "if mkdir " + fetching.string() +
+            " 2>/dev/null; then head -c 600 \"$1\" > \"$2\"; sleep 3; fi; cp \"$1\" \"$2\"");
+    std::ofstream{rank.scratch / "ready"};
+    std::thread([&] {
+      while (!fs::exists(fetching)) std::this_thread::sleep_for(1ms);
+      std::this_thread::sleep_for(50ms);
+      ::raise(SIGKILL);
+    }).detach();
+  } else {
+    while (!fs::exists(fetching)) std::this_thread::sleep_for(1ms);
+  }
+  const TarShards shards({(rank.scratch / "remote").string() + "/train-000000.tar"},
+                         of_ranks(rank.scratch));
+  EXPECT_EQ(shards.sample(9).parts.at("txt"), "9");
+  std::this_thread::sleep_for(4s);  // The command that outlived rank 0 ends, and changes nothing.
+  EXPECT_EQ(shards.sample(3).parts.at("txt"), "3");
+  EXPECT_EQ(
+      TarShards({(rank.scratch / "remote").string() + "/train-000000.tar"}, of_ranks(rank.scratch))
+          .size(),
+      10U);
+});
+
+TEST(FetchedShardsOfRanks, AreTakenOverFromAKilledRank) {
+  const auto exits = kill_fetcher.run(2);
+  EXPECT_EQ(exits[0].signal, SIGKILL);
+  EXPECT_EQ(exits[1].code, 0) << exits[1].output;
+}
+
+}  // namespace
+}  // namespace lockstep::data::fetched_shards_test

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/shards/folder_samples.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/shards/shard_names.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* label_suffix = "cls";
+
+void leave_out(FolderSamples& found, const std::string& path) {
+  if (found.left_out++ == 0 || path < found.first_left_out) found.first_left_out = path;
+}
+
+// The files below a folder, by their path in it.
+std::map<std::string, fs::path> files_in(const fs::path& folder, FolderSamples& found) {
+  std::map<std::string, fs::path> files;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    const std::string path = entry->path().lexically_relative(folder);
+    if (entry->is_regular_file(error))
+      files.emplace(path, entry->path());
+    else if (entry->is_symlink(error) || !entry->is_directory(error))
+      leave_out(found, path);
+    if (error) throw_errno(entry->path().string(), error.value());
+  }
+  if (error) throw_errno(folder.string(), error.value());
+  return files;
+}
+
+std::string last_extension(const std::string& suffix) {
+  return suffix.substr(suffix.rfind('.') + 1);  // All of it without a dot.
+}
+
+[[noreturn]] void refuse_same(const std::string& key, const std::string& suffix,
+                              const char* remedy) {
+  throw Error(Fault::misuse, "'" + clean_text(key) + "' would be a sample with two files '" +
+                                 clean_text(suffix) + "': " + remedy);
+}
+
+// Suffixes that differ in upper and lower case are the same for readers.
+void require_distinct_parts(const Sample& sample, bool labels) {
+  std::set<std::string> suffixes, extensions;
+  for (const SamplePart& part : sample.parts) {
+    const std::string suffix = divide_name("x." + part.suffix)->suffix;
+    if (!suffixes.insert(suffix).second)
+      refuse_same(sample.key, suffix, "names are equal up to upper and lower case");
+    if (labels && !extensions.insert(last_extension(suffix)).second)
+      refuse_same(sample.key, last_extension(suffix),
+                  "with --labels each file is one, so its name may have one dot only");
+  }
+}
+
+void add_labels(FolderSamples& found) {
+  std::set<std::string> classes;
+  for (const Sample& sample : found.samples) {
+    const std::size_t slash = sample.key.find('/');
+    require(slash != sample.key.npos, [&] {
+      return "'" + clean_text(sample.key) + "' lies in no folder of a class, as --labels needs";
+    });
+    classes.insert(sample.key.substr(0, slash));
+  }
+  found.classes.assign(classes.begin(), classes.end());
+  for (Sample& sample : found.samples) {
+    const auto place =
+        std::ranges::lower_bound(found.classes, sample.key.substr(0, sample.key.find('/')));
+    std::string number = std::to_string(place - found.classes.begin());
+    const std::uint64_t bytes = number.size();
+    sample.parts.push_back({label_suffix, {}, std::move(number), bytes});
+  }
+}
+
+}  // namespace
+
+FolderSamples find_samples(const fs::path& folder, bool labels) {
+  FolderSamples found;
+  std::map<std::string, Sample> samples;
+  for (const auto& [path, file] : files_in(folder, found)) {
+    const auto name = divide_name(path);
+    if (!name) {
+      leave_out(found, path);
+      continue;
+    }
+    Sample& sample = samples[std::string(name->key)];
+    sample.key = name->key;
+    std::error_code error;
+    const std::uint64_t bytes = fs::file_size(file, error);
+    if (error) throw_errno(file.string(), error.value());
+    sample.parts.push_back({path.substr(name->key.size() + 1), file, {}, bytes});
+  }
+  for (auto& [key, sample] : samples) found.samples.push_back(std::move(sample));
+  require(!found.samples.empty(),
+          [&] { return folder.string() + ": there are no files NAME.SUFFIX in it"; });
+  if (labels) add_labels(found);
+  for (const Sample& sample : found.samples) require_distinct_parts(sample, labels);
+  return found;
+}
+
+void shuffle_samples(std::vector<Sample>& samples, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::size_t left = samples.size(); left > 1; --left)
+    std::swap(samples[left - 1], samples[random() % left]);
+}
+
+}  // namespace lockstep::data

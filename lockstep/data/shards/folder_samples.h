@@ -1,0 +1,42 @@
+// The samples in a folder.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lockstep::data {
+
+// A part of a sample: a file, or, for a class, a text.
+struct SamplePart {
+  std::string suffix;          // As in the file's name.
+  std::filesystem::path file;  // Empty for a text.
+  std::string text;
+  std::uint64_t bytes = 0;
+};
+
+struct Sample {
+  std::string key;
+  std::vector<SamplePart> parts;
+};
+
+struct FolderSamples {
+  std::vector<Sample> samples;       // In the order of their keys' bytes.
+  std::vector<std::string> classes;  // With labels: the top-level folders, in order.
+  std::size_t left_out = 0;          // Files without a suffix, hidden files, links to folders.
+  std::string first_left_out;        // The path of one of them.
+};
+
+// Finds the regular files below `folder`, also through links to files. With `labels`, each sample
+// gets the number of its class.
+// Errors: misuse, naming the files, for two that would be the same part of a sample; system.
+FolderSamples find_samples(const std::filesystem::path& folder, bool labels);
+
+// Shuffles in place. The order depends on `seed` and the number of samples only.
+void shuffle_samples(std::vector<Sample>& samples, std::uint64_t seed);
+
+}  // namespace lockstep::data

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/shards/shard_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/mapped_file.h"
+#include "lockstep/data/shards/file_lock.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A reader has a shard open for the time of one read.
+constexpr auto longest_use = std::chrono::seconds(30);
+
+void make_folders(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw_errno(path.string(), error.value());
+}
+
+// The files below `folder`. Others may remove some meanwhile.
+struct CachedFile {
+  fs::path path;
+  std::uint64_t bytes;
+  fs::file_time_type used;
+};
+
+std::vector<CachedFile> files_below(const fs::path& folder) {
+  std::vector<CachedFile> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    if (!entry->is_regular_file(gone) || gone) continue;
+    const CachedFile file{entry->path(), entry->file_size(gone), entry->last_write_time(gone)};
+    if (!gone) files.push_back(file);
+  }
+  return files;
+}
+
+// Removes a shard that nobody has open.
+bool evict(const fs::path& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  return ::unlink(path.c_str()) == 0;
+}
+
+std::uint64_t free_bytes(const fs::path& folder) {
+  struct statvfs status {};
+  if (::statvfs(folder.c_str(), &status) != 0) throw_errno(folder.string());
+  return static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+}
+
+// A folder that ends with this object.
+class PartFolder {
+ public:
+  explicit PartFolder(fs::path path) : path_(std::move(path)) {
+    remove();
+    make_folders(path_);
+  }
+  ~PartFolder() { remove(); }
+  PartFolder(const PartFolder&) = delete;
+  PartFolder& operator=(const PartFolder&) = delete;
+
+  // A killed process's command may still write to a name that it was given.
+  std::string new_file() const {
+    static std::atomic<int> serial{0};
+    return path_ / (std::to_string(::getpid()) + "-" + std::to_string(serial++));
+  }
+
+ private:
+  void remove() const {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+
+  const fs::path path_;
+};
+
+}  // namespace
+
+ShardCache::ShardCache(std::string folder, std::uint64_t bytes)
+    : folder_(std::move(folder)), bytes_(bytes) {
+  make_folders(fs::path(folder_) / "locks");
+  make_folders(fs::path(folder_) / "parts");
+  remove_leavings();
+}
+
+void ShardCache::remove_leavings() const {
+  std::error_code error;
+  std::vector<fs::path> parts;
+  for (fs::directory_iterator entry(folder_ + "/parts", error), end; !error && entry != end;
+       entry.increment(error))
+    parts.push_back(entry->path());
+  for (const fs::path& part : parts) {
+    const auto lock = FileLock::take(folder_ + "/locks/" + part.filename().string(), Clock::now());
+    if (lock) fs::remove_all(part, error);
+  }
+}
+
+std::optional<FileDescriptor> ShardCache::find(const std::string& name) const {
+  for (;;) {
+    FileDescriptor fd(::open(path(name).c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd && errno == ENOENT) return std::nullopt;
+    if (!fd) throw_errno(path(name));
+    while (::flock(fd.get(), LOCK_SH) != 0)
+      if (errno != EINTR) throw_errno(path(name));
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0) throw_errno(path(name));
+    if (status.st_nlink == 0) continue;  // Evicted before it was locked.
+    // A shard of another user keeps its time, and is evicted earlier.
+    ::futimens(fd.get(), nullptr);
+    return fd;
+  }
+}
+
+bool ShardCache::provide(const std::string& name, const std::string& target, std::uint64_t expected,
+                         const std::function<void(const std::string& path)>& fetch,
+                         Deadline deadline) const {
+  const auto lock = FileLock::take(folder_ + "/locks/" + name, deadline);
+  if (!lock) return false;
+  std::error_code absent;
+  if (fs::exists(target, absent)) return true;
+  make_room(name, expected);
+  const PartFolder folder(folder_ + "/parts/" + name);
+  const std::string part = folder.new_file();
+  fetch(part);
+  make_room(name, 0);
+  if (::rename(part.c_str(), target.c_str()) != 0) throw_errno(target);
+  return true;
+}
+
+// Room for `needed` bytes of the shard `name`, which this process is fetching.
+void ShardCache::make_room(const std::string& name, std::uint64_t needed) const {
+  require(needed <= bytes_, [&] {
+    return folder_ + ": a shard of " + std::to_string(needed) +
+           " bytes does not fit into the cache of " + std::to_string(bytes_);
+  });
+  const Deadline deadline = in(longest_use);
+  for (;; std::this_thread::sleep_for(wait_slice)) {
+    const auto lock = FileLock::take(folder_ + "/locks/.room", deadline);
+    if (!lock) throw Error(Fault::timeout, folder_ + ": another process is making room");
+    std::vector<CachedFile> files = files_below(folder_);
+    std::ranges::sort(files, {}, &CachedFile::used);
+    std::uint64_t used = needed;
+    for (const CachedFile& file : files) used += file.bytes;
+    std::uint64_t free = free_bytes(folder_);
+    bool may_change = false;  // A shard is in use, or is being fetched by another process.
+    for (const CachedFile& file : files) {
+      if (used <= bytes_ && needed <= free) return;
+      const fs::path folder = file.path.parent_path();
+      if (folder == fs::path(folder_) && file.path.extension() == ".tar") {
+        const bool gone = evict(file.path);
+        used -= gone ? file.bytes : 0;
+        free += gone ? file.bytes : 0;
+        may_change = may_change || !gone;
+      } else if (folder.parent_path() == fs::path(folder_) / "parts" && folder.filename() != name) {
+        may_change = true;
+      }
+    }
+    if (used <= bytes_) return;  // A disk that is full all the same will say so.
+    if (!may_change || Clock::now() >= deadline)
+      throw Error(Fault::system, folder_ + ": with this shard, files of " + std::to_string(used) +
+                                     " bytes are needed here, and the cache may have " +
+                                     std::to_string(bytes_));
+  }
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/shards/shard_folder.h"
+
+#include <filesystem>
+#include <limits>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/output_file.h"
+#include "lockstep/data/mapped_file.h"
+#include "lockstep/data/shards/folder_samples.h"
+#include "lockstep/data/shards/shard_index.h"
+#include "lockstep/data/shards/shard_writer.h"
+#include "lockstep/data/shards/write_tar.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+using data::Sample;
+using data::SamplePart;
+using Shard = std::span<const Sample>;
+
+std::string name_of_part(const Sample& sample, const SamplePart& part) {
+  return sample.key + "." + part.suffix;
+}
+
+std::uint64_t tar_bytes_of(const Sample& sample) {
+  std::uint64_t bytes = 0;
+  for (const SamplePart& part : sample.parts)
+    bytes += data::tar_bytes(name_of_part(sample, part), part.bytes);
+  return bytes;
+}
+
+std::vector<Shard> cut_into_shards(Shard samples, const ShardFolderOptions& options) {
+  std::vector<Shard> shards;
+  std::size_t begin = 0;
+  std::uint64_t bytes = data::tar_end_bytes;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const std::uint64_t more = tar_bytes_of(samples[i]);
+    const bool is_full = options.samples > 0 ? i - begin == options.samples
+                                             : i > begin && bytes + more > options.shard_bytes;
+    if (is_full) {
+      shards.push_back(samples.subspan(begin, i - begin));
+      begin = i;
+      bytes = data::tar_end_bytes;
+    }
+    bytes += more;
+  }
+  shards.push_back(samples.subspan(begin));
+  return shards;
+}
+
+// Whether the shard was written by an earlier run with the same files and options.
+bool is_there(const fs::path& path, Shard shard) {
+  std::error_code absent;
+  if (!fs::exists(path, absent)) return false;
+  const auto members = data::read_tar_members(data::open_to_read(path), path.native());
+  std::size_t at = 0;
+  bool is_same = true;
+  for (const Sample& sample : shard)
+    for (const SamplePart& part : sample.parts) {
+      is_same = is_same && at < members.size() && members[at].name == name_of_part(sample, part) &&
+                members[at].size == part.bytes;
+      ++at;
+    }
+  require(is_same && at == members.size(), [&] {
+    return path.string() +
+           ": the shard exists with other samples: remove it, or replace it with --force";
+  });
+  return true;
+}
+
+std::string content_of(const SamplePart& part) {
+  if (part.file.empty()) return part.text;
+  const FileDescriptor fd = data::open_to_read(part.file);
+  if (data::stamp_of(fd, part.file).size != part.bytes)
+    throw Error(Fault::system, part.file.string() + ": the file was changed meanwhile");
+  std::string content(part.bytes, '\0');
+  data::read_exactly_at(fd, part.file, 0, std::as_writable_bytes(std::span(content)));
+  return content;
+}
+
+void write_shard(const fs::path& prefix, std::size_t number, Shard shard) {
+  ShardWriter writer(
+      prefix, {.shard_bytes = std::numeric_limits<std::uint64_t>::max(), .replace = true}, number);
+  for (const Sample& sample : shard) {
+    std::vector<std::string> contents;
+    for (const SamplePart& part : sample.parts) contents.push_back(content_of(part));
+    ShardWriter::Parts parts;
+    for (std::size_t i = 0; i < contents.size(); ++i)
+      parts.emplace_back(sample.parts[i].suffix, contents[i]);
+    writer.write(sample.key, parts);
+  }
+  writer.finish();
+}
+
+void write_classes(const fs::path& prefix, const std::vector<std::string>& classes) {
+  std::string text;
+  for (const std::string& name : classes) text += name + "\n";
+  fs::path path = prefix;
+  AtomicFile file(path += "-classes.txt", text.size());
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+std::uint64_t bytes_of(const std::vector<Shard>& shards) {
+  std::uint64_t bytes = 0;
+  for (const Shard& shard : shards) {
+    bytes += data::tar_end_bytes;
+    for (const Sample& sample : shard) bytes += tar_bytes_of(sample);
+  }
+  return bytes;
+}
+
+// Makes the folder of the shards, and returns the beginning of their paths.
+fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
+  std::error_code error;
+  fs::create_directories(options.out, error);
+  if (error) throw_errno(options.out, error.value());
+  fs::path prefix = fs::path(options.out) / options.name;
+  const fs::path next = ShardWriter::shard_path(prefix, shards);
+  require(!fs::exists(next, error), [&] {
+    return next.string() + ": a shard of another run, beyond the last one of this: remove it";
+  });
+  return prefix;
+}
+
+}  // namespace
+
+ShardFolderReport shard_folder(const ShardFolderOptions& options) {
+  data::FolderSamples found = data::find_samples(options.folder, options.labels);
+  if (options.shuffle) data::shuffle_samples(found.samples, options.seed);
+  const std::vector<Shard> shards = cut_into_shards(found.samples, options);
+  const fs::path prefix = prepare_folder(options, shards.size());
+
+  std::size_t kept = 0;
+  for (std::size_t number = 0; number < shards.size(); ++number) {
+    if (!options.replace && is_there(ShardWriter::shard_path(prefix, number), shards[number]))
+      ++kept;
+    else
+      write_shard(prefix, number, shards[number]);
+    if (options.at_shard) options.at_shard(shards.size(), shards[number].size());
+  }
+  if (options.labels) write_classes(prefix, found.classes);
+  return {.samples = found.samples.size(),
+          .shards = shards.size(),
+          .kept = kept,
+          .bytes = bytes_of(shards),
+          .classes = found.classes.size(),
+          .left_out = found.left_out,
+          .first_left_out = found.first_left_out};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// The files of a folder as samples in shards: the work of `lockstep shard`.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace lockstep {
+
+struct ShardFolderOptions {
+  std::string folder;  // With the files.
+  std::string out;     // Folder of the shards; created if necessary.
+  std::string name = "shard";
+  std::uint64_t shard_bytes = std::uint64_t{256} << 20;
+  std::size_t samples = 0;  // Of a shard; 0: as many as shard_bytes allows.
+  bool labels = false;      // Top-level folders are classes: each sample gets their number.
+  bool shuffle = true;
+  std::uint64_t seed = 0;
+  bool replace = false;  // Of shards that exist with other samples.
+
+  // Called after each shard with the number of all, and of the samples in this one.
+  std::function<void(std::size_t shards, std::size_t samples)> at_shard = {};
+};
+
+struct ShardFolderReport {
+  std::size_t samples = 0;
+  std::size_t shards = 0;
+  std::size_t kept = 0;     // Shards that an earlier run has written.
+  std::uint64_t bytes = 0;  // Of all shards.
+  std::size_t classes = 0;
+  std::size_t left_out = 0;         // Files that belong to no sample.
+  std::string first_left_out = {};  // The path of one of them.
+};
+
+// Writes the shards that are not there yet. With labels, NAME-classes.txt lists the classes.
+// Errors: misuse for files that fit no sample, and for shards of another run; system.
+ShardFolderReport shard_folder(const ShardFolderOptions& options);
+
+}  // namespace lockstep

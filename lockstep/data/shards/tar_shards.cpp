@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/shards/tar_shards.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/hash.h"
+#include "lockstep/data/shards/fetched_shards.h"
+#include "lockstep/data/shards/local_shards.h"
+#include "lockstep/data/shards/shard_index.h"
+#include "lockstep/data/shards/shard_names.h"
+
+namespace lockstep {
+namespace {
+
+using data::ShardIndex;
+using data::ShardPart;
+using data::ShardSource;
+
+std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& sources,
+                                               const TarShardsOptions& options) {
+  if (options.fetch.empty()) {
+    require(options.cache.empty() && !options.fetch_indexes && !options.fetch_by_shell,
+            "TarShardsOptions: a cache is only for shards that are fetched: set `fetch`");
+    return std::make_unique<data::LocalShards>(data::list_local_shards(sources),
+                                               options.index_folder);
+  }
+  require(!options.cache.empty(), "TarShardsOptions: `fetch` needs `cache`, a folder");
+  require(options.index_folder.empty(),
+          "TarShardsOptions: indexes of fetched shards are in the cache, not in index_folder");
+  return std::make_unique<data::FetchedShards>(
+      data::list_remote_shards(sources),
+      data::FetchCommand(options.fetch, options.fetch_by_shell, options.fetch_timeout),
+      data::ShardCache(options.cache, options.cache_bytes),
+      data::FetchPolicy{.attempts = options.fetch_attempts,
+                        .pause = options.fetch_pause,
+                        .timeout = options.fetch_timeout,
+                        .fetch_indexes = options.fetch_indexes});
+}
+
+// Ranks of one host make different indexes: what another is making is left for later.
+void provide_indexes(ShardSource& source) {
+  std::vector<std::size_t> others;
+  for (std::size_t shard = 0; shard < source.shards(); ++shard)
+    if (!source.provide_index(shard, /*wait=*/false)) others.push_back(shard);
+  for (const std::size_t shard : others) source.provide_index(shard, /*wait=*/true);
+}
+
+// The order in which the current pass reads the shards.
+class ShardPass {
+ public:
+  void begin(const std::vector<std::size_t>& shards) {
+    const std::lock_guard lock(mutex_);
+    shards_ = shards;
+    places_.assign(shards.size(), 0);
+    for (std::size_t place = 0; place < shards.size(); ++place) places_[shards[place]] = place;
+  }
+
+  // Returns `shards`, followed by the `count` ones that the pass reads after them.
+  std::vector<std::size_t> with_next(std::vector<std::size_t> shards, std::size_t count) {
+    const std::lock_guard lock(mutex_);
+    if (shards_.empty() || shards.empty()) return shards;
+    std::ranges::sort(shards, {}, [&](std::size_t shard) { return places_[shard]; });
+    const std::size_t next = places_[shards.back()] + 1;
+    const std::size_t end = std::min(next + count, shards_.size());
+    for (std::size_t place = next; place < end; ++place) shards.push_back(shards_[place]);
+    return shards;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::size_t> shards_;  // Empty before the first pass.
+  std::vector<std::size_t> places_;  // Of each shard in `shards_`.
+};
+
+}  // namespace
+
+struct TarShards::State {
+  State(const std::vector<std::string>& sources, const TarShardsOptions& options)
+      : source(make_shard_source(sources, options)) {
+    provide_indexes(*source);
+    indexes.reserve(source->shards());
+    for (std::size_t shard = 0; shard < source->shards(); ++shard) {
+      const ShardIndex& index = indexes.emplace_back(source->index_path(shard));
+      firsts.push_back(firsts.back() + index->samples());
+      largest = std::max(largest, index->shard().size);
+    }
+    require(firsts.back() > 0,
+            [&] { return source->name(0) + ": there are no samples in the shards"; });
+  }
+
+  struct Place {
+    std::size_t shard;
+    std::size_t sample;
+  };
+
+  std::size_t shard_of(std::size_t index) const {
+    require(index < firsts.back(), [&] {
+      return "TarShards: sample " + std::to_string(index) + " of " + std::to_string(firsts.back());
+    });
+    const auto next = std::ranges::upper_bound(firsts, index);
+    return static_cast<std::size_t>(next - firsts.begin()) - 1;
+  }
+
+  Place place(std::size_t index) const {
+    const std::size_t shard = shard_of(index);
+    return {shard, index - firsts[shard]};
+  }
+
+  std::vector<ShardPart> parts(const Place& place) const {
+    const ShardIndex& index = indexes[place.shard];
+    std::vector<ShardPart> found;
+    const std::size_t end = index->first_part(place.sample + 1);
+    for (std::size_t part = index->first_part(place.sample); part < end; ++part)
+      found.push_back(index->part(part));
+    return found;
+  }
+
+  std::optional<ShardPart> find(const Place& place, std::string_view suffix) const {
+    for (const ShardPart& part : parts(place))
+      if (data::divide_name(part.name)->suffix == suffix) return part;
+    return std::nullopt;
+  }
+
+  void read(const data::OpenShard& open, const ShardPart& part, std::span<std::byte> out) const {
+    data::read_exactly_at(open.fd, open.name, part.offset, out);
+  }
+
+  const std::unique_ptr<ShardSource> source;
+  std::vector<ShardIndex> indexes;
+  std::vector<std::size_t> firsts = {0};  // Number of each shard's first sample; then of all.
+  std::uint64_t largest = 0;              // Bytes of the largest shard.
+  ShardPass pass;
+  std::atomic<std::size_t> ahead = 1;  // Shards to fetch beyond those that are being read.
+};
+
+TarShards::TarShards(const std::vector<std::string>& sources, const TarShardsOptions& options)
+    : state_(std::make_shared<State>(sources, options)) {}
+
+std::size_t TarShards::size() const { return state_->firsts.back(); }
+
+std::size_t TarShards::shards() const { return state_->indexes.size(); }
+
+GroupedOrder TarShards::order(std::size_t shards_per_block) const {
+  require(shards_per_block > 0, "TarShards::order(): at least one shard is needed in a block");
+  const std::uint64_t shards_kept = 2 * std::min<std::uint64_t>(shards_per_block, shards());
+  const auto room = state_->source->room();
+  require(!room || *room / shards_kept >= state_->largest, [&] {
+    return "TarShards::order(): two blocks of " + std::to_string(shards_per_block) +
+           " shards of up to " + std::to_string(state_->largest) +
+           " bytes do not fit into the cache of " + std::to_string(*room) +
+           " bytes: smaller blocks mix less, a larger cache needs more of the disk";
+  });
+  GroupedOrder order{.group_sizes = {}, .groups_per_block = shards_per_block, .at_pass = {}};
+  for (std::size_t shard = 0; shard < shards(); ++shard)
+    order.group_sizes.push_back(state_->indexes[shard]->samples());
+  state_->ahead = shards_per_block;
+  order.at_pass = [state = state_](const std::vector<std::size_t>& shards) {
+    state->pass.begin(shards);
+  };
+  return order;
+}
+
+ShardSample TarShards::sample(std::size_t index) const {
+  const State::Place place = state_->place(index);
+  ShardSample sample{.key = key(index), .parts = {}};
+  const auto open = state_->source->open(place.shard, state_->indexes[place.shard].view());
+  for (const ShardPart& part : state_->parts(place)) {
+    std::string& content = sample.parts[data::divide_name(part.name)->suffix];
+    content.resize(part.size);
+    state_->read(*open, part, std::as_writable_bytes(std::span(content)));
+  }
+  return sample;
+}
+
+std::string TarShards::key(std::size_t index) const {
+  const State::Place place = state_->place(index);
+  return std::string(state_->indexes[place.shard]->key(place.sample));
+}
+
+std::vector<std::string> TarShards::suffixes(std::size_t index) const {
+  std::vector<std::string> found;
+  for (const ShardPart& part : state_->parts(state_->place(index)))
+    found.push_back(data::divide_name(part.name)->suffix);
+  return found;
+}
+
+std::optional<std::uint64_t> TarShards::part_bytes(std::size_t index,
+                                                   std::string_view suffix) const {
+  const auto part = state_->find(state_->place(index), suffix);
+  return part ? std::optional(part->size) : std::nullopt;
+}
+
+void TarShards::read_part(std::size_t index, std::string_view suffix,
+                          std::span<std::uint8_t> out) const {
+  const State::Place place = state_->place(index);
+  const auto part = state_->find(place, suffix);
+  require(part && part->size == out.size(), [&] {
+    return sample_name(index) + ": it has no part '" + clean_text(suffix) + "' of " +
+           std::to_string(out.size()) + " bytes";
+  });
+  const auto open = state_->source->open(place.shard, state_->indexes[place.shard].view());
+  state_->read(*open, *part, std::as_writable_bytes(out));
+}
+
+void TarShards::will_read(std::span<const std::size_t> indices) const {
+  if (!state_->source->room()) return;
+  std::vector<std::size_t> shards;
+  for (const std::size_t index : indices)
+    if (const std::size_t shard = state_->shard_of(index);
+        std::ranges::find(shards, shard) == shards.end())
+      shards.push_back(shard);
+  state_->source->will_open(state_->pass.with_next(std::move(shards), state_->ahead));
+}
+
+std::string TarShards::sample_name(std::size_t index) const {
+  return state_->source->name(state_->shard_of(index)) + ": " + clean_text(key(index));
+}
+
+std::uint64_t TarShards::fingerprint() const {
+  std::vector<std::uint64_t> digests;
+  for (const ShardIndex& index : state_->indexes) digests.push_back(index->digest());
+  return data::hash_of_elements(digests);
+}
+
+}  // namespace lockstep

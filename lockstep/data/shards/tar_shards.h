@@ -1,0 +1,123 @@
+// Samples in tar files, in WebDataset's layout: datasets of millions of small files as some
+// thousand large ones, on a disk or elsewhere.
+//
+//   lockstep::TarShards shards({"data/train-{000000..000146}.tar", "/more/shards"});
+//   lockstep::DistributedSampler sampler(shards.size(), world, {.order = shards.order()});
+//
+// The files KEY.SUFFIX of one key that follow each other in a shard are one sample: KEY is the path
+// up to the first dot of its last part, and suffixes are in lower case. Files without a suffix, and
+// those whose path begins with a name like __this__, belong to no sample. Archives are plain:
+// ustar, pax or GNU tar.
+//
+// Unlike WebDataset, samples have numbers: each epoch has every sample exactly once, any number of
+// ranks can go on in the middle of an epoch, and no rank ends before others. For this, each shard
+// has an index, made from its headers the first time and kept as a file. Ranks of one host share
+// the work.
+//
+// Shards elsewhere are fetched by a command, once for each host, into a cache on its disk:
+//   lockstep::TarShards shards({"s3://bucket/train-{000000..000146}.tar"},
+//                              {.fetch = "aws s3 cp --quiet {url} {path}",
+//                               .cache = "/scratch/cache", .cache_bytes = 100ULL << 30});
+//
+// Thread safety: any thread may call any member at any time.
+// Blocking: the constructor, while indexes are made; reading, while a shard is fetched.
+// Errors: corrupt, naming the shard, byte, expected and found, for a damaged shard, a sample with
+// two files of one suffix, and a shard that was changed since its index was made; unsupported, with
+// the remedy, for compressed shards and links; system, with the output of a command that failed;
+// misuse.
+// Lifetime: a value type whose copies share indexes, open files and the thread that fetches ahead.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+struct GroupedOrder;  // In distributed_sampler.h.
+
+struct TarShardsOptions {
+  // Folder of the indexes, for shards in folders where this user may not write. Default: beside
+  // each shard, as SHARD.index. Not for fetched shards, whose indexes are in the cache.
+  std::string index_folder = {};
+
+  // Command that copies the shard {url} to the file {path}. It is divided into words at spaces and
+  // run without a shell, unless `fetch_by_shell`. Each host fetches every shard once per epoch, or
+  // less if its cache holds all.
+  std::string fetch = {};
+  bool fetch_by_shell = false;
+
+  // Folder of the cache, and the bytes that it may have on the disk. Shards that were used least
+  // recently are removed. It must hold the shards of two blocks of order().
+  std::string cache = {};
+  std::uint64_t cache_bytes = std::uint64_t{64} << 30;
+
+  // Without this, every shard is fetched once before training, to make its index.
+  // `lockstep shard` and ShardWriter leave SHARD.index beside each shard; if these were uploaded
+  // too, they are fetched in place of the shards.
+  bool fetch_indexes = false;
+
+  int fetch_attempts = 4;
+  std::chrono::milliseconds fetch_pause =
+      std::chrono::seconds(1);  // After a failure; then doubled.
+  std::chrono::milliseconds fetch_timeout = std::chrono::minutes(30);  // Of one attempt.
+};
+
+// A sample with the contents of all its files.
+struct ShardSample {
+  std::string key;
+  std::map<std::string, std::string, std::less<>> parts;  // By suffix.
+};
+
+class LOCKSTEP_API TarShards {
+ public:
+  // Each source is a file, a folder, which stands for its files *.tar in the order of their names,
+  // or a pattern: {000..146} and {a,b} are written out. With `fetch`, sources are URLs and patterns
+  // of URLs.
+  explicit TarShards(const std::vector<std::string>& sources, const TarShardsOptions& options = {});
+
+  std::size_t size() const;  // Samples.
+  std::size_t shards() const;
+
+  // A shuffle that reads a few shards at a time, for DistributedSamplerOptions. More shards mix
+  // better; while one block of them is read, the shards of the next are fetched. The function
+  // at_pass of the order is taken. Errors: misuse if the cache cannot hold two blocks.
+  GroupedOrder order(std::size_t shards_per_block = 8) const;
+
+  ShardSample sample(std::size_t index) const;
+
+  std::string key(std::size_t index) const;
+  std::vector<std::string> suffixes(std::size_t index) const;  // In the order of the files.
+
+  // Bytes of a sample's part; nothing if it has none of this suffix.
+  std::optional<std::uint64_t> part_bytes(std::size_t index, std::string_view suffix) const;
+
+  // Fills `out`, which has part_bytes(). Errors: misuse for a part that does not exist.
+  void read_part(std::size_t index, std::string_view suffix, std::span<std::uint8_t> out) const;
+
+  // Samples that are read soon. Shards that lie elsewhere are fetched ahead. Returns at once.
+  void will_read(std::span<const std::size_t> indices) const;
+
+  // For messages: "train-000003.tar: cat/7".
+  std::string sample_name(std::size_t index) const;
+
+  // A number that differs between datasets with other samples.
+  std::uint64_t fingerprint() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/tokens/stored_tokens.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/corrupt_file.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The two files of Megatron-LM that `path` names, as X.idx, X.bin or X; empty if it names another.
+struct MegatronFiles {
+  fs::path index;
+  fs::path tokens;
+};
+
+std::optional<MegatronFiles> megatron_files(const fs::path& path) {
+  const fs::path extension = path.extension();
+  const bool is_prefix = extension != ".idx" && extension != ".bin";
+  if (is_prefix && fs::exists(path)) return std::nullopt;
+  const auto with = [&](const char* end) {
+    fs::path other = path;
+    return is_prefix ? other += end : other.replace_extension(end);
+  };
+  MegatronFiles files{with(".idx"), with(".bin")};
+  if (extension != ".idx" && !fs::exists(files.index)) return std::nullopt;
+  return files;
+}
+
+// Returns the largest of the tokens; a number beyond any vocabulary if one of them is negative.
+template <class Token>
+std::uint64_t widen(const std::byte* from, std::span<std::int64_t> out) {
+  const auto* const tokens = reinterpret_cast<const Token*>(from);
+  Token least = 0;
+  Token largest = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Token token = tokens[i];
+    out[i] = token;
+    least = std::min(least, token);
+    largest = std::max(largest, token);
+  }
+  constexpr auto beyond = std::numeric_limits<std::uint64_t>::max();
+  return least < 0 ? beyond : static_cast<std::uint64_t>(largest);
+}
+
+using Widen = std::uint64_t (*)(const std::byte*, std::span<std::int64_t>);
+
+Widen widen_of(TokenType type) {
+  switch (type) {
+    case TokenType::uint8:
+      return widen<std::uint8_t>;
+    case TokenType::int8:
+      return widen<std::int8_t>;
+    case TokenType::int16:
+      return widen<std::int16_t>;
+    case TokenType::uint16:
+      return widen<std::uint16_t>;
+    case TokenType::int32:
+      return widen<std::int32_t>;
+    case TokenType::uint32:
+      return widen<std::uint32_t>;
+    case TokenType::int64:
+      return widen<std::int64_t>;
+  }
+  throw Error(Fault::bug, "a type of tokens that cannot be read");
+}
+
+}  // namespace
+
+struct StoredTokens::Opened {
+  MappedFile file;
+  std::optional<MappedFile> index_file = {};
+  std::optional<MegatronIndex> index = {};
+  TokenRange range = {};
+};
+
+StoredTokens::Opened StoredTokens::open(const fs::path& path, std::optional<TokenType> raw) {
+  if (!raw) {
+    if (const auto names = megatron_files(path)) {
+      Opened opened{.file = MappedFile(names->tokens), .index_file = MappedFile(names->index)};
+      opened.index.emplace(opened.index_file->name(), opened.index_file->bytes(),
+                           opened.file.size());
+      opened.range = opened.index->tokens();
+      return opened;
+    }
+  }
+  Opened opened{.file = MappedFile(path)};
+  const MappedFile& file = opened.file;
+  const auto range = parse_llm_c(file.name(), file.bytes());
+  require(range || raw, [&] {
+    return file.name() +
+           ": the file has neither llm.c's nor Megatron's header. If it has tokens alone, as "
+           "nanoGPT's have, set TokenFileOptions::raw = torch::kUInt16";
+  });
+  require(!raw || (!range && !is_megatron_index(file.bytes())), [&] {
+    return file.name() + ": the file has a header, so TokenFileOptions::raw must not be set";
+  });
+  opened.range = range ? *range : parse_raw(file.name(), file.size(), *raw);
+  return opened;
+}
+
+StoredTokens::StoredTokens(const fs::path& path, std::optional<TokenType> raw)
+    : StoredTokens(open(path, raw)) {}
+
+StoredTokens::StoredTokens(Opened opened)
+    : file_(std::move(opened.file)),
+      index_file_(std::move(opened.index_file)),
+      index_(opened.index),
+      range_(opened.range) {}
+
+void StoredTokens::read(std::uint64_t begin, std::span<std::int64_t> out,
+                        std::optional<std::int64_t> vocabulary) const {
+  check(begin <= count() && out.size() <= count() - begin, "tokens beyond the end of their file");
+  const std::byte* const from = file_.data() + range_.begin + begin * bytes_of(range_.type);
+  const std::uint64_t largest = widen_of(range_.type)(from, out);
+  if (vocabulary && !out.empty() && largest >= static_cast<std::uint64_t>(*vocabulary))
+    refuse_token(begin, out, *vocabulary);
+}
+
+void StoredTokens::refuse_token(std::uint64_t begin, std::span<const std::int64_t> tokens,
+                                std::int64_t vocabulary) const {
+  const auto bad = std::ranges::find_if(
+      tokens, [&](std::int64_t token) { return token < 0 || token >= vocabulary; });
+  const std::uint64_t place = begin + static_cast<std::uint64_t>(bad - tokens.begin());
+  throw_corrupt(name(), range_.begin + place * bytes_of(range_.type),
+                "a token below the vocabulary's size, " + std::to_string(vocabulary),
+                std::to_string(*bad) + " as token " + std::to_string(place));
+}
+
+std::vector<std::uint64_t> StoredTokens::document_begins(std::uint64_t begin,
+                                                         std::uint64_t end) const {
+  std::vector<std::uint64_t> begins;
+  if (!index_) return begins;
+  std::uint64_t least = 0;
+  std::uint64_t most = index_->documents();
+  while (least < most) {  // The first document that begins at `begin` or later.
+    const std::uint64_t middle = least + (most - least) / 2;
+    if (index_->begin_of_document(middle) < begin)
+      least = middle + 1;
+    else
+      most = middle;
+  }
+  for (; least < index_->documents() && index_->begin_of_document(least) < end; ++least)
+    // Empty documents begin where the next one does.
+    if (begins.empty() || begins.back() != index_->begin_of_document(least))
+      begins.push_back(index_->begin_of_document(least));
+  return begins;
+}
+
+}  // namespace lockstep::data

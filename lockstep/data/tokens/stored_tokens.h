@@ -1,0 +1,51 @@
+// One file of tokens, mapped, whatever its format.
+//
+// Thread safety: const members may be called from several threads at once.
+// Errors: as TokenFile's.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/mapped_file.h"
+#include "lockstep/data/tokens/token_format.h"
+
+namespace lockstep::data {
+
+class StoredTokens {
+ public:
+  StoredTokens(const std::filesystem::path& path, std::optional<TokenType> raw);
+
+  const std::string& name() const { return file_.name(); }
+  std::uint64_t count() const { return range_.count; }
+  bool has_documents() const { return index_.has_value(); }
+  void require_unchanged() const { file_.require_unchanged(); }
+
+  // Copies tokens [begin, begin + out.size()). Errors: corrupt for a token that is negative or not
+  // below `vocabulary`.
+  void read(std::uint64_t begin, std::span<std::int64_t> out,
+            std::optional<std::int64_t> vocabulary) const;
+
+  // The begins of documents in [begin, end), by the file's own index.
+  std::vector<std::uint64_t> document_begins(std::uint64_t begin, std::uint64_t end) const;
+
+ private:
+  struct Opened;
+  explicit StoredTokens(Opened opened);
+  static Opened open(const std::filesystem::path& path, std::optional<TokenType> raw);
+  [[noreturn]] void refuse_token(std::uint64_t begin, std::span<const std::int64_t> tokens,
+                                 std::int64_t vocabulary) const;
+
+  MappedFile file_;
+  std::optional<MappedFile> index_file_;  // Of Megatron; index_ looks into it.
+  std::optional<MegatronIndex> index_;
+  TokenRange range_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,73 @@
+// Files of tokens: the headers of llm.c and of Megatron-LM, and files without a header.
+//
+// Frozen by their projects:
+// - llm.c (dev/data/data_common.py): 256 int32: magic, version, number of tokens, zeros; then the
+//   tokens, uint16 (magic 20240520, version 1: GPT-2) or uint32 (20240801, 7: Llama 3).
+// - Megatron-LM (core/datasets/indexed_dataset.py): X.bin has the tokens alone. X.idx is
+//   "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64 entries of the document list; then
+//   i32 length of each sequence, i64 first byte of each, i64 first sequence of each document and,
+//   last, the number of sequences.
+// - nanoGPT (data/*/prepare.py): the tokens alone, uint16.
+// All numbers are little-endian.
+//
+// Torch-free, so that it can be fuzzed.
+// Errors: corrupt, naming file, byte, expected and found; unsupported for other versions and types.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace lockstep::data {
+
+enum class TokenType { uint8, int8, int16, uint16, int32, uint32, int64 };
+
+std::size_t bytes_of(TokenType type);
+std::string_view name_of(TokenType type);
+
+// The tokens in a file.
+struct TokenRange {
+  TokenType type = TokenType::uint16;
+  std::uint64_t begin = 0;  // Offset of the first, in bytes; a multiple of the type's size.
+  std::uint64_t count = 0;
+};
+
+// Empty if the file does not begin with a magic number of llm.c.
+std::optional<TokenRange> parse_llm_c(std::string_view file, std::span<const std::byte> bytes);
+
+// A file of tokens alone.
+TokenRange parse_raw(std::string_view file, std::uint64_t size, TokenType type);
+
+bool is_megatron_index(std::span<const std::byte> bytes);
+
+// The list of documents in an X.idx, which stays where it is.
+class MegatronIndex {
+ public:
+  // Checks every number of the index. `bin_size` is the size of X.bin.
+  MegatronIndex(std::string_view file, std::span<const std::byte> bytes, std::uint64_t bin_size);
+
+  const TokenRange& tokens() const { return tokens_; }
+
+  std::uint64_t documents() const { return documents_; }
+
+  // Number of the first token of a document; of the token after the last one for documents().
+  std::uint64_t begin_of_document(std::uint64_t document) const;
+
+ private:
+  void check_sequences(std::string_view file, std::uint64_t bin_size) const;
+  void check_documents(std::string_view file) const;
+  std::uint64_t length(std::uint64_t sequence) const;
+  std::uint64_t pointer(std::uint64_t sequence) const;
+  std::uint64_t first_sequence(std::uint64_t document) const;
+
+  std::span<const std::byte> bytes_;
+  TokenRange tokens_;
+  std::uint64_t sequences_ = 0;
+  std::uint64_t documents_ = 0;
+};
+
+}  // namespace lockstep::data

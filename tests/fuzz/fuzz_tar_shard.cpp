@@ -1,0 +1,126 @@
+// F9: a shard, and its index. The first byte chooses: the rest is a tar as it is, or one whose
+// headers get right checksums, so that broken fields reach the parser; or an index as it is, or one
+// with a right checksum. What is read must lie within the file, and the index of a shard must read
+// the same as the shard.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/hash.h"
+#include "lockstep/data/shards/shard_index.h"
+#include "lockstep/data/shards/shard_names.h"
+#include "lockstep/data/shards/tar_members.h"
+#include "lockstep/data/shards/write_tar.h"
+#include "tests/fuzz/target.h"
+
+namespace lockstep::fuzz {
+namespace {
+
+using namespace data;
+
+void seal_headers(std::string& tar) {
+  for (std::size_t at = 0; at + tar_block <= tar.size(); at += tar_block) {
+    TarHeader header{};
+    std::memcpy(&header, tar.data() + at, sizeof header);
+    if (std::memcmp(header.magic.data(), "ustar", 5) != 0) continue;
+    std::snprintf(header.checksum.data(), header.checksum.size(), "%06o", tar_checksum(header));
+    std::memcpy(tar.data() + at, &header, sizeof header);
+  }
+}
+
+void seal_index(std::string& index) {
+  constexpr std::size_t digested_at = shard_index_digest_at + sizeof(std::uint64_t);
+  if (index.size() < digested_at) return;
+  const std::uint64_t digest = hash_of_elements(std::string_view(index).substr(digested_at));
+  std::memcpy(index.data() + shard_index_digest_at, &digest, sizeof digest);
+}
+
+std::vector<TarMember> members_of(const std::string& tar) {
+  return read_tar_members("x.tar", tar.size(), [&](std::uint64_t offset, std::span<std::byte> out) {
+    expect(offset <= tar.size() && out.size() <= tar.size() - offset);
+    std::memcpy(out.data(), tar.data() + offset, out.size());
+  });
+}
+
+// Calls use(view) for an index, whose bytes begin at a multiple of eight there.
+template <class Use>
+void with_view(const std::string& index, const Use& use) {
+  std::vector<std::uint64_t> aligned(index.size() / 8 + 1);
+  std::memcpy(aligned.data(), index.data(), index.size());
+  use(ShardIndexView("x.index", std::as_bytes(std::span(aligned)).first(index.size())));
+}
+
+void expect_parts_within(const ShardIndexView& index) {
+  for (std::size_t sample = 0; sample < index.samples(); ++sample) {
+    expect(index.first_part(sample) < index.first_part(sample + 1));
+    expect(!index.key(sample).empty());
+    for (std::size_t i = index.first_part(sample); i < index.first_part(sample + 1); ++i) {
+      const ShardPart part = index.part(i);
+      expect(part.offset <= index.shard().size && part.size <= index.shard().size - part.offset);
+    }
+  }
+}
+
+void read_tar(const std::string& tar) {
+  const auto members = members_of(tar);
+  for (const TarMember& member : members)
+    expect(member.offset <= tar.size() && member.size <= tar.size() - member.offset);
+  with_view(format_shard_index("x.tar", {tar.size(), 1}, members), [&](const ShardIndexView& view) {
+    expect_parts_within(view);
+    std::size_t part = 0;
+    for (const TarMember& member : members) {
+      if (!divide_name(member.name)) continue;
+      expect(view.part(part).name == member.name && view.part(part).offset == member.offset);
+      ++part;
+    }
+    expect(part == view.first_part(view.samples()));
+  });
+}
+
+std::string example_tar() {
+  const auto file = [](const std::string& name, const std::string& content) {
+    return tar_headers(name, content.size()) + content +
+           std::string(padded_to_blocks(content.size()) - content.size(), '\0');
+  };
+  return file("a/1.jpg", "image") + file("a/1.cls", "7") + file(std::string(120, 'n') + ".txt", "");
+}
+
+// A header of pax with its records.
+std::string example_pax() {
+  std::string header = tar_headers("pax", 18);
+  header[offsetof(TarHeader, type)] = 'x';
+  return header + "18 path=long/name\n" + std::string(tar_block - 18, '\0');
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  const std::string tar = example_tar() + tar_end();
+  const std::string index = format_shard_index("x.tar", {tar.size(), 1}, members_of(tar));
+  return {'\0' + tar, '\1' + tar, '\1' + example_pax() + tar, '\2' + index, '\3' + index};
+}
+
+}  // namespace lockstep::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace lockstep;
+  if (size == 0) return 0;
+  std::string input(reinterpret_cast<const char*>(data) + 1, size - 1);
+  try {
+    if (data[0] % 4 == 1) fuzz::seal_headers(input);
+    if (data[0] % 4 == 3) fuzz::seal_index(input);
+    if (data[0] % 4 < 2)
+      fuzz::read_tar(input);
+    else
+      fuzz::with_view(input, fuzz::expect_parts_within);
+  } catch (const Error& error) {
+    fuzz::expect(error.fault() == Fault::corrupt || error.fault() == Fault::unsupported);
+  }
+  return 0;
+}

@@ -1,0 +1,102 @@
+// Reads and writes files of data for data_files_test.py:
+//   arrays FILE...                    prints type, shape and the values' bytes of each
+//   tokens LENGTH STRIDE RAW FILE...  prints each window: its data and its targets; RAW is 0 or 1
+//   shards SOURCE...                  prints each sample: its key and parts
+//   write PREFIX SAMPLES_PER_SHARD    writes shards of the samples on standard input, in that form
+// Bytes are printed in hexadecimal.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/arrays/array_file.h"
+#include "lockstep/data/shards/shard_writer.h"
+#include "lockstep/data/shards/tar_shards.h"
+#include "lockstep/data/tokens/token_file.h"
+
+namespace {
+
+std::string in_hexadecimal(std::string_view bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  for (const char byte : bytes) {
+    text += digits[static_cast<unsigned char>(byte) >> 4];
+    text += digits[static_cast<unsigned char>(byte) & 15];
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string from_hexadecimal(const std::string& text) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+void print_array(const std::string& path) {
+  const at::Tensor tensor = lockstep::ArrayFile(path).tensor();
+  std::cout << at::toString(tensor.scalar_type()) << '\n';
+  for (const std::int64_t size : tensor.sizes()) std::cout << size << ' ';
+  std::cout << '\n'
+            << in_hexadecimal({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()})
+            << '\n';
+}
+
+void print_tokens(std::int64_t length, std::int64_t stride, bool raw,
+                  const std::vector<std::filesystem::path>& files) {
+  lockstep::TokenFileOptions options{.length = length, .stride = stride};
+  if (raw) options.raw = at::kUInt16;
+  const lockstep::TokenFile tokens(files, options);
+  const at::Tensor data = at::empty({1, length}, at::kLong),
+                   target = at::empty({1, length}, at::kLong);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens.fill({.indices = std::vector{i}, .data = data, .target = target});
+    for (const at::Tensor& row : {data, target})
+      for (std::int64_t k = 0; k < length; ++k)
+        std::cout << row.const_data_ptr<std::int64_t>()[k] << ' ';
+    std::cout << '\n';
+  }
+}
+
+void print_shards(const std::vector<std::string>& sources) {
+  const lockstep::TarShards shards(sources);
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const lockstep::ShardSample sample = shards.sample(i);
+    std::cout << in_hexadecimal(sample.key);
+    for (const auto& [suffix, bytes] : sample.parts)
+      std::cout << ' ' << in_hexadecimal(suffix) << ' ' << in_hexadecimal(bytes);
+    std::cout << '\n';
+  }
+}
+
+void write_shards(const char* prefix, std::size_t samples) {
+  lockstep::ShardWriter writer(prefix, {.samples = samples});
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string key, suffix, bytes;
+    words >> key;
+    std::vector<std::pair<std::string, std::string>> parts;
+    while (words >> suffix >> bytes)
+      parts.emplace_back(from_hexadecimal(suffix), bytes == "-" ? "" : from_hexadecimal(bytes));
+    writer.write(from_hexadecimal(key), {parts.begin(), parts.end()});
+  }
+  writer.finish();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.at(0) == "arrays")
+    for (std::size_t i = 1; i < words.size(); ++i) print_array(words[i]);
+  if (words.at(0) == "tokens")
+    print_tokens(std::stoll(words.at(1)), std::stoll(words.at(2)), words.at(3) == "1",
+                 {words.begin() + 4, words.end()});
+  if (words.at(0) == "shards") print_shards({words.begin() + 1, words.end()});
+  if (words.at(0) == "write") write_shards(argv[2], std::stoul(words.at(2)));
+}

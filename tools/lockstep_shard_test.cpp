@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/mapped_file.h"
+#include "lockstep/data/shards/shard_index.h"
+#include "tests/ranks.h"
+#include "tests/rigs/command.h"
+
+namespace lockstep::test::lockstep_shard_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+std::string content_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class LockstepShard : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() / name; }
+
+  void write(const std::string& name, const std::string& content) const {
+    fs::create_directories(fs::path(path(name)).parent_path());
+    std::ofstream(path(name), std::ios::binary) << content;
+  }
+
+  Finished shard(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {LOCKSTEP, "shard", path("in"), "--out", path("out")});
+    return run_command(std::move(arguments));
+  }
+
+  // Names and contents of all files in the shards, in their order.
+  std::vector<std::pair<std::string, std::string>> members(const std::string& name) const {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (int number = 0; number < 100; ++number) {
+      const std::string digits = std::to_string(number);
+      const std::string file =
+          path("out/" + name + "-" + std::string(6 - digits.size(), '0') + digits + ".tar");
+      if (!fs::exists(file)) break;
+      const std::string bytes = content_of(file);
+      for (const auto& member : data::read_tar_members(data::open_to_read(file), file))
+        all.emplace_back(member.name, bytes.substr(member.offset, member.size));
+    }
+    return all;
+  }
+
+ private:
+  const ScratchDirectory folder_;
+};
+
+using Members = std::vector<std::pair<std::string, std::string>>;
+
+TEST_F(LockstepShard, WritesTheFilesOfASampleNextToEachOther) {
+  write("in/b.jpg", "1");
+  write("in/a.txt", "2");
+  write("in/b.json", "3");
+  write("in/c/a.txt", "4");
+  write("in/README", "5");
+  write("in/.hidden.txt", "6");
+  const Finished done = shard({"--in-order"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(members("shard"),
+            (Members{{"a.txt", "2"}, {"b.jpg", "1"}, {"b.json", "3"}, {"c/a.txt", "4"}}));
+  EXPECT_TRUE(has(done.out,
+                  "3 samples in 1 shard of 5.1 KB together; 2 files left out, such as "
+                  ".hidden.txt\n"))
+      << done.out;
+  EXPECT_TRUE(has(done.err, "shards: 1/1")) << done.err;
+}
+
+TEST_F(LockstepShard, GivesFoldersNumbersAsImageFolderDoes) {
+  write("in/dog/1.jpg", "a");
+  write("in/cat/1.jpg", "b");
+  write("in/cat/2.JPG", "c");
+  EXPECT_EQ(shard({"--labels", "--in-order", "--name", "train", "--quiet"}).code, 0);
+  EXPECT_EQ(members("train"), (Members{{"cat/1.jpg", "b"},
+                                       {"cat/1.cls", "0"},
+                                       {"cat/2.JPG", "c"},
+                                       {"cat/2.cls", "0"},
+                                       {"dog/1.jpg", "a"},
+                                       {"dog/1.cls", "1"}}));
+  EXPECT_EQ(content_of(path("out/train-classes.txt")), "cat\ndog\n");
+}
+
+TEST_F(LockstepShard, ShufflesByTheSeed) {
+  for (int i = 0; i < 50; ++i) write("in/" + std::to_string(i) + ".txt", std::to_string(i));
+  EXPECT_EQ(shard({"--name", "a", "--samples", "7"}).code, 0);
+  EXPECT_EQ(shard({"--name", "b", "--samples", "7"}).code, 0);
+  EXPECT_EQ(shard({"--name", "c", "--samples", "7", "--seed", "1"}).code, 0);
+  Members a = members("a"), c = members("c");
+  EXPECT_EQ(a.size(), 50U);
+  EXPECT_EQ(a, members("b"));
+  EXPECT_NE(a, c);
+  EXPECT_EQ(content_of(path("out/a-000003.tar")), content_of(path("out/b-000003.tar")));
+  std::ranges::sort(a);
+  std::ranges::sort(c);
+  EXPECT_EQ(a, c);
+  EXPECT_FALSE(fs::exists(path("out/a-000008.tar")));
+}
+
+TEST_F(LockstepShard, GoesOnAfterAnInterruption) {
+  for (int i = 0; i < 40; ++i)
+    write("in/" + std::to_string(i) + ".bin", std::string(1000, static_cast<char>('a' + i % 26)));
+  EXPECT_EQ(shard({"--size", "20K"}).code, 0);
+  const Members whole = members("shard");
+  EXPECT_EQ(whole.size(), 40U);
+  std::map<std::string, std::string> bytes;
+  for (const auto& entry : fs::directory_iterator(path("out"))) {
+    bytes[entry.path()] = content_of(entry.path());
+    EXPECT_LE(entry.file_size(), 20U << 10);
+  }
+  fs::remove(path("out/shard-000001.tar"));
+  const Finished again = shard({"--size", "20K"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(has(again.out, "shards were there already")) << again.out;
+  EXPECT_EQ(members("shard"), whole);
+  for (const auto& [file, content] : bytes) {
+    if (file.ends_with(".tar")) {
+      EXPECT_EQ(content_of(file), content) << file;
+    }
+  }
+}
+
+TEST_F(LockstepShard, ReplacesShardsOfOtherSamplesOnlyIfItMust) {
+  write("in/a.txt", "1");
+  EXPECT_EQ(shard({}).code, 0);
+  write("in/a.txt", "22");
+  const Finished refused = shard({});
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_TRUE(has(refused.err, "shard-000000.tar: the shard exists with other samples"))
+      << refused.err;
+  EXPECT_EQ(members("shard"), (Members{{"a.txt", "1"}}));
+  EXPECT_EQ(shard({"--force"}).code, 0);
+  EXPECT_EQ(members("shard"), (Members{{"a.txt", "22"}}));
+  write("out/shard-000001.tar", "of a larger run");
+  EXPECT_TRUE(has(shard({"--force"}).err, "a shard of another run"));
+}
+
+TEST_F(LockstepShard, RefusesFilesThatWouldBecomeOneSampleByMistake) {
+  write("in/cat/1.jpg", "a");
+  write("in/cat/1.JPG", "b");
+  Finished refused = shard({});
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_TRUE(has(refused.err, "'cat/1' would be a sample with two files 'jpg'")) << refused.err;
+  fs::remove(path("in/cat/1.JPG"));
+  write("in/cat/1.v2.jpg", "b");
+  EXPECT_EQ(shard({"--name", "plain"}).code, 0);
+  refused = shard({"--labels"});
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_TRUE(has(refused.err, "may have one dot only")) << refused.err;
+  fs::remove(path("in/cat/1.v2.jpg"));
+  write("in/top.jpg", "c");
+  EXPECT_TRUE(has(shard({"--labels"}).err, "'top' lies in no folder of a class"));
+}
+
+TEST_F(LockstepShard, ExplainsItself) {
+  const Finished help = run_command({LOCKSTEP, "shard", "--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* word : {"--labels", "--samples", "Examples:", "Exit code"})
+    EXPECT_TRUE(has(help.out, word)) << help.out;
+  EXPECT_EQ(run_command({LOCKSTEP, "shard"}).code, 64);
+  EXPECT_EQ(run_command({LOCKSTEP, "shard", path("absent"), "--out", path("out")}).code, 64);
+  write("in/a.txt", "1");
+  EXPECT_EQ(shard({"--size", "1M", "--samples", "3"}).code, 64);
+  EXPECT_EQ(shard({"--name", "a/b"}).code, 64);
+}
+
+}  // namespace
+}  // namespace lockstep::test::lockstep_shard_test
