@@ -47,6 +47,8 @@ if(LOCKSTEP_WITH_TORCH)
                         "LibTorch ${Torch_VERSION}. Name another with -DTorch_DIR=DIR.")
   endif()
   find_package(ZLIB REQUIRED)
+  find_package(JPEG REQUIRED)  # libjpeg-turbo, whose functions decode parts of an image.
+  find_package(PNG REQUIRED)
 
   # Only the header of xxHash: it is compiled into the one unit that hashes, nothing is linked.
   find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)

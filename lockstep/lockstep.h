@@ -15,6 +15,7 @@
 #include "lockstep/data/batch_dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/image_datasets.h"
+#include "lockstep/data/images/image_folder.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/shards/shard_writer.h"
 #include "lockstep/data/shards/tar_shards.h"

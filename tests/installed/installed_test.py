@@ -22,7 +22,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from small_datasets import write_fashion_mnist  # noqa: E402
+from small_datasets import write_fashion_mnist, write_image_folder  # noqa: E402
 
 
 def environment(**added):
@@ -157,6 +157,11 @@ def guide(args):
         copy.compile(program)
         if len({copy.start(ranks) for ranks in (1, 2)}) != 1:
             sys.exit("1 and 2 ranks read different samples")
+    write_image_folder(args.scratch / "images")
+    program = only(blocks(pages / "images.md", "cpp"), "images.md")
+    program = program.replace('"imagenet/train"', f'"{args.scratch}/images/train"')
+    copy.compile(program.replace("1ULL << 30", "1ULL << 24"))
+    copy.start(2)
 
     copy.compile(only(blocks(pages / "plan.md", "cpp"), "plan.md"))
     copy.start(2)

@@ -28,6 +28,7 @@ ROOMS = {
 # too.
 SUB_ROOMS = {
     "data/arrays":              "",
+    "data/images":              "",
     "data/shards":              "",
     "data/tokens":              "",
     "parallel/detail":          "",

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/images/decoded_images.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/images/image_edit.h"
+#include "lockstep/data/images/image_reader.h"
+#include "lockstep/data/images/image_step.h"
+#include "lockstep/data/images/pixel_cache.h"
+#include "lockstep/data/images/pixel_operations.h"
+
+namespace lockstep {
+
+using data::BadImage;
+using data::ImageEdit;
+using data::ImageReader;
+using data::PixelReader;
+
+namespace {
+
+constexpr std::size_t no_skipping = std::numeric_limits<std::size_t>::max();
+
+// Memory of a thread for one image after the other.
+struct Workspace {
+  EncodedBuffer encoded;
+  data::PixelMemory edited;
+  data::Pixels whole;
+  data::Pixels kept;
+};
+
+// Workspaces that no thread uses now: as many as threads have ever worked at once.
+class Workspaces {
+ public:
+  template <class Work>
+  void with_one(Work work) {
+    std::unique_ptr<Workspace> mine = take();
+    work(*mine);
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(mine));
+  }
+
+ private:
+  std::unique_ptr<Workspace> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Workspace>();
+    std::unique_ptr<Workspace> last = std::move(free_.back());
+    free_.pop_back();
+    return last;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> free_;
+};
+
+ImageSize size_of_output(const ImageTransform& transform) {
+  const auto size = transform.output_size();
+  require(size.has_value(),
+          "the transform leaves images of different sizes, which do not fit into one batch: add "
+          "CenterCrop, RandomResizedCrop, or Resize with height and width");
+  return *size;
+}
+
+}  // namespace
+
+constexpr BadFiles BadFiles::error{no_skipping};
+
+BadFiles BadFiles::skip(std::size_t at_most) {
+  require(at_most != no_skipping, "BadFiles::skip: too many");
+  return BadFiles(at_most);
+}
+
+class DecodedImages::State {
+ public:
+  State(std::shared_ptr<const EncodedImages> from, ImageOptions options)
+      : source(std::move(from)),
+        transform(std::move(options.transform)),
+        size(size_of_output(transform)),
+        bad_files(options.bad_files) {
+    if (!options.cache) return;
+    shorter_side_ = options.cache->shorter_side;
+    cache.emplace(source->size(), source->fingerprint(), *options.cache);
+  }
+
+  // Writes image `index`, or the next one that can be decoded. Returns its index.
+  std::size_t write_or_skip(std::size_t index, const SampleRandom& random, const at::Tensor& row,
+                            Workspace& memory) {
+    for (std::size_t skipped = 0; skipped < source->size(); ++skipped) {
+      const std::size_t next = (index + skipped) % source->size();
+      try {
+        write(next, random, row, memory);
+        return next;
+      } catch (const BadImage& bad) {
+        note_bad(next, bad.what());
+      }
+    }
+    throw Error(Fault::corrupt, "none of the images can be decoded");
+  }
+
+  std::vector<BadFile> found() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<BadFile> all;
+    for (const auto& [index, reason] : found_) all.push_back({index, source->name(index), reason});
+    return all;
+  }
+
+  const std::shared_ptr<const EncodedImages> source;
+  const ImageTransform transform;
+  const ImageSize size;
+  const BadFiles bad_files;
+  std::optional<data::PixelCache> cache;
+  Workspaces workspaces;
+
+ private:
+  // Writes image `index` into the row, with random numbers of the sample.
+  void write(std::size_t index, SampleRandom random, const at::Tensor& row, Workspace& memory) {
+    if (!cache) {
+      const auto reader = data::read_image(source->read(index, memory.encoded));
+      return write(*reader, random, row, memory);
+    }
+    PixelReader reader(cached(index, memory));
+    write(reader, random, row, memory);
+  }
+
+  // Throws unless bad files are skipped, and while there were few enough.
+  void note_bad(std::size_t index, const std::string& reason) {
+    const std::string text = clean_text(source->name(index)) + ": " + reason;
+    if (bad_files.at_most() == no_skipping) throw Error(Fault::corrupt, text);
+    const std::lock_guard lock(mutex_);
+    const bool is_new = found_.try_emplace(index, reason).second;
+    if (found_.size() > bad_files.at_most())
+      throw Error(Fault::corrupt, text + " (bad file number " + std::to_string(found_.size()) +
+                                      "; BadFiles::skip allows " +
+                                      std::to_string(bad_files.at_most()) + ")");
+    if (is_new) log(LogLevel::warning, "skipping a bad file: " + text);
+  }
+
+  void write(ImageReader& reader, SampleRandom& random, const at::Tensor& row,
+             Workspace& memory) const {
+    ImageEdit image(reader, memory.edited);
+    data::TransformParts::apply(transform, image, random);
+    image.write(values_, row);
+  }
+
+  // The pixels of the cache, or what would be there if it had room.
+  data::PixelView cached(std::size_t index, Workspace& memory) {
+    if (const auto found = cache->find(index)) return *found;
+    const auto reader = data::read_image(source->read(index, memory.encoded));
+    reader->read({.size = reader->size()}, memory.whole);
+    data::PixelView pixels = memory.whole.view();
+    if (shorter_side_ > 0 && std::min(pixels.size.height, pixels.size.width) > shorter_side_) {
+      const ImageSize smaller = data::size_with_shorter_side(pixels.size, shorter_side_);
+      data::resize_pixels(pixels, smaller, memory.kept);
+      pixels = memory.kept.view();
+    }
+    cache->keep(index, pixels);
+    return pixels;
+  }
+
+  std::int64_t shorter_side_ = 0;
+  const data::ValueTable values_ = data::TransformParts::values(transform);
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::string> found_;  // Bad files, with reasons.
+};
+
+DecodedImages::DecodedImages(std::shared_ptr<const EncodedImages> source, ImageOptions options)
+    : state_(std::make_unique<State>(std::move(source), std::move(options))) {}
+
+DecodedImages::~DecodedImages() = default;
+
+std::size_t DecodedImages::size() const { return state_->source->size(); }
+
+SampleSpec DecodedImages::data_spec() const {
+  return {.sizes = {data::channels, state_->size.height, state_->size.width}, .type = at::kFloat};
+}
+
+SampleSpec DecodedImages::target_spec() const { return {.sizes = {}, .type = at::kLong}; }
+
+void DecodedImages::fill(const BatchRows& rows) const {
+  check(rows.data.scalar_type() == at::kFloat && rows.data.is_cpu(),
+        "images are written as floats, on the CPU");
+  state_->workspaces.with_one([&](Workspace& memory) {
+    for (std::size_t row = 0; row < rows.indices.size(); ++row) {
+      const at::Tensor to = rows.data.select(0, static_cast<std::int64_t>(row));
+      const std::size_t wanted = rows.indices[row];
+      const std::size_t written = state_->write_or_skip(wanted, rows.random(row), to, memory);
+      rows.target.mutable_data_ptr<std::int64_t>()[row] = state_->source->label(written);
+    }
+  });
+}
+
+void DecodedImages::will_read(std::span<const std::size_t> indices) const {
+  state_->source->will_read(indices);
+}
+
+std::string DecodedImages::sample_name(std::size_t index) const {
+  return clean_text(state_->source->name(index));
+}
+
+std::vector<BadFile> DecodedImages::bad_files() const { return state_->found(); }
+
+RegisteredMemory DecodedImages::cache_memory() const {
+  return state_->cache ? state_->cache->memory() : RegisteredMemory();
+}
+
+std::size_t DecodedImages::cached_images() const {
+  return state_->cache ? state_->cache->images() : 0;
+}
+
+}  // namespace lockstep

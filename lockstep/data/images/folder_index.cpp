@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/images/folder_index.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+// XXH3 is compiled into this unit only.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::array<std::string_view, 9> extensions{".jpg", ".jpeg", ".png",  ".ppm", ".bmp",
+                                                     ".pgm", ".tif",  ".tiff", ".webp"};
+
+bool has_extension(std::string_view name) {
+  const auto lower = [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::ranges::any_of(extensions, [&](std::string_view extension) {
+    return name.size() >= extension.size() &&
+           std::ranges::equal(name.substr(name.size() - extension.size()), extension, {}, lower);
+  });
+}
+
+// --- Order ---------------------------------------------------------------------------------------
+
+// Number of bytes of the UTF-8 character at the beginning of `text`; 0 if there is none.
+std::size_t character_size(std::string_view text) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const auto continues = [&](std::size_t i) { return (byte(i) & 0xc0U) == 0x80U; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead < 0xe0) return continues(1) ? 2 : 0;
+  if (lead >= 0xe0 && lead < 0xf0) {
+    // Neither a longer form than needed nor a surrogate.
+    const bool allowed = (lead != 0xe0 || byte(1) >= 0xa0) && (lead != 0xed || byte(1) < 0xa0);
+    return allowed && continues(1) && continues(2) ? 3 : 0;
+  }
+  if (lead >= 0xf0 && lead < 0xf5) {
+    const bool allowed = (lead != 0xf0 || byte(1) >= 0x90) && (lead != 0xf4 || byte(1) < 0x90);
+    return allowed && continues(1) && continues(2) && continues(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+// os.fsdecode(): UTF-8, with a surrogate for each other byte (PEP 383).
+std::u32string decoded(std::string_view name) {
+  std::u32string text;
+  while (!name.empty()) {
+    const auto lead = static_cast<unsigned char>(name[0]);
+    const std::size_t size = character_size(name);
+    char32_t code = size <= 1 ? lead : lead & (0x7fU >> size);
+    if (size == 0) code = 0xdc00U + lead;
+    for (std::size_t i = 1; i < size; ++i)
+      code = code << 6 | (static_cast<unsigned char>(name[i]) & 0x3fU);
+    text += code;
+    name.remove_prefix(std::max<std::size_t>(size, 1));
+  }
+  return text;
+}
+
+bool is_ascii_or_end(std::string_view text, std::size_t at) {
+  return at >= text.size() || static_cast<unsigned char>(text[at]) < 0x80;
+}
+
+}  // namespace
+
+bool python_sorts_before(std::string_view a, std::string_view b) {
+  const auto at = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  // Characters begin at an ASCII byte, so that all before it are equal.
+  if (is_ascii_or_end(a, at) && is_ascii_or_end(b, at)) return a < b;
+  return decoded(a) < decoded(b);
+}
+
+namespace {
+
+void sort_names(std::vector<std::string>& names) { std::ranges::sort(names, python_sorts_before); }
+
+// --- Folders -------------------------------------------------------------------------------------
+
+// A folder, as the kernel knows it by whatever path.
+struct Place {
+  dev_t device = 0;
+  ino_t inode = 0;
+
+  bool operator==(const Place&) const = default;
+};
+
+struct Listing {
+  std::vector<std::string> folders;
+  std::vector<std::string> files;  // With the extension of an image.
+  Place place;
+};
+
+bool is_folder(int folder, const dirent& entry) {
+  if (entry.d_type != DT_UNKNOWN && entry.d_type != DT_LNK) return entry.d_type == DT_DIR;
+  struct stat status {};
+  return ::fstatat(folder, entry.d_name, &status, 0) == 0 && S_ISDIR(status.st_mode);
+}
+
+Listing list(const std::filesystem::path& path) {
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) throw_errno(clean_text(path.native()));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw_errno(clean_text(path.native()));
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::fdopendir(fd.get()), ::closedir);
+  if (open == nullptr) throw_errno(clean_text(path.native()));
+  fd.release();  // NOLINT(bugprone-unused-return-value): closedir() closes it.
+  Listing listing;
+  listing.place = {status.st_dev, status.st_ino};
+  errno = 0;
+  while (const dirent* entry = ::readdir(open.get())) {
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    if (is_folder(::dirfd(open.get()), *entry))
+      listing.folders.emplace_back(name);
+    else if (has_extension(name))
+      listing.files.emplace_back(name);
+    errno = 0;
+  }
+  if (errno != 0) throw_errno(clean_text(path.native()));
+  return listing;
+}
+
+// A folder below a class, with its images. `below` is empty for the class folder, or ends with a
+// slash.
+struct Branch {
+  std::string below;
+  std::vector<std::string> files;
+};
+
+class Walk {
+ public:
+  explicit Walk(std::filesystem::path top) : top_(std::move(top)) { visit(""); }
+
+  std::vector<Branch>& branches() { return branches_; }
+
+ private:
+  void visit(const std::string& below) {
+    const std::filesystem::path path = below.empty() ? top_ : top_ / below;
+    Listing listing = list(path);
+    if (std::ranges::find(above_, listing.place) != above_.end())
+      throw Error(Fault::system,
+                  clean_text(path.native()) + ": a link that leads back to a folder above it");
+    sort_names(listing.files);
+    branches_.push_back({below, std::move(listing.files)});
+    above_.push_back(listing.place);
+    for (const std::string& folder : listing.folders) visit(below + folder + "/");
+    above_.pop_back();
+  }
+
+  std::filesystem::path top_;
+  std::vector<Place> above_;
+  std::vector<Branch> branches_;
+};
+
+// Python compares the paths of folders, without a slash at their end.
+std::string_view folder_path(const Branch& branch) {
+  return std::string_view(branch.below)
+      .substr(0, branch.below.empty() ? 0 : branch.below.size() - 1);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + clean_text(name);
+  return text;
+}
+
+}  // namespace
+
+FolderIndex::FolderIndex(std::filesystem::path root) : root_(std::move(root)) {
+  classes_ = list(root_).folders;
+  require(!classes_.empty(), [&] {
+    return "ImageFolder: " + clean_text(root_.native()) +
+           " has no class folders: one is expected for each class, with its images";
+  });
+  sort_names(classes_);
+  std::vector<std::string> without_images;
+  for (const std::string& name : classes_) {
+    first_of_class_.push_back(size());
+    add_class(name);
+    if (size() == first_of_class_.back()) without_images.push_back(name);
+  }
+  first_of_class_.push_back(size());
+  require(without_images.empty(), [&] {
+    std::string text = "ImageFolder: " + clean_text(root_.native());
+    text += " has classes without images: " + joined(without_images) + " (extensions:";
+    for (const std::string_view extension : extensions) text.append(" ").append(extension);
+    return text + ")";
+  });
+}
+
+void FolderIndex::add_class(const std::string& name) {
+  Walk walk(root_ / name);
+  std::ranges::sort(walk.branches(), python_sorts_before, folder_path);
+  for (const Branch& branch : walk.branches())
+    for (const std::string& file : branch.files) {
+      names_ += branch.below;
+      names_ += file;
+      ends_.push_back(names_.size());
+    }
+}
+
+std::int64_t FolderIndex::class_of(std::size_t image) const {
+  return std::ranges::upper_bound(first_of_class_, image) - first_of_class_.begin() - 1;
+}
+
+std::string FolderIndex::path_of(std::size_t image) const {
+  const std::size_t begin = image == 0 ? 0 : ends_[image - 1];
+  std::string path = root_.native();
+  path += '/';
+  path += classes_[static_cast<std::size_t>(class_of(image))];
+  path += '/';
+  return path.append(names_, begin, ends_[image] - begin);
+}
+
+std::uint64_t FolderIndex::fingerprint() const {
+  std::uint64_t digest = XXH3_64bits(names_.data(), names_.size());
+  digest = XXH3_64bits_withSeed(ends_.data(), ends_.size() * sizeof ends_[0], digest);
+  for (const std::string& name : classes_)
+    digest = XXH3_64bits_withSeed(name.c_str(), name.size() + 1, digest);
+  return XXH3_64bits_withSeed(first_of_class_.data(),
+                              first_of_class_.size() * sizeof first_of_class_[0], digest);
+}
+
+}  // namespace lockstep::data

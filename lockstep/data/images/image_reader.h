@@ -1,0 +1,60 @@
+// Decoders of JPEG and PNG images. Pixels are those of Pillow's convert("RGB"), bit for bit.
+//
+// Bytes may be hostile: sizes are compared with limits, and with the bytes that are there, before
+// memory of a claimed size is allocated.
+// Errors: BadImage.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+
+#include "lockstep/data/images/pixels.h"
+
+namespace lockstep::data {
+
+// The bytes are no image, a damaged one, or one of a kind that is not supported. The text says
+// which.
+class BadImage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Limit of width times height: the one at which Pillow raises DecompressionBombError.
+inline constexpr std::int64_t most_pixels = 178'956'970;
+
+// An image whose header was read: its size is known, its pixels need not be decoded yet.
+class ImageReader {
+ public:
+  virtual ~ImageReader() = default;
+
+  virtual const ImageSize& size() const = 0;
+
+  // Decodes a region, without the rows and columns around it as far as the format allows. Damage
+  // behind the region stays unnoticed. Call it once.
+  virtual void read(const Region& region, Pixels& to) = 0;
+};
+
+// Reads the header of an image, whose kind its first bytes tell. `bytes` must outlive the reader.
+std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes);
+
+// One for each format.
+std::unique_ptr<ImageReader> read_jpeg(std::span<const std::uint8_t> bytes);
+std::unique_ptr<ImageReader> read_png(std::span<const std::uint8_t> bytes);
+
+// Reads decoded pixels, which must outlive the reader.
+class PixelReader final : public ImageReader {
+ public:
+  explicit PixelReader(const PixelView& pixels) : pixels_(pixels) {}
+
+  const ImageSize& size() const override { return pixels_.size; }
+  void read(const Region& region, Pixels& to) override { to.copy(pixels_.part(region)); }
+
+ private:
+  PixelView pixels_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/images/image_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/memory_limit.h"
+#include "tests/rigs/sample_images.h"
+
+namespace lockstep::data::image_reader_test {
+namespace {
+
+using namespace std::string_literals;
+
+std::span<const std::uint8_t> bytes_of(const std::string& file) {
+  return {reinterpret_cast<const std::uint8_t*>(file.data()), file.size()};
+}
+
+Pixels decode(const std::string& file, const Region& region) {
+  Pixels pixels;
+  read_image(bytes_of(file))->read(region, pixels);
+  return pixels;
+}
+
+Pixels decode(const std::string& file) {
+  return decode(file, {.size = read_image(bytes_of(file))->size()});
+}
+
+// The text of the BadImage that decoding throws.
+std::string refusal(const std::string& file) {
+  try {
+    decode(file);
+  } catch (const BadImage& bad) {
+    return bad.what();
+  }
+  ADD_FAILURE() << "the image was decoded";
+  return "";
+}
+
+bool is_same(const PixelView& a, const PixelView& b) {
+  if (a.size != b.size) return false;
+  for (std::int64_t y = 0; y < a.size.height; ++y)
+    if (!std::equal(a.row(y), a.row(y) + a.size.width * channels, b.row(y))) return false;
+  return true;
+}
+
+// Every kind of file, by its name, of a size that no block divides.
+std::vector<std::pair<std::string, std::string>> all_files(int width, int height) {
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const auto& [name, kind] : test::jpeg_kinds())
+    files.emplace_back("JPEG " + name, test::jpeg_file(width, height, kind));
+  for (const auto& [name, kind] : test::png_kinds())
+    files.emplace_back("PNG " + name, test::png_file(width, height, kind));
+  return files;
+}
+
+// The file with other bytes at a place.
+std::string changed(std::string file, std::size_t at, const std::string& bytes) {
+  return file.replace(at, bytes.size(), bytes);
+}
+
+TEST(ImageReader, DecodesARegionToThePixelsThatItHasInTheWholeImage) {
+  std::minstd_rand random(1);
+  const auto below = [&](std::int64_t count) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(count));
+  };
+  for (const auto& [name, file] : all_files(173, 131)) {
+    const Pixels whole = decode(file);
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      Region part{.left = below(173), .top = below(131), .size = {}};
+      part.size = {1 + below(131 - part.top), 1 + below(173 - part.left)};
+      EXPECT_TRUE(is_same(decode(file, part).view(), whole.view().part(part)))
+          << name << ": columns " << part.left << " to " << part.right() << ", rows " << part.top
+          << " to " << part.bottom();
+    }
+  }
+}
+
+TEST(ImageReader, DecodesAnInterlacedPngAsAnyOther) {
+  for (auto [name, kind] : test::png_kinds()) {
+    const Pixels one = decode(test::png_file(43, 29, kind));
+    kind.interlaced = !kind.interlaced;
+    EXPECT_TRUE(is_same(one.view(), decode(test::png_file(43, 29, kind)).view())) << name;
+  }
+}
+
+TEST(ImageReader, KnowsTheSizeBeforeItDecodes) {
+  for (const auto& [name, file] : all_files(61, 7))
+    EXPECT_EQ(read_image(bytes_of(file))->size(), (ImageSize{7, 61})) << name;
+}
+
+TEST(ImageReader, DecodesImagesOfOnePixel) {
+  for (const auto& [name, file] : all_files(1, 1))
+    EXPECT_EQ(decode(file).size(), (ImageSize{1, 1})) << name;
+}
+
+TEST(ImageReader, RefusesAFileThatEndsAnywhereTooEarly) {
+  for (const auto& [name, file] : all_files(40, 33))
+    for (std::size_t size = 0; size < file.size(); ++size)
+      EXPECT_THROW(decode(file.substr(0, size)), BadImage) << name << ", " << size << " bytes";
+}
+
+TEST(ImageReader, RefusesWhatItDoesNotDecodeByName) {
+  EXPECT_EQ(refusal(""), "the file is empty");
+  EXPECT_EQ(refusal("GIF89a..."), "a GIF image, neither JPEG nor PNG");
+  EXPECT_EQ(refusal("RIFF....WEBPVP8 "), "a WebP image, neither JPEG nor PNG");
+  EXPECT_EQ(refusal("<html>"), "neither a JPEG nor a PNG image");
+}
+
+TEST(ImageReader, TakesAWarningForDamage) {
+  std::string file = test::jpeg_file(64, 64);
+  const std::size_t middle = file.size() / 2;
+  EXPECT_NE(refusal(changed(file, middle, std::string("\xff\xd9", 2))), "");
+}
+
+// Sizes are two bytes each, height first, behind FF C0, a length of two bytes, and the precision.
+TEST(ImageReader, RefusesAJpegThatClaimsMorePixelsThanItCanHold) {
+  const std::string file = test::jpeg_file(64, 64);
+  const std::size_t size_at = file.find("\xff\xc0") + 5;
+  const test::MemoryLimit limit(64 << 20);
+  EXPECT_NE(refusal(changed(file, size_at, "\x20\x00\x20\x00"s)).find("8192 x 8192"),
+            std::string::npos);
+  EXPECT_NE(refusal(changed(file, size_at, "\xff\x00\xff\x00"s)).find("too many pixels"),
+            std::string::npos);
+}
+
+TEST(ImageReader, RefusesAJpegOfTwelveBitsAndOfTwoComponents) {
+  const std::string file = test::jpeg_file(64, 64, {.components = 1});
+  const std::size_t frame = file.find("\xff\xc0");
+  EXPECT_NE(refusal(changed(file, frame + 4, "\x0c")), "");
+  EXPECT_NE(refusal(changed(file, frame + 9, "\x02")), "");
+}
+
+}  // namespace
+}  // namespace lockstep::data::image_reader_test

@@ -1,0 +1,40 @@
+// One step of a chain of transforms.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "lockstep/data/batch_dataset.h"
+#include "lockstep/data/images/image_edit.h"
+#include "lockstep/data/images/image_transforms.h"
+
+namespace lockstep::data {
+
+// Thread safety: any thread may call any member.
+class ImageStep {
+ public:
+  virtual ~ImageStep() = default;
+
+  virtual void apply(ImageEdit& image, SampleRandom& random) const = 0;
+
+  // The size of images after this step; empty if it depends on the image.
+  virtual std::optional<ImageSize> size_after(const std::optional<ImageSize>& before) const = 0;
+};
+
+struct Normalization {
+  std::array<double, channels> mean;
+  std::array<double, channels> deviation;
+};
+
+// What an ImageTransform does, for DecodedImages.
+struct TransformParts {
+  // Applies all steps in turn.
+  static void apply(const ImageTransform& transform, ImageEdit& image, SampleRandom& random);
+
+  // ToTensor() and Normalize: torchvision's float operations in their order.
+  static ValueTable values(const ImageTransform& transform);
+};
+
+}  // namespace lockstep::data

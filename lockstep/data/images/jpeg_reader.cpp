@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// clang-format off
+#include <cstdio>  // Before jpeglib.h, which needs it.
+#include <jpeglib.h>
+// clang-format on
+
+#ifndef LIBJPEG_TURBO_VERSION
+#error "Lockstep needs libjpeg-turbo: other kinds of libjpeg cannot decode a part of an image"
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/images/image_reader.h"
+#include "lockstep/data/images/long_jump.h"
+
+namespace lockstep::data {
+namespace {
+
+// Encoders make about ten. Each scan of a hostile file costs a few bytes, and a pass over the whole
+// image: the limit of libjpeg-turbo's own fuzzers.
+constexpr int most_scans = 500;
+
+struct Errors : jpeg_error_mgr {
+  LongJump jump;
+};
+
+LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->jump; }
+
+[[noreturn]] void fail(j_common_ptr info) {
+  char text[JMSG_LENGTH_MAX];
+  info->err->format_message(info, text);
+  jump_of(info).fail(text);
+}
+
+// A warning has a negative level: the data is damaged, and the library would make pixels up.
+void hear_message(j_common_ptr info, int level) {
+  if (level < 0) fail(info);
+}
+
+void limit_scans(j_common_ptr info) {
+  if (info->is_decompressor == TRUE &&
+      reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > most_scans)
+    jump_of(info).fail("more than 500 scans");
+}
+
+// Ink is inverted, as Adobe's programs write it; Pillow takes it for so, too.
+void cmyk_to_rgb(const std::uint8_t* from, std::uint8_t* to, std::int64_t pixels) {
+  for (std::int64_t x = 0; x < pixels; ++x) {
+    const int light = from[4 * x + 3];
+    for (std::int64_t c = 0; c < channels; ++c) {
+      // Pillow's Convert.c: 255 - ink, less the product of both in 255ths, rounded.
+      const int product = (255 - from[4 * x + c]) * light + 128;
+      to[channels * x + c] = static_cast<std::uint8_t>(light - (((product >> 8) + product) >> 8));
+    }
+  }
+}
+
+class JpegReader final : public ImageReader {
+ public:
+  explicit JpegReader(std::span<const std::uint8_t> bytes) {
+    info_.err = jpeg_std_error(&errors_);
+    errors_.error_exit = fail;
+    errors_.emit_message = hear_message;
+    progress_.progress_monitor = limit_scans;
+    try {
+      open(bytes);
+    } catch (...) {
+      jpeg_destroy_decompress(&info_);
+      throw;
+    }
+  }
+
+  ~JpegReader() override { jpeg_destroy_decompress(&info_); }
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
+
+  const ImageSize& size() const override { return size_; }
+
+  void read(const Region& region, Pixels& to) override {
+    to.resize(region.size);
+    line_.resize(static_cast<std::size_t>(size_.width * info_.out_color_components));
+    errors_.jump.guard([&] { decode(region, to); });
+  }
+
+ private:
+  void open(std::span<const std::uint8_t> bytes) {
+    errors_.jump.guard([&] {
+      jpeg_create_decompress(&info_);
+      info_.progress = &progress_;
+      jpeg_mem_src(&info_, bytes.data(), bytes.size());
+      jpeg_read_header(&info_, TRUE);
+    });
+    size_ = {info_.image_height, info_.image_width};
+    if (size_.height * size_.width > most_pixels) throw BadImage("too many pixels: " + claim());
+    if (info_.data_precision != 8)
+      throw BadImage(std::to_string(info_.data_precision) + " bits for each value, not 8");
+    if (least_bits() / 8 > static_cast<std::int64_t>(bytes.size()))
+      throw BadImage("claims " + claim() + " pixels, more than its bytes can hold");
+    choose_colors();
+  }
+
+  // Each block of 8 x 8 values has a coefficient that costs a bit. Arithmetic coding may need less.
+  std::int64_t least_bits() const {
+    std::int64_t blocks = 0;
+    for (int c = 0; c < info_.num_components; ++c)
+      blocks += static_cast<std::int64_t>(info_.comp_info[c].width_in_blocks) *
+                info_.comp_info[c].height_in_blocks;
+    return info_.arith_code == TRUE ? 0 : blocks;
+  }
+
+  std::string claim() const {
+    return std::to_string(size_.width) + " x " + std::to_string(size_.height);
+  }
+
+  void choose_colors() {
+    const bool is_ink = info_.num_components == 4;
+    if (info_.num_components != 1 && info_.num_components != 3 && !is_ink)
+      throw BadImage(std::to_string(info_.num_components) + " colour components, not 1, 3 or 4");
+    info_.out_color_space = is_ink ? JCS_CMYK : JCS_RGB;
+    info_.out_color_components = is_ink ? 4 : 3;
+  }
+
+  // Calls the library only, within guard().
+  void decode(const Region& region, Pixels& to) {
+    jpeg_start_decompress(&info_);
+    const std::int64_t skipped = skip_columns(region);
+    if (region.top > 0) jpeg_skip_scanlines(&info_, static_cast<JDIMENSION>(region.top));
+    for (std::int64_t y = 0; y < region.size.height; ++y) {
+      JSAMPROW line = line_.data();
+      jpeg_read_scanlines(&info_, &line, 1);
+      const std::uint8_t* from = line + skipped * info_.out_color_components;
+      if (info_.out_color_components == 4)
+        cmyk_to_rgb(from, to.row(y), region.size.width);
+      else
+        std::memcpy(to.row(y), from, static_cast<std::size_t>(region.size.width * channels));
+    }
+    if (region.bottom() == size_.height) jpeg_finish_decompress(&info_);
+  }
+
+  // Leaves out columns on both sides, except a block of the coarsest component: smooth upsampling
+  // of colours reads the neighbours of the region's pixels. Returns the number of columns that are
+  // still decoded before the region.
+  std::int64_t skip_columns(const Region& region) {
+    const std::int64_t margin = static_cast<std::int64_t>(DCTSIZE) * info_.max_h_samp_factor;
+    auto first = static_cast<JDIMENSION>(std::max<std::int64_t>(region.left - margin, 0));
+    auto count = static_cast<JDIMENSION>(std::min(region.right() + margin, size_.width) - first);
+    if (count < info_.output_width) jpeg_crop_scanline(&info_, &first, &count);
+    return region.left - first;
+  }
+
+  jpeg_decompress_struct info_ = {};
+  Errors errors_ = {};
+  jpeg_progress_mgr progress_ = {};
+  ImageSize size_;
+  std::vector<std::uint8_t> line_;
+};
+
+}  // namespace
+
+std::unique_ptr<ImageReader> read_jpeg(std::span<const std::uint8_t> bytes) {
+  return std::make_unique<JpegReader>(bytes);
+}
+
+}  // namespace lockstep::data

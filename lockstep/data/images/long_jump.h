@@ -1,0 +1,34 @@
+// Calls of C libraries whose error handlers must not return: errors become BadImage.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <csetjmp>
+
+#include "lockstep/base/memory.h"
+#include "lockstep/data/images/image_reader.h"
+
+namespace lockstep::data {
+
+class LongJump {
+ public:
+  // Makes `calls`, which only call a C library and have no object with a destructor: fail() leaves
+  // them without running any.
+  template <class Calls>
+  void guard(Calls calls) {
+    if (setjmp(target_) != 0) throw BadImage(text_);
+    calls();
+  }
+
+  // For the library's error handler, within guard().
+  [[noreturn]] void fail(const char* text) {
+    copy_text(text_, text);
+    std::longjmp(target_, 1);
+  }
+
+ private:
+  std::jmp_buf target_;
+  char text_[256] = {};
+};
+
+}  // namespace lockstep::data

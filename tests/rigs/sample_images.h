@@ -1,0 +1,38 @@
+// Encodes images for tests: JPEG and PNG files of every kind that the decoders know.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::test {
+
+struct JpegKind {
+  int components = 3;                     // 1: grey, 3: YCbCr, 4: inverted CMYK.
+  std::pair<int, int> sampling = {2, 2};  // Of the first component, horizontally and vertically.
+  bool progressive = false;
+  int restart_rows = 0;  // Rows of blocks between restart markers.
+};
+
+struct PngKind {
+  int color_type = 2;  // 0: grey, 2: RGB, 3: palette, 4: grey with alpha, 6: RGB with alpha.
+  int bit_depth = 8;
+  bool interlaced = false;
+};
+
+// The file of an image with smooth and rough parts, which `seed` changes.
+std::string jpeg_file(int width, int height, const JpegKind& kind = {}, unsigned seed = 1);
+std::string png_file(int width, int height, const PngKind& kind = {}, unsigned seed = 1);
+
+// An image of one colour, without loss.
+std::string png_of_color(int width, int height, std::uint8_t red, std::uint8_t green,
+                         std::uint8_t blue);
+
+// All kinds that the decoders know.
+std::vector<std::pair<std::string, JpegKind>> jpeg_kinds();
+std::vector<std::pair<std::string, PngKind>> png_kinds();
+
+}  // namespace lockstep::test
