@@ -28,11 +28,12 @@ using observe::Mapping;
 using Extents = std::vector<observe::Extent>;
 
 // In the order of MemoryParts.
-enum Part : std::size_t { parameters, gradients, optimizer_state, buckets, parts };
+enum Part : std::size_t { parameters, gradients, optimizer_state, buckets, caches };
+constexpr std::array all_parts{parameters, gradients, optimizer_state, buckets, caches};
 
 // The findings of one rank.
 struct Found {
-  std::array<Extents, parts> extents;
+  std::array<Extents, all_parts.size()> extents;
   ResidentMemory resident;
   int state_tensors = 0;  // Maximum over the parameters.
 };
@@ -61,8 +62,10 @@ std::vector<std::string> unit_patterns_of(const DataParallelBase& ddp) {
 
 class Finder {
  public:
-  Finder(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer)
+  Finder(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer,
+         const std::vector<RegisteredMemory>& given)
       : mappings_(observe::mappings_of_this_process()) {
+    for (const RegisteredMemory& memory : given) add(caches, memory.data(), memory.bytes());
     for (const RegisteredMemory& memory : ddp.gradient_memory())
       add(buckets, memory.data(), memory.bytes());
     for (const at::Tensor& sums : ddp.piece_memory()) add(buckets, sums);
@@ -128,7 +131,7 @@ class Finder {
     std::size_t bytes = 0;
     for (const Mapping& mapping : mappings_) {
       if (!has(part, mapping)) continue;
-      for (const Part other : {parameters, gradients, optimizer_state, buckets})
+      for (const Part other : all_parts)
         if (other != part && has(other, mapping)) return {};
       bytes += mapping.proportional_bytes;
     }
@@ -153,15 +156,15 @@ std::vector<Extents> gather(const Extents& mine, const ProcessGroup& group) {
 }
 
 std::size_t& bytes_of(Part part, MemoryParts& all) {
-  const std::array<std::size_t*, parts> members{&all.parameters, &all.gradients,
-                                                &all.optimizer_state, &all.buckets};
+  const std::array<std::size_t*, all_parts.size()> members{
+      &all.parameters, &all.gradients, &all.optimizer_state, &all.buckets, &all.caches};
   return *members[part];
 }
 
 MemoryTable measure(const Found& mine, const ProcessGroup& group) {
   MemoryTable table;
   table.ranks.resize(static_cast<std::size_t>(group.size()));
-  for (const Part part : {parameters, gradients, optimizer_state, buckets}) {
+  for (const Part part : all_parts) {
     Extents host;
     const std::vector<Extents> ranks = gather(mine.extents[part], group);
     for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -180,9 +183,15 @@ MemoryTable gather(const MemoryTable& mine, const ProcessGroup& replicas, const 
   table.ranks = all_gather_value(mine.ranks[static_cast<std::size_t>(replicas.rank())], all);
   const MemoryParts hosts = replicas.rank() == 0 ? mine.host : MemoryParts();
   for (MemoryParts& host : all_gather_value(hosts, all))
-    for (const Part part : {parameters, gradients, optimizer_state, buckets})
-      bytes_of(part, table.host) += bytes_of(part, host);
+    for (const Part part : all_parts) bytes_of(part, table.host) += bytes_of(part, host);
   return table;
+}
+
+// Caches have the bytes that their options say.
+void predict_caches(MemoryReport& report) {
+  for (std::size_t rank = 0; rank < report.predicted.ranks.size(); ++rank)
+    report.predicted.ranks[rank].caches = report.measured.ranks[rank].caches;
+  report.predicted.host.caches = report.measured.host.caches;
 }
 
 void add(std::optional<std::size_t>& sum, const std::optional<std::size_t>& bytes) {
@@ -210,6 +219,11 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
 
 MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer,
                            const ProcessGroup& all) {
+  return memory_report(ddp, optimizer, all, {});
+}
+
+MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer,
+                           const ProcessGroup& all, const std::vector<RegisteredMemory>& given) {
   if (all.local_size() != all.size())
     throw Error(Fault::unsupported, "memory_report: all ranks must be on one host");
   for (const auto& [name, parameter] : named_parameters(ddp.replica()))
@@ -218,7 +232,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
                                           name + " is on " + parameter.device().str());
   // Measures only when all ranks are here and no rank touches new memory.
   all.barrier({.label = "memory_report"});
-  const Found mine = Finder(ddp, optimizer).found();
+  const Found mine = Finder(ddp, optimizer, given).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, all);
 
   MemoryReport report;
@@ -230,6 +244,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       .units = unit_patterns_of(ddp)};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);
   report.measured = measure(mine, all);
+  predict_caches(report);
   report.resident = all_gather_value(mine.resident, all);
   report.resident_host = sum_of(report.resident, all_gather_value(getpid(), all));
   return report;

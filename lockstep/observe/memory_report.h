@@ -58,7 +58,10 @@ struct MemoryParts {
   // memory stays allocated while they are undefined.
   std::size_t buckets = 0;
 
-  std::size_t total() const { return parameters + gradients + optimizer_state + buckets; }
+  // Memory for data, such as decoded images (HostCache): only if memory_report() is given it.
+  std::size_t caches = 0;
+
+  std::size_t total() const { return parameters + gradients + optimizer_state + buckets + caches; }
 };
 
 struct MemoryTable {
@@ -128,6 +131,13 @@ LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer,
                                         const ProcessGroup& all);
+
+// As memory_report(), and on the memory of caches, such as DecodedImages::cache_memory(). It is
+// predicted as it is. Caches that all ranks have mapped count once on the host.
+LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
+                                        const torch::optim::Optimizer& optimizer,
+                                        const ProcessGroup& all,
+                                        const std::vector<RegisteredMemory>& caches);
 
 // Formats tables in MiB, with some lines for each rank and for the host.
 LOCKSTEP_API std::string to_string(const MemoryTable& predicted);

@@ -101,6 +101,30 @@ MemoryReport report_of(const ProcessGroup& group, Make make,
 
 const torch::optim::AdamOptions adam_options(1e-3);
 
+// A cache that all ranks have mapped counts once on the host.
+const Ranks with_a_cache("with a cache", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  DistributedDataParallel ddp(std::make_shared<Net>(), group);
+  Adam optimizer(ddp.replica().parameters(), adam_options);
+  step(ddp, optimizer);
+  const RegisteredMemory cache = group.allocate_shared(1 << 20);
+  const MemoryReport report = memory_report(ddp, optimizer, group, {cache});
+  for (const MemoryTable& table : {report.measured, report.predicted}) {
+    EXPECT_EQ(table.host.caches, 1 << 20);
+    EXPECT_EQ(table.ranks[static_cast<std::size_t>(rank.world_size) - 1].caches, 1 << 20);
+  }
+  const std::string text = to_string(report);
+  EXPECT_NE(text.find("          caches                  1.00        1.00           -\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(to_string(memory_report(ddp, optimizer)).find("caches"), std::string::npos);
+  destroy_process_group(group);
+});
+
+TEST(MemoryReport, CountsACacheOfAllRanksOnce) {
+  for (const int ranks : {1, 2}) EXPECT_TRUE(all_succeeded(with_a_cache.run(ranks))) << ranks;
+}
+
 const Ranks plain("plain", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   const auto n = static_cast<std::size_t>(rank.world_size);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "lockstep/observe/memory_report.h"
 
@@ -57,14 +58,15 @@ std::string text_of(const std::string& who, const MemoryParts& parts) {
 
 std::string text_of(const std::string& who, const MemoryParts& predicted,
                     const MemoryParts& measured, const ResidentMemory& resident) {
-  return lines_of(who,
-                  {{"parameters", predicted.parameters, measured.parameters, resident.parameters},
-                   {"gradients", predicted.gradients, measured.gradients},
-                   {"optimizer state", predicted.optimizer_state, measured.optimizer_state},
-                   {"buckets", predicted.buckets, measured.buckets, resident.buckets},
-                   {"total", predicted.total(), measured.total()},
-                   {"process", {}, {}, resident.process}},
-                  true);
+  std::vector<Line> lines{
+      {"parameters", predicted.parameters, measured.parameters, resident.parameters},
+      {"gradients", predicted.gradients, measured.gradients},
+      {"optimizer state", predicted.optimizer_state, measured.optimizer_state},
+      {"buckets", predicted.buckets, measured.buckets, resident.buckets}};
+  if (measured.caches > 0) lines.push_back({"caches", predicted.caches, measured.caches});
+  lines.push_back({"total", predicted.total(), measured.total()});
+  lines.push_back({"process", {}, {}, resident.process});
+  return lines_of(who, lines, true);
 }
 
 std::string header(bool is_measured) {
