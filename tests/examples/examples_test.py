@@ -19,7 +19,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from processes import kill_all  # noqa: E402
-from small_datasets import write_cifar10, write_fashion_mnist  # noqa: E402
+from small_datasets import write_cifar10, write_fashion_mnist, write_image_folder  # noqa: E402
 
 PROGRAMS = None  # The programs named on the command line.
 
@@ -96,6 +96,22 @@ class Examples(unittest.TestCase):
         result = self.folder / "result.json"
         self.train(2, PROGRAMS.cifar10, "--epochs", 4, "--batch-size", 25, "--json", result)
         self.assertGreater(json.loads(result.read_text())["accuracy"], 0.8)
+
+    def test_imagenet_learns_from_a_folder_with_and_without_a_cache(self):
+        write_image_folder(self.data)
+        (self.data / "train" / "class-2" / "7.jpg").write_bytes(b"no image")
+        lines = []
+        for options in ((), ("--cache", 64)):
+            done = self.train(2, PROGRAMS.imagenet, "--size", 48, "--width", 8, "--epochs", 6,
+                              "--batch-size", 10, "--lr", 0.005, "--skip-bad", 1, *options)
+            lines.append(done.stdout)
+            accuracy = float(re.search(r"accuracy (\S+)", done.stdout)[1])
+            self.assertGreater(accuracy, 0.8, done.stdout)
+        self.assertIn("0 images in the cache", lines[0])
+        self.assertIn("159 images in the cache", lines[1])
+        self.refuses(PROGRAMS.imagenet, "--data", self.data, code=65,
+                     text="class-2/7.jpg: neither a JPEG nor a PNG image")
+        self.refuses(PROGRAMS.imagenet, "--data", self.folder / "none", code=64, text="none")
 
     def test_a_vit_on_two_ranks_learns_what_it_does_on_one(self):
         write_cifar10(self.data)
@@ -462,7 +478,7 @@ class Examples(unittest.TestCase):
 def main():
     global PROGRAMS
     parser = argparse.ArgumentParser(description=__doc__)
-    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt"):
+    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt", "imagenet"):
         parser.add_argument(f"--{program}", type=pathlib.Path, required=True)
     PROGRAMS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])

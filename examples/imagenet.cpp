@@ -1,0 +1,184 @@
+// Trains a small residual network on a folder of images, on as many ranks as the launcher starts.
+// DIR/train and DIR/val have a folder of images for each class, as ImageNet's:
+//   lockstep run -n 2 imagenet --data DIR
+//   lockstep run -n 8 imagenet --data DIR --threads 2 --cache 32000 --skip-bad 100
+
+// SPDX-License-Identifier: Apache-2.0
+#include <lockstep/lockstep.h>
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace {
+
+struct ImageNetOptions {
+  std::string data;
+  int epochs = 10;
+  std::size_t batch_size = 64;
+  std::int64_t size = 224;
+  int width = 32;
+  double lr = 1e-3;
+  std::uint64_t seed = 0;
+  int threads = 1;
+  std::size_t cache = 0;
+  std::size_t skip_bad = 0;
+};
+
+ImageNetOptions read_command_line(int argc, char** argv) {
+  ImageNetOptions options;
+  const CLI::Range positive(std::int64_t{1}, std::int64_t{1'000'000});
+  const CLI::Range not_negative(std::int64_t{0}, std::int64_t{1'000'000});
+  CLI::App app(
+      "Trains a small residual network on a folder of images, on every rank of the job.\n"
+      "  lockstep run -n 2 imagenet --data DIR");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--data", options.data,
+                 "a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or .png")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--epochs", options.epochs)->check(not_negative);
+  app.add_option("--batch-size", options.batch_size, "of each rank")->check(positive);
+  app.add_option("--size", options.size, "width and height of what the network sees")
+      ->check(CLI::Range(8, 4096));
+  app.add_option("--width", options.width, "channels of the first layer")->check(positive);
+  app.add_option("--lr", options.lr)->check(CLI::Range(1e-12, 1000.0));
+  app.add_option("--seed", options.seed)->check(not_negative);
+  app.add_option("--threads", options.threads, "of each rank, to decode images")
+      ->check(not_negative);
+  app.add_option("--cache", options.cache,
+                 "MiB of memory in which all ranks of a host keep decoded images; 0: none")
+      ->check(not_negative);
+  app.add_option("--skip-bad", options.skip_bad, "damaged images to leave out; more are an error")
+      ->check(not_negative);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    std::exit(code == 0 ? 0 : lockstep::exit_usage);
+  }
+  return options;
+}
+
+// Two convolutions, and the input added to their result.
+struct BlockImpl : torch::nn::Module {
+  BlockImpl(int from, int to, int stride)
+      : body(register_module(
+            "body", torch::nn::Sequential(convolution(from, to, 3, stride),
+                                          torch::nn::BatchNorm2d(to), torch::nn::ReLU(),
+                                          convolution(to, to, 3, 1), torch::nn::BatchNorm2d(to)))),
+        shortcut(register_module("shortcut", torch::nn::Sequential(convolution(from, to, 1, stride),
+                                                                   torch::nn::BatchNorm2d(to)))) {}
+
+  static torch::nn::Conv2d convolution(int from, int to, int kernel, int stride) {
+    return torch::nn::Conv2d(
+        torch::nn::Conv2dOptions(from, to, kernel).stride(stride).padding(kernel / 2).bias(false));
+  }
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::relu(body->forward(x) + shortcut->forward(x));
+  }
+
+  torch::nn::Sequential body;
+  torch::nn::Sequential shortcut;
+};
+TORCH_MODULE(Block);
+
+// For images of any size.
+struct SmallResNet : torch::nn::Module {
+  SmallResNet(int width, std::size_t classes)
+      : blocks(register_module("blocks",
+                               torch::nn::Sequential(Block(3, width, 2), Block(width, 2 * width, 2),
+                                                     Block(2 * width, 4 * width, 2)))),
+        out(register_module("out", torch::nn::Linear(4 * width, classes))) {}
+
+  torch::Tensor forward(const torch::Tensor& x) { return out(blocks->forward(x).mean({2, 3})); }
+
+  torch::nn::Sequential blocks;
+  torch::nn::Linear out;
+};
+
+// ImageNet's mean and deviation of each channel.
+lockstep::Normalize normalize() { return {{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}; }
+
+lockstep::ImageFolder open_images(const ImageNetOptions& options,
+                                  const lockstep::ProcessGroup& world) {
+  std::optional<lockstep::HostCache> cache;
+  if (options.cache > 0)
+    cache = {.bytes = options.cache << 20, .shorter_side = options.size * 8 / 7, .group = world};
+  return lockstep::ImageFolder(std::filesystem::path(options.data) / "train",
+                               {.transform = lockstep::RandomResizedCrop(options.size) |
+                                             lockstep::RandomHorizontalFlip() | normalize(),
+                                .cache = cache,
+                                .bad_files = lockstep::BadFiles::skip(options.skip_bad)});
+}
+
+lockstep::LoaderOptions loader_options(const ImageNetOptions& options) {
+  return {.batch_size = options.batch_size,
+          .threads = options.threads,
+          .memory_format = torch::MemoryFormat::ChannelsLast,
+          .seed = options.seed};
+}
+
+// Returns the share of images in DIR/val that are classified correctly. Each counts once.
+double accuracy(SmallResNet& net, const ImageNetOptions& options,
+                const lockstep::ProcessGroup& world) {
+  const lockstep::ImageFolder images(
+      std::filesystem::path(options.data) / "val",
+      {.transform = lockstep::Resize(options.size * 8 / 7) | lockstep::CenterCrop(options.size) |
+                    normalize()});
+  const lockstep::DistributedSampler sampler(images.size(), world,
+                                             {.shuffle = false, .pad = false});
+  lockstep::Loader loader(images, sampler, world, loader_options(options));
+  const torch::NoGradGuard no_grad;
+  net.eval();
+  torch::Tensor right = torch::zeros({}, torch::kLong);
+  for (auto& batch : loader) right += net.forward(batch.data).argmax(1).eq(batch.target).sum();
+  net.train();
+  lockstep::all_reduce(right, world);
+  return right.item<double>() / static_cast<double>(images.size());
+}
+
+int train_and_test(const ImageNetOptions& options) {
+  auto world = lockstep::init_process_group();
+  torch::manual_seed(options.seed);
+  const lockstep::ImageFolder images = open_images(options, world);
+  const auto net = std::make_shared<SmallResNet>(options.width, images.classes().size());
+  lockstep::DistributedDataParallel ddp(net, world);
+  lockstep::Adam adam(net->parameters(), options.lr);
+  lockstep::DistributedSampler sampler(images.size(), world, {.seed = options.seed});
+  lockstep::Loader loader(images, sampler, world, loader_options(options));
+  const auto steps = static_cast<std::int64_t>(loader.size()) * options.epochs;
+  lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "training"});
+  for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+    sampler.set_epoch(epoch);
+    for (auto& batch : loader) {
+      adam.zero_grad();
+      const torch::Tensor loss = torch::cross_entropy_loss(ddp(batch.data), batch.target);
+      loss.backward();
+      adam.step();
+      loader.consume(batch);
+      progress.step(batch.data.size(0) * world.size(), loss.item<double>());
+    }
+  }
+  const double share = accuracy(*net, options, world);
+  if (world.rank() == 0)
+    std::cout << "accuracy " << share << " on " << options.data << "/val, "
+              << images.cached_images() << " images in the cache, " << images.bad_files().size()
+              << " bad files" << std::endl;
+  lockstep::destroy_process_group(world);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const ImageNetOptions options = read_command_line(argc, argv);
+  return lockstep::record([&] { return train_and_test(options); });
+}
