@@ -51,7 +51,10 @@ def measured(name, options, started):
     case = CASES[name]
     sides, rounds = sides_here(case, options), []
     with tempfile.TemporaryDirectory() as folder:
-        data = case.data(pathlib.Path(folder)) if case.data else None
+        data = case.data(pathlib.Path(folder), options.python) if case.data else None
+        if case.data and not data:
+            print(f"without {name}: {options.python} has no PIL to write images", file=sys.stderr)
+            return None
         for number in range(options.rounds):
             rounds.append({})
             for label in measure.in_turn(number, sides):
@@ -87,8 +90,11 @@ def main():
     started, results = time.monotonic(), []
     print(f"cost, and the peer's over ours: medians of {options.rounds} rounds", flush=True)
     for name in options.cases:
-        results.append(measured(name, options, started))
-        print(rows(results[-1]), flush=True)
+        result = measured(name, options, started)
+        if not result:
+            continue
+        results.append(result)
+        print(rows(result), flush=True)
         if options.json:
             measure.save(options.json, results)
 

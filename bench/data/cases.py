@@ -35,7 +35,8 @@ class Side(NamedTuple):
 
 class Case(NamedTuple):
     """The first side is ours. `targets` has the least ratio of a peer's cost to ours.
-    `data(folder)` writes what the sides read into a folder, and returns its path."""
+    `data(folder, python)` writes what the sides read into a folder, and returns its path; empty if
+    it cannot."""
     unit: str
     sides: dict
     targets: dict
@@ -52,7 +53,7 @@ def has_module(python, module):
 TOKENS = 20_000_000
 
 
-def random_tokens(folder):
+def random_tokens(folder, _python):
     """As nanoGPT's prepare.py writes them: uint16, without a header."""
     file, generator = folder / "train.bin", random.Random(1)
     block = struct.pack("<10000H", *(generator.randrange(50257) for _ in range(10000)))
@@ -62,7 +63,34 @@ def random_tokens(folder):
     return file
 
 
+def write_images(folder, python):
+    """Writes JPEGs of ImageNet's usual size, by Pillow."""
+    if not has_module(python, "PIL"):
+        return ""
+    subprocess.run([python, PEERS, "write-images", "--data", folder], check=True)
+    return folder
+
+
 CASES = {
+    "images": Case(
+        unit="us of CPU time an image",
+        sides={
+            "ImageFolder": Side("images-image-folder"),
+            "with HostCache": Side("images-host-cache"),
+            "torchvision": Side("images-torchvision", in_python=True,
+                                needs=("torchvision", "PIL")),
+        },
+        targets={"torchvision": 2.5},
+        data=write_images),
+    "first-batch": Case(
+        unit="ms from the listed folder to a batch of 64 images",
+        sides={
+            "ImageFolder": Side("first-batch-image-folder", ("--threads", 1)),
+            "torchvision": Side("first-batch-torchvision", in_python=True,
+                                needs=("torchvision", "PIL")),
+        },
+        targets={},
+        data=write_images),
     "in-memory": Case(
         unit="us of CPU time a sample",
         sides={

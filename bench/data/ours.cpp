@@ -19,6 +19,9 @@ namespace bench = lockstep::bench;
 const std::map<std::string, std::function<double(const SideOptions&)>> sides{
     {"in-memory-loader", bench::in_memory_by_loader},
     {"in-memory-torch-data", bench::in_memory_by_torch_data},
+    {"images-image-folder", bench::images_by_image_folder},
+    {"images-host-cache", bench::images_by_host_cache},
+    {"first-batch-image-folder", bench::first_batch_by_image_folder},
     {"step-loader", bench::step_with_loader},
     {"step-cached", bench::step_with_cached_batch},
     {"tokens-file", bench::tokens_by_file},

@@ -33,4 +33,12 @@ double step_with_cached_batch(const SideOptions& options);
 double tokens_by_file(const SideOptions& options);
 double tokens_by_loader(const SideOptions& options);
 
+// Images of a folder, decoded, and transformed as for training on ImageNet. The second one keeps
+// decoded images in memory.
+double images_by_image_folder(const SideOptions& options);
+double images_by_host_cache(const SideOptions& options);
+
+// Milliseconds from the listed folder to its first batch.
+double first_batch_by_image_folder(const SideOptions& options);
+
 }  // namespace lockstep::bench
