@@ -17,6 +17,10 @@
 namespace lockstep::comm {
 namespace {
 
+// A rank of another host that leaves after its last call has all that it needs of that call. What
+// others need of it may still be on its way from ranks that have not left.
+constexpr std::chrono::seconds time_for_others{1};
+
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -237,6 +241,7 @@ void Barrier::give_up(const GivenUp& why, bool by_this_rank) const {
   if (!common.given_up.compare_exchange_strong(none, 1)) return;
   common.giver = by_this_rank ? rank_ : -1;
   common.pid = ::getpid();
+  common.given_up_at = Clock::now().time_since_epoch().count();
   common.fault = why.fault;
   common.rank = why.rank;
   const std::size_t blamed = std::min(why.ranks.size(), most_blamed);
@@ -256,6 +261,8 @@ void Barrier::throw_if_over(const std::string& context) const {
   if (why && why->fault != Fault::peer_lost) throw GroupGivenUp(context, *why);
   peers_->throw_if_lost(context);
   if (!why) return;
+  const auto given_up_at = Clock::time_point(Clock::duration(common.given_up_at));
+  if (common.giver < 0 && Clock::now() - given_up_at < time_for_others) return;
   const GroupGivenUp given_up(context, *why);
   if (common.giver < 0) throw given_up;
   throw Error(bare_text(given_up),

@@ -68,8 +68,9 @@ class GroupSegment {
     alignas(64) std::atomic<std::uint32_t> arrivals;  // Total of all ranks' arrivals.
     alignas(64) Flag all_here;                        // Counts rendezvous that all ranks reached.
     alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while the next members are written; 2.
-    std::int32_t giver;  // Rank here that gave up; -1 for a rank on another host.
-    std::int32_t pid;    // Its process.
+    std::int32_t giver;        // Rank here that gave up; -1 for a rank on another host.
+    std::int32_t pid;          // Its process.
+    std::int64_t given_up_at;  // Time of Clock.
     // A GivenUp, with texts cut to fit.
     Fault fault;
     std::int32_t rank;

@@ -305,8 +305,10 @@ PipelineOrder read_pipeline_order(const std::string& file) {
 void write_pipeline_order(const PipelineOrder& order, const std::string& file) {
   std::string text;
   for (const auto& actions : order.actions) {
-    for (std::size_t i = 0; i < actions.size(); ++i)
-      text += (i > 0 ? "," : "") + to_string(actions[i]);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (i > 0) text += ',';
+      text += to_string(actions[i]);
+    }
     text += '\n';  // Also for a rank without actions: lines are ranks.
   }
   write_file(file, text);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {

@@ -42,7 +42,7 @@ std::string text_of(const WholeModel::Tensor& tensor) {
 }
 
 // On meta, unless its constructor needs values.
-Layer make_to_look_at(const LayerList& layers, std::size_t layer) {
+pipeline::Layer make_to_look_at(const LayerList& layers, std::size_t layer) {
   try {
     return on_meta([&] { return layers.make(layer); });
   } catch (const std::exception&) {
