@@ -6,7 +6,8 @@ import re
 from tidy.lists import Offence
 
 UMBRELLAS = ("lockstep/lockstep.h", "lockstep/comm/comm.h")
-MOST_PUBLIC = 75  # 50 of data parallel training; the others are of model parallel training and data.
+# 50 are of data parallel training, the others of model parallel training and of data.
+MOST_PUBLIC = 80
 
 # Users write the namespaces of these rooms: lockstep::nn::Linear, as torch::nn::Linear.
 NAMED_ROOMS = {"nn"}
