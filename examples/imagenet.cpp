@@ -90,12 +90,16 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// For images of any size.
+// For images of any size. A plain convolution comes first: with the shortcut of a block, of one
+// pixel and three channels, LibTorch 2.13 writes beyond its memory in backward() if images are
+// channels_last.
 struct SmallResNet : torch::nn::Module {
   SmallResNet(int width, std::size_t classes)
-      : blocks(register_module("blocks",
-                               torch::nn::Sequential(Block(3, width, 2), Block(width, 2 * width, 2),
-                                                     Block(2 * width, 4 * width, 2)))),
+      : blocks(register_module(
+            "blocks", torch::nn::Sequential(BlockImpl::convolution(3, width, 3, 2),
+                                            torch::nn::BatchNorm2d(width), torch::nn::ReLU(),
+                                            Block(width, width, 1), Block(width, 2 * width, 2),
+                                            Block(2 * width, 4 * width, 2)))),
         out(register_module("out", torch::nn::Linear(4 * width, classes))) {}
 
   torch::Tensor forward(const torch::Tensor& x) { return out(blocks->forward(x).mean({2, 3})); }

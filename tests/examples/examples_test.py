@@ -102,7 +102,7 @@ class Examples(unittest.TestCase):
         (self.data / "train" / "class-2" / "7.jpg").write_bytes(b"no image")
         lines = []
         for options in ((), ("--cache", 64)):
-            done = self.train(2, PROGRAMS.imagenet, "--size", 48, "--width", 8, "--epochs", 6,
+            done = self.train(2, PROGRAMS.imagenet, "--size", 48, "--epochs", 6,
                               "--batch-size", 10, "--lr", 0.005, "--skip-bad", 1, *options)
             lines.append(done.stdout)
             accuracy = float(re.search(r"accuracy (\S+)", done.stdout)[1])
