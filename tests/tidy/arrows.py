@@ -29,7 +29,7 @@ ROOMS = {
 SUB_ROOMS = {
     "data/arrays":              "",
     "data/images":              "",
-    "data/shards":              "",
+    "data/shards":              "images",
     "data/tokens":              "",
     "parallel/detail":          "",
     "parallel/gradients":       "",

@@ -2,6 +2,7 @@
 // thousand large ones, on a disk or elsewhere.
 //
 //   lockstep::TarShards shards({"data/train-{000000..000146}.tar", "/more/shards"});
+//   lockstep::DecodedImages train(std::make_shared<lockstep::ShardImages>(shards), {...});
 //   lockstep::DistributedSampler sampler(shards.size(), world, {.order = shards.order()});
 //
 // The files KEY.SUFFIX of one key that follow each other in a shard are one sample: KEY is the path
@@ -42,6 +43,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/data/images/encoded_images.h"
 
 namespace lockstep {
 
@@ -118,6 +120,34 @@ class LOCKSTEP_API TarShards {
  private:
   struct State;
   std::shared_ptr<State> state_;
+};
+
+// --- Images --------------------------------------------------------------------------------------
+
+struct ShardImagesOptions {
+  // Suffixes of an image's part; the first that a sample has is taken.
+  std::vector<std::string> image = {"jpg", "jpeg", "png", "webp"};
+
+  // Suffix of the part with the class, a number as text.
+  std::string label = "cls";
+};
+
+// Images in shards, the source of a DecodedImages.
+// Errors: in addition, corrupt, naming the sample, if it has no image or no label.
+class LOCKSTEP_API ShardImages : public EncodedImages {
+ public:
+  explicit ShardImages(TarShards shards, ShardImagesOptions options = {});
+
+  std::size_t size() const override { return shards_.size(); }
+  std::int64_t label(std::size_t index) const override;
+  std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const override;
+  void will_read(std::span<const std::size_t> indices) const override;
+  std::string name(std::size_t index) const override;
+  std::uint64_t fingerprint() const override { return shards_.fingerprint(); }
+
+ private:
+  const TarShards shards_;
+  const ShardImagesOptions options_;
 };
 
 }  // namespace lockstep
