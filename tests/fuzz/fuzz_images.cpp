@@ -1,4 +1,4 @@
-// F9: JPEG and PNG files, with arbitrary input. Nothing but a BadImage may come out. A region that
+// F10: JPEG and PNG files, with arbitrary input. Nothing but a BadImage may come out. A region that
 // is decoded has the pixels that it has in the whole image, if that can be decoded, too. The first
 // two bytes choose the region.
 

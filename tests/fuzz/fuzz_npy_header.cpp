@@ -1,4 +1,4 @@
-// F10: an array of NumPy. The first two bytes are the number of values' bytes behind the rest, so
+// F11: an array of NumPy. The first two bytes are the number of values' bytes behind the rest, so
 // that headers which ask for them are whole.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// F9: a shard, and its index. The first byte chooses: the rest is a tar as it is, or one whose
+// F12: a shard, and its index. The first byte chooses: the rest is a tar as it is, or one whose
 // headers get right checksums, so that broken fields reach the parser; or an index as it is, or one
 // with a right checksum. What is read must lie within the file, and the index of a shard must read
 // the same as the shard.

@@ -1,4 +1,4 @@
-// F11: files of tokens. The first byte chooses: the rest is a file of llm.c, or an index of
+// F13: files of tokens. The first byte chooses: the rest is a file of llm.c, or an index of
 // Megatron-LM, whose .bin file has as many bytes as the next two say.
 
 // SPDX-License-Identifier: Apache-2.0
