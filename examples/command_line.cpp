@@ -94,7 +94,7 @@ void add_model_options(CLI::App& app, Options& options, const std::vector<std::s
       ->capture_default_str();
 }
 
-void add_options(CLI::App& app, Options& options, const std::vector<std::string>& devices) {
+void add_options(CLI::App& app, Options& options, const Choices& choices) {
   const CLI::Validator writable(unless_writable, "FILE");
   app.add_option("--data", options.data, "Folder of the dataset, or its name")
       ->capture_default_str();
@@ -114,10 +114,15 @@ void add_options(CLI::App& app, Options& options, const std::vector<std::string>
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of the first weights and of the order of samples")
       ->capture_default_str();
-  if (devices.size() > 1)
+  if (choices.devices.size() > 1)
     app.add_option("--device", options.device, "Device of training: cpu, or a GPU per rank")
-        ->check(CLI::IsMember(devices))
+        ->check(CLI::IsMember(choices.devices))
         ->capture_default_str();
+  if (choices.amp)
+    app.add_option(
+           "--amp", options.amp,
+           "Mixed precision: operators compute in bfloat16 or float16, weights stay float32")
+        ->check(CLI::IsMember({"bf16", "fp16"}));
   app.add_option("--threads", options.threads, "Threads per rank; by default OMP_NUM_THREADS")
       ->check(CLI::Range(1, 1024));
   app.add_option("--json", options.json, "Write accuracy, speed and loss to this file")
@@ -136,15 +141,14 @@ void add_options(CLI::App& app, Options& options, const std::vector<std::string>
 }  // namespace
 
 Options read_command_line(int argc, char** argv, const std::string& description,
-                          const std::string& data, const std::vector<std::string>& devices,
-                          const std::vector<std::string>& models) {
+                          const std::string& data, const Choices& choices) {
   Options options{.data = data};
   CLI::App app(description);
   const auto name = fs::path(argv[0]).filename().string();
   app.footer("Examples:\n  lockstep run -n 2 " + name + "\n  lockstep run -n 4 " + name +
              " --epochs 5 --lr 5e-4 --save weights.safetensors");
-  add_options(app, options, devices);
-  if (models.size() > 1) add_model_options(app, options, models);
+  add_options(app, options, choices);
+  if (choices.models.size() > 1) add_model_options(app, options, choices.models);
   try {
     app.parse(argc, argv);
     if (options.tp > 1 && options.model != "vit") throw CLI::RequiresError("--tp", "--model vit");

@@ -17,6 +17,7 @@ struct Options {
   double lr = 1e-3;
   std::uint64_t seed = 0;
   std::string device = "cpu";  // Or "cuda".
+  std::string amp = {};        // "bf16" or "fp16": computes in these; empty for float32 alone.
   std::string model = "cnn";   // Or "vit".
   int tp = 1;                  // Ranks that share the layers of one ViT.
   int threads = 0;             // 0: as OMP_NUM_THREADS.
@@ -32,13 +33,17 @@ struct Options {
   std::string log_samples = {};
 };
 
-// `data` is the default of --data. --device takes one of `devices`; with a single one there is no
-// such option. Likewise --model and `models`, with --tp. Ends the process after --help and, with
-// exit code 64, after a wrong argument.
+// Options that only some programs have.
+struct Choices {
+  std::vector<std::string> devices = {"cpu"};  // Of --device; one is no option.
+  std::vector<std::string> models = {"cnn"};   // Of --model, with --tp; one is no option.
+  bool amp = false;
+};
+
+// `data` is the default of --data. Ends the process after --help and, with exit code 64, after a
+// wrong argument.
 Options read_command_line(int argc, char** argv, const std::string& description,
-                          const std::string& data,
-                          const std::vector<std::string>& devices = {"cpu"},
-                          const std::vector<std::string>& models = {"cnn"});
+                          const std::string& data, const Choices& choices = {});
 
 // Default of --batch-size.
 constexpr std::int64_t usual_batch_size = 64;

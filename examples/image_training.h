@@ -23,19 +23,58 @@ struct ImageShape {
   int classes;
 };
 
+// Device and types of the computation, as --device and --amp say.
+class Computation {
+ public:
+  Computation(const Options& options, torch::Device device)
+      : device_(device),
+        is_mixed_(!options.amp.empty()),
+        type_(options.amp == "fp16" ? torch::kHalf : torch::kBFloat16) {
+    mixed_precision();  // Its errors come before the data is read.
+  }
+
+  // While it lives, forward() computes in 16 bits if --amp says so.
+  lockstep::Autocast mixed_precision() const {
+    return lockstep::Autocast(device_.type(), type_, is_mixed_);
+  }
+
+  // Convolutions in 16 bits are fastest if the channels of a pixel lie side by side.
+  torch::Tensor images(const torch::Tensor& batch) const {
+    const torch::Tensor images = batch.to(device_);
+    return is_mixed_ ? images.contiguous(torch::MemoryFormat::ChannelsLast) : images;
+  }
+
+  torch::Device device() const { return device_; }
+  bool needs_scaler() const { return is_mixed_ && type_ == torch::kHalf; }
+
+  // The scaler omits steps with infinities.
+  lockstep::NonFinite non_finite() const {
+    return needs_scaler() ? lockstep::NonFinite::ignore : lockstep::NonFinite::fail;
+  }
+
+ private:
+  const torch::Device device_;
+  const bool is_mixed_;
+  const torch::ScalarType type_;
+};
+
 // Returns the share of test images that are classified correctly. No image is counted twice: each
 // replica takes its own, without padding, and the counts are summed. `dp` is the group of replicas.
 template <class Net, class OpenImages>
 double accuracy(Net& net, const OpenImages& open_images, const lockstep::ProcessGroup& dp,
-                torch::Device device) {
+                const Computation& computation) {
   const auto test = open_images(/*train=*/false);
   lockstep::DistributedSampler sampler(*test.size(), dp, {.shuffle = false, .pad = false});
   lockstep::Loader loader(test, sampler, dp, {.batch_size = 500});
   const torch::NoGradGuard no_grad;
+  const auto mixed_precision = computation.mixed_precision();
   net.eval();
-  torch::Tensor right = torch::zeros({1}, torch::TensorOptions(device).dtype(torch::kLong));
-  for (auto& batch : loader)
-    right += net.forward(batch.data.to(device)).argmax(1).eq(batch.target.to(device)).sum();
+  torch::Tensor right =
+      torch::zeros({1}, torch::TensorOptions(computation.device()).dtype(torch::kLong));
+  for (auto& batch : loader) {
+    const torch::Tensor classes = net.forward(computation.images(batch.data)).argmax(1);
+    right += classes.eq(batch.target.to(computation.device())).sum();
+  }
   lockstep::all_reduce(right, dp);
   return right.item<double>() / static_cast<double>(*test.size());
 }
@@ -44,8 +83,10 @@ double accuracy(Net& net, const OpenImages& open_images, const lockstep::Process
 template <class Net, class OpenImages>
 std::optional<Report> train(Net& net, const OpenImages& open_images, const Options& options,
                             const lockstep::ProcessGroup& world, const lockstep::ProcessGroup& dp,
-                            torch::Device device) {
-  lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Net>(net.shared_from_this()), dp);
+                            const Computation& computation) {
+  lockstep::GradScaler scaler(world, {.enabled = computation.needs_scaler()});
+  lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Net>(net.shared_from_this()), dp,
+                                        {.non_finite = computation.non_finite()});
   lockstep::Adam adam(net.parameters(), options.lr);
 
   const auto data = open_images(/*train=*/true);
@@ -62,6 +103,7 @@ std::optional<Report> train(Net& net, const OpenImages& open_images, const Optio
   state.add("generators", lockstep::RandomGenerators(world));
   state.add("step", step);
   state.add("global_batch", global_batch);
+  if (scaler.is_enabled()) state.add("scaler", scaler);
   Checkpoints checkpoints(options, world, state);
   checkpoints.resume();
 
@@ -74,16 +116,20 @@ std::optional<Report> train(Net& net, const OpenImages& open_images, const Optio
   lockstep::Progress progress(steps,
                               {.enabled = world.rank() == 0, .label = "training", .done = step});
   const auto started = std::chrono::steady_clock::now();
-  torch::Tensor loss = torch::zeros({}, device);
+  torch::Tensor loss = torch::zeros({}, computation.device());
   std::int64_t samples = 0;
   for (std::int64_t epoch = sampler.epoch(); step < steps; ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& batch : loader) {
       adam.zero_grad();
-      loss =
-          torch::nn::functional::cross_entropy(ddp(batch.data.to(device)), batch.target.to(device));
-      loss.backward();
-      adam.step();
+      {
+        const auto mixed_precision = computation.mixed_precision();
+        loss = torch::nn::functional::cross_entropy(ddp(computation.images(batch.data)),
+                                                    batch.target.to(computation.device()));
+      }
+      scaler.scale(loss).backward();
+      scaler.step(adam);
+      scaler.update();
       ++step;
       loader.consume(batch);
       log.write(step, batch.indices);
@@ -111,6 +157,7 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
                    lockstep::ProcessGroup& world) {
   const torch::Device device =
       options.device == "cuda" ? lockstep::local_device(world) : torch::Device(torch::kCPU);
+  const Computation computation(options, device);
   if (!options.load.empty()) lockstep::load_weights(*net, options.load);
   net->to(device);
   lockstep::ProcessGroup dp = world;
@@ -120,9 +167,9 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
     dp = mesh["dp"];
   }
 
-  auto report = train(*net, open_images, options, world, dp, device);
+  auto report = train(*net, open_images, options, world, dp, computation);
   if (!report) return lockstep::exit_preempted;
-  report->accuracy = accuracy(*net, open_images, dp, device);
+  report->accuracy = accuracy(*net, open_images, dp, computation);
   lockstep::NamedTensors weights;  // Whole ones, of which all ranks have parts.
   if (!options.save.empty()) weights = lockstep::whole_tensors(*net);
   const std::string digest = options.print_hash ? lockstep::sha256(*net) : "";

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/number_formats.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
 
@@ -22,8 +23,9 @@ TEST(LockstepDoctor, ExaminesThisHost) {
   EXPECT_EQ(doctor.code, 0) << doctor.out << doctor.err;
   EXPECT_EQ(doctor.err, "");
   EXPECT_TRUE(has(doctor.out, "\n1 rank can run on this host\n")) << doctor.out;
-  for (const char* label : {"cores  ", "memory  ", "sharing   works", "LibTorch  ", "engines   mpi",
-                            "limits  ", "network  ", "launcher  ", "token  "})
+  for (const char* label :
+       {"cores  ", "numbers   bfloat16 ", "memory  ", "sharing   works", "LibTorch  ",
+        "engines   mpi", "limits  ", "network  ", "launcher  ", "token  "})
     EXPECT_TRUE(has(doctor.out, std::string("\n") + label)) << label << "\n" << doctor.out;
 }
 
@@ -37,6 +39,8 @@ TEST(LockstepDoctor, SaysTheSameInJson) {
   EXPECT_EQ(found["lockstep"], LOCKSTEP_VERSION);
   EXPECT_EQ(found["can_run"], true);
   EXPECT_GE(found["processors"]["usable_cores"], 1);
+  EXPECT_EQ(found["processors"]["bf16"], number_formats().bf16.found);
+  EXPECT_EQ(found["processors"]["fp16"], number_formats().fp16.found);
   EXPECT_GT(found["memory"]["total"], found["memory"]["available"]);
   EXPECT_EQ(found["engines"].size(), 4u);
   EXPECT_FALSE(found["network"]["interfaces"].empty());

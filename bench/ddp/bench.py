@@ -14,6 +14,9 @@ on 2 ranks with find_unused_parameters, too:
   efficientnet_b0  3x64x64 images, 100 classes
   gpt              6 layers of width 384, 6 heads; sequences of 128 tokens of 8192
 
+--amp bf16 computes in bfloat16, by autocast, with images and weights in channels_last. It compares
+with PyTorch in float32, as most programs run it, and with PyTorch given the same.
+
 All sides run in turn, several rounds. The results are ratios of figures of one round, printed as
 median and range.
 """
@@ -29,6 +32,7 @@ EXAMPLES = """examples:
   ./dev bench ddp --quick --batches 32
   ./dev bench ddp --models cnn resnet18 efficientnet_b0 gpt --json ddp.json
   ./dev bench ddp --models gpt --ranks 2 --rounds 5
+  ./dev bench ddp --amp bf16
 """
 
 # By the CNN's batch size: warm-up steps, timed steps.
@@ -56,17 +60,18 @@ def cases_of(options):
     ]
 
 
-def measured(case, options, say):
+def measured(case, compared, options, say):
     """Returns the figures of a case in all rounds."""
-    rounds = sides.run_rounds(tables.SIDES, case, options, say)
+    rounds = sides.run_rounds(tables.all_of(compared), case, options, say)
 
     def ratio(side):
-        return measure.spread([entry["Lockstep"]["samples_per_second"]
+        return measure.spread([entry[compared.ours]["samples_per_second"]
                                / entry[side]["samples_per_second"] for entry in rounds])
 
-    return {**case._asdict(), "rounds": rounds, "ratio": ratio("PyTorch"),
-            "efficiency": ratio("alone"),
-            **{side: tables.medians(rounds, side) for side in tables.SIDES}}
+    return {**case._asdict(), "rounds": rounds,
+            "ratios": {peer: ratio(peer) for peer in compared.peers},
+            "efficiency": ratio(compared.alone),
+            **{side: tables.medians(rounds, side) for side in tables.all_of(compared)}}
 
 
 def parse_options():
@@ -78,6 +83,7 @@ def parse_options():
     parser.add_argument("--batches", type=int, nargs="+",
                         help="of the CNN without --models: 4 32 128 samples a rank and step")
     parser.add_argument("--ranks", type=int, nargs="+", help="2, with --models 1 2 4")
+    parser.add_argument("--amp", choices=("bf16",), help="mixed precision, also of PyTorch")
     parser.add_argument("--rounds", type=int,
                         help="how often each side runs: 5, with --models 3, with --quick 2")
     parser.add_argument("--quick", action="store_true",
@@ -103,22 +109,25 @@ def main():
     options = parse_options()
     measure.warn_if_busy()
     started = time.monotonic()
-    print(
-        tables.LEGEND.format(rounds=options.rounds, quick=" of few steps" if options.quick else ""))
-    print(tables.HEADER, flush=True)
+    compared = tables.AMP if options.amp else tables.FLOAT32
+    print(tables.LEGEND.format(rounds=options.rounds,
+                               quick=" of few steps" if options.quick else "")
+          + tables.AMP_LEGEND * bool(options.amp))
+    print(tables.header(compared), flush=True)
     cases, results = cases_of(options), []
     for number, case in enumerate(cases, 1):
         what = (f"case {number} of {len(cases)}: {case.model}, batch {case.batch}, "
                 f"{case.ranks} ranks")
         results.append(
             measured(case,
+                     compared,
                      options,
                      lambda text, what=what: measure.progress(started, f"{what}, {text}")))
         measure.progress(started, "")
-        print(tables.row(results[-1]), flush=True)
+        print(tables.row(results[-1], compared), flush=True)
         if options.json:
             measure.save(options.json, results)
-    tables.print_parts(results)
+    tables.print_parts(results, compared)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,14 @@ import measure  # noqa: E402, from the folder above
 
 # By side: options of bench_ddp under `lockstep run`.
 OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"],
-        "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"]}
+        "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"], "Lockstep amp": ["--amp"]}
 
 # By side: options of train_pytorch.py under torchrun.
-THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"]}
+THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"],
+          "PyTorch amp": ["--amp"]}
+
+# By side: options of bench_ddp for copies of the bare model.
+BARE = {"alone": [], "alone amp": ["--amp"]}
 
 # Settings that `lockstep run` makes unless any malloc setting exists: memory that a step frees
 # stays with the process for the next one.
@@ -44,9 +48,9 @@ def run_rounds(sides, case, options, say):
 
 def run(side, case, options):
     """Returns the figures of one run by name: samples_per_second, and the parts of a step in ms."""
-    if side == "alone":
-        return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone", "--on-cue"],
-                      case.ranks)
+    if side in BARE:
+        return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone", "--on-cue",
+                       *BARE[side]], case.ranks)
     command = command_of(side, case, options)
     return figures_of(measure.run(command, **(MALLOC if options.same_malloc else {})))
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of bench.py: a row for each finished case; at the end, how the steps' time is divided."""
 
+import collections
 import statistics
 
 from sides import measure
 
-SIDES = ("Lockstep", "PyTorch", "alone")
+# Compared sides: ours, peers, and copies of the bare model.
+Sides = collections.namedtuple("Sides", "ours peers alone")
+FLOAT32 = Sides("Lockstep", ("PyTorch",), "alone")
+AMP = Sides("Lockstep amp", ("PyTorch", "PyTorch amp"), "alone amp")
 
 LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one
 round: the median, and lowest - highest.
@@ -16,9 +20,9 @@ alone       as many copies of the bare model at once as there are ranks, summed
 efficiency  Lockstep / alone: what is left of what the machine can give
 """
 
-HEADER = (
-    f"{'model':<25}{'batch a rank':>12}{'ranks':>7}{'Lockstep':>10}{'PyTorch':>10}{'ratio':>7}"
-    f"  {'low - high':<13}{'alone':>9}{'efficiency':>12}  low - high")
+AMP_LEGEND = """amp         in bfloat16 by autocast, images and weights in channels_last;
+            without it in float32 and contiguous, as most programs run
+"""
 
 PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce")
 
@@ -27,12 +31,28 @@ def name_of(result):
     return f"{result['model']}{', unused' if result['find_unused'] else ''}"
 
 
-def row(result):
-    speeds = {side: measure.short(result[side]["samples_per_second"]) for side in SIDES}
-    ratio, efficiency = result["ratio"], result["efficiency"]
-    span = f"{ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f}"
-    return (f"{label(result)}{speeds['Lockstep']:>10}{speeds['PyTorch']:>10}{ratio['ratio']:>7.2f}"
-            f"  {span:<13}{speeds['alone']:>9}{efficiency['ratio']:>12.0%}"
+def all_of(sides):
+    return [sides.ours, *sides.peers, sides.alone]
+
+
+def header(sides):
+    peers = "".join(f"{peer:>13}{'ratio':>7}  {'low - high':<13}" for peer in sides.peers)
+    return (f"{'model':<25}{'batch a rank':>12}{'ranks':>7}{sides.ours:>14}{peers}{sides.alone:>11}"
+            f"{'efficiency':>12}  low - high")
+
+
+def row(result, sides):
+    def speed(side):
+        return measure.short(result[side]["samples_per_second"])
+
+    peers = ""
+    for peer in sides.peers:
+        ratio = result["ratios"][peer]
+        span = f"{ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f}"
+        peers += f"{speed(peer):>13}{ratio['ratio']:>7.2f}  {span:<13}"
+    efficiency = result["efficiency"]
+    return (f"{label(result)}{speed(sides.ours):>14}{peers}{speed(sides.alone):>11}"
+            f"{efficiency['ratio']:>12.0%}"
             f"  {efficiency['ratio_low']:.0%} - {efficiency['ratio_high']:.0%}")
 
 
@@ -46,18 +66,18 @@ def medians(rounds, side):
             for name in rounds[0][side]}
 
 
-def print_parts(results):
+def print_parts(results, sides):
     print(
         "\nWhere a step's time goes, in ms: on rank 0; alone the mean of all copies. "
         "Copying gradients, waiting\n"
         "for other ranks and reducing are parts of backward, which has the loss in it.\n"
-        f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<10}{'forward':>9}{'backward':>10}"
+        f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<12}{'forward':>9}{'backward':>10}"
         f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}")
     for result in results:
-        for number, side in enumerate(SIDES):
+        for number, side in enumerate(all_of(sides)):
             parts = [
                 measure.short(result[side][part]) if part in result[side] else "-" for part in PARTS
             ]
             print(
-                f"{label(result) if number == 0 else '':<44}  {side:<10}{parts[0]:>9}{parts[1]:>10}"
+                f"{label(result) if number == 0 else '':<44}  {side:<12}{parts[0]:>9}{parts[1]:>10}"
                 f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}")

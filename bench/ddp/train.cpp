@@ -3,6 +3,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
+#include <lockstep/optim/mixed_precision.h>
 #include <lockstep/parallel/one_copy/shared_optimizer.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
@@ -41,18 +42,23 @@ void wait_for_start(const Options& options, const std::optional<lockstep::Proces
   if (!std::getline(std::cin, line)) throw std::runtime_error("no cue came");
 }
 
-void step(const Workload& work, bool in_pieces, torch::optim::Optimizer& optimizer, Times& times) {
+void step(const Workload& work, const Options& options, torch::optim::Optimizer& optimizer,
+          Times& times) {
+  const bool in_pieces = options.deterministic > 0;
   const auto begun = Clock::now();
   auto forwarded = begun;  // In micro-batches, forward and backward passes alternate.
-  if (in_pieces) {
+  const auto loss = [&](const torch::Tensor& inputs, const torch::Tensor& targets) {
+    const lockstep::Autocast mixed_precision(torch::kCPU, torch::kBFloat16, options.amp);
+    const torch::Tensor logits = work.forward(inputs);
+    if (!in_pieces) forwarded = Clock::now();
+    return loss_of(logits, targets);
+  };
+  if (in_pieces)
     work.ddp->train_pieces(0, [&](const lockstep::Piece& piece) {
-      return loss_of(work.forward(piece.of(work.inputs)), piece.of(work.targets));
+      return loss(piece.of(work.inputs), piece.of(work.targets));
     });
-  } else {
-    const torch::Tensor logits = work.forward(work.inputs);
-    forwarded = Clock::now();
-    loss_of(logits, work.targets).backward();
-  }
+  else
+    loss(work.inputs, work.targets).backward();
   const auto differentiated = Clock::now();
   optimizer.step();
   optimizer.zero_grad();
@@ -90,14 +96,13 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   const Workload work = make_workload(options, world);
   const auto optimizer = make_optimizer(work, options, world);
   Times warmup;
-  for (int i = 0; i < options.warmup; ++i)
-    step(work, options.deterministic > 0, *optimizer, warmup);
+  for (int i = 0; i < options.warmup; ++i) step(work, options, *optimizer, warmup);
 
   wait_for_start(options, world);
   const Parts before(work, *optimizer);
   const auto started = Clock::now();
   Times times;
-  for (int i = 0; i < options.steps; ++i) step(work, options.deterministic > 0, *optimizer, times);
+  for (int i = 0; i < options.steps; ++i) step(work, options, *optimizer, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
   if (work.ddp) add_parts(before, Parts(work, *optimizer), times);
@@ -161,6 +166,10 @@ void add_options(CLI::App& app, Options& options) {
       ->excludes(alone);
   app.add_flag("--bf16", options.bf16, "Let gradients travel as bfloat16, by bf16_compress_hook()")
       ->excludes(alone);
+  app.add_flag(
+      "--amp", options.amp,
+      "Compute in bfloat16, by lockstep::Autocast, with images and weights of convolutions "
+      "in channels_last");
   app.add_flag("--memory", options.memory, "Also make a step more and print where memory goes")
       ->excludes(alone)
       ->excludes("--deterministic");

@@ -24,6 +24,8 @@ def parse_options():
     parser.add_argument("--zero", action="store_true", help="ZeroRedundancyOptimizer")
     parser.add_argument("--find-unused", action="store_true")
     parser.add_argument("--fp16", action="store_true", help="gradients travel as float16")
+    parser.add_argument("--amp", action="store_true",
+                        help="compute in bfloat16, on channels_last images and weights")
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
@@ -44,12 +46,14 @@ def optimizer_of(net, options):
     return torch.optim.Adam(net.parameters(), 1e-4, fused=True)
 
 
-def step(net, adam, inputs, targets):
+def step(net, adam, inputs, targets, amp):
     """Returns the seconds of forward, loss and backward, and optimizer."""
     begun = time.perf_counter()
-    logits = net(inputs)
-    forwarded = time.perf_counter()
-    nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten()).backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+        logits = net(inputs)
+        forwarded = time.perf_counter()
+        loss = nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+    loss.backward()
     differentiated = time.perf_counter()
     adam.step()
     adam.zero_grad()
@@ -60,15 +64,19 @@ def train(options):
     """Returns the seconds of all timed steps, and of their parts, on this rank."""
     torch.manual_seed(0)
     net, inputs, targets = models.WORKLOADS[options.model](options.batch)
+    if options.amp:
+        net = net.to(memory_format=torch.channels_last)
+        if inputs.dim() == 4:
+            inputs = inputs.to(memory_format=torch.channels_last)
     if not options.alone:
         net = distributed(net, options)
     adam = optimizer_of(net, options)
     for _ in range(options.warmup):
-        step(net, adam, inputs, targets)
+        step(net, adam, inputs, targets, options.amp)
     if not options.alone:
         dist.barrier()
     started = time.perf_counter()
-    times = [step(net, adam, inputs, targets) for _ in range(options.steps)]
+    times = [step(net, adam, inputs, targets, options.amp) for _ in range(options.steps)]
     if not options.alone:
         dist.barrier()
     return time.perf_counter() - started, [sum(part) for part in zip(*times)]

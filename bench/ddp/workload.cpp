@@ -26,9 +26,17 @@ lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
           .deterministic = options.deterministic};
 }
 
+torch::Tensor channels_last(const torch::Tensor& tensor) {
+  return tensor.dim() == 4 ? tensor.contiguous(at::MemoryFormat::ChannelsLast) : tensor;
+}
+
 template <class Module>
 Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tensor targets,
                   const Options& options, const World& world) {
+  if (options.amp) {
+    inputs = channels_last(inputs);
+    for (torch::Tensor& parameter : net->parameters()) parameter.set_data(channels_last(parameter));
+  }
   Workload work{std::move(inputs), std::move(targets), net->parameters(), {}, nullptr};
   if (!world) {
     work.forward = [net](const torch::Tensor& x) { return net->forward(x); };

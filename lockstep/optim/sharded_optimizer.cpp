@@ -195,6 +195,8 @@ double ShardedOptimizer::gradient_norm(double norm_type) {
 
 void ShardedOptimizer::make_gradients() {}
 
+std::vector<at::Tensor> ShardedOptimizer::tensors_with_gradients() { return all_parameters_; }
+
 // Own shards are added up by the ranks among which their parameters are cut, in the order of all
 // parameters, which is that of all ranks of the optimizer.
 double ShardedOptimizer::gradient_norm(const ModelPart& model, double norm_type) {

@@ -118,6 +118,13 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // The norm of all shards' gradients. It may have to make these gradients first.
   virtual double gradient_norm(double norm_type);
 
+  // The tensors on this rank whose gradients step() uses or the program may read before. Makes
+  // these gradients, if they are not there yet: collective.
+  virtual std::vector<at::Tensor> tensors_with_gradients();
+
+  // Instead of a step, after tensors_with_gradients(): drops gradients that step() would use up.
+  virtual void omit_step() {}
+
   // The sum of the norm_type-th powers of the tensors' gradients, or their largest absolute value
   // for the infinity norm.
   static double power_of_norm(const std::vector<at::Tensor>& tensors, double norm_type);
@@ -133,6 +140,7 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
               bool error_if_nonfinite);
 
   friend class OptimizerState;  // Reads and sets the state of own_shards_ (optimizer_stateful.h).
+  friend class GradScaler;      // Unscales gradients (mixed_precision.h).
 
   void step_shards();
   std::unique_ptr<torch::optim::Optimizer> make_whole() const;

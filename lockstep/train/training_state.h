@@ -6,6 +6,7 @@
 //   state.add("model", ddp);                           // Or the module, if there is no ddp.
 //   state.add("optimizer", adam, *model);              // Plain, sharded or shared.
 //   state.add("schedule", schedule);
+//   state.add("scaler", scaler);                       // A GradScaler.
 //   state.add("sampler", sampler);
 //   state.add("generators", lockstep::RandomGenerators(world));
 //   state.add("best_accuracy", best_accuracy);         // A variable of the program.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "lockstep/optim/mixed_precision.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::train::training_state_test {
@@ -134,6 +135,7 @@ struct Training {
   torch::optim::Adam adam{net->parameters(), 0.01};
   torch::optim::StepLR schedule{adam, 3, 0.5};
   DistributedSampler sampler{50, 1, 0, {.seed = 3}};
+  GradScaler scaler{{.init_scale = 8, .growth_interval = 3}};
   std::int64_t steps = 0;
   TrainingState state;
 
@@ -142,6 +144,7 @@ struct Training {
     state.add("optimizer", adam, *net);
     state.add("schedule", schedule);
     state.add("sampler", sampler);
+    state.add("scaler", scaler);
     state.add("generators", RandomGenerators());
     state.add("steps", steps);
   }
@@ -157,8 +160,9 @@ struct Training {
         adam.zero_grad();
         const std::vector<std::int64_t> rows(batch->begin(), batch->end());
         const at::Tensor input = data.index_select(0, at::tensor(rows));
-        (net(input) + at::randn({input.size(0), 2})).pow(2).mean().backward();
-        adam.step();
+        scaler.scale((net(input) + at::randn({input.size(0), 2})).pow(2).mean()).backward();
+        scaler.step(adam);
+        scaler.update();
         schedule.step();
         sampler.consume(batch->size());
         ++steps;
@@ -183,6 +187,7 @@ TEST(TrainingState, GoesOnAsIfATrainingHadNeverBeenInterrupted) {
     load(resumed.state, kept);
     EXPECT_EQ(resumed.steps, interrupted);
     EXPECT_TRUE(resumed.train(20).equal(expected)) << interrupted;
+    EXPECT_EQ(resumed.scaler.get_scale(), 512) << "20 steps double it six times";
   }
 }
 

@@ -113,6 +113,27 @@ class Examples(unittest.TestCase):
                      text="class-2/7.jpg: neither a JPEG nor a PNG image")
         self.refuses(PROGRAMS.imagenet, "--data", self.folder / "none", code=64, text="none")
 
+    def test_both_learn_in_bfloat16(self):
+        for program, write, batch in ((PROGRAMS.fashion_mnist, write_fashion_mnist, 32),
+                                      (PROGRAMS.cifar10, write_cifar10, 25)):
+            shutil.rmtree(self.data, ignore_errors=True)
+            write(self.data)
+            result = self.folder / "result.json"
+            self.train(2, program, "--amp", "bf16", "--epochs", 4, "--batch-size", batch, "--json",
+                       result)
+            self.assertGreater(json.loads(result.read_text())["accuracy"], 0.8)
+
+    def test_float16_is_refused_before_the_data_is_read_if_the_cpu_emulates_it(self):
+        if re.search(r"\b(avx512|amx)_fp16\b", pathlib.Path("/proc/cpuinfo").read_text()):
+            write_fashion_mnist(self.data)
+            self.train(2, PROGRAMS.fashion_mnist, "--amp", "fp16", "--steps", 3)
+            return
+        for program in PROGRAMS.fashion_mnist, PROGRAMS.cifar10:
+            self.refuses(program, "--data", self.folder, "--amp", "fp16", code=78,
+                         text="8 to 16 times slower")
+            self.refuses(program, "--amp", "int8", code=64, text="--amp")
+        self.refuses(PROGRAMS.deterministic, "--amp", "bf16", code=64, text="--amp")
+
     def test_a_vit_on_two_ranks_learns_what_it_does_on_one(self):
         write_cifar10(self.data)
         results = []

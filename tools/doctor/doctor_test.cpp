@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/ranks.h"
 #include "tools/doctor/diagnosis.h"
@@ -23,6 +24,7 @@ Host good_host() {
         {.node = core / 4, .l3 = core / 4, .l3_bytes = 32u << 20, .cpus = {core}});
   host.processors.cpus = "0-7";
   host.processors.usable_cores = 8;
+  host.processors.formats = number_formats_in("flags : avx512_bf16 amx_bf16\n");
   host.memory = {.total = 64ull << 30, .available = 50ull << 30};
   host.shared_memory.dev_shm_bytes = 32ull << 30;
   host.shared_memory.dev_shm_free = 32ull << 30;
@@ -146,6 +148,8 @@ TEST(DoctorText, ShowsWhatTheHostHasAndTheVerdict) {
   for (const char* part :
        {"host      node3, Linux 6.1.0 x86_64, Lockstep 0.1.0\n",
         "cores     8 usable: CPUs 0-7, no quota, 2 NUMA nodes, 2 L3 of 32 MiB\n",
+        "numbers   bfloat16 native (avx512_bf16, amx_bf16), "
+        "float16 emulated (no avx512_fp16, no amx_fp16)\n",
         "memory    64 GiB, 50 GiB available, no cgroup limit\n",
         "sharing   works; /dev/shm 32 GiB, 32 GiB free\n",
         "LibTorch  2.13.0+cpu (built for 2.13): /opt/torch/lib/libtorch_cpu.so\n",
@@ -188,6 +192,8 @@ TEST(DoctorJson, HasTheSameContent) {
   EXPECT_TRUE(has(json["problems"][0]["cure"], "libgloo-dev"));
   EXPECT_EQ(json["processors"]["cores"].size(), 8u);
   EXPECT_TRUE(json["processors"]["quota"].is_null());
+  EXPECT_EQ(json["processors"]["bf16"], (std::vector<std::string>{"avx512_bf16", "amx_bf16"}));
+  EXPECT_TRUE(json["processors"]["fp16"].empty());
   EXPECT_EQ(json["memory"]["total"], 64ull << 30);
   EXPECT_EQ(json["libtorch"]["version"], "2.13.0+cpu");
   EXPECT_EQ(json["engines"][0]["name"], "mpi");

@@ -33,7 +33,8 @@ Processors processors() {
   return {.topology = read_topology(mask),
           .cpus = as_ranges(mask),
           .quota = cpu_quota(),
-          .usable_cores = usable_cores()};
+          .usable_cores = usable_cores(),
+          .formats = number_formats()};
 }
 
 Memory memory() {

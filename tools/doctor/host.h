@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/number_formats.h"
 #include "lockstep/job/network.h"
 #include "lockstep/launch/binding.h"
 
@@ -25,6 +26,7 @@ struct Processors {
   std::string cpus = {};             // This process's affinity mask, such as "0-3,8".
   std::optional<double> quota = {};  // Quota of its cgroups, in CPUs.
   int usable_cores = 1;              // Usable under mask and quota.
+  NumberFormats formats = {};        // Numbers of 16 bits that they compute with.
 };
 
 // Sizes in bytes.

@@ -66,6 +66,15 @@ std::string text_of(const Processors& processors) {
                      caches_text(processors.topology));
 }
 
+std::string text_of(const NumberFormat& format) {
+  return format.is_native() ? fmt::format("native ({})", fmt::join(format.found, ", "))
+                            : fmt::format("emulated (no {})", fmt::join(format.missing, ", no "));
+}
+
+std::string text_of(const NumberFormats& formats) {
+  return fmt::format("bfloat16 {}, float16 {}", text_of(formats.bf16), text_of(formats.fp16));
+}
+
 std::string text_of(const Memory& memory) {
   return fmt::format("{}, {} available, {}", size_text(memory.total), size_text(memory.available),
                      memory.cgroup_limit
@@ -158,7 +167,9 @@ Json json_of(const Processors& processors) {
           {"cpus", processors.cpus},
           {"quota", or_null(processors.quota)},
           {"numa_nodes", processors.topology.nodes},
-          {"cores", std::move(cores)}};
+          {"cores", std::move(cores)},
+          {"bf16", processors.formats.bf16.found},
+          {"fp16", processors.formats.fp16.found}};
 }
 
 Json json_of(const Memory& memory) {
@@ -235,6 +246,7 @@ std::string to_text(const Host& host, const Job& job, const Diagnosis& diagnosis
   std::string text =
       line("host", fmt::format("{}, {}, Lockstep {}", host.name, host.kernel, host.lockstep));
   text += line("cores", text_of(host.processors));
+  text += line("numbers", text_of(host.processors.formats));
   text += line("memory", text_of(host.memory));
   text += line("sharing", text_of(host.shared_memory));
   text += line("LibTorch", text_of(host.torch));

@@ -33,7 +33,7 @@ enum class NonFinite {
   fail,
   // All gradients become undefined, so the optimizer skips this pass; this is logged.
   skip,
-  // The value spreads to all ranks, as in PyTorch.
+  // The value spreads to all ranks, as in PyTorch. GradScaler (mixed_precision.h) finds it there.
   ignore,
 };
 

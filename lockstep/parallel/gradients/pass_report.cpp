@@ -188,7 +188,8 @@ bool PassAgreement::judge(const PassReports& reports, const NamedTensors& parame
   if (!non_finite_) return true;
   const std::string text = "the gradient of " + non_finite_->parameter + " on rank " +
                            std::to_string(non_finite_->rank) + " is infinite or NaN";
-  if (options_.non_finite == NonFinite::fail) throw Error(Fault::corrupt, text);
+  if (options_.non_finite == NonFinite::fail)
+    throw Error(Fault::corrupt, text + "; with a GradScaler, set NonFinite::ignore");
   if (rank == 0) log(LogLevel::warning, text + ": all ranks skip this step");
   return false;
 }

@@ -87,6 +87,15 @@ void SharedOptimizerBase::make_gradients() {
   average();
 }
 
+std::vector<at::Tensor> SharedOptimizerBase::tensors_with_gradients() {
+  if (are_means_) return all_parameters();
+  average();
+  return stepped();
+}
+
+// A fully sharded module would add the next means to these.
+void SharedOptimizerBase::omit_step() { slices_->forget(); }
+
 // If every rank has all means, each computes the norm of all of them. With slices, the norm's bits
 // would depend on the number of ranks.
 double SharedOptimizerBase::gradient_norm(double norm_type) {

@@ -80,6 +80,8 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   void after_step() override;
   void make_gradients() override;
   double gradient_norm(double norm_type) override;
+  std::vector<at::Tensor> tensors_with_gradients() override;
+  void omit_step() override;
   void average();
 
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
