@@ -10,10 +10,19 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep::parallel {
+namespace {
+
+// All ranks learn of a lost one in the same way.
+bool has_lost_a_peer(const std::exception_ptr& error) {
+  return error && fault_in(error) == Fault::peer_lost;
+}
+
+}  // namespace
 
 Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
                  const DistributedDataParallelOptions& options, const Features& features)
@@ -142,7 +151,7 @@ void Reducer::end_pass(const BackwardPass& pass) {
   const auto take_part = [this, &pass](std::string_view text) {
     if (is_agreed(pass.exception()))
       return intake_.complete();  // All ranks know, by another reducer.
-    sink().cut_short(text);
+    if (!has_lost_a_peer(pass.exception())) sink().cut_short(text);
     if (!pass.has_announced) announce();
     intake_.complete();
     exchange_reports(text);
