@@ -301,11 +301,12 @@ std::string JobPage::last_words(int slot) const {
 }
 
 bool JobPage::follows_abort(int slot) const {
-  if (activity(slot).gave_up != 0) return false;
+  const Ticks own = activity(slot).gave_up;  // A later one may pass on the reason of the first.
   const Clock::time_point now = Clock::now();
   for (int other = 0; other < slots(); ++other) {
     const Ticks gave_up = activity(other).gave_up;
-    if (gave_up != 0 && now - time_of(gave_up) < time_for_cause) return true;
+    const bool is_first = gave_up != 0 && (own == 0 || gave_up < own);
+    if (is_first && now - time_of(gave_up) < time_for_cause) return true;
   }
   return false;
 }

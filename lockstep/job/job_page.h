@@ -80,7 +80,7 @@ class LOCKSTEP_API JobPage {
   std::string last_words(int slot) const;  // Empty when there are none.
 
   // Whether another process has called ProcessGroup::abort() in the last second, and that in `slot`
-  // has not: the former is the likely cause of the latter's end, but may end later.
+  // later or never: the former is the likely cause of the latter's end, but may end later.
   bool follows_abort(int slot) const;
 
   // Records that the process in `slot` takes SIGTERM and SIGUSR1 as a request to make room, and
