@@ -15,7 +15,7 @@
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep::test {
+namespace lockstep::test::small_layers {
 
 inline constexpr std::int64_t width = 6;
 
@@ -109,4 +109,4 @@ inline torch::Tensor next_token(const torch::Tensor& logits, const Microbatch& p
   return torch::cross_entropy_loss(logits.flatten(0, 1), part.of(tokens()).flatten());
 }
 
-}  // namespace lockstep::test
+}  // namespace lockstep::test::small_layers

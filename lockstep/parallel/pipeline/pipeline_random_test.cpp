@@ -21,8 +21,8 @@
 namespace lockstep::pipeline_random_test {
 namespace {
 
-using test::rows;
-using test::width;
+using test::small_layers::rows;
+using test::small_layers::width;
 
 // Hands over the mask that it draws, "0110..." .
 struct DropImpl : torch::nn::Module {

@@ -22,9 +22,9 @@ namespace {
 // A rank that loads other stages would go on without the one that refuses.
 TEST(PipelineState, AllRanksRefuseTheStateOfAnotherModelsOptimizer) {
   run_in_process(2, [](ProcessGroup& world) {
-    Pipeline pipeline(test::blocks(4), world);
+    Pipeline pipeline(test::small_layers::blocks(4), world);
     AdamW adamw(pipeline.parameters(), torch::optim::AdamWOptions(1e-2));
-    pipeline.step(test::rows(8), [](const torch::Tensor& output, const Microbatch&) {
+    pipeline.step(test::small_layers::rows(8), [](const torch::Tensor& output, const Microbatch&) {
       return output.square().mean();
     });
     adamw.step();

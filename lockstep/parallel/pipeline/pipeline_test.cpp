@@ -41,21 +41,21 @@
 namespace lockstep::pipeline_test {
 namespace {
 
-using test::Block;
-using test::blocks;
-using test::Embed;
-using test::expect_close;
-using test::expect_equal;
 using test::fault_of;
-using test::fill;
-using test::forget_gradients;
-using test::Gradients;
-using test::gradients_of;
-using test::language_model;
-using test::next_token;
-using test::rows;
-using test::tokens;
-using test::width;
+using test::small_layers::Block;
+using test::small_layers::blocks;
+using test::small_layers::Embed;
+using test::small_layers::expect_close;
+using test::small_layers::expect_equal;
+using test::small_layers::fill;
+using test::small_layers::forget_gradients;
+using test::small_layers::Gradients;
+using test::small_layers::gradients_of;
+using test::small_layers::language_model;
+using test::small_layers::next_token;
+using test::small_layers::rows;
+using test::small_layers::tokens;
+using test::small_layers::width;
 
 torch::Tensor loss_of(const torch::Tensor& output, const Microbatch& part) {
   return (output - part.of(rows(8, 5))).square().mean();

@@ -24,13 +24,13 @@
 namespace lockstep::tied_weights_test {
 namespace {
 
-using test::Block;
 using test::fault_of;
-using test::fill;
-using test::language_model;
-using test::next_token;
-using test::tokens;
-using test::width;
+using test::small_layers::Block;
+using test::small_layers::fill;
+using test::small_layers::language_model;
+using test::small_layers::next_token;
+using test::small_layers::tokens;
+using test::small_layers::width;
 
 // --- Cut over tensor parallel ranks --------------------------------------------------------------
 
