@@ -192,22 +192,13 @@ void HostSession::throw_if_peer_lost(std::string_view context) const {
 // Returns the job's first failure; this process may be the first to see it.
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
-  const auto peer = lost_peer();
-  if (!peer || page_->follows_abort(*peer)) return std::nullopt;
-  const Failure seen = page_->cause_of(*peer, examine(*peer));
-  page_->report(seen);
-  return recorded_failure().value_or(seen);
-}
-
-// One that another rank's abort() has ended only if there is no other.
-std::optional<int> HostSession::lost_peer() const {
-  std::optional<int> aborted;
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank_ || !page_->lost(peer)) continue;
-    if (!page_->follows_abort(peer)) return peer;
-    aborted = peer;
+    if (peer == rank_ || !page_->lost(peer) || page_->follows_abort(peer)) continue;
+    const Failure seen = page_->cause_of(peer, examine(peer));
+    page_->report(seen);
+    return recorded_failure().value_or(seen);
   }
-  return aborted;
+  return std::nullopt;
 }
 
 // A process that has lost its group is no survivor.

@@ -125,7 +125,6 @@ class LOCKSTEP_API HostSession {
 
  private:
   std::optional<Failure> find_failure() const;
-  std::optional<int> lost_peer() const;
   void look() noexcept;
   bool is_logged(const Failure& failure) const;
   void log_once(const Failure& failure) const;

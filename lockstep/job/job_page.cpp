@@ -23,9 +23,6 @@ constexpr std::uint64_t magic = 0x5041474553504b37;  // Changes with what ranks 
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
-// Time for a rank that has called abort() to end by the exception that made it do so.
-constexpr std::chrono::seconds time_for_cause{1};
-
 // A process's own report of its end.
 struct LastWords {
   std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 complete.

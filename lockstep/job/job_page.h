@@ -79,8 +79,11 @@ class LOCKSTEP_API JobPage {
   void say_last_words(int slot, std::string_view text, std::optional<Fault> fault = {}) const;
   std::string last_words(int slot) const;  // Empty when there are none.
 
-  // Whether another process has called ProcessGroup::abort() in the last second, and that in `slot`
-  // later or never: the former is the likely cause of the latter's end, but may end later.
+  // Time for a rank that has called abort() to end by the exception that made it do so.
+  static constexpr std::chrono::seconds time_for_cause{1};
+
+  // Whether another process has called ProcessGroup::abort() within time_for_cause, and that in
+  // `slot` later or never: the former is the likely cause of the latter's end, but may end later.
   bool follows_abort(int slot) const;
 
   // Records that the process in `slot` takes SIGTERM and SIGUSR1 as a request to make room, and

@@ -22,9 +22,6 @@ using namespace std::chrono_literals;
 // itself. Afterwards it is told to end.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
-// Time for a rank that has called abort() to end by the exception that made it do so.
-constexpr std::chrono::milliseconds time_for_cause = 1s;
-
 }  // namespace
 
 LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const BindingPlan& binding,
@@ -127,7 +124,7 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
 
 void LocalRanks::on_failure(int local_rank, const Failure& failure) {
   if (!pages_.follows_abort(local_rank)) return take_for_first(local_rank, failure);
-  if (!aborted_) aborted_ = {local_rank, failure, in(time_for_cause)};
+  if (!aborted_) aborted_ = {local_rank, failure, in(JobPage::time_for_cause)};
 }
 
 // Nobody else has failed: its own end is all that is known.
