@@ -223,8 +223,8 @@ TEST_P(PluginEnds, OfGlooHasAThreadThatPreemptsWhileItsCallerWaits) {
 
 TEST_P(PluginEnds, FailsWhenAPeerIsKilled) {
   const auto exits = one_dies.run(3, seconds(40));
-  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
-  EXPECT_EQ(exits[1].code, 0) << exits[1].output;
+  EXPECT_EQ(exits[0].code, 0) << exits[0].output << " signal " << exits[0].signal;
+  EXPECT_EQ(exits[1].code, 0) << exits[1].output << " signal " << exits[1].signal;
   EXPECT_EQ(exits[2].signal, SIGKILL);
 }
 

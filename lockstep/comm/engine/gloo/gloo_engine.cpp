@@ -9,6 +9,7 @@
 #include <gloo/reduce.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
+#include <signal.h>
 
 #include <atomic>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include <numeric>
 #include <vector>
 
+#include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/gloo/combine.h"
 #include "lockstep/comm/engine/gloo/mesh.h"
 #include "lockstep/comm/engine/plugin.h"
@@ -61,7 +63,10 @@ Combine combine_or_refuse(const lockstep_buffer& data, std::uint8_t reduce_op) {
   return combine;
 }
 
+// SIGPIPE is ignored because Gloo writes to connections that a peer may have closed. Gloo's thread
+// inherits that.
 std::shared_ptr<Mesh> make_mesh(const lockstep_engine_config& config) {
+  const IgnoreSignals ignore{SIGPIPE};
   try {
     return std::make_shared<Mesh>(config);
   } catch (const gloo::IoException& failed) {
@@ -82,6 +87,7 @@ class Communicator {
   // thread then leaves the caller's memory alone, and the other members learn of it.
   template <class Act>
   void run(std::size_t, Act act) {
+    const IgnoreSignals ignore{SIGPIPE};  // As in make_mesh().
     try {
       act();
     } catch (const gloo::IoException& failed) {

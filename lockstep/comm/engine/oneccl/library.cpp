@@ -46,13 +46,6 @@ void make_first_communicator() {
   static_cast<void>(first);
 }
 
-sigset_t sigpipe() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGPIPE);
-  return set;
-}
-
 }  // namespace
 
 void start_library(const lockstep_engine_config& config) {
@@ -85,19 +78,6 @@ std::unique_lock<std::mutex> Progress::enter() {
 Progress& progress() {
   static auto* const progress = new Progress;
   return *progress;
-}
-
-WithoutSigpipe::WithoutSigpipe() {
-  const sigset_t set = sigpipe();
-  pthread_sigmask(SIG_BLOCK, &set, &before_);
-}
-
-// Drops a SIGPIPE that was raised meanwhile.
-WithoutSigpipe::~WithoutSigpipe() {
-  const sigset_t set = sigpipe();
-  const timespec at_once = {};
-  if (sigismember(&before_, SIGPIPE) == 0) sigtimedwait(&set, nullptr, &at_once);
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace lockstep::comm::plugin

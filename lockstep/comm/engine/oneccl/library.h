@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <signal.h>
-
 #include <mutex>
 #include <oneapi/ccl.hpp>
 
@@ -33,18 +31,5 @@ class Progress {
 };
 
 Progress& progress();
-
-// Ignores SIGPIPE while it lives, in threads started meanwhile too. oneCCL's address service writes
-// to connections that may be closed, which would end the process.
-class WithoutSigpipe {
- public:
-  WithoutSigpipe();
-  ~WithoutSigpipe();
-  WithoutSigpipe(const WithoutSigpipe&) = delete;
-  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace lockstep::comm::plugin

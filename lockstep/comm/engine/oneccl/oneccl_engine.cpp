@@ -1,6 +1,8 @@
 // Implements the engine ABI with oneCCL's collectives.
 
 // SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -12,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/oneccl/library.h"
 #include "lockstep/comm/engine/plugin.h"
 
@@ -201,7 +204,8 @@ class Communicator {
 
 Communicator::Communicator(const lockstep_engine_config& config)
     : timeout_(config.call_timeout_ms) {
-  const WithoutSigpipe quiet;
+  // oneCCL's address service writes to connections that may be closed. Its threads inherit this.
+  const IgnoreSignals ignore{SIGPIPE};
   const auto turn = take_turn(std::chrono::milliseconds(config.timeout_ms));
   meet(config);
   start_library(config);
