@@ -1,6 +1,6 @@
-// F10: JPEG and PNG files, with arbitrary input. Nothing but a BadImage may come out. A region that
-// is decoded has the pixels that it has in the whole image, if that can be decoded, too. The first
-// two bytes choose the region.
+// F10: JPEG, PNG and WebP files, with arbitrary input. Nothing but a BadImage may come out. A
+// region that is decoded has the pixels that it has in the whole image, if that can be decoded,
+// too. The first two bytes choose the region.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -58,6 +58,8 @@ std::vector<std::string> seeds() {
   for (const auto& [name, kind] : test::jpeg_kinds())
     files.push_back(test::jpeg_file(35, 20, kind));
   for (const auto& [name, kind] : test::png_kinds()) files.push_back(test::png_file(17, 9, kind));
+  for (const auto& [name, is_lossless] : test::webp_kinds())
+    files.push_back(test::webp_file(23, 11, is_lossless));
   for (std::string& file : files) file.insert(0, "\5\7");
   return files;
 }

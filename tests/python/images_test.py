@@ -144,6 +144,18 @@ class Images(unittest.TestCase):
         self.compare(self.filled((LARGE, LARGE), f"CenterCrop:{LARGE}:{LARGE}"),
                      self.theirs(transforms.CenterCrop(LARGE)))
 
+    def test_webp_is_decoded_to_pillows_pixels(self):
+        for number, (width, height) in enumerate(((333, 517), (64, 64), (17, 9), (1, 1))):
+            image = PIL.Image.fromarray(picture(width, height, number))
+            image.save(self.folder / f"{number}-lossy.webp", quality=90)
+            image.save(self.folder / f"{number}-lossless.webp", lossless=True)
+            image.putalpha(image.convert("L"))
+            image.save(self.folder / f"{number}-alpha.webp", quality=90)
+        self.compare(self.filled((LARGE, LARGE), f"CenterCrop:{LARGE}:{LARGE}"),
+                     self.theirs(transforms.CenterCrop(LARGE)))
+        self.compare(self.filled((33, 21), "CenterCrop:33:21"),
+                     self.theirs(transforms.CenterCrop((33, 21))))
+
     def test_resize_is_1_off_at_most_except_for_one_value_in_a_million(self):
         write_jpegs(self.folder)
         write_pngs(self.folder)

@@ -7,6 +7,9 @@
 // clang-format on
 
 #include <png.h>
+#ifdef LOCKSTEP_WITH_WEBP
+#include <webp/encode.h>
+#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -123,6 +126,32 @@ std::string png_of_color(int width, int height, std::uint8_t red, std::uint8_t g
   for (int x = 0; x < width; ++x) line.insert(line.end(), {red, green, blue});
   return write_png(width, height, {}, [&](int) { return line; });
 }
+
+#ifdef LOCKSTEP_WITH_WEBP
+std::string webp_file(int width, int height, bool is_lossless, unsigned seed) {
+  std::vector<std::uint8_t> pixels;
+  for (int y = 0; y < height; ++y) {
+    const auto line = line_of(y, width, 3, seed);
+    pixels.insert(pixels.end(), line.begin(), line.end());
+  }
+  std::uint8_t* encoded = nullptr;
+  const std::size_t bytes =
+      is_lossless ? WebPEncodeLosslessRGB(pixels.data(), width, height, width * 3, &encoded)
+                  : WebPEncodeRGB(pixels.data(), width, height, width * 3, 90, &encoded);
+  const std::string file(reinterpret_cast<const char*>(encoded), bytes);
+  WebPFree(encoded);
+  if (file.empty()) throw std::runtime_error("libwebp did not encode");
+  return file;
+}
+
+std::vector<std::pair<std::string, bool>> webp_kinds() {
+  return {{"lossy", false}, {"lossless", true}};
+}
+#else
+std::string webp_file(int, int, bool, unsigned) { throw std::runtime_error("without libwebp"); }
+
+std::vector<std::pair<std::string, bool>> webp_kinds() { return {}; }
+#endif
 
 std::vector<std::pair<std::string, JpegKind>> jpeg_kinds() {
   return {{"420", {}},

@@ -1,4 +1,4 @@
-// Encodes images for tests: JPEG and PNG files of every kind that the decoders know.
+// Encodes images for tests: JPEG, PNG and WebP files of every kind that the decoders know.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,6 +26,7 @@ struct PngKind {
 // The file of an image with smooth and rough parts, which `seed` changes.
 std::string jpeg_file(int width, int height, const JpegKind& kind = {}, unsigned seed = 1);
 std::string png_file(int width, int height, const PngKind& kind = {}, unsigned seed = 1);
+std::string webp_file(int width, int height, bool is_lossless, unsigned seed = 1);
 
 // An image of one colour, without loss.
 std::string png_of_color(int width, int height, std::uint8_t red, std::uint8_t green,
@@ -34,5 +35,6 @@ std::string png_of_color(int width, int height, std::uint8_t red, std::uint8_t g
 // All kinds that the decoders know.
 std::vector<std::pair<std::string, JpegKind>> jpeg_kinds();
 std::vector<std::pair<std::string, PngKind>> png_kinds();
+std::vector<std::pair<std::string, bool>> webp_kinds();  // Empty in a build without libwebp.
 
 }  // namespace lockstep::test

@@ -7,7 +7,7 @@
 //       .bad_files = lockstep::BadFiles::skip(100),
 //   });
 //
-// JPEG and PNG, told by their first bytes; pixels are those of Pillow's convert("RGB").
+// JPEG, PNG and WebP, told by their first bytes; pixels are those of Pillow's convert("RGB").
 //
 // Thread safety: any thread may call any const member at any time.
 // Errors: corrupt, with name and reason, for an image that cannot be decoded; those of the source.
@@ -48,7 +48,7 @@ struct HostCache {
   std::optional<ProcessGroup> group = {};
 };
 
-// What happens to an image that cannot be decoded: damaged, no JPEG or PNG, or too large. A file
+// What happens to an image that cannot be decoded: damaged, of another format, or too large. A file
 // that cannot be read is always an Error.
 class LOCKSTEP_API BadFiles {
  public:

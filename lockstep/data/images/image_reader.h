@@ -1,4 +1,4 @@
-// Decoders of JPEG and PNG images. Pixels are those of Pillow's convert("RGB"), bit for bit.
+// Decoders of JPEG, PNG and WebP images. Pixels are those of Pillow's convert("RGB"), bit for bit.
 //
 // Bytes may be hostile: sizes are compared with limits, and with the bytes that are there, before
 // memory of a claimed size is allocated.
@@ -44,6 +44,7 @@ std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes);
 // One for each format.
 std::unique_ptr<ImageReader> read_jpeg(std::span<const std::uint8_t> bytes);
 std::unique_ptr<ImageReader> read_png(std::span<const std::uint8_t> bytes);
+std::unique_ptr<ImageReader> read_webp(std::span<const std::uint8_t> bytes);
 
 // Reads decoded pixels, which must outlive the reader.
 class PixelReader final : public ImageReader {

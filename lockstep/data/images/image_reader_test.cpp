@@ -58,6 +58,8 @@ std::vector<std::pair<std::string, std::string>> all_files(int width, int height
     files.emplace_back("JPEG " + name, test::jpeg_file(width, height, kind));
   for (const auto& [name, kind] : test::png_kinds())
     files.emplace_back("PNG " + name, test::png_file(width, height, kind));
+  for (const auto& [name, is_lossless] : test::webp_kinds())
+    files.emplace_back("WebP " + name, test::webp_file(width, height, is_lossless));
   return files;
 }
 
@@ -109,9 +111,17 @@ TEST(ImageReader, RefusesAFileThatEndsAnywhereTooEarly) {
 
 TEST(ImageReader, RefusesWhatItDoesNotDecodeByName) {
   EXPECT_EQ(refusal(""), "the file is empty");
-  EXPECT_EQ(refusal("GIF89a..."), "a GIF image, neither JPEG nor PNG");
-  EXPECT_EQ(refusal("RIFF....WEBPVP8 "), "a WebP image, neither JPEG nor PNG");
-  EXPECT_EQ(refusal("<html>"), "neither a JPEG nor a PNG image");
+  EXPECT_EQ(refusal("GIF89a..."), "a GIF image, neither JPEG, PNG nor WebP");
+  EXPECT_EQ(refusal("<html>"), "neither a JPEG, a PNG nor a WebP image");
+  EXPECT_EQ(refusal("RIFF....WAVE"), "neither a JPEG, a PNG nor a WebP image");
+  if (test::webp_kinds().empty()) {
+    EXPECT_EQ(refusal("RIFF....WEBPVP8 "),
+              "a WebP image, and this copy of Lockstep was built without libwebp");
+    return;
+  }
+  // A header of two frames. RFC 9649, 2.7: VP8X has its flags first, and 0x02 stands for animation.
+  const std::string animated = "RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\3\0\0\3\0\0"s;
+  EXPECT_EQ(refusal(animated), "an animated WebP image");
 }
 
 TEST(ImageReader, TakesAWarningForDamage) {
