@@ -33,8 +33,9 @@ Examples:
   lockstep status --watch 2                  # again every 2 s, until Ctrl-C
   lockstep status --json | jq '.[].ranks[] | select(.state == "stopped")'
 
-A rank that is `waiting` is inside a collective; the missing ranks are named where they are known. A
-launcher that is stopped or stuck is shown as `does not answer`.
+A rank that is `waiting` is inside a collective; the missing ranks are named where they are known.
+Percentages are where the rank's training loop has spent the last ten seconds. A launcher that is
+stopped or stuck is shown as `does not answer`.
 
 Exit code: 0, also without any job; 1 when JOB does not exist; 64 usage, 71 the system refused, 74
 stdout cannot be written.
@@ -116,6 +117,7 @@ Row row_of(const RankStatus& rank) {
           shown(rank.state),
           rank.step > 0 ? "step " + std::to_string(rank.step) : "",
           rank.bound_to.empty() ? "" : "cores " + shown(rank.bound_to),
+          shown(rank.phases),
           shown(describe(rank))};
 }
 

@@ -30,8 +30,8 @@ struct Times {
   Clock::duration forward{};
   Clock::duration backward{};  // With the loss.
   Clock::duration optimizer{};
-  std::optional<lockstep::BackwardTimes> parts;  // SharedOptimizer waits and reduces in its step.
-  std::chrono::nanoseconds step{};               // The rest of its step.
+  std::chrono::nanoseconds copy{};  // Of gradients into buckets.
+  lockstep::StepTimes phases;       // Lockstep's own.
 };
 
 void wait_for_start(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
@@ -67,31 +67,6 @@ void step(const Workload& work, const Options& options, torch::optim::Optimizer&
   times.optimizer += Clock::now() - differentiated;
 }
 
-// Times that Lockstep itself has measured so far.
-struct Parts {
-  Parts(const Workload& work, const torch::optim::Optimizer& optimizer) {
-    if (work.ddp) backward = work.ddp->backward_times();
-    if (const auto* shared = dynamic_cast<const lockstep::SharedOptimizerBase*>(&optimizer))
-      step = shared->step_times();
-  }
-
-  lockstep::BackwardTimes backward;
-  lockstep::StepTimes step;
-};
-
-void add_parts(const Parts& before, const Parts& after, Times& times) {
-  const auto since = [&](auto part, auto member) {
-    return after.*part.*member - before.*part.*member;
-  };
-  using lockstep::BackwardTimes;
-  using lockstep::StepTimes;
-  times.parts = {
-      since(&Parts::backward, &BackwardTimes::copy),
-      since(&Parts::backward, &BackwardTimes::wait) + since(&Parts::step, &StepTimes::wait),
-      since(&Parts::backward, &BackwardTimes::reduce) + since(&Parts::step, &StepTimes::reduce)};
-  times.step = since(&Parts::step, &StepTimes::step);
-}
-
 Times train(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
   const Workload work = make_workload(options, world);
   const auto optimizer = make_optimizer(work, options, world);
@@ -99,13 +74,18 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   for (int i = 0; i < options.warmup; ++i) step(work, options, *optimizer, warmup);
 
   wait_for_start(options, world);
-  const Parts before(work, *optimizer);
+  const auto copied = [&] {
+    return work.ddp ? work.ddp->backward_times().copy : std::chrono::nanoseconds(0);
+  };
+  const auto copied_before = copied();
+  const lockstep::StepTimes before = lockstep::step_times();
   const auto started = Clock::now();
   Times times;
   for (int i = 0; i < options.steps; ++i) step(work, options, *optimizer, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
-  if (work.ddp) add_parts(before, Parts(work, *optimizer), times);
+  times.copy = copied() - copied_before;
+  times.phases = lockstep::step_times() - before;
   if (options.memory) report_memory(work, *optimizer);
   return times;
 }
@@ -122,11 +102,11 @@ void print(const Options& options, int ranks, const Times& times) {
   part("forward", times.forward);
   part("backward", times.backward);
   part("optimizer", times.optimizer);
-  if (times.parts) {
-    part("copy", times.parts->copy);
-    part("wait", times.parts->wait);
-    part("reduce", times.parts->reduce);
-    if (times.step.count() > 0) part("step", times.step);
+  if (ranks > 1) {
+    part("copy", times.copy);
+    part("wait", times.phases[lockstep::StepPhase::wait]);
+    part("reduce", times.phases[lockstep::StepPhase::reduce]);
+    part("step", times.phases[lockstep::StepPhase::optimizer]);
   }
   std::cout << std::endl;
 }

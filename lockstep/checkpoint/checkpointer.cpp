@@ -23,6 +23,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/save_plan.h"
 #include "lockstep/checkpoint/write_lock.h"
+#include "lockstep/job/step_times.h"
 
 namespace lockstep {
 namespace {
@@ -147,6 +148,7 @@ std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedState
 // states that do not fit.
 std::int64_t load_state(const fs::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown) {
+  const InPhase phase(StepPhase::checkpoint);
   // Rank 0 says which: a training may be saving the next one.
   const fs::path checkpoint =
       ranks.rank_0("name of a checkpoint", [&] { return checkpoint::checkpoint_in(directory); });
@@ -387,12 +389,17 @@ Checkpointer::Checkpointer(fs::path directory, CheckpointerOptions options)
 Checkpointer::~Checkpointer() = default;
 
 void Checkpointer::save(std::int64_t step, const NamedStates& state) {
+  const InPhase phase(StepPhase::checkpoint);
   implementation_->save(step, state);
 }
 
-void Checkpointer::wait() { implementation_->wait(); }
+void Checkpointer::wait() {
+  const InPhase phase(StepPhase::checkpoint);
+  implementation_->wait();
+}
 
 std::optional<Resumed> Checkpointer::resume(const NamedStates& state) {
+  const InPhase phase(StepPhase::checkpoint);
   return implementation_->resume(state);
 }
 

@@ -15,5 +15,6 @@
 #include "lockstep/comm/work.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/job/record.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/job/store/store.h"
 #include "lockstep/job/store/tcp_store.h"

@@ -2,6 +2,7 @@
 #include "lockstep/comm/group_hooks.h"
 
 #include "lockstep/comm/group_state.h"
+#include "lockstep/job/step_clock.h"
 
 namespace lockstep {
 
@@ -9,7 +10,10 @@ int job_rank(const ProcessGroup& group, int rank) {
   return GroupAccess::state_of(group).identity().world_rank(rank);
 }
 
-void count_step(const ProcessGroup& group) { GroupAccess::state_of(group).in_job()->count_step(); }
+void count_step(const ProcessGroup& group) {
+  GroupAccess::state_of(group).in_job()->count_step();
+  if (StepClock* const clock = StepClock::of_this_thread()) clock->count_step();
+}
 
 void before_end(const ProcessGroup& group,
                 const std::shared_ptr<const std::function<void()>>& act) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/group_messages.h"
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/time.h"
+#include "lockstep/comm/group/timed_call.h"
 #include "lockstep/job/activity.h"
 
 namespace lockstep::comm {
@@ -27,9 +29,13 @@ Source GroupMessages::run(const std::shared_ptr<Message>& message,
                           std::chrono::milliseconds timeout) {
   const auto messages = usable();
   const std::uint64_t number = note_begin(*message);
+  const TimedCall timed(ticks_now());
   try {
     messages->run(
         message, [&] { return group_.describe(*message); }, in(timeout));
+    timed.end_wait(message->operation == Operation::recv
+                       ? std::optional(group_.world_rank(message->peer))
+                       : std::nullopt);
   } catch (...) {
     note_end(number, *message, std::current_exception(), timeout);
     throw;

@@ -10,6 +10,7 @@
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
+#include "lockstep/job/step_clock.h"
 
 namespace lockstep {
 namespace {
@@ -41,6 +42,7 @@ void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& bo
     if (!first) first = std::current_exception();
   };
   const auto live = [&](int rank) {
+    const StepClock::OfThread clock;
     try {
       ProcessGroup group = make_group(team, rank, timeout);
       try {

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/progress.h"
+#include "lockstep/job/step_clock.h"
 
 namespace lockstep {
 
@@ -21,6 +22,7 @@ Work::State& Work::state() const {
 
 void Work::wait(Deadline deadline) const {
   State& shared = state();
+  const StepClock::Lent lent;
   std::unique_lock lock(shared.mutex);
   const auto completed = [&] { return shared.completed; };
   if (deadline == no_deadline) {

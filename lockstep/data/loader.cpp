@@ -14,6 +14,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/agreement.h"
 #include "lockstep/data/batch_filler.h"
+#include "lockstep/job/step_times.h"
 
 namespace lockstep {
 namespace {
@@ -273,6 +274,7 @@ Loader::~Loader() = default;
 std::size_t Loader::size() const { return pass_->batches_of_epoch(); }
 
 Loader::Iterator Loader::begin() {
+  const InPhase phase(StepPhase::data);
   pass_->begin();
   Iterator iterator(*pass_);
   pass_->advance();
@@ -300,6 +302,7 @@ Batch& Loader::Iterator::operator*() const {
 }
 
 Loader::Iterator& Loader::Iterator::operator++() {
+  const InPhase phase(StepPhase::data);
   pass_->advance();
   return *this;
 }

@@ -17,15 +17,16 @@ struct Moment {
 
 Moment moment() { return {Clock::now(), ticks_now()}; }
 
+const Moment loaded = moment();
+
 // Returns nanoseconds of the clock per tick.
 double scale() {
   static const double measured = [] {
-    const Moment begin = moment();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_until(loaded.time + std::chrono::milliseconds(5));
     const Moment end = moment();
     const double nanoseconds =
-        std::chrono::duration<double, std::nano>(end.time - begin.time).count();
-    return nanoseconds / static_cast<double>(end.ticks - begin.ticks);
+        std::chrono::duration<double, std::nano>(end.time - loaded.time).count();
+    return nanoseconds / static_cast<double>(end.ticks - loaded.ticks);
   }();
   return measured;
 }
@@ -36,11 +37,15 @@ double seconds_for(const Activity& activity) {
 
 }  // namespace
 
+std::chrono::nanoseconds time_in(Ticks ticks) {
+  const auto difference = static_cast<double>(static_cast<std::int64_t>(ticks));
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(difference * scale()));
+}
+
 Clock::time_point time_of(Ticks ticks) {
-  const double rate = scale();
+  scale();  // May take a while, but for the first time only.
   const Moment now = moment();
-  const auto past = static_cast<double>(static_cast<std::int64_t>(now.ticks - ticks));
-  return now.time - std::chrono::nanoseconds(static_cast<std::int64_t>(past * rate));
+  return now.time - time_in(now.ticks - ticks);
 }
 
 std::string group_of(const Activity& activity) {

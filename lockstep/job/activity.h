@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,6 +33,9 @@ inline Ticks ticks_now() {
 
 // Converts `ticks` of this process, or of another one on this host, to the steady clock.
 LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
+
+// Converts a difference.
+LOCKSTEP_API std::chrono::nanoseconds time_in(Ticks ticks);
 
 // A group's name, cut to 48 bytes.
 using GroupName = std::array<std::uint64_t, 6>;

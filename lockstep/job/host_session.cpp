@@ -17,6 +17,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/job/host_link.h"
+#include "lockstep/job/step_clock.h"
 #include "lockstep/job/store/tcp_store.h"
 #include "lockstep/job/switchboard.h"
 
@@ -91,8 +92,14 @@ void Sentinel::live(std::promise<void> entered) {
   }
   entered.set_value();
   std::vector<pollfd> entries;
+  RecentTimes recent;
+  Deadline next_report = Clock::now();
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
+    if (Clock::now() >= next_report) {
+      page_.step_report(slot_).show(recent.since_then(StepClock::of_process().times()));
+      next_report += RecentTimes::interval;
+    }
     if (how_ == JobPage::Phase::abandoned) look_();  // The value until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
     if (switchboard_ != nullptr) switchboard_->watch(entries);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lockstep/base/log.h"
+#include "lockstep/job/step_times.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::job::host_session_test {
@@ -38,6 +39,16 @@ TEST(HostSession, TheHeartGoesOnWhileALogSinkTakesItsTime) {
     release.set_value();
   }
   set_log_sink({});
+}
+
+TEST(HostSession, ShowsWhereTheTimeOfTheTrainingLoopGoes) {
+  HostSession session({.job_id = "job", .opens = true, .is_alone = true},
+                      in(std::chrono::seconds(10)));
+  std::thread([&] {
+    const InPhase data(StepPhase::data);
+    const auto shown = [&] { return session.page().step_report(0).shown()[StepPhase::data]; };
+    EXPECT_TRUE(soon([&] { return shown() > std::chrono::milliseconds(500); }));
+  }).join();
 }
 
 // Both jobs are named alike. The slot is not the second one's to announce anything in.

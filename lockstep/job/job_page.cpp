@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504b37;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504b38;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -70,6 +70,7 @@ struct Slot {
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
   alignas(64) Activity activity;
+  alignas(64) StepReport steps;
   alignas(64) LastWords words;
   Announcement announcement;
   FailureRecord broke;  // Break of its group by living ranks.
@@ -224,6 +225,7 @@ void JobPage::enter(int slot) {
   mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = 0;
   mine.activity.gave_up = 0;
+  mine.steps.show({});
   mine.broke.state = 0;  // A killed predecessor may have left it half written.
   mine.phase = Phase::alive;
 }
@@ -240,6 +242,8 @@ JobPage::Phase JobPage::phase(int slot) const { return layout().slot[slot].phase
 int JobPage::pid(int slot) const { return layout().slot[slot].pid; }
 
 Activity& JobPage::activity(int slot) const { return layout().slot[slot].activity; }
+
+StepReport& JobPage::step_report(int slot) const { return layout().slot[slot].steps; }
 
 bool JobPage::lost(int slot) const {
   Slot& other = layout().slot[slot];

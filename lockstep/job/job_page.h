@@ -24,6 +24,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/job/activity.h"
+#include "lockstep/job/step_clock.h"
 
 namespace lockstep {
 
@@ -56,6 +57,7 @@ class LOCKSTEP_API JobPage {
   Phase phase(int slot) const;
   int pid(int slot) const;  // Pid of the slot's latest process; 0 when vacant.
   Activity& activity(int slot) const;
+  StepReport& step_report(int slot) const;
 
   // Whether the process in `slot` has abandoned it, or has begun to end without leave().
   bool lost(int slot) const;

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lockstep/base/text.h"
 #include "lockstep/job/activity.h"
+#include "lockstep/job/step_clock.h"
 #include "lockstep/launch/status.h"
 
 namespace lockstep {
@@ -50,6 +52,17 @@ bool yet_to_come(const Activity& other, std::uint64_t sequence) {
   return other.sequence() == 0 || (in_world(other) && other.sequence() < sequence);
 }
 
+void show_phases(const StepTimes& times, RankStatus& status) {
+  const auto total = static_cast<double>(times.total().count());
+  if (total == 0) return;
+  status.phases = describe(times);
+  status.latest_rank = times.latest_rank();
+  for (std::size_t i = 0; i < step_phases; ++i) {
+    const double share = static_cast<double>(times.spent[i].count()) / total;
+    status.shares[name(static_cast<StepPhase>(i))] = std::round(share * 1000) / 1000;
+  }
+}
+
 // Both call visit(key, field) for each field, in the order of the JSON object.
 template <class Rank, class Visitor>
 void visit_rank(Rank& rank, const Visitor& visit) {
@@ -59,6 +72,9 @@ void visit_rank(Rank& rank, const Visitor& visit) {
   visit("waits_for", rank.waits_for);
   visit("step", rank.step);
   visit("last", rank.last);
+  visit("phases", rank.phases);
+  visit("shares", rank.shares);
+  visit("latest_rank", rank.latest_rank);
   visit("bound_to", rank.bound_to);
 }
 
@@ -129,6 +145,7 @@ RankStatus status_of(const JobPage& page, int slot, int first_rank) {
                     .state = state_of(page, slot),
                     .step = own.step.load(std::memory_order_relaxed),
                     .last = last_of(page, slot)};
+  show_phases(page.step_report(slot).shown(), status);
   if (!own.inside() || !in_world(own)) return status;
   for (int other = 0; other < page.slots(); ++other)
     if (other != slot && yet_to_come(page.activity(other), own.sequence()))

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,7 +33,12 @@ struct RankStatus {
   std::string state = {};           // "starting", "running", "stopped", "waiting", "ended".
   std::vector<int> waits_for = {};  // Ranks that have not come yet, where known.
   std::uint64_t step = 0;
-  std::string last = {};      // Text of describe(Activity).
+  std::string last = {};  // Text of describe(Activity).
+  // The training loop's phases in the last ten seconds: text of describe(StepTimes), the share of
+  // each by its name, and the rank that was waited for longest. Empty and -1 without any.
+  std::string phases = {};
+  std::map<std::string, double> shares = {};
+  int latest_rank = -1;
   std::string bound_to = {};  // Cores, such as "0-3"; empty when it is not bound.
 };
 

@@ -48,6 +48,9 @@ JobStatus example(const std::string& id, double seconds = 1) {
                        .waits_for = {0, 3},
                        .step = 812,
                        .last = "in all_reduce #7",
+                       .phases = "forward 90 %, wait 10 % for rank 3",
+                       .shares = {{"forward", 0.9}, {"wait", 0.1}},
+                       .latest_rank = 3,
                        .bound_to = "0-3"});
   job.ranks.push_back({.rank = 3, .pid = 42, .state = "running"});
   return job;
@@ -276,6 +279,15 @@ TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
   EXPECT_EQ(first.waits_for, (std::vector{9, 12}));
   EXPECT_TRUE(first.last.starts_with("in all_reduce #7 of group world for ")) << first.last;
   EXPECT_EQ(describe(first), first.last + ", waits for 9,12");
+  EXPECT_EQ(first.phases, "") << "nothing is known yet";
+  StepTimes times;
+  times.spent[static_cast<std::size_t>(StepPhase::backward)] = 950ms;
+  times.spent[static_cast<std::size_t>(StepPhase::wait)] = 50ms;
+  times.waited_for = {{3, 50ms}};
+  page.step_report(0).show(times);
+  EXPECT_EQ(status_of(page, 0).phases, "backward 95 %, wait 5 % for rank 3");
+  EXPECT_EQ(status_of(page, 0).shares.at("backward"), 0.95);
+  EXPECT_EQ(status_of(page, 0).latest_rank, 3);
   EXPECT_TRUE(status_of(page, 1).waits_for.empty()) << "it is outside";
   EXPECT_EQ(status_of(page, 1).state, "running");
   EXPECT_TRUE(status_of(page, 3).waits_for.empty()) << "who is in that group is not known";

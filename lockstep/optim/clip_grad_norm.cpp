@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/optim/model_part.h"
 #include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
@@ -130,6 +131,7 @@ double norm_of_all(const std::vector<CountedParameters>& counted, double norm_ty
 at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double norm_type,
                            bool error_if_nonfinite) {
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
+  const InPhase phase(StepPhase::optimizer);
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters.size(); ++i)
     require(part_text(parameters[i]).empty(), [&] {
@@ -148,6 +150,7 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double no
 
 at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm, double norm_type,
                            bool error_if_nonfinite) {
+  const InPhase phase(StepPhase::optimizer);
   const Layouts layouts = layouts_of(module);
   if (layouts.empty())
     return clip_grad_norm_(module.parameters(), max_norm, norm_type, error_if_nonfinite);

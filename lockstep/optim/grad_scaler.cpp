@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/sharded_optimizer.h"
 
@@ -118,6 +119,7 @@ GradScaler::Found GradScaler::agreed(Found found, const ProcessGroup& group) {
 
 void GradScaler::unscale_(Optimizer& optimizer) {
   if (!options_.enabled) return;
+  const InPhase phase(StepPhase::optimizer);
   require_scaled("unscale_");
   Step& step = steps_[&optimizer];
   require(step.stage != Stage::unscaled,

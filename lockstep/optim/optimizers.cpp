@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/optim/fused_step.h"
 
 namespace lockstep {
@@ -172,6 +173,7 @@ void sgd_step(const ParamGroup& group, ParamStates& states) {
 
 torch::Tensor Adam::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
+  const InPhase phase(StepPhase::optimizer);
   const at::NoGradGuard no_grad;
   optim::drop_repeated(param_groups_);
   optim::require_fusible(param_groups_, "Adam");
@@ -183,6 +185,7 @@ torch::Tensor Adam::step(LossClosure closure) {
 
 torch::Tensor AdamW::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
+  const InPhase phase(StepPhase::optimizer);
   const at::NoGradGuard no_grad;
   optim::drop_repeated(param_groups_);
   optim::require_fusible(param_groups_, "AdamW");
@@ -194,6 +197,7 @@ torch::Tensor AdamW::step(LossClosure closure) {
 
 torch::Tensor SGD::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
+  const InPhase phase(StepPhase::optimizer);
   const at::NoGradGuard no_grad;
   optim::drop_repeated(param_groups_);
   optim::require_fusible(param_groups_, "SGD");

@@ -20,6 +20,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/optim/fused_step.h"
 #include "lockstep/optim/model_part.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -147,6 +148,7 @@ void ShardedOptimizer::set_shards(std::vector<Shard> shards, const std::vector<a
 
 torch::Tensor ShardedOptimizer::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
+  const InPhase phase(StepPhase::optimizer);
   const at::NoGradGuard no_grad;
   whole_.reset();
   copy_options(param_groups_, local_->param_groups());
@@ -258,6 +260,7 @@ double ShardedOptimizer::clip(const std::function<double()>& norm, double max_no
                               double norm_type, bool error_if_nonfinite) {
   require(max_norm >= 0, "clip_grad_norm_: max_norm is negative or NaN");
   require(norm_type > 0, "clip_grad_norm_: norm_type is not positive");
+  const InPhase phase(StepPhase::optimizer);
   const at::NoGradGuard no_grad;
   const double total = norm();
   if (error_if_nonfinite && !std::isfinite(total))

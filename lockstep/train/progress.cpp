@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/train/progress_line.h"
 
 namespace lockstep {
@@ -18,7 +19,16 @@ using namespace std::chrono_literals;
 
 constexpr auto terminal_interval = 100ms;
 constexpr auto log_interval = 5s;
+constexpr auto phases_interval = 2s;
 constexpr int usual_columns = 80;
+
+// Where the loop loses time. Empty for a program that enters no phases.
+std::string text_of(const StepTimes& times) {
+  if (times.total() == times[StepPhase::other]) return "";
+  std::string text = describe(times, StepPhase::data);
+  if (times.latest_rank() >= 0) text += ", " + describe(times, StepPhase::wait);
+  return text;
+}
 
 // The width of the terminal that our launcher writes to; 0 if it reported none.
 int relayed_columns() {
@@ -28,7 +38,20 @@ int relayed_columns() {
 
 }  // namespace
 
-struct Progress::State : train::ProgressState {};
+// What its line says of the times, which changes at most every few seconds.
+struct Progress::State : train::ProgressState {
+  const StepTimes at_start = step_times();
+  StepTimes shown = at_start;
+  Clock::time_point shown_at = Clock::now();
+
+  void show_phases(Clock::time_point now, bool last) {
+    if (!last && now - shown_at < phases_interval) return;
+    const StepTimes times = step_times();
+    phases = text_of(times - (last ? at_start : shown));
+    shown = times;
+    shown_at = now;
+  }
+};
 
 Progress::Progress(std::int64_t total_steps, ProgressOptions options)
     : fd_(options.fd),
@@ -68,6 +91,7 @@ void Progress::step(std::int64_t samples, std::optional<double> loss) {
 
 void Progress::draw(Clock::time_point now, bool last) {
   state_->elapsed = now - started_;
+  state_->show_phases(now, last);
   std::string text =
       on_terminal_ ? train::progress_bar(*state_, columns()) : train::progress_line(*state_);
   if (on_terminal_) {

@@ -8,8 +8,10 @@
 //
 // On a terminal, the display is one line, redrawn at most ten times a second. Elsewhere, for
 // example in a log, it writes a line every five seconds. Both end with the last step or with the
-// object's destruction. `lockstep run` relays its ranks' output, and sets
-// LOCKSTEP_TERMINAL=<columns> if it writes to a terminal.
+// object's destruction. The line ends with the share of time that this rank has waited for data and
+// for other ranks (job/step_times.h), in the last seconds and at the end in all: "data 3 %, wait
+// 5 % for rank 3". `lockstep run` relays its ranks' output, and sets LOCKSTEP_TERMINAL=<columns> if
+// it writes to a terminal.
 //
 // Thread safety: none.
 // Errors: misuse. Write errors are ignored.

@@ -65,6 +65,7 @@ std::string measures(const ProgressState& state) {
     text += ", " + clock_time(seconds / static_cast<double>(made) * left);
     text += " left";
   }
+  if (!state.phases.empty()) text += ", " + state.phases;
   return text;
 }
 

@@ -18,9 +18,11 @@ struct ProgressState {
   std::int64_t samples = 0;        // Over all ranks; 0 if not counted: the rate is then in steps.
   std::chrono::duration<double> elapsed{0};
   std::optional<double> loss = {};  // The latest value.
+  std::string phases = {};          // Such as "data 3 %, wait 5 % for rank 3".
 };
 
-// Example: "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left".
+// Example: "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left, data 3 %,
+// wait 5 % for rank 3".
 std::string progress_line(const ProgressState& state);
 
 // Example: "epoch 1/5  42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left".

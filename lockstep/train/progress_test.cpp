@@ -56,6 +56,14 @@ TEST(ProgressLine, SaysHowFarHowFastAndHowLong) {
             "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:03 left");
 }
 
+TEST(ProgressLine, EndsWithThePhases) {
+  ProgressState state = halfway();
+  state.phases = "data 3 %, wait 5 % for rank 3";
+  EXPECT_EQ(progress_line(state),
+            "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:03 left, data 3 %, "
+            "wait 5 % for rank 3");
+}
+
 TEST(ProgressLine, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(progress_line({.total_steps = 10}), "0/10 steps (0%)");
   EXPECT_EQ(progress_line({.steps = 5, .total_steps = 10, .elapsed = 2s}),

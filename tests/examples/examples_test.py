@@ -67,7 +67,7 @@ class Examples(unittest.TestCase):
         self.assertEqual((report["world_size"], report["steps"]), (2, 32))
         self.assertGreater(report["accuracy"], 0.8)
         self.assertGreater(report["samples_per_second"], 0)
-        self.assertRegex(done.stderr, r"32/32 steps")
+        self.assertRegex(done.stderr, r"32/32 steps.*, data \d+ %, wait \d+ % for rank 1")
 
     def test_the_same_seed_gives_the_same_weights_and_another_one_others(self):
         write_fashion_mnist(self.data)
@@ -110,7 +110,7 @@ class Examples(unittest.TestCase):
         self.assertIn("0 images in the cache", lines[0])
         self.assertIn("159 images in the cache", lines[1])
         self.refuses(PROGRAMS.imagenet, "--data", self.data, code=65,
-                     text="class-2/7.jpg: neither a JPEG nor a PNG image")
+                     text="class-2/7.jpg: neither a JPEG, a PNG nor a WebP image")
         self.refuses(PROGRAMS.imagenet, "--data", self.folder / "none", code=64, text="none")
 
     def test_both_learn_in_bfloat16(self):

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -106,6 +107,9 @@ class Backend {
 
   // Begins `collective`: blocks until all ranks have entered one, and writes to no user's memory.
   virtual void enter(const Collective& collective) = 0;
+
+  // The rank that came last to the collective, if this one has waited for it.
+  virtual std::optional<int> last_to_enter() const { return std::nullopt; }
 
   // The signature with which `rank` has entered the collective.
   virtual const Signature& entered(int rank) const = 0;

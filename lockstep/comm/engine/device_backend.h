@@ -60,6 +60,7 @@ class DeviceBackend final : public Backend {
   }
   std::string refusal_on_device(const Collective& collective) override;
   void enter(const Collective& collective) override;
+  std::optional<int> last_to_enter() const override { return inner_->last_to_enter(); }
   const Signature& entered(int rank) const override;
   std::vector<std::string> labels(const Collective& collective) override {
     return inner_->labels(collective);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "lockstep/comm/group/group_failure.h"
 #include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/group/group_life.h"
+#include "lockstep/comm/group/timed_call.h"
 #include "lockstep/job/activity.h"
 
 namespace lockstep::comm {
@@ -37,11 +39,13 @@ class GroupCollectives {
     failure_.throw_if_broken();
     Activity& activity = life_.activity();
     const Ticks begin = ticks_now();
+    const TimedCall timed(begin);
     collective.sequence = ++sequence_;
     activity.enter(packed_name_, collective.signature.operation, collective.sequence, begin);
     const std::uint64_t recorded = record_.enter(collective.signature, collective.sequence, begin);
     try {
       life_.backend().enter(collective);
+      timed.end_wait(last_to_enter());
       throw_unless_all_agree(collective);
       act(collective);
     } catch (...) {
@@ -63,6 +67,12 @@ class GroupCollectives {
   const FlightRecorder& record() const { return record_; }
 
  private:
+  // By its number in the job.
+  std::optional<int> last_to_enter() const {
+    const auto last = life_.backend().last_to_enter();
+    return last ? std::optional(group_.world_rank(*last)) : std::nullopt;
+  }
+
   void throw_unless_all_agree(const Collective& collective) const;
   [[noreturn]] void throw_mismatch(const Collective& collective) const;
   std::vector<std::string> labels_of(const Collective& collective) const;

@@ -36,6 +36,7 @@ class HostsBackend final : public Backend {
   Place local() const override { return group_.place(); }
   bool native(Operation operation, DType dtype, ReduceOp op) const override;
   void enter(const Collective& collective) override { entries_.enter(collective); }
+  std::optional<int> last_to_enter() const override { return entries_.last_to_enter(); }
   const Signature& entered(int rank) const override { return entries_.entered(rank); }
   std::vector<std::string> labels(const Collective& collective) override {
     return entries_.labels(collective);

@@ -17,11 +17,17 @@ namespace {
 // After a deadline, for those who know better who is missing: they look every 20 ms.
 constexpr std::chrono::milliseconds time_for_names{200};
 
-// All that a host's ranks say: one signature when they say the same.
-std::string pack(const std::vector<Signature>& said) {
+// A wait for another host that is no longer than this is the way there and back.
+constexpr std::chrono::milliseconds usual_way{1};
+
+// All that a host's ranks say: the last of them to come, and one signature when all say the same.
+std::string pack(std::int32_t last, const std::vector<Signature>& said) {
   const bool same = std::all_of(said.begin(), said.end(),
                                 [&](const Signature& one) { return one == said.front(); });
-  return {reinterpret_cast<const char*>(said.data()), (same ? 1 : said.size()) * sizeof said[0]};
+  std::string text(reinterpret_cast<const char*>(&last), sizeof last);
+  text.append(reinterpret_cast<const char*>(said.data()),
+              (same ? 1 : said.size()) * sizeof said[0]);
+  return text;
 }
 
 }  // namespace
@@ -43,18 +49,38 @@ void HostsEntries::enter(const Collective& collective, Patience patience) {
   std::vector<Signature> here;
   for (int peer = 0; peer < map_.local_size(); ++peer)
     here.push_back(group_.local()->entered(peer));
-  const std::vector<std::string> said = exchange(pack(here), collective, patience);
+  const std::vector<int>& neighbours = map_.ranks(map_.host());
+  const auto last_here = group_.local()->last_to_enter();
+  last_.reset();
+  if (last_here) last_ = neighbours[static_cast<std::size_t>(*last_here)];
+  const auto begin = Clock::now();
+  const std::vector<std::string> said =
+      exchange(pack(last_.value_or(group_.rank()), here), collective, patience);
+  const bool has_waited = Clock::now() - begin > usual_way;
   for (int host = 0; host < map_.hosts(); ++host) {
-    const std::vector<int>& members = map_.ranks(host);
-    const std::string& text = said[static_cast<std::size_t>(host)];
-    const std::size_t count = text.size() / sizeof(Signature);
-    if (text.size() % sizeof(Signature) != 0 || (count != 1 && count != members.size()))
+    const std::optional<int> last = unpack(host, said[static_cast<std::size_t>(host)]);
+    if (!last)
       throw Error(Fault::corrupt,
                   group_.describe(collective) + ": a host sent bytes that are not a signature");
-    for (std::size_t i = 0; i < members.size(); ++i)
-      std::memcpy(&said_[static_cast<std::size_t>(members[i])],
-                  text.data() + (count == 1 ? 0 : i) * sizeof(Signature), sizeof(Signature));
+    if (has_waited && host == slowest_host_) last_ = last;
   }
+}
+
+// Returns which of the host's ranks came last; empty if it has not said what pack() makes.
+std::optional<int> HostsEntries::unpack(int host, std::string_view text) {
+  const std::vector<int>& members = map_.ranks(host);
+  std::int32_t last = 0;
+  if (text.size() < sizeof last) return std::nullopt;
+  std::memcpy(&last, text.data(), sizeof last);
+  text.remove_prefix(sizeof last);
+  const std::size_t count = text.size() / sizeof(Signature);
+  if (text.size() % sizeof(Signature) != 0 || (count != 1 && count != members.size()) ||
+      std::ranges::find(members, last) == members.end())
+    return std::nullopt;
+  for (std::size_t i = 0; i < members.size(); ++i)
+    std::memcpy(&said_[static_cast<std::size_t>(members[i])],
+                text.data() + (count == 1 ? 0 : i) * sizeof(Signature), sizeof(Signature));
+  return last;
 }
 
 // Each host says its ranks' labels, every one ended by a zero. All ranks know by now that they
@@ -101,9 +127,16 @@ std::vector<std::string> HostsEntries::exchange(const std::string& mine,
     const std::vector<int> peers = map_.slice_ranks(map_.local_rank());
     for (const int peer : peers)
       if (peer != group_.rank()) group_.lines()->say(peer, mine);
-    for (int host = 0; host < map_.hosts(); ++host)
-      if (host != map_.host())
-        said[static_cast<std::size_t>(host)] = hear(host, collective, patience);
+    Clock::duration longest{0};
+    for (int host = 0; host < map_.hosts(); ++host) {
+      if (host == map_.host()) continue;
+      const auto begin = Clock::now();
+      said[static_cast<std::size_t>(host)] = hear(host, collective, patience);
+      if (const auto waited = Clock::now() - begin; waited > longest) {
+        longest = waited;
+        slowest_host_ = host;
+      }
+    }
   }
   if (map_.local_size() > map_.slices()) share_on_host(said, collective);
   return said;
@@ -167,7 +200,10 @@ void HostsEntries::share_on_host(std::vector<std::string>& said, const Collectiv
     lengths.push_back(text.size());
     all += text;
   }
+  lengths.push_back(static_cast<std::uint64_t>(slowest_host_));
   call.on_host(Operation::broadcast, {}, buffer_of(lengths), {});
+  slowest_host_ = static_cast<int>(lengths.back());
+  lengths.pop_back();
   all.resize(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}));
   call.on_host(Operation::broadcast, {},
                {.data = all.data(), .count = all.size(), .dtype = DType::uint8}, {});

@@ -10,7 +10,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/time.h"
@@ -26,6 +28,7 @@ class HostsEntries {
 
   // Backend's.
   void enter(const Collective& collective);
+  std::optional<int> last_to_enter() const { return last_; }
   const Signature& entered(int rank) const { return said_[static_cast<std::size_t>(rank)]; }
   std::vector<std::string> labels(const Collective& collective);
 
@@ -40,6 +43,7 @@ class HostsEntries {
   };
 
   void enter(const Collective& collective, Patience patience);
+  std::optional<int> unpack(int host, std::string_view text);
   std::vector<std::string> exchange(const std::string& mine, const Collective& collective,
                                     Patience patience);
   std::string hear(int host, const Collective& collective, Patience patience);
@@ -53,6 +57,8 @@ class HostsEntries {
   const HostsGroup& group_;
   const HostMap& map_;
   std::vector<Signature> said_;  // By rank, of what all have entered last.
+  std::optional<int> last_;      // Backend::last_to_enter().
+  int slowest_host_ = 0;         // Of the others, the one that was waited for longest.
 };
 
 }  // namespace lockstep::comm

@@ -59,8 +59,10 @@ void Barrier::enter(const Collective& collective) {
   ++entries_;
   deadline_.reset();
   overslept_ = {};
-  await_all([this](int peer) -> Flag& { return segment_.lane(peer).entry[entries_ & 1].arrived; },
-            entries_, collective);
+  const auto flag_of = [this](int peer) -> Flag& {
+    return segment_.lane(peer).entry[entries_ & 1].arrived;
+  };
+  last_to_enter_ = await_all(flag_of, entries_, collective);
   // A rank that came and then failed may have returned: its memory is not ours to write any more.
   // One that has left after its last call is no matter.
   const auto& common = segment_.common();
@@ -74,9 +76,11 @@ void Barrier::step(const Collective& collective) {
 }
 
 // With a core for each rank, everybody looks at everybody's flag: one cache line's way. Without,
-// the last one to come wakes all others at once, so that nobody is woken twice.
+// the last one to come wakes all others at once, so that nobody is woken twice. Returns the last
+// one, if this rank has waited for it.
 template <class FlagOf>
-void Barrier::await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective) {
+std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
+                                      const Collective& collective) {
   const auto absent = [&] {
     std::vector<int> ranks;
     for (int peer = 0; peer < size_; ++peer)
@@ -85,17 +89,21 @@ void Barrier::await_all(FlagOf flag_of, std::uint32_t target, const Collective& 
   };
   if (!crowded_) {
     raise(flag_of(rank_), target);
+    std::optional<int> last;  // Whoever is waited for comes after all before it.
     for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) await(flag_of(peer), target, collective, absent);
-    return;
+      if (peer != rank_ && await(flag_of(peer), target, collective, absent)) last = peer;
+    return last;
   }
   flag_of(rank_).value.store(target, std::memory_order_release);
   auto& common = segment_.common();
   ++rounds_;
-  if (common.arrivals.fetch_add(1) + 1 == rounds_ * static_cast<std::uint32_t>(size_))
+  if (common.arrivals.fetch_add(1) + 1 == rounds_ * static_cast<std::uint32_t>(size_)) {
+    common.last.store(rank_, std::memory_order_relaxed);
     raise(common.all_here, rounds_);
-  else
-    await(common.all_here, rounds_, collective, absent);
+    return std::nullopt;
+  }
+  await(common.all_here, rounds_, collective, absent);
+  return common.last.load(std::memory_order_relaxed);
 }
 
 void Barrier::raise(Flag& flag, std::uint32_t value) const {
@@ -103,17 +111,20 @@ void Barrier::raise(Flag& flag, std::uint32_t value) const {
   if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
 }
 
+// Returns whether it had to wait.
 template <class Absent>
-void Barrier::await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent) {
+bool Barrier::await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent) {
+  if (flag.reached(target)) return false;
   for (int i = 0; i < spins_; ++i) {
-    if (flag.reached(target)) return;
     pause();
+    if (flag.reached(target)) return true;
   }
   for (int i = 0; i < yields_; ++i) {
-    if (flag.reached(target)) return;
     ::sched_yield();
+    if (flag.reached(target)) return true;
   }
-  if (!flag.reached(target)) await_asleep(flag, target, collective, absent);
+  await_asleep(flag, target, collective, absent);
+  return true;
 }
 
 template <class Absent>

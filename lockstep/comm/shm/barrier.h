@@ -33,6 +33,9 @@ class Barrier {
   // Blocks until all ranks have entered an operation; what this one says is in its next entry.
   void enter(const Collective& collective);
 
+  // The rank that entered the operation last, if this one has waited for it.
+  std::optional<int> last_to_enter() const { return last_to_enter_; }
+
   // Blocks until all ranks have come to the same point inside an operation.
   void step(const Collective& collective);
 
@@ -60,9 +63,9 @@ class Barrier {
  private:
   bool crowded() const;
   template <class FlagOf>
-  void await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective);
+  std::optional<int> await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective);
   template <class Absent>
-  void await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
+  bool await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   template <class Absent>
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;
@@ -88,6 +91,7 @@ class Barrier {
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;
   std::uint32_t rounds_ = 0;
+  std::optional<int> last_to_enter_;
   std::optional<Deadline> deadline_;  // The operation's, once it has begun to sleep.
   Clock::duration overslept_{0};  // Time in which this process was stopped: not the peers' fault.
   std::vector<bool> named_stalled_;

@@ -67,6 +67,7 @@ class GroupSegment {
   struct Common {
     alignas(64) std::atomic<std::uint32_t> arrivals;  // Total of all ranks' arrivals.
     alignas(64) Flag all_here;                        // Counts rendezvous that all ranks reached.
+    std::atomic<std::int32_t> last;                   // The rank that came last to the latest one.
     alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while the next members are written; 2.
     std::int32_t giver;        // Rank here that gave up; -1 for a rank on another host.
     std::int32_t pid;          // Its process.

@@ -39,6 +39,7 @@ class ShmBackend final : public Backend {
   Place local() const override { return {peers_->rank(), peers_->size()}; }
   bool native(Operation operation, DType dtype, ReduceOp op) const override;
   void enter(const Collective& collective) override;
+  std::optional<int> last_to_enter() const override { return barrier_.last_to_enter(); }
   const Signature& entered(int rank) const override { return barrier_.entry(rank).signature; }
   std::vector<std::string> labels(const Collective& collective) override;
   void run(const Collective& collective) override;

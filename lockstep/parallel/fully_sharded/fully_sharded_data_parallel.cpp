@@ -15,7 +15,6 @@
 #include "lockstep/parallel/fully_sharded/unit_gradients.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
-#include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
@@ -105,8 +104,7 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
   std::vector<at::ScalarType> types() const override { return types_; }
 
-  void average(StepTimes& times) override {
-    const parallel::Stopwatch watch(times.wait);
+  void average() override {
     group_.barrier({.label = "step of fully sharded parameters"});
     used_.clear();
     for (const auto& i : indices_) used_.push_back(i && units_->is_used(*i));

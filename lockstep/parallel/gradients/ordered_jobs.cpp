@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/signals.h"
+#include "lockstep/job/step_clock.h"
 
 namespace lockstep::parallel {
 
@@ -28,12 +29,14 @@ std::uint64_t OrderedJobs::start(std::function<void()> job) {
 }
 
 void OrderedJobs::wait(std::uint64_t number) {
+  const StepClock::Lent lent;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_ >= number || error_; });
   if (error_) std::rethrow_exception(error_);
 }
 
 void OrderedJobs::let_finish() noexcept {
+  const StepClock::Lent lent;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty(); });
 }

@@ -32,7 +32,7 @@ Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Gr
       groups_(std::move(groups)),
       agreement_(options),
       intake_(parameters_, hooks_, std::move(sink), options),
-      touched_(parameters_.size(), false),
+      window_{.touched = std::vector<bool>(parameters_.size())},
       hooks_(parameters_, *this) {
   const std::string refused = hooks_.refused();
   if (!refused.empty()) Features::refuse_common_parameters(refused);
@@ -47,19 +47,19 @@ void Reducer::prepare(bool synchronize) {
   forget_pass_cut_short();
   hooks_.renew();
   if (join_ == nullptr) intake_.rebuild_buckets(groups_.own);
-  synchronize_ = synchronize;
+  window_.synchronize = synchronize;
   if (synchronize) hooks_.take_charge();
 }
 
 void Reducer::count_samples(double samples) {
   forget_pass_cut_short();
-  samples_ += samples;
+  window_.samples += samples;
 }
 
 void Reducer::forget_window() {
   forget_pass_cut_short();
-  samples_ = 0;
-  touched_.assign(touched_.size(), false);
+  window_.samples = 0;
+  window_.touched.assign(parameters_.size(), false);
 }
 
 BackwardTimes Reducer::times() const {
@@ -71,11 +71,15 @@ BackwardTimes Reducer::times() const {
 // --- A backward pass, from its first gradient ---------------------------------------------------
 
 void Reducer::watch(const at::Tensor& output) {
-  if (!synchronize_ || !output.requires_grad()) return;
+  if (!output.requires_grad()) return;
+  clock_.set_loop();
   output.register_hook([this, alive = std::weak_ptr<const bool>(alive_),
+                        synchronize = window_.synchronize,
                         device = output.device()](const at::Tensor&) {
-    if (!alive.expired() && synchronize_ && hooks_.are_reached())
+    if (alive.expired()) return;
+    if (synchronize && window_.synchronize && hooks_.are_reached())
       begin_pass(device, /*watched=*/true);
+    clock_.begin();  // Its end comes after that of begin_pass().
   });
 }
 
@@ -112,10 +116,10 @@ void Reducer::forget_pass_cut_short() {
 // Runs on the thread that called backward(), or on autograd's own of the device.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   const bool is_ours = hooks_.is_in_charge(index);  // Otherwise another reducer averages it.
-  const bool is_averaged = synchronize_ && is_ours;
+  const bool is_averaged = window_.synchronize && is_ours;
   // First, as it may forget an earlier pass.
   if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
-  touched_[index] = is_ours || !synchronize_;
+  window_.touched[index] = is_ours || !window_.synchronize;
   if (is_averaged) intake_.add(index, incoming);
 }
 
@@ -185,7 +189,7 @@ PassReports Reducer::exchange_reports(std::string_view exception) {
   if (is_anothers_pass())
     std::replace(uses.begin(), uses.end(), ParameterUse::missing, ParameterUse::elsewhere);
   PassReport report = intake_.report();
-  report.samples = samples_;
+  report.samples = window_.samples;
   forget_window();
   pass_.end();
   return agreement_.exchange(report, uses, groups_.own, exception);
@@ -198,7 +202,7 @@ ParameterUse Reducer::use_of(std::size_t index) const {
     if (counts.misses(index)) return ParameterUse::missing;
     return counts.expects(index) ? ParameterUse::used : ParameterUse::unused;
   }
-  if (touched_[index]) return ParameterUse::used;
+  if (window_.touched[index]) return ParameterUse::used;
   if (!parameters_[index].second.requires_grad()) return ParameterUse::unused;  // Frozen meanwhile.
   return options_.find_unused_parameters || counts.is_recording() ? ParameterUse::unused
                                                                   : ParameterUse::missing;
@@ -211,7 +215,7 @@ bool Reducer::is_anothers_pass() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (hooks_.has_others(i)) {
       has_common = true;
-    } else if (touched_[i]) {
+    } else if (window_.touched[i]) {
       return false;
     } else if (parameters_[i].second.requires_grad()) {
       has_own = true;

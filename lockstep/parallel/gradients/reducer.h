@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/backward_clock.h"
 #include "lockstep/parallel/gradients/backward_pass.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradients/features.h"
@@ -115,14 +116,17 @@ class Reducer final : public GradientOwner {
   Join* join_ = nullptr;
 
   // Since the last synchronised pass.
-  bool synchronize_ = true;
-  double samples_ = 0;
-  std::vector<bool> touched_;  // Gradients that have come.
+  struct Window {
+    bool synchronize = true;
+    double samples = 0;
+    std::vector<bool> touched;  // Gradients that have come.
+  } window_;
 
   PassUnderWay pass_;
   std::optional<GraphTaskResult> unreported_;  // On a device, until all ranks know of the pass.
   std::chrono::nanoseconds longest_pass_{};    // So far, also those that an exception cut short.
   std::chrono::nanoseconds report_time_{};
+  BackwardClock clock_;
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
   ParameterHooks hooks_;  // Last: while the other members go, no gradient comes.
 };

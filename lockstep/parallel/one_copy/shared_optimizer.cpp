@@ -6,7 +6,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/parallel/gradients/reducer.h"
-#include "lockstep/parallel/gradients/stopwatch.h"
 #include "lockstep/parallel/one_copy/sliced_in_step.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/parameter_store.h"
@@ -55,24 +54,21 @@ std::vector<at::Tensor> SharedOptimizerBase::gradient_memory() const { return sl
 
 void SharedOptimizerBase::average() {
   parameters_->require_intact();
-  slices_->average(times_);
+  slices_->average();
 }
 
 void SharedOptimizerBase::before_step() {
   average();
   parameters_->begin_step();
-  step_began_ = std::chrono::steady_clock::now();
 }
 
 void SharedOptimizerBase::after_step() {
   slices_->publish();
-  times_.step += std::chrono::steady_clock::now() - step_began_;
   parameters_->end_step();
   std::vector<at::Tensor> written;
   for (std::size_t i = 0; i < all_parameters().size(); ++i)
     if (slices_->used()[i]) written.push_back(all_parameters()[i]);
   slices_->forget();
-  const parallel::Stopwatch watch(times_.wait);
   group().barrier({.label = "shared parameters are stepped"});
   parameters_->settle_step(written);
 }

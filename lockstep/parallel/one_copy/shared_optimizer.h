@@ -30,7 +30,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <concepts>
 #include <memory>
 #include <utility>
@@ -49,13 +48,6 @@ class SteppedSlices;
 
 namespace lockstep {
 
-// Time that this rank has spent in step() and clip_grad_norm_() since the beginning.
-struct StepTimes {
-  std::chrono::nanoseconds wait{};    // Waiting for slower ranks.
-  std::chrono::nanoseconds reduce{};  // Averaging gradients.
-  std::chrono::nanoseconds step{};    // The optimizer itself.
-};
-
 // The part of SharedOptimizer that does not depend on the type of its optimizer.
 class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  public:
@@ -64,8 +56,6 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   // As the plain optimizer's. Also drops averages: those of clip_grad_norm_(), which the next
   // backward() drops, too, or with FullyShardedDataParallel those of backward().
   void zero_grad(bool set_to_none = true);
-
-  StepTimes step_times() const { return times_; }
 
   // Registered memory into which small gradients are copied for summing.
   std::vector<at::Tensor> gradient_memory() const;
@@ -87,8 +77,6 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
   const std::shared_ptr<parallel::ParameterStore> parameters_;
   std::shared_ptr<parallel::SteppedSlices> slices_;
-  StepTimes times_;
-  std::chrono::steady_clock::time_point step_began_;
 };
 
 // `Inner` gets fragments of parameters, so it must step each element separately (is_elementwise,

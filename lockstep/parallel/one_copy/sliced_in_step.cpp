@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/parallel/gradients/stopwatch.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/parallel/replicate/parameter_store.h"
 
 namespace lockstep::parallel {
@@ -36,9 +35,8 @@ bool SlicedInStep::is_averaged() const {
                       [](const at::Tensor& p) { return p.grad().defined(); });
 }
 
-void SlicedInStep::average(StepTimes& times) {
+void SlicedInStep::average() {
   if (is_averaged()) {
-    const Stopwatch watch(times.wait);
     // Other ranks may still read the parameters.
     group_.barrier({.label = "step of shared parameters"});
     return;
@@ -46,11 +44,8 @@ void SlicedInStep::average(StepTimes& times) {
   forget();
   GradientSlices::Gradients gradients;
   for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
-  {
-    const Stopwatch watch(times.wait);
-    used_ = slices_.used(gradients);
-  }
-  const Stopwatch watch(times.reduce);
+  used_ = slices_.used(gradients);
+  const InPhase phase(StepPhase::reduce);
   const auto means = passes_.leave_means ? slices_.cut(gradients, used_)
                                          : slices_.average(std::move(gradients), used_,
                                                            GradientSlices::Means::in_place);

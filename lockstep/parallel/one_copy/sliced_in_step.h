@@ -30,7 +30,7 @@ class SlicedInStep final : public SteppedSlices {
 
   const std::vector<Shard>& shards() const override { return slices_.shards(); }
   const std::vector<at::Tensor>& fragments() const override { return fragments_; }
-  void average(StepTimes& times) override;
+  void average() override;
   bool is_averaged() const override;
   const std::vector<bool>& used() const override { return used_; }
   void forget() override;

@@ -12,12 +12,6 @@
 
 #include "lockstep/optim/sharded_optimizer.h"
 
-namespace lockstep {
-
-struct StepTimes;
-
-}  // namespace lockstep
-
 namespace lockstep::parallel {
 
 class SteppedSlices {
@@ -33,7 +27,7 @@ class SteppedSlices {
 
   // Collective. Afterwards the `.grad` of a fragment is the mean over all ranks, or undefined if no
   // rank has a gradient of the parameter; and no rank reads parameters until it steps.
-  virtual void average(StepTimes& times) = 0;
+  virtual void average() = 0;
 
   // Whether the fragments have the means of all passes so far.
   virtual bool is_averaged() const = 0;

@@ -20,6 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -215,6 +216,8 @@ double PipelineRun::end_step(const PassedValue& inputs) {
 void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
                       const LossOf& loss_of) {
   const auto& [stage, kind, microbatch] = action;
+  const InPhase phase(kind == PipelineActionKind::forward ? StepPhase::forward
+                                                          : StepPhase::backward);
   const auto place = [&] { return text_of(action); };
   guarded(place, [&, stage = stage, kind = kind, microbatch = microbatch] {
     switch (kind) {

@@ -79,6 +79,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/step_times.h"
 #include "lockstep/parallel/detail/forward_outputs.h"
 #include "lockstep/parallel/gradients/communication_hook.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
@@ -304,6 +305,7 @@ class LOCKSTEP_API DataParallelBase {
     Forward& operator=(const Forward&) = delete;
 
    private:
+    const InPhase phase_{StepPhase::forward};
     const parallel::ModuleReplica& replica_;
     const bool with_gradients_;
   };

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/step_clock.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+thread_local StepClock* of_thread = nullptr;
+std::atomic<bool> is_process_taken{false};
+
+// The right of a thread to the clock of the process, until the thread ends.
+struct Adoption {
+  bool has_it = false;
+
+  void try_to_get_it() { has_it = has_it || !is_process_taken.exchange(true); }
+  ~Adoption() {
+    if (has_it) is_process_taken = false;
+  }
+};
+
+template <class Value>
+void put(std::atomic<Value>& where, Value value) {
+  where.store(value, std::memory_order_release);  // After what came before, for times().
+}
+
+template <class Value>
+Value get(const std::atomic<Value>& where) {
+  return where.load(std::memory_order_acquire);
+}
+
+std::size_t index(StepPhase phase) { return static_cast<std::size_t>(phase); }
+
+}  // namespace
+
+StepClock* StepClock::of_this_thread() { return of_thread; }
+
+StepClock& StepClock::of_process() {
+  static StepClock clock;
+  return clock;
+}
+
+StepClock* StepClock::adopted() {
+  if (of_thread != nullptr) return of_thread;
+  thread_local Adoption adoption;
+  adoption.try_to_get_it();
+  if (adoption.has_it) of_thread = &of_process();
+  return of_thread;
+}
+
+// --- Phases -------------------------------------------------------------------------------------
+
+// times() reads again if it has seen an odd version, or another one at its end.
+template <class Change>
+void StepClock::change(Change change) {
+  const std::uint64_t before = version_.load(std::memory_order_relaxed);
+  version_.store(before + 1, std::memory_order_relaxed);
+  change();
+  put(version_, before + 2);
+}
+
+void StepClock::spend(StepPhase phase, Ticks until) {
+  const Ticks since = since_.load(std::memory_order_relaxed);
+  if (since != 0 && until > since) {
+    auto& sum = spent_[index(phase)];
+    put(sum, sum.load(std::memory_order_relaxed) + (until - since));
+  }
+  put(since_, until);
+}
+
+StepPhase StepClock::enter(StepPhase next, Ticks now) {
+  const StepPhase before = phase_.load(std::memory_order_relaxed);
+  change([&] {
+    spend(before, now);
+    put(phase_, next);
+  });
+  return before;
+}
+
+void StepClock::end_wait(std::optional<int> last, Ticks now) {
+  change([&] {
+    if (last) {
+      const Ticks waited = now - since_.load(std::memory_order_relaxed);
+      auto& sum = waited_[std::min(static_cast<std::size_t>(*last), most_ranks - 1)];
+      put(sum, sum.load(std::memory_order_relaxed) + waited);
+      spend(StepPhase::wait, now);
+    }
+    put(phase_, StepPhase::reduce);
+  });
+}
+
+StepTimes StepClock::times() const {
+  std::array<Ticks, step_phases> spent{};
+  std::array<Ticks, most_ranks> waited{};
+  std::uint64_t version = 0;
+  do {
+    version = get(version_);
+    std::transform(spent_.begin(), spent_.end(), spent.begin(), get<Ticks>);
+    std::transform(waited_.begin(), waited_.end(), waited.begin(), get<Ticks>);
+    const Ticks since = get(since_);
+    const Ticks now = ticks_now();
+    if (since != 0 && now > since) spent[index(get(phase_))] += now - since;
+  } while (version % 2 != 0 || version_.load(std::memory_order_relaxed) != version);
+  StepTimes times{.steps = steps_.load(std::memory_order_relaxed)};
+  std::transform(spent.begin(), spent.end(), times.spent.begin(), time_in);
+  for (std::size_t rank = 0; rank < most_ranks; ++rank)
+    if (waited[rank] != 0) times.waited_for[static_cast<int>(rank)] = time_in(waited[rank]);
+  return times;
+}
+
+// --- Other threads ------------------------------------------------------------------------------
+
+StepClock::OfThread::OfThread() { of_thread = &clock_; }
+
+StepClock::OfThread::~OfThread() { of_thread = nullptr; }
+
+StepClock::Lent::Lent() : clock_(of_this_thread()), begin_(ticks_now()) {
+  if (clock_ == nullptr) return;
+  before_ = clock_->enter(StepPhase::reduce, begin_);
+  clock_->lent_since_ = begin_;
+}
+
+// What the other thread has waited comes first, as far as times can tell.
+StepClock::Lent::~Lent() {
+  if (clock_ == nullptr) return;
+  const Ticks now = ticks_now();
+  clock_->lent_since_ = 0;
+  const Ticks waited = std::min(clock_->lent_wait_.exchange(0), now - begin_);
+  if (waited != 0) clock_->end_wait(clock_->lent_last_, begin_ + waited);
+  clock_->enter(before_, now);
+}
+
+void StepClock::book_wait_of_helper(int last, Ticks begin, Ticks end) {
+  StepClock& clock = of_process();
+  const Ticks since = clock.lent_since_;
+  if (since == 0 || end <= since) return;
+  clock.lent_wait_ += end - std::max(begin, since);
+  clock.lent_last_ = last;
+}
+
+// --- What others see ----------------------------------------------------------------------------
+
+void StepReport::show(const StepTimes& times) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  steps.store(times.steps, relaxed);
+  for (std::size_t i = 0; i < step_phases; ++i) spent[i].store(times.spent[i].count(), relaxed);
+  const int latest = times.latest_rank();
+  latest_rank.store(latest, relaxed);
+  waited_for_it.store(latest < 0 ? 0 : times.waited_for.at(latest).count(), relaxed);
+}
+
+StepTimes StepReport::shown() const {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  StepTimes times{.steps = steps.load(relaxed)};
+  for (std::size_t i = 0; i < step_phases; ++i)
+    times.spent[i] = std::chrono::nanoseconds(spent[i].load(relaxed));
+  const std::chrono::nanoseconds waited(waited_for_it.load(relaxed));
+  if (waited.count() > 0) times.waited_for = {{latest_rank.load(relaxed), waited}};
+  return times;
+}
+
+StepTimes RecentTimes::since_then(StepTimes now) {
+  constexpr std::size_t most = 10;
+  if (past_.empty()) past_.emplace_back();
+  StepTimes recent = now - past_.front();
+  past_.push_back(std::move(now));
+  if (past_.size() > most) past_.pop_front();
+  return recent;
+}
+
+}  // namespace lockstep
