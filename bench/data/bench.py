@@ -47,6 +47,12 @@ def sides_here(case, options):
     return here
 
 
+def cost_in(output):
+    """Returns the figure of the first line with one: all ranks print the same."""
+    line = next(line for line in output.splitlines() if "{" in line)
+    return json.loads(line[line.index("{"):])["cost"]
+
+
 def measured(name, options, started):
     case = CASES[name]
     sides, rounds = sides_here(case, options), []
@@ -60,7 +66,7 @@ def measured(name, options, started):
             for label in measure.in_turn(number, sides):
                 measure.progress(started, f"{name}, round {number + 1}: {label}")
                 command = sides[label].command(options.build, options.python, data)
-                rounds[-1][label] = json.loads(measure.run(command))["cost"]
+                rounds[-1][label] = cost_in(measure.run(command))
     measure.progress(started, "")
     ours = next(iter(sides))
     return {"case": name, "unit": case.unit, "rounds": rounds,

@@ -5,26 +5,34 @@ A case of another kind of data is an entry of CASES, and its sides are functions
 behind the table in ours.cpp."""
 
 import importlib.util
+import os
 import pathlib
 import random
 import struct
 import subprocess
 from typing import NamedTuple
 
+import measure
+
 PEERS = pathlib.Path(__file__).resolve().parent / "peers.py"
 
 
 class Side(NamedTuple):
     """A program's argument, with its options. `needs` are Python modules, without which the side is
-    left out."""
+    left out. `ranks` are started by `lockstep run`."""
     name: str
     options: tuple = ()
     in_python: bool = False
     needs: tuple = ()
+    ranks: int = 0
 
     def command(self, build, python, data):
-        program = [python, PEERS] if self.in_python else [build / "bin" / "bench_data"]
-        return [*program, self.name, *self.options, *(["--data", data] if data else [])]
+        arguments = [self.name, *self.options, *(["--data", data] if data else [])]
+        if self.in_python:
+            return [python, PEERS, *arguments]
+        if self.ranks:
+            return measure.lockstep_run(build, self.ranks, "bench_data", *arguments)
+        return [build / "bin" / "bench_data", *arguments]
 
     def why_not(self, python):
         for module in self.needs:
@@ -71,6 +79,20 @@ def write_images(folder, python):
     return folder
 
 
+def write_many_images(folder, python):
+    """1.2 million files in 1000 classes, which are links to some images."""
+    if not write_images(folder, python):
+        return ""
+    images = sorted(folder.glob("*/*.jpg"))
+    links = folder / "links"
+    for class_number in range(1000):
+        place = links / f"class-{class_number}"
+        place.mkdir(parents=True)
+        for number in range(1200):
+            os.link(images[(class_number + number) % len(images)], place / f"{number}.jpg")
+    return links
+
+
 CASES = {
     "images": Case(
         unit="us of CPU time an image",
@@ -83,13 +105,21 @@ CASES = {
         targets={"torchvision": 2.5},
         data=write_images),
     "first-batch": Case(
-        unit="ms from the listed folder to a batch of 64 images",
+        unit="ms from the index of 1.2 million files to a batch of 16 images",
         sides={
-            "ImageFolder": Side("first-batch-image-folder", ("--threads", 1)),
-            "torchvision": Side("first-batch-torchvision", in_python=True,
+            "ImageFolder": Side("first-batch-image-folder", ("--threads", 1, "--batch-size", 16)),
+            "torchvision": Side("first-batch-torchvision", ("--batch-size", 16), in_python=True,
                                 needs=("torchvision", "PIL")),
         },
         targets={},
+        data=write_many_images),
+    "host-memory": Case(
+        unit="MB of a HostCache in the memory of all ranks",
+        sides={
+            "4 ranks": Side("host-memory", ranks=4),
+            "1 rank": Side("host-memory", ranks=1),
+        },
+        targets={"1 rank": 0.95},
         data=write_images),
     "in-memory": Case(
         unit="us of CPU time a sample",

@@ -2,7 +2,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <optional>
+#include <string>
 
 #include "bench/data/sides.h"
 #include "lockstep/lockstep.h"
@@ -50,6 +52,38 @@ double first_batch_by_image_folder(const SideOptions& options) {
   loader.begin();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
       .count();
+}
+
+// PSS counts a page that several ranks have touched once, in parts. Kernels take pages of a memfd
+// for those of a file, or not.
+double host_memory_of_cache(const SideOptions& options) {
+  ProcessGroup world = init_process_group();
+  const auto shared_megabytes = [&world] {
+    std::ifstream rollup("/proc/self/smaps_rollup");
+    double kilobytes = 0;
+    for (std::string line; std::getline(rollup, line);)
+      if (line.starts_with("Pss_Shmem:") || line.starts_with("Pss_File:"))
+        kilobytes += std::stod(line.substr(line.find(':') + 1));
+    world.all_reduce({.data = &kilobytes, .count = 1, .dtype = DType::float64});
+    return kilobytes * 1024 / 1e6;
+  };
+  shared_megabytes();  // Touches the group's own memory.
+  const double before = shared_megabytes();
+  const ImageFolder images(
+      options.data,
+      {.transform = recipe(),
+       .cache = HostCache{.bytes = std::size_t{64} << 20, .shorter_side = 256, .group = world}});
+  DistributedSampler sampler(images.size(), world);
+  Loader loader(images, sampler, world, {.batch_size = 8, .threads = 0});
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {  // Other samples are this rank's in each.
+    sampler.set_epoch(epoch);
+    for (const Batch& batch : loader) loader.consume(batch);
+  }
+  world.barrier();
+  const double grown = shared_megabytes() - before;
+  world.barrier();
+  destroy_process_group(world);
+  return grown;
 }
 
 }  // namespace lockstep::bench

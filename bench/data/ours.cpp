@@ -22,6 +22,7 @@ const std::map<std::string, std::function<double(const SideOptions&)>> sides{
     {"images-image-folder", bench::images_by_image_folder},
     {"images-host-cache", bench::images_by_host_cache},
     {"first-batch-image-folder", bench::first_batch_by_image_folder},
+    {"host-memory", bench::host_memory_of_cache},
     {"step-loader", bench::step_with_loader},
     {"step-cached", bench::step_with_cached_batch},
     {"tokens-file", bench::tokens_by_file},

@@ -41,4 +41,7 @@ double images_by_host_cache(const SideOptions& options);
 // Milliseconds from the listed folder to its first batch.
 double first_batch_by_image_folder(const SideOptions& options);
 
+// Megabytes by which the memory of all ranks of this host grows when they fill a HostCache.
+double host_memory_of_cache(const SideOptions& options);
+
 }  // namespace lockstep::bench
