@@ -168,8 +168,8 @@ struct DistributedSampler::State {
     const std::int64_t theirs =
         found == saved.values.end() ? 0 : value_of<std::int64_t>(saved, "order");
     require(theirs == static_cast<std::int64_t>(digest_of_order(options)),
-            "DistributedSampler: saved with another order of groups than loaded: other sizes, "
-            "another groups_per_block, or none");
+            "DistributedSampler: saved with another order of groups than loaded: other samples or "
+            "sizes, another groups_per_block, or none");
   }
 
   void require_fits(const StateDict& saved) const {

@@ -52,6 +52,10 @@ struct GroupedOrder {
   // as many.
   std::size_t groups_per_block = 8;
 
+  // A number that differs for other samples. A sampler's state loads only where it is the same, and
+  // ranks are compared. 0: unknown.
+  std::uint64_t fingerprint = 0;
+
   // Called at the begin of each pass with the groups that it reads, in this order. May be empty.
   std::function<void(const std::vector<std::size_t>& groups)> at_pass = {};
 };

@@ -70,6 +70,7 @@ std::size_t samples_in(const GroupedOrder& order) {
 std::uint64_t digest_of(const GroupedOrder& order) {
   std::vector<std::uint64_t> numbers{order.groups_per_block};
   numbers.insert(numbers.end(), order.group_sizes.begin(), order.group_sizes.end());
+  if (order.fingerprint != 0) numbers.push_back(order.fingerprint);
   return hash_of_elements(numbers);
 }
 

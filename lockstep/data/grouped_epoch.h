@@ -25,7 +25,7 @@ GroupedEpoch draw_grouped_epoch(const GroupedOrder& order, bool shuffle, std::ui
 // Samples of all groups together.
 std::size_t samples_in(const GroupedOrder& order);
 
-// A number that differs between orders of other groups. Frozen: checkpoints have it.
+// A number that differs between orders of other groups or samples. Frozen: checkpoints have it.
 std::uint64_t digest_of(const GroupedOrder& order);
 
 }  // namespace lockstep::data

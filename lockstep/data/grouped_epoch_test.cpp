@@ -121,13 +121,17 @@ TEST(GroupedOrder, IsAPartOfTheState) {
       throw Error(Fault::bug, "loaded");
     });
   };
-  GroupedOrder other = uneven;
+  GroupedOrder other = uneven, known = uneven, changed = uneven;
   other.groups_per_block = 3;
+  known.fingerprint = 1;
+  changed.fingerprint = 2;
   EXPECT_EQ(load({.order = uneven}, {.order = uneven}), Fault::bug);
   EXPECT_EQ(load({}, {}), Fault::bug);
   EXPECT_EQ(load({.order = uneven}, {}), Fault::misuse);
   EXPECT_EQ(load({}, {.order = uneven}), Fault::misuse);
   EXPECT_EQ(load({.order = uneven}, {.order = other}), Fault::misuse);
+  EXPECT_EQ(load({.order = known}, {.order = known}), Fault::bug);
+  EXPECT_EQ(load({.order = known}, {.order = changed}), Fault::misuse);
 }
 
 TEST(GroupedOrder, IsRefusedIfItDoesNotFitTheDataset) {

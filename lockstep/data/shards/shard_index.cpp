@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view index_magic = "LOCKSTEP SHARD 1";
 constexpr std::size_t digested_at = 24;
+constexpr std::size_t samples_at = 40;  // Behind the shard's size and time.
 constexpr std::size_t index_header = 64;
 
 std::uint64_t header_number(std::span<const std::byte> bytes, std::size_t offset) {
@@ -102,13 +103,14 @@ ShardIndexView::ShardIndexView(std::string_view file, std::span<const std::byte>
   if (hash_of(bytes.subspan(digested_at)) != digest_)
     throw_corrupt(file, shard_index_digest_at, "the checksum of the index", "another");
   shard_ = {header_number(bytes, 24), static_cast<std::int64_t>(header_number(bytes, 32))};
-  const std::uint64_t samples = header_number(bytes, 40), parts = header_number(bytes, 48),
+  samples_bytes_ = bytes.subspan(samples_at);
+  const std::uint64_t samples = header_number(bytes, samples_at), parts = header_number(bytes, 48),
                       names = header_number(bytes, 56);
   const std::uint64_t room = bytes.size() - index_header;
   // With these limits, the sum below cannot overflow.
   if (samples >= room / 8 || parts > room / sizeof(Entry) || names > room ||
       (samples + 1) * 8 + parts * sizeof(Entry) + names != room)
-    throw_corrupt(file, 40, "numbers that fit the index's size", "others");
+    throw_corrupt(file, samples_at, "numbers that fit the index's size", "others");
   const std::byte* at = bytes.data() + index_header;
   firsts_ = {reinterpret_cast<const std::uint64_t*>(at), samples + 1};
   at += firsts_.size_bytes();
@@ -141,6 +143,8 @@ ShardPart ShardIndexView::part(std::size_t part) const {
   const Entry& entry = entries_[part];
   return {names_.substr(begin, entry.name_end - begin), entry.offset, entry.size};
 }
+
+std::uint64_t ShardIndexView::fingerprint() const { return hash_of(samples_bytes_); }
 
 std::string_view ShardIndexView::key(std::size_t sample) const {
   const std::string_view name = part(first_part(sample)).name;

@@ -59,7 +59,11 @@ class ShardIndexView {
   ShardIndexView(std::string_view file, std::span<const std::byte> bytes);
 
   const FileStamp& shard() const { return shard_; }
-  std::uint64_t digest() const { return digest_; }
+  std::uint64_t digest() const { return digest_; }  // The checksum in the index.
+
+  // A number that differs between shards whose samples have other names, sizes or places, and is
+  // the same for a copy with another time.
+  std::uint64_t fingerprint() const;
   std::size_t samples() const { return firsts_.size() - 1; }
   std::string_view key(std::size_t sample) const;
 
@@ -79,6 +83,7 @@ class ShardIndexView {
 
   FileStamp shard_;
   std::uint64_t digest_ = 0;
+  std::span<const std::byte> samples_bytes_;  // All that follows size and time of the shard.
   std::span<const std::uint64_t> firsts_;
   std::span<const Entry> entries_;
   std::string_view names_;

@@ -156,7 +156,10 @@ GroupedOrder TarShards::order(std::size_t shards_per_block) const {
            " bytes do not fit into the cache of " + std::to_string(*room) +
            " bytes: smaller blocks mix less, a larger cache needs more of the disk";
   });
-  GroupedOrder order{.group_sizes = {}, .groups_per_block = shards_per_block, .at_pass = {}};
+  GroupedOrder order{.group_sizes = {},
+                     .groups_per_block = shards_per_block,
+                     .fingerprint = fingerprint(),
+                     .at_pass = {}};
   for (std::size_t shard = 0; shard < shards(); ++shard)
     order.group_sizes.push_back(state_->indexes[shard]->samples());
   state_->ahead = shards_per_block;
@@ -223,9 +226,9 @@ std::string TarShards::sample_name(std::size_t index) const {
 }
 
 std::uint64_t TarShards::fingerprint() const {
-  std::vector<std::uint64_t> digests;
-  for (const ShardIndex& index : state_->indexes) digests.push_back(index->digest());
-  return data::hash_of_elements(digests);
+  std::vector<std::uint64_t> shards;
+  for (const ShardIndex& index : state_->indexes) shards.push_back(index->fingerprint());
+  return data::hash_of_elements(shards);
 }
 
 }  // namespace lockstep

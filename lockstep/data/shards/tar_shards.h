@@ -93,8 +93,9 @@ class LOCKSTEP_API TarShards {
   std::size_t shards() const;
 
   // A shuffle that reads a few shards at a time, for DistributedSamplerOptions. More shards mix
-  // better; while one block of them is read, the shards of the next are fetched. The function
-  // at_pass of the order is taken. Errors: misuse if the cache cannot hold two blocks.
+  // better; while one block of them is read, the shards of the next are fetched. Keep the order's
+  // at_pass: it tells these shards which ones come next. Of several orders, the one whose pass
+  // began last decides. Errors: misuse if the cache cannot hold two blocks.
   GroupedOrder order(std::size_t shards_per_block = 8) const;
 
   ShardSample sample(std::size_t index) const;
@@ -114,7 +115,8 @@ class LOCKSTEP_API TarShards {
   // For messages: "train-000003.tar: cat/7".
   std::string sample_name(std::size_t index) const;
 
-  // A number that differs between datasets with other samples.
+  // A number that differs between datasets whose samples have other names, sizes or places. Copies
+  // of the shards have the same.
   std::uint64_t fingerprint() const;
 
  private:

@@ -102,6 +102,18 @@ TEST_F(Shards, KeepTheIndexThatTheWriterLeft) {
   EXPECT_EQ(shards.fingerprint(), again.fingerprint());
 }
 
+TEST_F(Shards, HaveTheFingerprintOfTheirSamplesWhateverTheirTime) {
+  write_samples(in_folder("a"), 10);
+  write_samples(in_folder("b"), 10);
+  write_samples(in_folder("c"), 11);
+  fs::last_write_time(in_folder("b-000000.tar"), fs::file_time_type::clock::now());
+  const auto fingerprint = [&](const std::string& name) {
+    return TarShards({in_folder(name + "-000000.tar")}).fingerprint();
+  };
+  EXPECT_EQ(fingerprint("a"), fingerprint("b"));
+  EXPECT_NE(fingerprint("a"), fingerprint("c"));
+}
+
 TEST_F(Shards, MakeADamagedIndexAnew) {
   write_samples(in_folder("train"), 10);
   const fs::path index = in_folder("train-000000.tar.index");
