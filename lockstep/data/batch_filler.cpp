@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -22,6 +23,7 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
@@ -64,6 +66,21 @@ class PlainOperations {
   c10::InferenceMode ordinary_{false};  // Enables gradients, therefore before the next guard.
   at::NoGradGuard no_grad_;
   c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
+};
+
+// Tells whether the rows that this thread fills are cancelled; nullptr if it fills none.
+thread_local const std::atomic<bool>* cancelled_here = nullptr;
+
+class Filling {
+ public:
+  explicit Filling(const std::atomic<bool>& cancelled)
+      : before_(std::exchange(cancelled_here, &cancelled)) {}
+  ~Filling() { cancelled_here = before_; }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+
+ private:
+  const std::atomic<bool>* const before_;
 };
 
 struct Failure {
@@ -122,7 +139,8 @@ struct BatchFiller::Shared {
 
   const BatchDataset& dataset;
   const std::uint64_t seed;
-  bool has_threads = false;  // Set before any batch.
+  bool has_threads = false;             // Set before any batch.
+  std::atomic<bool> cancelled = false;  // While cancel() waits.
 
   std::mutex mutex;  // Guards what follows, and the counts in batches.
   std::condition_variable given;
@@ -135,6 +153,7 @@ struct BatchFiller::Shared {
 
 void BatchFiller::Shared::fill(const PendingBatch& batch, std::size_t begin,
                                std::size_t end) const {
+  const Filling filling(cancelled);
   const auto first = static_cast<std::int64_t>(begin);
   const auto count = static_cast<std::int64_t>(end - begin);
   dataset.fill({.indices = std::span(batch.indices).subspan(begin, end - begin),
@@ -280,9 +299,13 @@ void BatchFiller::finish(PendingBatch& batch) {
 
 void BatchFiller::cancel() noexcept {
   if (is_fork()) return;
+  shared_->cancelled = true;
   std::unique_lock lock(shared_->mutex);
   shared_->batches.clear();
   shared_->done.wait(lock, [&] { return shared_->under_way == 0; });
+  shared_->cancelled = false;
 }
+
+bool fill_is_cancelled() { return cancelled_here != nullptr && *cancelled_here; }
 
 }  // namespace lockstep::data

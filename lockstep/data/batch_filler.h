@@ -74,4 +74,8 @@ class BatchFiller {
   const pid_t process_;
 };
 
+// Whether the calling thread fills rows that cancel() waits for, and whose result nobody needs:
+// fill() may throw any Error instead of waiting.
+bool fill_is_cancelled();
+
 }  // namespace lockstep::data

@@ -26,6 +26,7 @@ namespace {
 constexpr auto watch_slice = std::chrono::milliseconds(20);
 constexpr auto grace = std::chrono::seconds(1);  // From SIGTERM to SIGKILL.
 constexpr std::size_t most_printed = 2048;       // Bytes of output in a message: the last ones.
+constexpr int reads_of_full_pipe = 16;           // Of 4 KB each.
 
 void replace_all(std::string& text, std::string_view name, const std::string& value) {
   for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + value.size()))
@@ -54,7 +55,7 @@ std::string in_quotes(std::string text) {
   return "'" + text + "'";
 }
 
-// A child process whose output goes into a pipe.
+// A process group whose output goes into a pipe. Its leader, the command, is a child of ours.
 class FetchProcess {
  public:
   explicit FetchProcess(std::vector<std::string> words);
@@ -62,11 +63,12 @@ class FetchProcess {
   FetchProcess(const FetchProcess&) = delete;
   FetchProcess& operator=(const FetchProcess&) = delete;
 
-  // Returns its status as waitpid() does; nothing while it runs.
+  // Returns the command's status as waitpid() does; nothing while it runs.
   std::optional<int> status();
   const std::string& printed() const { return printed_; }
 
  private:
+  bool has_ended() const;  // Without reaping it.
   void read_output();
 
   FileDescriptor output_;
@@ -77,9 +79,11 @@ class FetchProcess {
 
 FetchProcess::FetchProcess(std::vector<std::string> words) {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) throw_errno("pipe2");
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno("pipe2");
   output_ = FileDescriptor(ends[0]);
   const FileDescriptor input(ends[1]);
+  // Only at our end: programs take EAGAIN from their output for an error.
+  if (::fcntl(output_.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("fcntl");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -97,7 +101,9 @@ FetchProcess::FetchProcess(std::vector<std::string> words) {
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(
+      &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   const int error =
       ::posix_spawnp(&pid_, arguments.front(), &actions, &attributes, arguments.data(), environ);
   ::posix_spawnattr_destroy(&attributes);
@@ -106,11 +112,13 @@ FetchProcess::FetchProcess(std::vector<std::string> words) {
 }
 
 FetchProcess::~FetchProcess() {
-  if (!status()) ::kill(pid_, SIGTERM);
-  for (const Deadline end = in(grace); !status() && Clock::now() < end;)
-    std::this_thread::sleep_for(watch_slice);
   if (status()) return;
-  ::kill(pid_, SIGKILL);
+  ::kill(-pid_, SIGTERM);
+  for (const Deadline end = in(grace); !has_ended() && Clock::now() < end;)
+    std::this_thread::sleep_for(watch_slice);
+  // The command may have ended before the programs that it started. Until it is reaped, its number
+  // belongs to no other group.
+  ::kill(-pid_, SIGKILL);
   int ignored = 0;
   while (::waitpid(pid_, &ignored, 0) < 0 && errno == EINTR) {
   }
@@ -126,9 +134,18 @@ std::optional<int> FetchProcess::status() {
   return status_;
 }
 
+bool FetchProcess::has_ended() const {
+  siginfo_t end{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+         end.si_pid != 0;
+}
+
+// Returns although the command prints without end: the caller has a deadline.
 void FetchProcess::read_output() {
   std::array<char, 4096> bytes{};
-  for (ssize_t got = 0; (got = ::read(output_.get(), bytes.data(), bytes.size())) > 0;) {
+  for (int reads = 0; reads < reads_of_full_pipe; ++reads) {
+    const ssize_t got = ::read(output_.get(), bytes.data(), bytes.size());
+    if (got <= 0) return;
     printed_.append(bytes.data(), static_cast<std::size_t>(got));
     if (printed_.size() > most_printed) printed_.erase(0, printed_.size() - most_printed);
   }
@@ -143,9 +160,13 @@ std::string end_of_fetch(int status) {
 
 FetchCommand::FetchCommand(std::string text, bool shell, std::chrono::milliseconds timeout)
     : text_(std::move(text)), shell_(shell), timeout_(timeout) {
-  require(text_.find("{path}") != text_.npos, [&] {
-    return "the fetch command '" + text_ + "' does not have {path}, where to copy to";
-  });
+  // Without {url}, all shards would be copies of one file, and each would fit its own index.
+  for (const char* name : {"{url}", "{path}"})
+    require(text_.find(name) != text_.npos, [&] {
+      return "the fetch command '" + text_ + "' does not have " + name +
+             ": it copies the shard {url} to the file {path}";
+    });
+  require(timeout_.count() > 0, "TarShardsOptions::fetch_timeout must be positive");
 }
 
 std::vector<std::string> FetchCommand::words(const std::string& url,
@@ -158,7 +179,7 @@ std::vector<std::string> FetchCommand::words(const std::string& url,
 }
 
 void FetchCommand::run(const std::string& url, const std::string& path,
-                       const std::atomic<bool>& stop) const {
+                       const std::function<bool()>& is_stopped) const {
   const Deadline deadline = in(timeout_);
   FetchProcess process(words(url, path));
   const auto fail = [&](Fault fault, const std::string& what) {
@@ -167,7 +188,7 @@ void FetchCommand::run(const std::string& url, const std::string& path,
     throw Error(fault, text);
   };
   while (!process.status()) {
-    if (stop) fail(Fault::aborted, "was stopped");
+    if (is_stopped()) fail(Fault::aborted, "was stopped");
     if (Clock::now() >= deadline)
       fail(Fault::timeout, "took longer than " + std::to_string(timeout_.count()) + " ms");
     std::this_thread::sleep_for(watch_slice);

@@ -9,11 +9,13 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/batch_filler.h"
 #include "lockstep/data/hash.h"
 #include "lockstep/data/shards/shard_index.h"
 
@@ -22,16 +24,24 @@ namespace {
 
 constexpr std::size_t longest_stem = 100;
 constexpr int most_evictions = 20;  // Of one shard between its fetch and its use.
+constexpr int most_attempts = 1000;
+constexpr std::chrono::milliseconds longest_pause = std::chrono::minutes(1);
 
-// A shard in the cache has other times than where it comes from.
 // A shard that is whole, but no longer the one of its index: fetching it again would not help.
 class ChangedShard : public Error {
   using Error::Error;
 };
 
+// A shard in the cache has other times than where it comes from.
 FileStamp size_only(const FileStamp& stamp) { return {.size = stamp.size, .changed_ns = 0}; }
 
 }  // namespace
+
+std::chrono::milliseconds FetchPolicy::pause_after(int attempt) const {
+  std::chrono::milliseconds now = pause;
+  while (--attempt > 0 && now < longest_pause) now = std::min(2 * now, longest_pause);
+  return now;
+}
 
 FetchedShards::FetchedShards(std::vector<std::string> urls, FetchCommand command, ShardCache cache,
                              const FetchPolicy& policy)
@@ -39,16 +49,23 @@ FetchedShards::FetchedShards(std::vector<std::string> urls, FetchCommand command
       command_(std::move(command)),
       cache_(std::move(cache)),
       policy_(policy) {
-  require(policy.attempts > 0, "TarShardsOptions::fetch_attempts must be positive");
+  require(policy.attempts > 0 && policy.attempts <= most_attempts,
+          "TarShardsOptions::fetch_attempts must be in 1..1000");
+  require(policy.pause.count() >= 0, "TarShardsOptions::fetch_pause must not be negative");
 }
 
 FetchedShards::~FetchedShards() {
+  if (is_fork()) {
+    // The thread, which is not here, may have held the mutex, or waited.
+    ahead_.release();  // NOLINT(bugprone-unused-return-value)
+    return;
+  }
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(ahead_->mutex);
     stop_ = true;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  ahead_->changed.notify_all();
+  if (ahead_->thread.joinable()) ahead_->thread.join();
 }
 
 // The name is for people; the digest keeps URLs apart.
@@ -83,11 +100,14 @@ bool FetchedShards::has_index(std::size_t shard) const {
 }
 
 Deadline FetchedShards::fetch_deadline() const {
-  std::chrono::milliseconds limit = policy_.timeout;
-  for (int attempt = 1; attempt < policy_.attempts; ++attempt)
-    limit = longer_by(limit, longer_by(policy_.timeout, policy_.pause * (1 << (attempt - 1))));
-  return in(longer_by(limit, std::chrono::minutes(1)));
+  std::chrono::milliseconds limit = std::chrono::minutes(1);
+  for (int attempt = 1; attempt <= policy_.attempts; ++attempt)
+    limit = longer_by(limit, longer_by(command_.timeout(), policy_.pause_after(attempt)));
+  return in(limit);
 }
+
+// Whether nobody waits any more for a shard that this thread fetches.
+bool FetchedShards::is_stopped() const { return stop_ || fill_is_cancelled(); }
 
 bool FetchedShards::provide_index(std::size_t shard, bool wait) {
   if (has_index(shard)) return true;
@@ -128,25 +148,31 @@ bool FetchedShards::provide_shard(std::size_t shard, Deadline deadline) {
 // Tries again what may succeed then: a command that failed, and a file that is incomplete.
 void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::string& path,
                           const std::function<void(const std::string& path)>& check) {
-  std::chrono::milliseconds pause = policy_.pause;
-  for (int attempt = 1;; ++attempt, pause *= 2) {
+  for (int attempt = 1;; ++attempt) {
+    // A program that outlives its attempt must not replace the file of a later one.
+    const std::string part = path + "-" + std::to_string(attempt);
     try {
-      command_.run(url, path, stop_);
-      return check(path);
+      command_.run(url, part, [this] { return is_stopped(); });
+      check(part);
+      if (::rename(part.c_str(), path.c_str()) != 0) throw_errno(path);
+      return;
     } catch (const ChangedShard&) {
       throw;
     } catch (const Error& error) {
       std::error_code ignored;
-      std::filesystem::remove(path, ignored);
+      std::filesystem::remove(part, ignored);
       const bool may_succeed = error.fault() != Fault::aborted;
       if (!may_succeed || attempt == policy_.attempts) {
         std::string text = "fetching " + clean_text(urls_[shard]) + " failed";
         if (attempt > 1) text += " " + std::to_string(attempt) + " times";
         throw Error(error.fault(), text + ": " + bare_text(error));
       }
+      const std::chrono::milliseconds pause = policy_.pause_after(attempt);
       log(LogLevel::warning, "fetching " + clean_text(url) + " failed, next attempt in " +
                                  std::to_string(pause.count()) + " ms: " + bare_text(error));
-      if (!pause_unless_stopped(pause)) throw;
+      for (const Deadline end = in(pause); Clock::now() < end && !is_stopped();)
+        std::this_thread::sleep_for(std::min(wait_slice, until(end)));
+      if (is_stopped()) throw;
     }
   }
 }
@@ -180,35 +206,39 @@ std::shared_ptr<const OpenShard> FetchedShards::open(std::size_t shard,
         throw Error(Fault::corrupt, path + ": the file was changed in the cache");
       return std::make_shared<const OpenShard>(OpenShard{urls_[shard], std::move(*fd)});
     }
-    if (!provide_shard(shard, fetch_deadline()))
-      throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
+    wait_for_shard(shard);
   }
   throw Error(Fault::system, urls_[shard] +
                                  ": evicted from the cache again and again before it was read: "
                                  "TarShardsOptions::cache_bytes is too small");
 }
 
-void FetchedShards::will_open(std::span<const std::size_t> shards) {
-  const std::lock_guard lock(mutex_);
-  wanted_.assign(shards.begin(), shards.end());
-  if (!thread_.joinable()) thread_ = start_thread([this] { fetch_ahead(); });
-  changed_.notify_all();
+// Fetches the shard, or waits for another process that does.
+void FetchedShards::wait_for_shard(std::size_t shard) {
+  for (const Deadline deadline = fetch_deadline(); !provide_shard(shard, in(wait_slice));) {
+    if (is_stopped()) throw Error(Fault::aborted, urls_[shard] + ": the batch was cancelled");
+    if (Clock::now() >= deadline)
+      throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
+  }
 }
 
-bool FetchedShards::pause_unless_stopped(std::chrono::milliseconds pause) {
-  std::unique_lock lock(mutex_);
-  return !changed_.wait_for(lock, pause, [&] { return stop_.load(); });
+void FetchedShards::will_open(std::span<const std::size_t> shards) {
+  if (is_fork()) return;  // open() fetches them.
+  const std::lock_guard lock(ahead_->mutex);
+  ahead_->wanted.assign(shards.begin(), shards.end());
+  if (!ahead_->thread.joinable()) ahead_->thread = start_thread([this] { fetch_ahead(); });
+  ahead_->changed.notify_all();
 }
 
 void FetchedShards::fetch_ahead() {
   for (;;) {
     std::size_t shard = 0;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || !wanted_.empty(); });
+      std::unique_lock lock(ahead_->mutex);
+      ahead_->changed.wait(lock, [&] { return stop_ || !ahead_->wanted.empty(); });
       if (stop_) return;
-      shard = wanted_.front();
-      wanted_.pop_front();
+      shard = ahead_->wanted.front();
+      ahead_->wanted.pop_front();
     }
     try {
       // A shard that is there is used soon, so that others are evicted before it.

@@ -9,11 +9,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/processes.h"
 #include "lockstep/base/thread.h"
+#include "lockstep/base/time.h"
 #include "lockstep/data/shards/fetch_command.h"
 #include "lockstep/data/shards/shard_cache.h"
 #include "lockstep/data/shards/shard_source.h"
@@ -22,16 +25,20 @@ namespace lockstep::data {
 
 struct FetchPolicy {
   int attempts = 4;
-  std::chrono::milliseconds pause = std::chrono::seconds(1);  // After a failure; then doubled.
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  std::chrono::milliseconds pause = std::chrono::seconds(1);  // After the first failure.
   bool fetch_indexes = false;  // Fetches URL.index instead of whole shards to make indexes.
+
+  // After the failed attempt number `attempt`, from 1: doubled each time, up to a minute.
+  std::chrono::milliseconds pause_after(int attempt) const;
 };
 
 class FetchedShards : public ShardSource {
  public:
   FetchedShards(std::vector<std::string> urls, FetchCommand command, ShardCache cache,
                 const FetchPolicy& policy);
-  ~FetchedShards() override;  // Kills a command that fetches ahead.
+
+  // Kills a command that fetches ahead. A fork()ed child leaves it and its thread alone.
+  ~FetchedShards() override;
 
   std::size_t shards() const override { return urls_.size(); }
   const std::string& name(std::size_t shard) const override { return urls_[shard]; }
@@ -45,23 +52,31 @@ class FetchedShards : public ShardSource {
   std::string cached_name(std::size_t shard) const;
   bool has_index(std::size_t shard) const;
   bool provide_shard(std::size_t shard, Deadline deadline);
+  void wait_for_shard(std::size_t shard);
   bool provide_fetched_index(std::size_t shard, Deadline deadline);
   void fetch(std::size_t shard, const std::string& url, const std::string& path,
              const std::function<void(const std::string& path)>& check);
   void check_shard(std::size_t shard, const std::string& path) const;
   Deadline fetch_deadline() const;
-  bool pause_unless_stopped(std::chrono::milliseconds pause);
+  bool is_stopped() const;
+  bool is_fork() const { return process_ != this_process(); }
   void fetch_ahead();
+
+  // The thread that fetches ahead, from the first will_open() on, and what it shares with others.
+  struct Ahead {
+    std::mutex mutex;
+    std::condition_variable changed;  // `wanted`, or `stop_`.
+    std::deque<std::size_t> wanted;
+    Thread thread;
+  };
 
   const std::vector<std::string> urls_;
   const FetchCommand command_;
   const ShardCache cache_;
   const FetchPolicy policy_;
+  const pid_t process_ = this_process();
   std::atomic<bool> stop_ = false;
-  std::mutex mutex_;
-  std::condition_variable changed_;  // `wanted_`, or `stop_`.
-  std::deque<std::size_t> wanted_;
-  Thread thread_;  // Fetches ahead, from the first will_open() on.
+  std::unique_ptr<Ahead> ahead_ = std::make_unique<Ahead>();
 };
 
 }  // namespace lockstep::data

@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/data/shards/fetched_shards.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
+#include "lockstep/data/batch_filler.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/shards/fetch_command.h"
 #include "lockstep/data/shards/shard_writer.h"
@@ -64,7 +75,26 @@ class FetchedShards : public testing::Test {
         " {url} {path}");
   }
 
-  std::string sleeping() const { return write_script(path("sleep"), "exec sleep 600") + " {path}"; }
+  // A script that waits for what it has started.
+  std::string sleeping() const {
+    return write_script(path("sleep"), "sleep 600 & echo $! > " + path("pid") + "; wait") +
+           " {url} {path}";
+  }
+
+  // Shards whose indexes are there, and which are not fetched in time.
+  TarShards slow_shards() const {
+    TarShards({urls()}, copying());
+    for (const auto& entry : fs::directory_iterator(path("cache")))
+      if (entry.path().extension() == ".tar") fs::remove(entry.path());
+    return TarShards({urls()}, options(sleeping()));
+  }
+
+  // The process that sleeping() has started.
+  pid_t wait_for_sleeper() const {
+    pid_t pid = 0;
+    while (!(std::ifstream(path("pid")) >> pid)) std::this_thread::sleep_for(1ms);
+    return pid;
+  }
 
   std::string urls() const { return path("remote/train-{000000..000005}.tar"); }
 
@@ -124,6 +154,20 @@ TEST_F(FetchedShards, LeaveTheCacheWhenTheyWereNotUsedForLongest) {
   EXPECT_EQ(fetches(), before + 2);
 }
 
+TEST_F(FetchedShards, LeaveTheCacheByTheirUseWhateverTimeTheCommandGivesThem) {
+  // Shard n gets a time in the year 2019 - n, that of an original.
+  TarShardsOptions dated =
+      options(write_script(path("dated"), "echo x >> " + path("log") +
+                                              "; cp \"$1\" \"$2\"; n=${1%.tar}; n=${n#\"${n%?}\"}; "
+                                              "touch -d 201$((9 - n))-01-01 \"$2\"") +
+              " {url} {path}");
+  dated.cache_bytes = 4 * fs::file_size(path("remote/train-000000.tar")) + 8 * 1024;
+  const TarShards shards({urls()}, dated);
+  EXPECT_EQ(fetches(), 6U);
+  for (std::size_t shard = 2; shard < 6; ++shard) shards.sample(10 * shard);
+  EXPECT_EQ(fetches(), 6U);
+}
+
 TEST_F(FetchedShards, AreFetchedAheadInTheOrderOfTheEpoch) {
   TarShardsOptions options = copying();
   options.fetch_indexes = true;
@@ -146,7 +190,8 @@ TEST_F(FetchedShards, OfTwoBlocksFitIntoTheCache) {
   EXPECT_NE(text.find("two blocks of 3 shards"), text.npos) << text;
   options.cache_bytes = 1000;
   options.cache = path("small");
-  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options).sample(0); }), Fault::system);
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("does not fit into the cache of 1000"), text.npos) << text;
 }
 
 TEST_F(FetchedShards, AreTriedAgainAfterAFailure) {
@@ -160,13 +205,18 @@ TEST_F(FetchedShards, AreTriedAgainAfterAFailure) {
 }
 
 TEST_F(FetchedShards, EndInAnErrorWithTheOutputOfTheCommand) {
-  const auto failing = write_script(path("failing"), "echo access denied >&2; exit 7");
+  const auto failing = write_script(
+      path("failing"), "echo \"$2\" >> " + path("log") + "; echo access denied >&2; exit 7");
   std::string text;
   EXPECT_EQ(fault_of([&] { TarShards({urls()}, options(failing + " {url} {path}")); }, &text),
             Fault::system);
   for (const char* part : {"train-000000.tar failed 3 times", "exit code 7", "access denied"})
     EXPECT_NE(text.find(part), text.npos) << text;
-  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options("/no/such/program {path}")); }, &text),
+  std::ifstream log(path("log"));
+  std::set<std::string> files;  // Each attempt has its own.
+  for (std::string file; std::getline(log, file);) files.insert(file);
+  EXPECT_EQ(files.size(), 3U);
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options("/no/such/program {url} {path}")); }, &text),
             Fault::system);
   EXPECT_NE(text.find("/no/such/program: No such file"), text.npos) << text;
   EXPECT_TRUE(fs::is_empty(path("cache/parts")));
@@ -182,18 +232,70 @@ TEST_F(FetchedShards, HaveATimeLimit) {
 }
 
 TEST_F(FetchedShards, EndTheCommandThatFetchesAhead) {
-  TarShardsOptions options = copying();
-  TarShards({urls()}, options);  // Makes the indexes.
-  for (const auto& entry : fs::directory_iterator(path("cache")))
-    if (entry.path().extension() == ".tar") fs::remove(entry.path());
-  options.fetch = sleeping();
+  pid_t sleeper = 0;
   const auto started = Clock::now();
   {
-    const TarShards shards({urls()}, options);
+    const TarShards shards = slow_shards();
     shards.will_read(std::vector<std::size_t>{0});
-    while (fs::is_empty(path("cache/parts"))) std::this_thread::sleep_for(1ms);
+    sleeper = wait_for_sleeper();
   }
-  EXPECT_LT(seconds_since(started), 20);
+  EXPECT_LT(seconds_since(started), 15);
+  const auto runs = [&] {
+    const auto stat = process_stat(sleeper);
+    return stat && stat->state != 'Z';
+  };
+  for (const Deadline deadline = in(5s); runs() && Clock::now() < deadline;)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(runs());
+}
+
+TEST_F(FetchedShards, AreDestroyedInAForkedChild) {
+  auto shards = std::make_unique<TarShards>(std::vector{urls()}, copying());
+  shards->will_read(std::vector<std::size_t>{0});
+  std::this_thread::sleep_for(50ms);  // The thread has nothing to do, and waits.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    shards->will_read(std::vector<std::size_t>{1});
+    shards.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  for (const Deadline deadline = in(10s);
+       ::waitpid(child, &status, WNOHANG) == 0 && Clock::now() < deadline;)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(status, 0);
+  if (status != 0) ::kill(child, SIGKILL);
+}
+
+// Reads a sample for each row.
+class SamplesOfShards : public BatchDataset {
+ public:
+  explicit SamplesOfShards(TarShards shards) : shards_(std::move(shards)) {}
+
+  std::size_t size() const override { return shards_.size(); }
+  SampleSpec data_spec() const override { return {}; }
+  SampleSpec target_spec() const override { return {}; }
+  void fill(const BatchRows& rows) const override {
+    for (const std::size_t index : rows.indices) shards_.sample(index);
+  }
+  void will_read(std::span<const std::size_t>) const override {}
+  std::string sample_name(std::size_t index) const override { return shards_.sample_name(index); }
+
+ private:
+  const TarShards shards_;
+};
+
+TEST_F(FetchedShards, AreNotWaitedForByABatchThatIsCancelled) {
+  const SamplesOfShards dataset(slow_shards());
+  BatchFiller filler(dataset, 0, 2);
+  PendingBatch batch{.data = at::zeros({1}), .target = at::zeros({1}), .indices = {0}};
+  PendingBatch same = batch;  // Its thread waits until the other one has fetched the shard.
+  const auto started = Clock::now();
+  filler.start(batch);
+  filler.start(same);
+  wait_for_sleeper();
+  filler.cancel();
+  EXPECT_LT(seconds_since(started), 15);
 }
 
 TEST_F(FetchedShards, AreRefusedIfTheyWereChangedUnderTheirIndex) {
@@ -229,7 +331,33 @@ TEST(FetchCommand, IsDividedIntoWordsBeforeItIsFilledIn) {
             (Words{"aws", "s3", "cp", "s3://a b/{path}'", "/p q"}));
   EXPECT_EQ(FetchCommand("curl {url} > {path}", true, 1s).words("a'b", "/p q"),
             (Words{"/bin/sh", "-c", "curl 'a'\\''b' > '/p q'"}));
-  EXPECT_EQ(fault_of([] { FetchCommand("aws s3 cp {url}", false, 1s); }), Fault::misuse);
+  for (const char* text : {"aws s3 cp {url}", "cp /data/train.tar {path}"})
+    EXPECT_EQ(fault_of([&] { FetchCommand(text, false, 1s); }), Fault::misuse) << text;
+  EXPECT_EQ(fault_of([] { FetchCommand("cp {url} {path}", false, 0s); }), Fault::misuse);
+}
+
+TEST(FetchPolicy, HasPausesThatGrowUpToAMinute) {
+  FetchPolicy policy{.pause = 1s};
+  EXPECT_EQ(policy.pause_after(1), 1s);
+  EXPECT_EQ(policy.pause_after(4), 8s);
+  EXPECT_EQ(policy.pause_after(100), 60s);
+  policy.pause = 90s;
+  EXPECT_EQ(policy.pause_after(2), 90s);
+}
+
+TEST_F(FetchedShards, AreRefusedWithAttemptsOrPausesThatCannotBe) {
+  TarShardsOptions endless = copying(), hasty = copying();
+  endless.fetch_attempts = 1001;
+  hasty.fetch_pause = -1ms;
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, endless); }), Fault::misuse);
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, hasty); }), Fault::misuse);
+}
+
+TEST_F(FetchedShards, MayBeFetchedByACommandThatPrintsMoreThanAPipeHolds) {
+  TarShardsOptions loud = options(
+      write_script(path("loud"), "head -c 150000 /dev/zero && cp \"$1\" \"$2\"") + " {url} {path}");
+  loud.fetch_attempts = 1;
+  EXPECT_EQ(TarShards({path("remote/train-000000.tar")}, loud).size(), 10U);
 }
 
 TEST_F(FetchedShards, MayBeFetchedByAShell) {

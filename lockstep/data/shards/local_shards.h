@@ -37,8 +37,8 @@ class LocalShards : public ShardSource {
   const std::vector<std::string> paths_;
   const std::string index_folder_;
   std::mutex mutex_;
-  std::list<Kept>
-      kept_;  // The last used one first: opening costs a message on network file systems.
+  // The last used one first: opening costs a message on network file systems.
+  std::list<Kept> kept_;
 };
 
 }  // namespace lockstep::data

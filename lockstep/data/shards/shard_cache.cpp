@@ -116,19 +116,15 @@ void ShardCache::remove_leavings() const {
 }
 
 std::optional<FileDescriptor> ShardCache::find(const std::string& name) const {
-  for (;;) {
-    FileDescriptor fd(::open(path(name).c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd && errno == ENOENT) return std::nullopt;
-    if (!fd) throw_errno(path(name));
-    while (::flock(fd.get(), LOCK_SH) != 0)
-      if (errno != EINTR) throw_errno(path(name));
-    struct stat status {};
-    if (::fstat(fd.get(), &status) != 0) throw_errno(path(name));
-    if (status.st_nlink == 0) continue;  // Evicted before it was locked.
-    // A shard of another user keeps its time, and is evicted earlier.
-    ::futimens(fd.get(), nullptr);
-    return fd;
-  }
+  FileDescriptor fd(::open(path(name).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno == ENOENT) return std::nullopt;
+  if (!fd) throw_errno(path(name));
+  // A shard that is evicted before this lock has no name any more, but all its bytes.
+  while (::flock(fd.get(), LOCK_SH) != 0)
+    if (errno != EINTR) throw_errno(path(name));
+  // A shard of another user keeps its time, and is evicted earlier.
+  ::futimens(fd.get(), nullptr);
+  return fd;
 }
 
 bool ShardCache::provide(const std::string& name, const std::string& target, std::uint64_t expected,
@@ -142,17 +138,27 @@ bool ShardCache::provide(const std::string& name, const std::string& target, std
   const PartFolder folder(folder_ + "/parts/" + name);
   const std::string part = folder.new_file();
   fetch(part);
+  std::error_code error;
+  const std::uint64_t bytes = fs::file_size(part, error);
+  if (error) throw_errno(part, error.value());
+  require_fits(bytes);
   make_room(name, 0);
+  // Many commands give a copy the time of its original: it would be the next one to be evicted.
+  ::utimensat(AT_FDCWD, part.c_str(), nullptr, 0);
   if (::rename(part.c_str(), target.c_str()) != 0) throw_errno(target);
   return true;
 }
 
-// Room for `needed` bytes of the shard `name`, which this process is fetching.
-void ShardCache::make_room(const std::string& name, std::uint64_t needed) const {
-  require(needed <= bytes_, [&] {
-    return folder_ + ": a shard of " + std::to_string(needed) +
+void ShardCache::require_fits(std::uint64_t shard_bytes) const {
+  require(shard_bytes <= bytes_, [&] {
+    return folder_ + ": a shard of " + std::to_string(shard_bytes) +
            " bytes does not fit into the cache of " + std::to_string(bytes_);
   });
+}
+
+// Room for `needed` bytes of the shard `name`, which this process is fetching.
+void ShardCache::make_room(const std::string& name, std::uint64_t needed) const {
+  require_fits(needed);
   const Deadline deadline = in(longest_use);
   for (;; std::this_thread::sleep_for(wait_slice)) {
     const auto lock = FileLock::take(folder_ + "/locks/.room", deadline);

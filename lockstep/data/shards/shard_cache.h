@@ -32,8 +32,8 @@ class ShardCache {
   std::uint64_t bytes() const { return bytes_; }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
-  // Opens the shard, and counts this as a use; nothing if it is not there. It cannot be evicted
-  // while it is open.
+  // Opens the shard, and counts this as a use; nothing if it is not there. While it is open, it
+  // stays readable, and is not evicted.
   std::optional<FileDescriptor> find(const std::string& name) const;
 
   // Calls fetch(path) unless `target`, a path in the folder, exists, and gives the file that it
@@ -45,6 +45,7 @@ class ShardCache {
 
  private:
   void remove_leavings() const;
+  void require_fits(std::uint64_t shard_bytes) const;
   void make_room(const std::string& name, std::uint64_t bytes) const;
 
   const std::string folder_;

@@ -39,7 +39,6 @@ std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& s
       data::ShardCache(options.cache, options.cache_bytes),
       data::FetchPolicy{.attempts = options.fetch_attempts,
                         .pause = options.fetch_pause,
-                        .timeout = options.fetch_timeout,
                         .fetch_indexes = options.fetch_indexes});
 }
 

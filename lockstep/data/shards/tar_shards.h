@@ -34,6 +34,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,7 +53,7 @@ struct GroupedOrder;  // In distributed_sampler.h.
 struct TarShardsOptions {
   // Folder of the indexes, for shards in folders where this user may not write. Default: beside
   // each shard, as SHARD.index. Not for fetched shards, whose indexes are in the cache.
-  std::string index_folder = {};
+  std::filesystem::path index_folder = {};
 
   // Command that copies the shard {url} to the file {path}. It is divided into words at spaces and
   // run without a shell, unless `fetch_by_shell`. Each host fetches every shard once per epoch, or
@@ -62,7 +63,7 @@ struct TarShardsOptions {
 
   // Folder of the cache, and the bytes that it may have on the disk. Shards that were used least
   // recently are removed. It must hold the shards of two blocks of order().
-  std::string cache = {};
+  std::filesystem::path cache = {};
   std::uint64_t cache_bytes = std::uint64_t{64} << 30;
 
   // Without this, every shard is fetched once before training, to make its index.
@@ -70,10 +71,11 @@ struct TarShardsOptions {
   // too, they are fetched in place of the shards.
   bool fetch_indexes = false;
 
-  int fetch_attempts = 4;
-  std::chrono::milliseconds fetch_pause =
-      std::chrono::seconds(1);  // After a failure; then doubled.
-  std::chrono::milliseconds fetch_timeout = std::chrono::minutes(30);  // Of one attempt.
+  // A command that fails is run again. The pause after the first failure is then doubled, up to a
+  // minute. The timeout is that of one attempt.
+  int fetch_attempts = 4;  // At most 1000.
+  std::chrono::milliseconds fetch_pause = std::chrono::seconds(1);
+  std::chrono::milliseconds fetch_timeout = std::chrono::minutes(30);
 };
 
 // A sample with the contents of all its files.
