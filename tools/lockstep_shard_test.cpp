@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -17,6 +18,7 @@ namespace lockstep::test::lockstep_shard_test {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
@@ -82,14 +84,32 @@ TEST_F(LockstepShard, GivesFoldersNumbersAsImageFolderDoes) {
   write("in/dog/1.jpg", "a");
   write("in/cat/1.jpg", "b");
   write("in/cat/2.JPG", "c");
-  EXPECT_EQ(shard({"--labels", "--in-order", "--name", "train", "--quiet"}).code, 0);
+  write("in/cat/2.json", "d");
+  write("in/cat/Thumbs.db", "no image");
+  write("in/README.txt", "no image");
+  const Finished done = shard({"--labels", "--in-order", "--name", "train", "--quiet"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(has(done.out, "2 files left out, such as README.txt")) << done.out;
   EXPECT_EQ(members("train"), (Members{{"cat/1.jpg", "b"},
                                        {"cat/1.cls", "0"},
                                        {"cat/2.JPG", "c"},
+                                       {"cat/2.json", "d"},
                                        {"cat/2.cls", "0"},
                                        {"dog/1.jpg", "a"},
                                        {"dog/1.cls", "1"}}));
   EXPECT_EQ(content_of(path("out/train-classes.txt")), "cat\ndog\n");
+}
+
+TEST_F(LockstepShard, RefusesClassesWithoutImages) {
+  write("in/cat/1.jpg", "a");
+  write("in/dog/1.txt", "b");
+  Finished refused = shard({"--labels"});
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_TRUE(has(refused.err, "'dog' is a folder of a class without images")) << refused.err;
+  write("in/dog/1.2.jpg", "c");
+  refused = shard({"--labels"});
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_TRUE(has(refused.err, "'dog/1' would be a sample with an image '2.jpg'")) << refused.err;
 }
 
 TEST_F(LockstepShard, ShufflesByTheSeed) {
@@ -120,12 +140,13 @@ TEST_F(LockstepShard, GoesOnAfterAnInterruption) {
     EXPECT_LE(entry.file_size(), 20U << 10);
   }
   fs::remove(path("out/shard-000001.tar"));
+  fs::remove(path("out/shard-000000.tar.index"));  // As if killed before it wrote the index.
   const Finished again = shard({"--size", "20K"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_TRUE(has(again.out, "shards were there already")) << again.out;
   EXPECT_EQ(members("shard"), whole);
   for (const auto& [file, content] : bytes) {
-    if (file.ends_with(".tar")) {
+    if (!file.ends_with("-000001.tar.index")) {  // It has the time of the new shard.
       EXPECT_EQ(content_of(file), content) << file;
     }
   }
@@ -142,6 +163,11 @@ TEST_F(LockstepShard, ReplacesShardsOfOtherSamplesOnlyIfItMust) {
   EXPECT_EQ(members("shard"), (Members{{"a.txt", "1"}}));
   EXPECT_EQ(shard({"--force"}).code, 0);
   EXPECT_EQ(members("shard"), (Members{{"a.txt", "22"}}));
+  write("in/a.txt", "33");
+  fs::last_write_time(path("in/a.txt"), fs::last_write_time(path("out/shard-000000.tar")) + 1ms);
+  EXPECT_TRUE(has(shard({}).err, "or with files that were changed since"));
+  EXPECT_EQ(shard({"--force"}).code, 0);
+  EXPECT_EQ(members("shard"), (Members{{"a.txt", "33"}}));
   write("out/shard-000001.tar", "of a larger run");
   EXPECT_TRUE(has(shard({"--force"}).err, "a shard of another run"));
 }

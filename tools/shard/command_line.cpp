@@ -24,6 +24,9 @@ Examples:
 
 With --labels, each top-level folder is a class, as in torchvision's ImageFolder: a sample gets the
 part `cls`, the number of its folder in alphabetical order, and NAME-classes.txt lists the folders.
+Files that are no part of a sample with an image (.jpg, .jpeg, .png, .webp) are left out.
+
+A shard that exists is kept if it has the files' names and sizes and none was changed since.
 
 Exit code: 0 success, 64 usage, or files that fit no sample, 71 a file cannot be read or written.
 )";

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/shards/shard_names.h"
+#include "lockstep/data/shards/tar_shards.h"
 
 namespace lockstep::data {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* label_suffix = "cls";
+constexpr const char* one_dot = "with --labels each file is one, so its name may have one dot only";
 
 void leave_out(FolderSamples& found, const std::string& path) {
   if (found.left_out++ == 0 || path < found.first_left_out) found.first_left_out = path;
@@ -58,24 +60,66 @@ void require_distinct_parts(const Sample& sample, bool labels) {
     if (!suffixes.insert(suffix).second)
       refuse_same(sample.key, suffix, "names are equal up to upper and lower case");
     if (labels && !extensions.insert(last_extension(suffix)).second)
-      refuse_same(sample.key, last_extension(suffix),
-                  "with --labels each file is one, so its name may have one dot only");
+      refuse_same(sample.key, last_extension(suffix), one_dot);
   }
+}
+
+// Whether ShardImages finds an image in the sample.
+bool has_image(const Sample& sample) {
+  const std::vector<std::string> images = ShardImagesOptions().image;
+  const auto is_image = [&](const std::string& suffix) {
+    return std::ranges::find(images, suffix) != images.end();
+  };
+  std::string hidden;
+  for (const SamplePart& part : sample.parts) {
+    const std::string suffix = divide_name("x." + part.suffix)->suffix;
+    if (is_image(suffix)) return true;
+    if (is_image(last_extension(suffix))) hidden = suffix;
+  }
+  require(hidden.empty(), [&] {
+    return "'" + clean_text(sample.key) + "' would be a sample with an image '" +
+           clean_text(hidden) + "', which is not looked for: " + one_dot;
+  });
+  return false;
+}
+
+// Empty if the sample lies in no folder.
+std::string class_of(const Sample& sample) {
+  const std::size_t slash = sample.key.find('/');
+  return slash == sample.key.npos ? "" : sample.key.substr(0, slash);
+}
+
+// Leaves out what is no image, such as a README in the folder of a class.
+void keep_images(FolderSamples& found) {
+  std::set<std::string> without_images;
+  std::vector<Sample> kept;
+  for (Sample& sample : found.samples) {
+    if (has_image(sample)) {
+      kept.push_back(std::move(sample));
+      continue;
+    }
+    without_images.insert(class_of(sample));
+    for (const SamplePart& part : sample.parts) leave_out(found, sample.key + "." + part.suffix);
+  }
+  found.samples = std::move(kept);
+  for (const Sample& sample : found.samples) without_images.erase(class_of(sample));
+  without_images.erase("");
+  require(without_images.empty(), [&] {
+    return "'" + clean_text(*without_images.begin()) + "' is a folder of a class without images";
+  });
 }
 
 void add_labels(FolderSamples& found) {
   std::set<std::string> classes;
   for (const Sample& sample : found.samples) {
-    const std::size_t slash = sample.key.find('/');
-    require(slash != sample.key.npos, [&] {
+    require(!class_of(sample).empty(), [&] {
       return "'" + clean_text(sample.key) + "' lies in no folder of a class, as --labels needs";
     });
-    classes.insert(sample.key.substr(0, slash));
+    classes.insert(class_of(sample));
   }
   found.classes.assign(classes.begin(), classes.end());
   for (Sample& sample : found.samples) {
-    const auto place =
-        std::ranges::lower_bound(found.classes, sample.key.substr(0, sample.key.find('/')));
+    const auto place = std::ranges::lower_bound(found.classes, class_of(sample));
     std::string number = std::to_string(place - found.classes.begin());
     const std::uint64_t bytes = number.size();
     sample.parts.push_back({label_suffix, {}, std::move(number), bytes});
@@ -101,8 +145,11 @@ FolderSamples find_samples(const fs::path& folder, bool labels) {
     sample.parts.push_back({path.substr(name->key.size() + 1), file, {}, bytes});
   }
   for (auto& [key, sample] : samples) found.samples.push_back(std::move(sample));
-  require(!found.samples.empty(),
-          [&] { return folder.string() + ": there are no files NAME.SUFFIX in it"; });
+  if (labels) keep_images(found);
+  require(!found.samples.empty(), [&] {
+    return folder.string() + ": there are no " + (labels ? "images" : "files NAME.SUFFIX") +
+           " in it";
+  });
   if (labels) add_labels(found);
   for (const Sample& sample : found.samples) require_distinct_parts(sample, labels);
   return found;

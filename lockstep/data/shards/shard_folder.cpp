@@ -13,6 +13,7 @@
 #include "lockstep/base/output_file.h"
 #include "lockstep/data/mapped_file.h"
 #include "lockstep/data/shards/folder_samples.h"
+#include "lockstep/data/shards/local_shards.h"
 #include "lockstep/data/shards/shard_index.h"
 #include "lockstep/data/shards/shard_writer.h"
 #include "lockstep/data/shards/write_tar.h"
@@ -56,23 +57,59 @@ std::vector<Shard> cut_into_shards(Shard samples, const ShardFolderOptions& opti
   return shards;
 }
 
-// Whether the shard was written by an earlier run with the same files and options.
+fs::file_time_type time_of_change(const fs::path& path) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(path, error);
+  if (error) throw_errno(path.string(), error.value());
+  return time;
+}
+
+// A shard that an earlier run has written.
+class EarlierShard {
+ public:
+  explicit EarlierShard(const fs::path& path)
+      : path_(path),
+        fd_(data::open_to_read(path)),
+        written_(time_of_change(path)),
+        members_(data::read_tar_members(fd_, path.native())) {}
+
+  // Whether it was written from these files with the same options, as far as names, sizes and times
+  // tell.
+  bool has(Shard shard) const {
+    auto member = members_.begin();
+    for (const Sample& sample : shard)
+      for (const SamplePart& part : sample.parts) {
+        if (member == members_.end() || member->name != name_of_part(sample, part)) return false;
+        if (!has_content(*member++, part)) return false;
+      }
+    return member == members_.end();
+  }
+
+ private:
+  bool has_content(const data::TarMember& member, const SamplePart& part) const {
+    if (member.size != part.bytes) return false;
+    if (!part.file.empty()) return time_of_change(part.file) <= written_;
+    std::string text(part.bytes, '\0');
+    data::read_exactly_at(fd_, path_, member.offset, std::as_writable_bytes(std::span(text)));
+    return text == part.text;
+  }
+
+  const fs::path path_;
+  const FileDescriptor fd_;
+  const fs::file_time_type written_;
+  const std::vector<data::TarMember> members_;
+};
+
+// Whether an earlier run has written the shard. Makes its index if that run was killed before.
 bool is_there(const fs::path& path, Shard shard) {
   std::error_code absent;
   if (!fs::exists(path, absent)) return false;
-  const auto members = data::read_tar_members(data::open_to_read(path), path.native());
-  std::size_t at = 0;
-  bool is_same = true;
-  for (const Sample& sample : shard)
-    for (const SamplePart& part : sample.parts) {
-      is_same = is_same && at < members.size() && members[at].name == name_of_part(sample, part) &&
-                members[at].size == part.bytes;
-      ++at;
-    }
-  require(is_same && at == members.size(), [&] {
+  require(EarlierShard(path).has(shard), [&] {
     return path.string() +
-           ": the shard exists with other samples: remove it, or replace it with --force";
+           ": the shard exists with other samples, or with files that were changed since: remove "
+           "it, or replace it with --force";
   });
+  data::LocalShards({path.native()}, "").provide_index(0, /*wait=*/true);
   return true;
 }
 
@@ -122,8 +159,8 @@ std::uint64_t bytes_of(const std::vector<Shard>& shards) {
 fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
   std::error_code error;
   fs::create_directories(options.out, error);
-  if (error) throw_errno(options.out, error.value());
-  fs::path prefix = fs::path(options.out) / options.name;
+  if (error) throw_errno(options.out.string(), error.value());
+  fs::path prefix = options.out / options.name;
   const fs::path next = ShardWriter::shard_path(prefix, shards);
   require(!fs::exists(next, error), [&] {
     return next.string() + ": a shard of another run, beyond the last one of this: remove it";

@@ -5,18 +5,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 
 namespace lockstep {
 
 struct ShardFolderOptions {
-  std::string folder;  // With the files.
-  std::string out;     // Folder of the shards; created if necessary.
+  std::filesystem::path folder;  // With the files.
+  std::filesystem::path out;     // Folder of the shards; created if necessary.
   std::string name = "shard";
   std::uint64_t shard_bytes = std::uint64_t{256} << 20;
   std::size_t samples = 0;  // Of a shard; 0: as many as shard_bytes allows.
-  bool labels = false;      // Top-level folders are classes: each sample gets their number.
+  bool labels = false;      // Top-level folders are classes: samples with images get their number.
   bool shuffle = true;
   std::uint64_t seed = 0;
   bool replace = false;  // Of shards that exist with other samples.
@@ -35,8 +36,9 @@ struct ShardFolderReport {
   std::string first_left_out = {};  // The path of one of them.
 };
 
-// Writes the shards that are not there yet. With labels, NAME-classes.txt lists the classes.
-// Errors: misuse for files that fit no sample, and for shards of another run; system.
+// Writes the shards and indexes that are not there yet. With labels, NAME-classes.txt lists the
+// classes. Errors: misuse for files that fit no sample, for shards of another run, and for files
+// that were changed since their shard was written; system.
 ShardFolderReport shard_folder(const ShardFolderOptions& options);
 
 }  // namespace lockstep

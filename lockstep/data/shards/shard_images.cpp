@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <charconv>
-#include <string_view>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -10,15 +12,27 @@
 namespace lockstep {
 
 ShardImages::ShardImages(TarShards shards, ShardImagesOptions options)
-    : shards_(std::move(shards)), options_(std::move(options)) {}
+    : shards_(std::move(shards)), options_(std::move(options)) {
+  for (std::size_t index = 0; index < size(); ++index) {
+    const std::vector<std::string> found = shards_.suffixes(index);
+    const auto has = [&](const std::string& suffix) {
+      return std::ranges::find(found, suffix) != found.end();
+    };
+    if (std::ranges::none_of(options_.image, has))
+      throw Error(Fault::corrupt, name(index) + ": the sample has no part with an image");
+    if (!has(options_.label))
+      throw Error(Fault::corrupt,
+                  name(index) + ": the sample has no part '" + options_.label + "' with a class");
+  }
+}
 
 std::int64_t ShardImages::label(std::size_t index) const {
-  const auto bytes = shards_.part_bytes(index, options_.label);
+  const std::uint64_t bytes = shards_.part_bytes(index, options_.label).value();
   constexpr std::uint64_t longest = 32;
-  if (!bytes || *bytes > longest)
-    throw Error(Fault::corrupt,
-                name(index) + ": the sample has no part '" + options_.label + "' with a class");
-  std::string text(*bytes, '\0');
+  if (bytes > longest)
+    throw Error(Fault::corrupt, name(index) + ": its part '" + options_.label + "' has " +
+                                    std::to_string(bytes) + " bytes, not the number of a class");
+  std::string text(bytes, '\0');
   shards_.read_part(index, options_.label,
                     {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
   text.resize(text.find_last_not_of(" \r\n") + 1);
@@ -31,14 +45,12 @@ std::int64_t ShardImages::label(std::size_t index) const {
 }
 
 std::span<const std::uint8_t> ShardImages::read(std::size_t index, EncodedBuffer& buffer) const {
-  for (const std::string& suffix : options_.image) {
-    const auto bytes = shards_.part_bytes(index, suffix);
-    if (!bytes) continue;
-    const auto image = buffer.take(*bytes);
-    shards_.read_part(index, suffix, image);
-    return image;
-  }
-  throw Error(Fault::corrupt, name(index) + ": the sample has no part with an image");
+  const auto suffix = std::ranges::find_if(options_.image, [&](const std::string& each) {
+    return shards_.part_bytes(index, each).has_value();
+  });
+  const auto image = buffer.take(shards_.part_bytes(index, *suffix).value());
+  shards_.read_part(index, *suffix, image);
+  return image;
 }
 
 void ShardImages::will_read(std::span<const std::size_t> indices) const {

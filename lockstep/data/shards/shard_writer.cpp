@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <system_error>
 
 #include "lockstep/base/error.h"
@@ -35,9 +36,10 @@ struct ShardWriter::State {
   std::size_t complete = 0;
   std::optional<AtomicFile> file;  // The shard that is being written.
   std::vector<data::TarMember> members;
-  std::uint64_t bytes = 0;  // Written to `file`.
-  std::size_t samples = 0;  // Likewise.
-  bool is_finished = false;
+  std::uint64_t bytes = 0;              // Written to `file`.
+  std::size_t samples = 0;              // Likewise.
+  std::optional<std::string> last_key;  // Of the sample before.
+  bool has_ended = false;               // By finish(), or by an Error.
 };
 
 void ShardWriter::State::open() {
@@ -84,7 +86,11 @@ ShardWriter::~ShardWriter() = default;
 
 void ShardWriter::write(std::string_view key, const Parts& parts) {
   State& state = *state_;
-  require(!state.is_finished, "ShardWriter: write() after finish()");
+  require(!state.has_ended, "ShardWriter: write() after finish() or an Error");
+  require(key != state.last_key, [&] {
+    return "ShardWriter: sample '" + clean_text(key) +
+           "' follows another one of this key: write() takes all parts of a sample at once";
+  });
   require(!parts.empty(), [&] { return "ShardWriter: sample '" + clean_text(key) + "' is empty"; });
   std::uint64_t size = 0;
   std::set<std::string> suffixes;
@@ -102,16 +108,20 @@ void ShardWriter::write(std::string_view key, const Parts& parts) {
     });
     size += data::tar_bytes(name, bytes.size());
   }
+  state.has_ended = true;  // Stays so after an Error.
   const std::uint64_t most = state.options.shard_bytes;
   if (state.file && (state.bytes + size + data::tar_end_bytes > most)) state.close();
   if (!state.file) state.open();
   for (std::size_t i = 0; i < parts.size(); ++i) state.add(names[i], parts[i].second);
   if (++state.samples == state.options.samples) state.close();
+  state.last_key = key;
+  state.has_ended = false;
 }
 
 void ShardWriter::finish() {
+  require(!state_->has_ended, "ShardWriter: finish() after finish() or an Error");
+  state_->has_ended = true;
   if (state_->file) state_->close();
-  state_->is_finished = true;
 }
 
 std::size_t ShardWriter::shards() const { return state_->complete; }

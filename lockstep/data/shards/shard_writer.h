@@ -10,8 +10,10 @@
 // one. A killed writer leaves complete shards and one file *.tar.tmp-PID-N.
 //
 // Thread safety: none.
-// Errors: misuse for names that cannot be read back; system, naming the file. After an Error, the
-// shards that are complete stay, and nothing else may be written.
+// Blocking: while a complete shard is forced to the disk.
+// Errors: misuse for a sample that could not be read back as it is; it is left out. Misuse for a
+// shard that exists, and system, naming the file: complete shards stay, and all further calls are
+// misuse.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -52,8 +54,9 @@ class LOCKSTEP_API ShardWriter {
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
 
-  // Writes the files KEY.SUFFIX. `key` may have folders, but no dot in its last part.
-  // Errors: misuse, also for a sample without parts.
+  // Writes the files KEY.SUFFIX. `key` may have folders, but no dot in its last part. Errors:
+  // misuse, also for a sample without parts, and for the key of the sample before: readers would
+  // take both for one.
   void write(std::string_view key, const Parts& parts);
 
   // Completes the last shard. No other call may follow.

@@ -137,7 +137,8 @@ struct ShardImagesOptions {
 };
 
 // Images in shards, the source of a DecodedImages.
-// Errors: in addition, corrupt, naming the sample, if it has no image or no label.
+// Errors: in addition, corrupt, naming the sample: from the constructor if one has no part with an
+// image or a label, from label() if that part is no number.
 class LOCKSTEP_API ShardImages : public EncodedImages {
  public:
   explicit ShardImages(TarShards shards, ShardImagesOptions options = {});

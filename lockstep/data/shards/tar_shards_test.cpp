@@ -240,6 +240,17 @@ TEST_F(Shards, RefuseSamplesThatCannotBeReadBack) {
   EXPECT_FALSE(fs::exists(in_folder("train-000000.tar")));
 }
 
+TEST_F(Shards, RefuseASampleThatReadersWouldTakeForAPartOfTheOneBefore) {
+  ShardWriter writer(in_folder("train"), {.samples = 2});
+  for (const char* key : {"7", "8"}) {
+    writer.write(key, {{"jpg", "x"}});
+    EXPECT_EQ(fault_of([&] { writer.write(key, {{"png", "y"}}); }), Fault::misuse);
+  }
+  writer.write("7", {{"jpg", "z"}});
+  writer.finish();
+  EXPECT_EQ(TarShards({in_folder("train-{000000..000001}.tar")}).size(), 3U);
+}
+
 TEST_F(Shards, GetTheirNamesWhenTheyAreComplete) {
   {
     ShardWriter writer(in_folder("train"), {.samples = 2});
@@ -269,6 +280,9 @@ TEST_F(Shards, AreLeftOutIfTheDiskIsFull) {
     EXPECT_EQ(fault_of([&] { writer.write("b", {{"txt", large}}); }, &text), Fault::system);
   }
   EXPECT_NE(text.find("train-000001.tar"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { writer.write("c", {{"txt", "x"}}); }), Fault::misuse);
+  EXPECT_EQ(fault_of([&] { writer.finish(); }), Fault::misuse);
+  EXPECT_FALSE(fs::exists(in_folder("train-000001.tar")));
 }
 
 }  // namespace
