@@ -16,13 +16,14 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/optim/model_part.h"
 #include "lockstep/tensor/cut_tensors.h"
+#include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -32,9 +33,7 @@ namespace {
 std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters.size());
-  std::unordered_set<const void*> seen;
-  for (const at::Tensor& parameter : parameters) {
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+  for (const at::Tensor& parameter : distinct(parameters.vec())) {
     require(!lies_in_shared_block(parameter),
             "clip_grad_norm_: gradients of shared parameters are their optimizer's: call its "
             "clip_grad_norm_()");
@@ -159,11 +158,10 @@ at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm, double no
 }
 
 std::vector<CountedParameters> counted_parameters(const ModelPart& model) {
+  NamedTensors own = model.parameters;
+  std::erase_if(own, [&](const auto& named) { return model.copies.contains(named.first); });
   std::vector<CountedParameters> counted(1);
-  std::unordered_set<const void*> seen;
-  for (const auto& [name, parameter] : model.parameters) {
-    if (model.copies.contains(name)) continue;
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+  for (const auto& [name, parameter] : distinct(std::move(own))) {
     const auto layout = model.layouts.find(name);
     if (layout == model.layouts.end()) {
       counted.front().parameters.push_back(parameter);

@@ -5,9 +5,10 @@
 #include <ATen/ops/empty_like.h>
 
 #include <string>
-#include <unordered_set>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::optim {
@@ -30,12 +31,7 @@ void require_fusible(const at::Tensor& parameter, std::string_view optimizer) {
 }  // namespace
 
 void drop_repeated(std::vector<ParamGroup>& groups) {
-  for (ParamGroup& group : groups) {
-    std::unordered_set<const void*> seen;
-    std::erase_if(group.params(), [&](const at::Tensor& parameter) {
-      return parameter.defined() && !seen.insert(parameter.unsafeGetTensorImpl()).second;
-    });
-  }
+  for (ParamGroup& group : groups) group.params() = distinct(std::move(group.params()));
 }
 
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {

@@ -22,7 +22,7 @@ using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::Opti
 // Runs `closure` with gradients enabled and returns its loss; undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
-// Leaves each tensor once in its group: module.parameters() has tied weights several times.
+// Leaves each tensor once in its group.
 void drop_repeated(std::vector<ParamGroup>& groups);
 
 // Checks all parameters that have a gradient, so that a refused step changes nothing. `optimizer`

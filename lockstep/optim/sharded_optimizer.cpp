@@ -15,7 +15,6 @@
 #include <span>
 #include <sstream>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -26,6 +25,7 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/cut_tensors.h"
+#include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
@@ -44,12 +44,13 @@ std::unique_ptr<OptimizerOptions> require_shardable(std::unique_ptr<OptimizerOpt
 
 void require_distinct(const std::vector<at::Tensor>& parameters) {
   require(!parameters.empty(), "a sharded optimizer was given no parameters");
-  std::unordered_set<const void*> seen;
+  const std::vector<at::Tensor> each = distinct(parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto text = [&](const char* reason) {
       return "parameter " + std::to_string(i) + " of a sharded optimizer is " + reason;
     };
-    require(parameters[i].defined() && seen.insert(parameters[i].unsafeGetTensorImpl()).second,
+    // They are the same up to the first repeated one.
+    require(parameters[i].defined() && i < each.size() && parameters[i].is_same(each[i]),
             [&] { return text("undefined or was given before: give each tensor once"); });
     require(!parameters[i].is_meta(), [&] { return text("on the meta device and has no values"); });
   }

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/distinct_tensors.h"
 
 namespace lockstep::tensor::named_tensors_test {
 namespace {
@@ -54,6 +55,17 @@ TEST(Digest, OfAModuleCoversParametersAndBuffers) {
 }
 
 TEST(Digest, RefusesATensorWithoutValues) { EXPECT_THROW(sha256({at::Tensor()}), Error); }
+
+TEST(DistinctTensors, AreEachWhereItWasFirst) {
+  const at::Tensor a = at::arange(3), b = at::arange(3), view = a.view({3});
+  const std::vector<at::Tensor> each = distinct({a, b, a, view, b});
+  ASSERT_EQ(each.size(), 3U);
+  EXPECT_TRUE(each[0].is_same(a) && each[1].is_same(b) && each[2].is_same(view));
+  const NamedTensors named = distinct(NamedTensors{{"head", b}, {"embedding", b}, {"bias", a}});
+  ASSERT_EQ(named.size(), 2U);
+  EXPECT_EQ(named[0].first, "head");
+  EXPECT_EQ(named[1].first, "bias");
+}
 
 }  // namespace
 }  // namespace lockstep::tensor::named_tensors_test

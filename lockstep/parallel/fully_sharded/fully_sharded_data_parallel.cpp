@@ -18,6 +18,7 @@
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/replicate/shared_parameters.h"
+#include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -167,7 +168,7 @@ struct FullyShardedBase::Setup {
     if (options.offload) move_buffers(*module, *options.offload);
     if (!options.param_type) return;
     const at::NoGradGuard no_grad;
-    const NamedTensors parameters = distinct_parameters(named_parameters(*module));
+    const NamedTensors parameters = distinct(named_parameters(*module));
     parallel::require_same_tensors(parameters, all);
     if (!is_on_meta(parameters)) parallel::broadcast_replica(parameters, all);
     for (const auto& [name, parameter] : parameters) {
@@ -180,7 +181,7 @@ struct FullyShardedBase::Setup {
   // `parameters` are those of the module.
   std::shared_ptr<ParameterStore> store(const NamedTensors& parameters,
                                         const FullyShardedOptions& options) const {
-    const NamedTensors each = distinct_parameters(parameters);
+    const NamedTensors each = distinct(parameters);
     if (replicas && !is_on_meta(each)) parallel::broadcast_replica(each, *replicas);
     const auto units = parallel::units_of(each, options.units);
     const std::size_t resident =

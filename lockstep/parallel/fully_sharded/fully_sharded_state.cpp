@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 
@@ -91,12 +91,9 @@ class FullyShardedState final : public Stateful {
   // Each parameter once, under the first of its names that the state has: values that were saved
   // under several were equal.
   NamedTensors loaded_of(const StateDict& state) const {
-    NamedTensors loaded;
-    std::set<const void*> seen;
-    for (const auto& [name, parameter] : named_parameters(sharded_.module))
-      if (state.tensors.contains(name) && seen.insert(parameter.unsafeGetTensorImpl()).second)
-        loaded.emplace_back(name, parameter);
-    return loaded;
+    NamedTensors loaded = named_parameters(sharded_.module);
+    std::erase_if(loaded, [&](const auto& named) { return !state.tensors.contains(named.first); });
+    return distinct(std::move(loaded));
   }
 
   const FullyShardedModule sharded_;

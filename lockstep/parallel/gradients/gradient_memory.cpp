@@ -8,13 +8,13 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "lockstep/base/memory.h"
 #include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -113,16 +113,8 @@ void install_allocator() {
 
 // --- Gradients ----------------------------------------------------------------------------------
 
-NamedTensors distinct_parameters(NamedTensors parameters) {
-  std::set<const void*> seen;
-  std::erase_if(parameters, [&](const auto& named) {
-    return !seen.insert(named.second.unsafeGetTensorImpl()).second;
-  });
-  return parameters;
-}
-
 NamedTensors trained_parameters(NamedTensors parameters) {
-  NamedTensors trained = distinct_parameters(std::move(parameters));
+  NamedTensors trained = distinct(std::move(parameters));
   std::erase_if(trained, [](const auto& named) { return !named.second.requires_grad(); });
   return trained;
 }

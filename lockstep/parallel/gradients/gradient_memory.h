@@ -21,10 +21,7 @@
 
 namespace lockstep {
 
-// Each once, under its first name. The weights of a tied embedding have several.
-NamedTensors distinct_parameters(NamedTensors parameters);
-
-// Those of distinct_parameters() that require a gradient.
+// Those that require a gradient, each once.
 NamedTensors trained_parameters(NamedTensors parameters);
 
 // Returns an uninitialised tensor of the parameter's type and shape, with dense_strides().
