@@ -2,6 +2,7 @@
 #include "lockstep/nn/cross_entropy.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
@@ -86,6 +87,13 @@ OwnSoftmax softmax_of(const at::Tensor& logits, at::ScalarType type) {
   return own;
 }
 
+// The type of the result. Under autocast it is float32 as that of LibTorch's losses: GradScaler's
+// first scale, 65536, is an infinity in float16, and so would be the gradient of each loss.
+at::ScalarType type_of_loss(const at::Tensor& logits, at::ScalarType computed) {
+  return at::autocast::is_autocast_enabled(logits.device().type()) ? computed
+                                                                   : logits.scalar_type();
+}
+
 // With m the largest logit of a row: loss = log(sum(exp(x - m))) - (x[target] - m).
 // Backward: d x = (softmax - one where the target is) * d loss.
 struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
@@ -124,7 +132,7 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     }
     context->save_for_backward({own.softmax, index, elsewhere, scale, sums[group.rank()] / sum});
     context->saved_data["type"] = logits.scalar_type();
-    return is_half ? loss.to(logits.scalar_type()) : loss;
+    return loss.to(type_of_loss(logits, type));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {

@@ -27,8 +27,9 @@ struct CrossEntropyOptions {
 // this rank's classes: rank 0 has the first ones. The numbers of classes may differ between ranks,
 // and may be 0. `target` is [N], int64, of classes counted over all ranks; equal on all ranks.
 // Forward sends 3 N numbers (the largest logit; the sum of exponentials and the target's logit),
-// backward() sends nothing. The computation is in float32 for float16 and bfloat16.
-// Without a reduction the result has N elements, and otherwise no dimension.
+// backward() sends nothing. The computation is in float32 for float16 and bfloat16. The result has
+// the type of `logits`, and under autocast float32, as LibTorch's losses. Without a reduction it
+// has N elements, and otherwise no dimension.
 // Blocking: collective over `group`.
 // Errors: misuse, on all ranks, for a target that is neither a class nor ignore_index, and for
 // other shapes and types. Mismatch, on all ranks, for targets that differ: each call compares their

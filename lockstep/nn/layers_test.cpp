@@ -419,6 +419,23 @@ TEST(CrossEntropy, OfHalfPrecisionIsComputedInFloat) {
   });
 }
 
+TEST(CrossEntropy, UnderAutocastTheLossIsFloatAndTakesAScaleThatFloat16DoesNot) {
+  const at::Tensor logits = (numbers({4, 6}, 1) * 5).to(at::kHalf).set_requires_grad(true);
+  const at::Tensor target = longs({0, 5, 2, 3});
+  constexpr float scale = 65536;  // GradScaler's first one.
+  (at::cross_entropy_loss(logits.to(at::kFloat), target) * scale).backward();
+  run_in_process(2, [&](ProcessGroup& group) {
+    const at::Tensor mine = part(logits.detach(), 1, group).clone().set_requires_grad(true);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const at::Tensor loss = lockstep::cross_entropy(mine, target, group);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(loss.scalar_type(), at::kFloat);
+    (loss * scale).backward();
+    EXPECT_TRUE(at::allclose(mine.grad().to(at::kFloat),
+                             part(logits.grad().to(at::kFloat), 1, group), 1e-2, 1e-2));
+  });
+}
+
 TEST(CrossEntropy, RefusesATargetThatIsNoClass) {
   run_in_process(2, [](ProcessGroup& group) {
     std::string text;
