@@ -27,7 +27,7 @@ struct NumberFormats {
   NumberFormat fp16 = {};
 };
 
-// Returns those of this host's CPU. Other processors than x86 have none.
+// Returns those of this host's CPU. None are known of processors other than x86.
 LOCKSTEP_API NumberFormats number_formats();
 
 // Returns those of the first processor in the text of a /proc/cpuinfo.

@@ -15,31 +15,37 @@ namespace {
 
 using namespace at::autocast;
 
-// "no avx512_fp16 and no amx_fp16".
-std::string none_of(const std::vector<std::string>& names) {
+// Whether LibTorch hands products of float16 to oneDNN, if it has it and the program has not
+// switched it off. Its own loops take their place otherwise.
+bool has_fast_float16() {
+  static const bool is_supported = [] {
+    const auto asked =
+        c10::Dispatcher::singleton().findSchema({"mkldnn::_is_mkldnn_fp16_supported", ""});
+    return asked && asked->typed<bool()>().call();
+  }();
+  return is_supported && at::globalContext().userEnabledMkldnn();
+}
+
+// "this CPU has no avx512_fp16 and no amx_fp16".
+std::string why_slow() {
+  const NumberFormat format = number_formats().fp16;
   std::string text;
-  for (const std::string& name : names) {
-    text += text.empty() ? "no " : " and no ";
+  if (format.is_native()) {
+    text = "LibTorch does not use oneDNN, although this CPU has ";
+    return text += format.found.front();
+  }
+  for (const std::string& name : format.missing) {
+    text += text.empty() ? "this CPU has no " : " and no ";
     text += name;
   }
   return text;
 }
 
-// Whether LibTorch hands products of float16 to oneDNN. Its own loops take their place otherwise.
-bool has_fast_float16() {
-  static const bool is_fast = c10::Dispatcher::singleton()
-                                  .findSchemaOrThrow("mkldnn::_is_mkldnn_fp16_supported", "")
-                                  .typed<bool()>()
-                                  .call();
-  return is_fast;
-}
-
 void require_fast(c10::DeviceType device, at::ScalarType dtype) {
   if (device != at::kCPU || dtype != at::kHalf || has_fast_float16()) return;
   throw Error(Fault::unsupported,
-              "Autocast: this CPU emulates float16, which is 8 to 16 times slower than float32: it "
-              "has " +
-                  none_of(number_formats().fp16.missing) + "; use bfloat16");
+              "Autocast: float16 is emulated, which is 8 to 16 times slower than float32: " +
+                  why_slow() + "; use bfloat16");
 }
 
 c10::DeviceType checked(c10::DeviceType device) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/cpu/Utils.h>
 #include <gtest/gtest.h>
@@ -142,8 +143,13 @@ TEST(Autocast, Float16NeedsACpuThatHasIt) {
     for (const std::string& name : format->missing) EXPECT_FALSE(capabilities.at(name).toBool());
   }
   if (formats.fp16.is_native()) {
-    const Autocast amp(at::kCPU, at::kHalf);
-    EXPECT_EQ(type_of_product(), at::kHalf);
+    {
+      const Autocast amp(at::kCPU, at::kHalf);
+      EXPECT_EQ(type_of_product(), at::kHalf);
+    }
+    at::globalContext().setUserEnabledMkldnn(false);
+    EXPECT_NE(refusal(at::kCPU, at::kHalf).find("does not use oneDNN"), std::string::npos);
+    at::globalContext().setUserEnabledMkldnn(true);
     return;
   }
   const std::string text = refusal(at::kCPU, at::kHalf);

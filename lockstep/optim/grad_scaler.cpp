@@ -10,7 +10,6 @@
 #include <array>
 #include <limits>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -18,6 +17,7 @@
 #include "lockstep/job/step_times.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/tensor/distinct_tensors.h"
 
 namespace lockstep {
 namespace {
@@ -34,14 +34,11 @@ const GradScalerOptions& checked(const GradScalerOptions& options) {
   return options;
 }
 
-// Each once: Module::parameters() lists a tied weight under each of its names.
 std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
-  std::unordered_set<const void*> seen;
   for (const auto& group : optimizer.param_groups())
-    for (const at::Tensor& parameter : group.params())
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-  return parameters;
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return distinct(std::move(parameters));
 }
 
 // The gradients of `tensors` by device and type: a call of the kernel takes one group.
@@ -84,8 +81,12 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
 }
 
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
+  if (!options_.enabled) return outputs.vec();
+  has_scaled_ = true;
+  // A copy: update() may come between the backward() of two outputs, and changes scale_ in place.
+  const at::Tensor factor = scale_.clone();
   std::vector<at::Tensor> scaled;
-  for (const at::Tensor& output : outputs) scaled.push_back(scale(output));
+  for (const at::Tensor& output : outputs) scaled.push_back(output * factor.to(output.device()));
   return scaled;
 }
 

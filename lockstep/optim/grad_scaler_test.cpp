@@ -52,6 +52,16 @@ TEST(GradScaler, StepsWithGradientsOfTheLossItself) {
   EXPECT_EQ(scaler.get_scale(), 1024);
 }
 
+TEST(GradScaler, TheScaleOfAListIsThatOfItsCallUntilItsLastBackward) {
+  GradScaler scaler({.init_scale = 1024});
+  Weight one, other;
+  const auto losses = scaler.scale(std::vector{one.tensor.sum(), other.tensor.sum()});
+  losses[0].backward();
+  scaler.update(8.0);
+  EXPECT_NO_THROW(losses[1].backward());
+  EXPECT_EQ(other.tensor.grad()[0].item<float>(), 1024);
+}
+
 TEST(GradScaler, GradientsThatAreUnscaledAreSteppedOnce) {
   GradScaler scaler({.init_scale = 1024});
   Weight weight;
