@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/input_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <limits>
 #include <new>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/data/deflate.h"
+#include "lockstep/data/mapped_file.h"
 
 namespace lockstep::data {
 namespace {
-
-// RFC 1951: a match of 258 bytes costs at least two bits.
-constexpr std::uint64_t most_bytes_for_one = 1032;
 
 // RFC 1952: the shortest file is a header of 10 bytes, an empty block of 2, and the trailer of 8.
 constexpr std::uint64_t smallest_file = 20;
@@ -36,29 +32,10 @@ void require_memory_for(std::string_view file, std::uint64_t bytes) {
                                  std::to_string(available) + " more");
 }
 
-InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
-  // Without O_NONBLOCK, opening a pipe would wait for a writer.
-  fd_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd_) throw_errno(name());
-  struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) throw_errno(name());
-  if (!S_ISREG(status.st_mode)) throw Error(Fault::system, name() + ": not a regular file");
-  size_ = static_cast<std::uint64_t>(status.st_size);
-}
+InputFile::InputFile(std::filesystem::path path)
+    : path_(std::move(path)), fd_(open_to_read(path_)), size_(stamp_of(fd_, name()).size) {}
 
-std::size_t InputFile::read(std::span<std::uint8_t> out) {
-  std::size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t got = ::read(fd_.get(), out.data() + done, out.size() - done);
-    if (got == 0) break;
-    if (got > 0) {
-      done += static_cast<std::size_t>(got);
-    } else if (errno != EINTR) {
-      throw_errno(name());
-    }
-  }
-  return done;
-}
+std::size_t InputFile::read(std::span<std::uint8_t> out) { return read_next(fd_, out, name()); }
 
 void InputFile::seek(std::uint64_t offset) {
   if (::lseek(fd_.get(), static_cast<off_t>(offset), SEEK_SET) < 0) throw_errno(name());
@@ -87,7 +64,7 @@ GzipFile::GzipFile(InputFile file) : file_(std::move(file)), name_(file_.name() 
 GzipFile::~GzipFile() { ::inflateEnd(&stream_); }
 
 bool GzipFile::can_hold(std::uint64_t size) const {
-  return size / most_bytes_for_one <= file_.size() &&
+  return size / std::uint64_t{most_bytes_for_one} <= file_.size() &&
          static_cast<std::uint32_t>(size) == stated_size_;
 }
 

@@ -43,7 +43,7 @@ class InputFile {
  private:
   std::filesystem::path path_;
   FileDescriptor fd_;
-  std::uint64_t size_ = 0;
+  std::uint64_t size_;
 };
 
 // Whether the file starts with gzip's magic number. Rewinds the file to its beginning.

@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::data {
 
@@ -21,18 +23,35 @@ FileStamp stamp_in(const struct stat& status) {
 
 }  // namespace
 
-FileStamp stamp_of(const FileDescriptor& fd, const std::string& name) {
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) throw_errno(name);
-  if (!S_ISREG(status.st_mode)) throw Error(Fault::system, name + ": not a regular file");
-  return stamp_in(status);
-}
-
 FileDescriptor open_to_read(const std::filesystem::path& path) {
   // Without O_NONBLOCK, opening a pipe would wait for a writer.
   FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) throw_errno(path.native());
+  if (!fd) throw_errno(clean_text(path.native()));
   return fd;
+}
+
+struct stat status_of(const FileDescriptor& fd, const std::string& name) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw_errno(clean_text(name));
+  if (!S_ISREG(status.st_mode))
+    throw Error(Fault::system, clean_text(name) + ": not a regular file");
+  return status;
+}
+
+FileStamp stamp_of(const FileDescriptor& fd, const std::string& name) {
+  return stamp_in(status_of(fd, name));
+}
+
+std::size_t read_next(const FileDescriptor& fd, std::span<std::uint8_t> out,
+                      const std::string& name) {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::read(fd.get(), out.data() + done, out.size() - done);
+    if (got < 0 && errno != EINTR) throw_errno(clean_text(name));
+    if (got == 0) break;
+    if (got > 0) done += static_cast<std::size_t>(got);
+  }
+  return done;
 }
 
 MappedFile::MappedFile(std::filesystem::path path, Pages pages) : path_(std::move(path)) {

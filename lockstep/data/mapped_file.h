@@ -1,4 +1,5 @@
 // A file mapped into memory: its pages are the page cache's, one copy for all processes of a host.
+// And functions for files that are read.
 //
 // Thread safety: const members may be called from several threads at once.
 // Errors: system, naming the file.
@@ -8,6 +9,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,11 +30,17 @@ struct FileStamp {
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
-// Errors: system, also if `fd` is no regular file; `name` is for messages.
-FileStamp stamp_of(const FileDescriptor& fd, const std::string& name);
-
 // Opens a file for reading. Errors: system.
 FileDescriptor open_to_read(const std::filesystem::path& path);
+
+// `name` is for messages. Errors: system, also if `fd` is no regular file.
+struct stat status_of(const FileDescriptor& fd, const std::string& name);
+FileStamp stamp_of(const FileDescriptor& fd, const std::string& name);
+
+// Fills `out` with the next bytes of `fd` and returns their number, which is smaller only at the
+// file's end. Errors: system.
+std::size_t read_next(const FileDescriptor& fd, std::span<std::uint8_t> out,
+                      const std::string& name);
 
 class MappedFile {
  public:

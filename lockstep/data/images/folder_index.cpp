@@ -5,10 +5,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-// XXH3 is compiled into this unit only.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -25,6 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/hash.h"
 
 namespace lockstep::data {
 namespace {
@@ -235,12 +232,10 @@ std::string FolderIndex::path_of(std::size_t image) const {
 }
 
 std::uint64_t FolderIndex::fingerprint() const {
-  std::uint64_t digest = XXH3_64bits(names_.data(), names_.size());
-  digest = XXH3_64bits_withSeed(ends_.data(), ends_.size() * sizeof ends_[0], digest);
-  for (const std::string& name : classes_)
-    digest = XXH3_64bits_withSeed(name.c_str(), name.size() + 1, digest);
-  return XXH3_64bits_withSeed(first_of_class_.data(),
-                              first_of_class_.size() * sizeof first_of_class_[0], digest);
+  std::vector<std::uint64_t> digests{hash_of_elements(names_), hash_of_elements(ends_),
+                                     hash_of_elements(first_of_class_)};
+  for (const std::string& name : classes_) digests.push_back(hash_of_elements(name));
+  return hash_of_elements(digests);
 }
 
 }  // namespace lockstep::data

@@ -12,14 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/deflate.h"
 #include "lockstep/data/images/image_reader.h"
 #include "lockstep/data/images/long_jump.h"
 
 namespace lockstep::data {
 namespace {
-
-// RFC 1951: a match of 258 bytes costs at least two bits.
-constexpr std::int64_t most_bytes_for_one = 1032;
 
 class PngReader final : public ImageReader {
  public:
