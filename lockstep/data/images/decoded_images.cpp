@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,8 +29,6 @@ using data::ImageReader;
 using data::PixelReader;
 
 namespace {
-
-constexpr std::size_t no_skipping = std::numeric_limits<std::size_t>::max();
 
 // Memory of a thread for one image after the other.
 struct Workspace {
@@ -73,26 +70,27 @@ ImageSize size_of_output(const ImageTransform& transform) {
   return *size;
 }
 
+// Collective if the options have a group.
+std::optional<data::PixelCache> cache_of(const EncodedImages& images,
+                                         const std::optional<HostCache>& options) {
+  if (!options) return std::nullopt;
+  return std::optional<data::PixelCache>(std::in_place, images.size(), images.fingerprint(),
+                                         *options);
+}
+
 }  // namespace
 
-constexpr BadFiles BadFiles::error{no_skipping};
-
-BadFiles BadFiles::skip(std::size_t at_most) {
-  require(at_most != no_skipping, "BadFiles::skip: too many");
-  return BadFiles(at_most);
-}
+constexpr BadFiles BadFiles::error{std::nullopt};
 
 class DecodedImages::State {
  public:
   State(std::shared_ptr<const EncodedImages> from, ImageOptions options)
       : source(std::move(from)),
+        cache(cache_of(*source, options.cache)),
         transform(std::move(options.transform)),
         size(size_of_output(transform)),
-        bad_files(options.bad_files) {
-    if (!options.cache) return;
-    shorter_side_ = options.cache->shorter_side;
-    cache.emplace(source->size(), source->fingerprint(), *options.cache);
-  }
+        bad_files(options.bad_files),
+        shorter_side_(options.cache ? options.cache->shorter_side : 0) {}
 
   // Writes image `index`, or the next one that can be decoded. Returns its index.
   std::size_t write_or_skip(std::size_t index, const SampleRandom& random, const at::Tensor& row,
@@ -117,10 +115,10 @@ class DecodedImages::State {
   }
 
   const std::shared_ptr<const EncodedImages> source;
+  std::optional<data::PixelCache> cache;  // Before the transform, which this rank alone may refuse.
   const ImageTransform transform;
   const ImageSize size;
   const BadFiles bad_files;
-  std::optional<data::PixelCache> cache;
   Workspaces workspaces;
 
  private:
@@ -137,13 +135,13 @@ class DecodedImages::State {
   // Throws unless bad files are skipped, and while there were few enough.
   void note_bad(std::size_t index, const std::string& reason) {
     const std::string text = clean_text(source->name(index)) + ": " + reason;
-    if (bad_files.at_most() == no_skipping) throw Error(Fault::corrupt, text);
+    const std::optional<std::size_t> at_most = bad_files.at_most();
+    if (!at_most) throw Error(Fault::corrupt, text);
     const std::lock_guard lock(mutex_);
     const bool is_new = found_.try_emplace(index, reason).second;
-    if (found_.size() > bad_files.at_most())
+    if (found_.size() > *at_most)
       throw Error(Fault::corrupt, text + " (bad file number " + std::to_string(found_.size()) +
-                                      "; BadFiles::skip allows " +
-                                      std::to_string(bad_files.at_most()) + ")");
+                                      "; BadFiles::skip allows " + std::to_string(*at_most) + ")");
     if (is_new) log(LogLevel::warning, "skipping a bad file: " + text);
   }
 
@@ -169,7 +167,7 @@ class DecodedImages::State {
     return pixels;
   }
 
-  std::int64_t shorter_side_ = 0;
+  const std::int64_t shorter_side_;
   const data::ValueTable values_ = data::TransformParts::values(transform);
   mutable std::mutex mutex_;
   std::map<std::size_t, std::string> found_;  // Bad files, with reasons.

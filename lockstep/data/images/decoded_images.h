@@ -10,6 +10,7 @@
 // JPEG, PNG and WebP, told by their first bytes; pixels are those of Pillow's convert("RGB").
 //
 // Thread safety: any thread may call any const member at any time.
+// Blocking: only the constructor, which is collective if the cache has a group.
 // Errors: corrupt, with name and reason, for an image that cannot be decoded; those of the source.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -48,23 +49,25 @@ struct HostCache {
   std::optional<ProcessGroup> group = {};
 };
 
-// What happens to an image that cannot be decoded: damaged, of another format, or too large. A file
+// The treatment of images that cannot be decoded: damaged, of another format, or too large. A file
 // that cannot be read is always an Error.
 class LOCKSTEP_API BadFiles {
  public:
   static const BadFiles error;  // An Error, with name and reason.
 
   // Takes the next image that can be decoded instead, with its target: the same one on any number
-  // of ranks and threads. Logs each bad file once. An Error as soon as this rank has met more than
-  // `at_most` of them. Threads that fill batches ahead may meet that one some batches earlier.
-  static BadFiles skip(std::size_t at_most);
+  // of ranks and threads. Each rank logs a bad file once, when it meets it. An Error as soon as
+  // this rank has met more than `at_most` of them. Threads that fill batches ahead may meet that
+  // one some batches earlier.
+  static BadFiles skip(std::size_t at_most) { return BadFiles(at_most); }
 
-  std::size_t at_most() const { return at_most_; }
+  // Nothing if they are errors.
+  std::optional<std::size_t> at_most() const { return at_most_; }
 
  private:
-  explicit constexpr BadFiles(std::size_t at_most) : at_most_(at_most) {}
+  explicit constexpr BadFiles(std::optional<std::size_t> at_most) : at_most_(at_most) {}
 
-  std::size_t at_most_;
+  std::optional<std::size_t> at_most_;
 };
 
 struct ImageOptions {
@@ -83,9 +86,9 @@ struct BadFile {
 
 class LOCKSTEP_API DecodedImages : public BatchDataset {
  public:
-  // Collective if the cache has a group. Errors: misuse for a transform that leaves images of
-  // different sizes, or a cache without room for an image; mismatch, on all ranks, if sources or
-  // options of the cache differ; those of allocate_shared().
+  // Errors: misuse for a transform that leaves images of different sizes, or a cache without room
+  // for an image; mismatch, on all ranks, if sources or options of the cache differ; those of
+  // allocate_shared().
   explicit DecodedImages(std::shared_ptr<const EncodedImages> source, ImageOptions options = {});
   ~DecodedImages() override;
   DecodedImages(const DecodedImages&) = delete;

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/images/image_folder.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -20,6 +18,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/images/folder_index.h"
+#include "lockstep/data/mapped_file.h"
 
 namespace lockstep {
 namespace {
@@ -48,16 +47,25 @@ class FileVersions {
 
   // Whether the file is still the one that was listed.
   bool is_same(std::size_t file, const struct stat& status) {
-    const Nanoseconds changed = nanoseconds(status.st_mtim);
-    // A time in the future comes from a wrong clock, not from a change.
-    if (changed > listed_ && changed <= now()) return false;
     const std::uint64_t version = version_of(status);
-    std::uint64_t known = 0;
-    return versions_[file].compare_exchange_strong(known, version) || known == version;
+    std::uint64_t known = versions_[file];
+    if (known == unknown && is_later(status)) return false;
+    if (known == unknown) versions_[file].compare_exchange_strong(known, version);
+    return known == unknown || known == version;
   }
 
  private:
-  // Differs for other sizes and times, up to a chance of 2^-63; never 0, which is unknown.
+  static constexpr std::uint64_t unknown = 0;
+
+  // Whether the file was written after the listing. Its time of modification alone does not show
+  // this: a program can set it to a time in the future. Nor does a time that is still to come: the
+  // clock of a file server may be ahead.
+  bool is_later(const struct stat& status) const {
+    const Nanoseconds written = std::min(nanoseconds(status.st_mtim), nanoseconds(status.st_ctim));
+    return written > listed_ && written <= now();
+  }
+
+  // Differs for other sizes and times, up to a chance of 2^-63; never `unknown`.
   static std::uint64_t version_of(const struct stat& status) {
     constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
     const auto time = static_cast<std::uint64_t>(nanoseconds(status.st_mtim));
@@ -84,30 +92,17 @@ class ImageFolder::Files final : public EncodedImages {
 
   std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const override {
     const std::string path = index_.path_of(index);
-    // Without O_NONBLOCK, opening a pipe would wait for a writer.
-    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status {};
-    if (!fd || ::fstat(fd.get(), &status) != 0) throw_errno(clean_text(path));
-    if (!S_ISREG(status.st_mode))
-      throw Error(Fault::system, clean_text(path) + ": not a regular file");
+    const FileDescriptor fd = data::open_to_read(path);
+    const struct stat status = data::status_of(fd, path);
     if (!versions_.is_same(index, status)) throw_changed(path);
     const std::span<std::uint8_t> bytes = buffer.take(static_cast<std::size_t>(status.st_size));
-    read_all(fd.get(), bytes, path);
+    if (data::read_next(fd, bytes, path) < bytes.size()) throw_changed(path);
     return bytes;
   }
 
  private:
   [[noreturn]] static void throw_changed(const std::string& path) {
     throw Error(Fault::corrupt, clean_text(path) + ": the file has changed since it was listed");
-  }
-
-  static void read_all(int fd, std::span<std::uint8_t> to, const std::string& path) {
-    while (!to.empty()) {
-      const ssize_t got = ::read(fd, to.data(), to.size());
-      if (got < 0 && errno != EINTR) throw_errno(clean_text(path));
-      if (got == 0) throw_changed(path);
-      if (got > 0) to = to.subspan(static_cast<std::size_t>(got));
-    }
   }
 
   const data::FolderIndex index_;

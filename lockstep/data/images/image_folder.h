@@ -5,6 +5,8 @@
 //
 // Classes, their numbers and the order of the images are torchvision's: docs/guide/images.md. File
 // names may have any bytes. See DecodedImages for the options.
+//
+// Thread safety: any thread may call any const member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

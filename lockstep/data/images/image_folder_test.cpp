@@ -220,6 +220,19 @@ TEST_F(Folder, AcceptsTimesInTheFuture) {
   fill_all(images);
 }
 
+TEST_F(Folder, AcceptsATimeInTheFutureOnceItHasPassed) {
+  const auto soon = std::filesystem::file_time_type::clock::now() + std::chrono::milliseconds(300);
+  for (const char* name : {"1/14.jpg", "1/16.png"})
+    std::filesystem::last_write_time(root() / name, soon);
+  let_the_clock_move();
+  const ImageFolder images(root(), {.transform = recipe});
+  fill(images, {4});
+  std::this_thread::sleep_until(soon);
+  let_the_clock_move();
+  EXPECT_NO_THROW(fill(images, {4}));
+  EXPECT_NO_THROW(fill(images, {6}));  // Its first read.
+}
+
 TEST_F(Folder, IsAnErrorForAFileThatIsGoneOrIsNone) {
   std::filesystem::create_directory(root() / "3");
   ASSERT_EQ(::mkfifo((root() / "3/0.jpg").c_str(), 0600), 0);

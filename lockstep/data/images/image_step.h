@@ -28,7 +28,7 @@ struct Normalization {
   std::array<double, channels> deviation;
 };
 
-// What an ImageTransform does, for DecodedImages.
+// The effect of an ImageTransform, for DecodedImages.
 struct TransformParts {
   // Applies all steps in turn.
   static void apply(const ImageTransform& transform, ImageEdit& image, SampleRandom& random);

@@ -13,6 +13,7 @@
 // differs from Pillow's by at most 1, in fewer than one value in a million by 2. Random numbers are
 // SampleRandom's, not torchvision's.
 //
+// Thread safety: transforms are values that do not change.
 // Errors: misuse for options out of range, also in |, for anything after Normalize.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -11,12 +11,11 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/base/processes.h"
-#include "lockstep/comm/values.h"
+#include "lockstep/data/agreement.h"
 
 namespace lockstep::data {
 
@@ -27,21 +26,28 @@ struct PixelCache::Header {
 };
 
 struct PixelCache::Slot {
-  std::atomic<std::uint64_t> state;   // empty, ready, or the owner that fills it.
-  std::atomic<std::uint64_t> offset;  // Of the pixels in the cache; 0 without room.
-  std::atomic<std::int64_t> height;
-  std::atomic<std::int64_t> width;
+  std::atomic<std::uint64_t> state;  // empty, the owner that fills it, or the room if it is ready.
+  std::atomic<std::uint64_t> room;   // That a filler has taken last; 0 for none.
+};
+
+// Place of an image, at an offset in the cache. The size is there before a slot has the offset.
+struct PixelCache::Room {
+  ImageSize size;
+
+  std::uint8_t* pixels() { return reinterpret_cast<std::uint8_t*>(this + 1); }
 };
 
 namespace {
 
 constexpr std::uint64_t empty = 0;
-constexpr std::uint64_t ready_state = 1;
+constexpr std::uint64_t owner_bit = std::uint64_t{1} << 63;  // No offset has it.
 
-// A process of this host, among all that have run on it: pid and start time, at least 2.
+// A process of this host, among all that have run on it: pid and start time.
 std::uint64_t owner_of(pid_t pid, std::int64_t started) {
-  return static_cast<std::uint64_t>(started) << 32 | static_cast<std::uint32_t>(pid);
+  return owner_bit | static_cast<std::uint64_t>(started) << 32 | static_cast<std::uint32_t>(pid);
 }
+
+bool is_ready(std::uint64_t state) { return state != empty && (state & owner_bit) == 0; }
 
 std::uint64_t this_owner() {
   const pid_t pid = this_process();
@@ -56,30 +62,6 @@ bool lives(std::uint64_t owner) {
          owner_of(pid, stat->started.value_or(1)) == owner;
 }
 
-// Ranks with other images, or other pixels of them, must not share a cache.
-struct Agreement {
-  std::uint64_t images;
-  std::uint64_t fingerprint;
-  std::uint64_t bytes;
-  std::int64_t shorter_side;
-
-  bool operator==(const Agreement&) const = default;
-};
-
-void require_agreement(const Agreement& mine, const ProcessGroup& group) {
-  const std::vector<Agreement> all = all_gather_value(mine, group, {.label = "HostCache"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const bool is_source =
-        all[rank].images != all[0].images || all[rank].fingerprint != all[0].fingerprint;
-    std::string text = "HostCache: ranks 0 and ";
-    text += std::to_string(rank);
-    text += is_source ? " have different images, " : " give different options to the cache, ";
-    text += std::to_string(all[0].images) + " and " + std::to_string(all[rank].images);
-    throw Error(Fault::mismatch, text + " images");
-  }
-}
-
 RegisteredMemory allocate(const HostCache& options) {
   if (options.group) return options.group->allocate_shared(options.bytes, {.label = "HostCache"});
   const auto mapping =
@@ -92,14 +74,21 @@ RegisteredMemory allocate(const HostCache& options) {
 
 PixelCache::PixelCache(std::size_t images, std::uint64_t fingerprint, const HostCache& options)
     : owner_(this_owner()), first_byte_(padded(padded(sizeof(Header)) + images * sizeof(Slot))) {
+  // Ranks with other images, or other pixels of them, must not share a cache. They agree before one
+  // of them may refuse its options.
+  if (options.group)
+    require_agreement("HostCache",
+                      {{"the number of images", images},
+                       {"the fingerprint of the images", fingerprint},
+                       {"bytes", options.bytes},
+                       {"shorter_side", static_cast<std::uint64_t>(options.shorter_side)}},
+                      *options.group);
   require(options.shorter_side >= 0, "HostCache: shorter_side must not be negative");
   require(options.bytes > first_byte_, [&] {
     std::string text = "HostCache: bytes must be more than the ";
     text += std::to_string(first_byte_);
     return text + " that its list of images takes";
   });
-  if (options.group)
-    require_agreement({images, fingerprint, options.bytes, options.shorter_side}, *options.group);
   memory_ = allocate(options);
 }
 
@@ -110,47 +99,48 @@ PixelCache::Slot& PixelCache::slot(std::size_t image) const {
   return reinterpret_cast<Slot*>(slots)[image];
 }
 
+PixelCache::Room& PixelCache::room(std::uint64_t offset) const {
+  return *reinterpret_cast<Room*>(static_cast<std::byte*>(memory_.data()) + offset);
+}
+
 std::size_t PixelCache::images() const { return header().images; }
 
 std::optional<PixelView> PixelCache::find(std::size_t image) const {
-  const Slot& found = slot(image);
-  if (found.state.load(std::memory_order_acquire) != ready_state) return std::nullopt;
-  const std::int64_t width = found.width;
-  return PixelView{static_cast<const std::uint8_t*>(memory_.data()) + found.offset,
-                   {found.height, width},
-                   width * channels};
+  const std::uint64_t state = slot(image).state.load(std::memory_order_acquire);
+  if (!is_ready(state)) return std::nullopt;
+  Room& found = room(state);
+  return PixelView{found.pixels(), found.size, found.size.width * channels};
 }
 
 std::optional<PixelCache::Filling> PixelCache::start(std::size_t image, const ImageSize& size) {
   Slot& wanted = slot(image);
   if (!take(wanted)) return std::nullopt;
-  Filling filling(*this, image, room_for(wanted, size));
-  if (filling.pixels() == nullptr) return std::nullopt;
+  Filling filling(*this, image);
+  filling.room_ = room_for(wanted, size);
+  if (filling.room_ == 0) return std::nullopt;
   return filling;
 }
 
 // Makes this process the owner of a slot without a living one.
 bool PixelCache::take(Slot& slot) const {
   std::uint64_t state = slot.state.load(std::memory_order_acquire);
-  if (state == ready_state || (state != empty && lives(state))) return false;
+  if (is_ready(state) || (state != empty && lives(state))) return false;
   return slot.state.compare_exchange_strong(state, owner_, std::memory_order_acq_rel);
 }
 
-// Returns null without room. The room that a dead owner has taken is used again.
-std::uint8_t* PixelCache::room_for(Slot& slot, const ImageSize& size) const {
-  auto* const begin = static_cast<std::uint8_t*>(memory_.data());
-  if (slot.offset != 0 && slot.height == size.height && slot.width == size.width)
-    return begin + slot.offset;
-  const std::uint64_t room = memory_.bytes() - first_byte_;
-  const std::uint64_t bytes = padded(static_cast<std::size_t>(bytes_of(size)));
+// Returns 0 without room. The room that an owner before this one has taken is used again.
+std::uint64_t PixelCache::room_for(Slot& slot, const ImageSize& size) const {
+  if (const std::uint64_t taken = slot.room; taken != 0 && room(taken).size == size) return taken;
+  const std::uint64_t all = memory_.bytes() - first_byte_;
+  const std::uint64_t bytes = padded(sizeof(Room) + static_cast<std::size_t>(bytes_of(size)));
   std::uint64_t used = header().used;
   do {
-    if (bytes > room - used) return nullptr;
+    if (bytes > all - used) return 0;
   } while (!header().used.compare_exchange_weak(used, used + bytes));
-  slot.height = size.height;
-  slot.width = size.width;
-  slot.offset = first_byte_ + used;
-  return begin + slot.offset;
+  const std::uint64_t offset = first_byte_ + used;
+  room(offset).size = size;
+  slot.room = offset;
+  return offset;
 }
 
 void PixelCache::keep(std::size_t image, const PixelView& pixels) {
@@ -163,15 +153,23 @@ void PixelCache::keep(std::size_t image, const PixelView& pixels) {
 }
 
 PixelCache::Filling::Filling(Filling&& other) noexcept
-    : cache_(std::exchange(other.cache_, nullptr)), image_(other.image_), pixels_(other.pixels_) {}
+    : cache_(std::exchange(other.cache_, nullptr)), image_(other.image_), room_(other.room_) {}
 
 PixelCache::Filling::~Filling() {
-  if (cache_ != nullptr) cache_->slot(image_).state.store(empty, std::memory_order_release);
+  if (cache_ != nullptr) end_with(empty);
+}
+
+std::uint8_t* PixelCache::Filling::pixels() const { return cache_->room(room_).pixels(); }
+
+// Returns false if the slot is no longer this process's.
+bool PixelCache::Filling::end_with(std::uint64_t state) {
+  std::uint64_t owner = cache_->owner_;
+  return cache_->slot(image_).state.compare_exchange_strong(owner, state,
+                                                            std::memory_order_acq_rel);
 }
 
 void PixelCache::Filling::ready() {
-  cache_->slot(image_).state.store(ready_state, std::memory_order_release);
-  ++cache_->header().images;
+  if (end_with(room_)) ++cache_->header().images;
   cache_ = nullptr;
 }
 

@@ -3,8 +3,9 @@
 //
 // No one waits for another process. A slot that someone else fills counts as absent: the caller
 // decodes the image for itself. A filler that died is recognised by its pid and start time, and its
-// slot is filled anew. A process that is not seen, for example in another pid namespace, counts as
-// dead, too: both then write the same pixels.
+// slot is filled anew, in the same memory. A process that is not seen, for example in another pid
+// namespace, counts as dead, too. If it lives, both write the same pixels, and only
+// the one that has taken the slot last makes it ready, or empty.
 //
 // Thread safety: any thread of any process with the memory may call any member.
 // Blocking: no, except the constructor.
@@ -39,17 +40,19 @@ class PixelCache {
     Filling& operator=(Filling&&) = delete;
     ~Filling();
 
-    std::uint8_t* pixels() const { return pixels_; }
+    std::uint8_t* pixels() const;
+
+    // Does nothing if another process has taken the slot over.
     void ready();
 
    private:
     friend class PixelCache;
-    Filling(PixelCache& cache, std::size_t image, std::uint8_t* pixels)
-        : cache_(&cache), image_(image), pixels_(pixels) {}
+    Filling(PixelCache& cache, std::size_t image) : cache_(&cache), image_(image) {}
+    bool end_with(std::uint64_t state);
 
     PixelCache* cache_;
     std::size_t image_;
-    std::uint8_t* pixels_;
+    std::uint64_t room_ = 0;
   };
 
   // Empty if the slot is ready, if a living process fills it, or without room.
@@ -62,13 +65,15 @@ class PixelCache {
   std::size_t images() const;  // That are ready.
 
  private:
-  struct Slot;
   struct Header;
+  struct Slot;
+  struct Room;
 
   Header& header() const;
   Slot& slot(std::size_t image) const;
+  Room& room(std::uint64_t offset) const;
   bool take(Slot& slot) const;
-  std::uint8_t* room_for(Slot& slot, const ImageSize& size) const;
+  std::uint64_t room_for(Slot& slot, const ImageSize& size) const;
 
   std::uint64_t owner_;  // Of slots that this process fills.
   std::size_t first_byte_;

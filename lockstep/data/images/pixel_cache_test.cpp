@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -131,6 +132,50 @@ TEST(PixelCache, TakesTheSlotOfAFillerThatWasKilled) {
   EXPECT_EQ(exits[1].signal, SIGKILL);
 }
 
+// Rank 1 goes on without its first thread. The kernel then shows the process as a zombie, so that
+// rank 0 takes it for dead and fills its slots.
+const test::Ranks hidden_filler("a filler is taken for dead", [](const test::Rank& rank) {
+  const auto world = init_process_group();
+  PixelCache cache(3, 0, {.bytes = 4096, .group = world});
+  const auto wait_until = [](const auto& condition) {
+    while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const auto pids = all_gather_value(::getpid(), world);
+  if (rank.rank == 1) {
+    auto one = cache.start(0, size), other = cache.start(1, size);
+    EXPECT_TRUE(one && other);
+    std::thread([&] {
+      wait_until([&] { return cache.find(0) && cache.find(1); });
+      one->ready();
+      other.reset();
+      EXPECT_EQ(cache.images(), 2);
+      EXPECT_TRUE(cache.find(1));
+      cache.keep(2, pixels_of(7).view());
+      std::_Exit(testing::Test::HasFailure() ? 2 : 0);
+    }).detach();
+    ::syscall(SYS_exit, 0);
+  }
+  wait_until([&] { return process_stat(pids[1])->state == 'Z'; });
+  for (const std::size_t image : {0, 1}) cache.keep(image, pixels_of(5).view());
+  wait_until([&] { return cache.find(2).has_value(); });
+  for (const std::size_t image : {0, 1}) {
+    ASSERT_TRUE(cache.find(image));
+    EXPECT_EQ(*cache.find(image)->at(5, 3), 5);
+  }
+  std::_Exit(testing::Test::HasFailure() ? 2 : 0);
+});
+
+TEST(PixelCache, AFillerThatLosesItsSlotLeavesItAsItIs) {
+  EXPECT_TRUE(test::all_succeeded(hidden_filler.run(2)));
+}
+
+TEST(PixelCache, RanksWithOtherOptionsAreToldSoEvenIfOneOfThemIsWrong) {
+  run_in_process(2, [](ProcessGroup& group) {
+    const HostCache options{.bytes = group.rank() == 1 ? 1U : 4096U, .group = group};
+    EXPECT_EQ(test::fault_of([&] { PixelCache(3, 0, options); }), Fault::mismatch);
+  });
+}
+
 // --- A cache of a folder -------------------------------------------------------------------------
 
 constexpr std::size_t images_of_folder = 24;
@@ -227,6 +272,20 @@ const test::Ranks ranks_with_a_cache("ranks with a cache", [](const test::Rank& 
 TEST(HostCache, ServesProcessesAsRanks) {
   for (const int ranks : {1, 2, 4})
     EXPECT_TRUE(test::all_succeeded(ranks_with_a_cache.run(ranks))) << ranks;
+}
+
+TEST(HostCache, IsAgreedOnBeforeARankRefusesItsTransform) {
+  const test::ScratchDirectory scratch;
+  write_folder(scratch.path());
+  run_in_process(2, [&](ProcessGroup& group) {
+    ImageOptions options = options_with(HostCache{.bytes = 1 << 20, .group = group});
+    if (group.rank() == 0) {
+      EXPECT_NO_THROW(ImageFolder(scratch.path(), options));
+      return;
+    }
+    options.transform = Resize(32);
+    EXPECT_EQ(test::fault_of([&] { ImageFolder(scratch.path(), options); }), Fault::misuse);
+  });
 }
 
 TEST(HostCache, DoesNotOpenAFileWhosePixelsItHas) {
