@@ -113,6 +113,11 @@ StoredTokens::StoredTokens(Opened opened)
       index_(opened.index),
       range_(opened.range) {}
 
+void StoredTokens::require_unchanged() const {
+  file_.require_unchanged();
+  if (index_file_) index_file_->require_unchanged();
+}
+
 void StoredTokens::read(std::uint64_t begin, std::span<std::int64_t> out,
                         std::optional<std::int64_t> vocabulary) const {
   check(begin <= count() && out.size() <= count() - begin, "tokens beyond the end of their file");
@@ -134,8 +139,8 @@ void StoredTokens::refuse_token(std::uint64_t begin, std::span<const std::int64_
 
 std::vector<std::uint64_t> StoredTokens::document_begins(std::uint64_t begin,
                                                          std::uint64_t end) const {
+  if (!index_) return begin == 0 && end > 0 ? std::vector{begin} : std::vector<std::uint64_t>();
   std::vector<std::uint64_t> begins;
-  if (!index_) return begins;
   std::uint64_t least = 0;
   std::uint64_t most = index_->documents();
   while (least < most) {  // The first document that begins at `begin` or later.

@@ -25,14 +25,15 @@ class StoredTokens {
   const std::string& name() const { return file_.name(); }
   std::uint64_t count() const { return range_.count; }
   bool has_documents() const { return index_.has_value(); }
-  void require_unchanged() const { file_.require_unchanged(); }
+  void require_unchanged() const;
 
   // Copies tokens [begin, begin + out.size()). Errors: corrupt for a token that is negative or not
   // below `vocabulary`.
   void read(std::uint64_t begin, std::span<std::int64_t> out,
             std::optional<std::int64_t> vocabulary) const;
 
-  // The begins of documents in [begin, end), by the file's own index.
+  // The begins of documents in [begin, end), by the file's own index. Without one, the file is one
+  // document.
   std::vector<std::uint64_t> document_begins(std::uint64_t begin, std::uint64_t end) const;
 
  private:

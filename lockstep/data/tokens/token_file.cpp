@@ -161,6 +161,7 @@ std::int64_t TokenFile::tokens() const {
 std::vector<std::int64_t> TokenFile::document_begins(std::size_t index, std::uint64_t seed,
                                                      std::int64_t epoch) const {
   const Window window = state_->window(index, seed, epoch);
+  state_->files[window.file].require_unchanged();
   std::vector<std::int64_t> tokens(state_->length);
   state_->files[window.file].read(window.begin, tokens, std::nullopt);
   auto begins = state_->begins_of(window, tokens);

@@ -18,6 +18,8 @@
 // Errors: corrupt, naming file, byte, expected and found, for a damaged file, for one that was
 // changed while in use, and for a token beyond the vocabulary; misuse for a file with too few
 // tokens; unsupported for other versions of a format; system.
+// Lifetime: the files must not become shorter while they are in use: the kernel then ends the
+// process with SIGBUS.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <numeric>
@@ -18,6 +19,7 @@ namespace lockstep::data::token_file_test {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 using test::fault_of;
 using Tokens = std::vector<std::int64_t>;
 
@@ -179,6 +181,14 @@ TEST_F(TokenFiles, TellWhereDocumentsBeginByMegatronsIndex) {
             (std::vector<Tokens>{{1, 2, 3, 4, -100, 6}, {7, 8, -100, 10, 11, 12}}));
 }
 
+TEST_F(TokenFiles, AreOneDocumentEachWithoutAnythingThatSaysOtherwise) {
+  const auto path = write("train.bin", llm_c(counted(9)));
+  const TokenFile file(std::vector{path, path}, {.length = 4});
+  EXPECT_EQ(file.document_begins(0), Tokens{0});
+  EXPECT_EQ(file.document_begins(1), Tokens());
+  EXPECT_EQ(file.document_begins(2), Tokens{0});
+}
+
 TEST_F(TokenFiles, TellWhereDocumentsBeginByTheTokenThatEndsThem) {
   const auto path = write("train.bin", llm_c({1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 9}));
   const TokenFile file(path, {.length = 3, .end_of_document = 0, .mask_document_ends = true});
@@ -260,6 +270,17 @@ TEST_F(TokenFiles, RefuseToGoOnWithAFileThatWasChanged) {
   std::string text;
   EXPECT_EQ(fault_of([&] { fill(file, {0}); }, &text), Fault::corrupt);
   EXPECT_NE(text.find("was changed while it was in use"), text.npos) << text;
+}
+
+TEST_F(TokenFiles, RefuseToGoOnWithAnIndexThatWasChanged) {
+  write_megatron(in_folder("text"), {{counted(5)}, {counted(4, 5)}});
+  const TokenFile file(in_folder("text"), {.length = 4, .mask_document_ends = true});
+  fill(file, {0});
+  fs::last_write_time(in_folder("text.idx"), fs::file_time_type::clock::now() - 1h);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { fill(file, {0}); }, &text), Fault::corrupt);
+  EXPECT_NE(text.find("text.idx: the file was changed"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { file.document_begins(0); }), Fault::corrupt);
 }
 
 }  // namespace
