@@ -254,6 +254,16 @@ std::vector<std::size_t> DistributedSampler::consume(std::size_t samples) {
   return state_->indices(begin, taken.consumed);
 }
 
+void DistributedSampler::consume(const std::vector<std::size_t>& indices) {
+  const Taken& taken = state_->taken;
+  const bool are_next = !indices.empty() && indices.size() <= taken.drawn - taken.consumed &&
+                        state_->indices(taken.consumed, taken.consumed + indices.size()) == indices;
+  require(
+      are_next,
+      "DistributedSampler: consume() takes each batch of a pass once, in the order of the loop");
+  consume(indices.size());
+}
+
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   if (new_size) state_->size = *new_size;
   state_->current = state_->coming.value_or(Start{state_->current.epoch, 0});

@@ -70,8 +70,7 @@ struct DistributedSamplerOptions {
                            // Ranks may then differ by one sample, and so by one batch, which breaks
                            // a training loop.
 
-  // Shuffles in blocks of groups, such as shards. Otherwise all samples are
-  // shuffled together.
+  // Shuffles in blocks of groups, such as shards. Otherwise all samples are shuffled together.
   std::optional<GroupedOrder> order = {};
 };
 
@@ -102,6 +101,10 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
   // samples in the dataset.
   // Errors: misuse for more samples than were drawn in this pass.
   std::vector<std::size_t> consume(std::size_t samples);
+
+  // Reports these samples. Errors: misuse, which counts nothing, unless they are the oldest ones of
+  // this pass that were not consumed, in their order.
+  void consume(const std::vector<std::size_t>& indices);
 
   // Samples of the epoch that all ranks have consumed, if each consumed as many as this one. Equals
   // the dataset's size once this rank has consumed all its samples. With pad = false, a rank with

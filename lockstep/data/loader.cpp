@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/agreement.h"
 #include "lockstep/data/batch_filler.h"
@@ -22,6 +23,9 @@ namespace {
 // Batches that are started in one step of the loop. More than one, so that the loader gets ahead;
 // few, so that the first batch does not wait until all memory is allocated.
 constexpr int starts_per_step = 2;
+
+// Memory of a batch beside its values: tensors, storages, and what the allocator adds. Estimated.
+constexpr std::size_t bytes_beside_values = 1024;
 
 std::size_t bytes_of(const SampleSpec& spec) {
   std::size_t bytes = at::elementSize(spec.type);
@@ -59,6 +63,16 @@ void require_valid(const BatchDataset& dataset, const LoaderOptions& options) {
   if (!usable)
     throw Error(Fault::unsupported,
                 "Loader: this LibTorch cannot load batches to the device " + options.device.str());
+}
+
+// A loop without a batch would end as if it had trained.
+void require_batches(const DistributedSampler& sampler, const LoaderOptions& options) {
+  const std::size_t samples = sampler.size();
+  require(!options.drop_last || samples >= options.batch_size, [&] {
+    return "Loader: drop_last leaves no batch: this rank has " + std::to_string(samples) +
+           " samples in an epoch, fewer than batch_size, " + std::to_string(options.batch_size);
+  });
+  if (samples == 0) log(LogLevel::warning, "Loader: this rank has no samples: its loops are empty");
 }
 
 }  // namespace
@@ -101,6 +115,7 @@ class Loader::Pass {
   Slot* current_ = nullptr;    // The batch in the loop.
   Batch batch_;
   std::int64_t epoch_ = 0;    // Of the pass: the program may have set the next one already.
+  std::size_t left_ = 0;      // Samples of the pass that were not consumed.
   bool is_running_ = false;   // An iterator exists.
   bool is_drawn_ = false;     // The sampler has no more batches for this pass.
   data::BatchFiller filler_;  // Its threads end before the memory above goes.
@@ -110,8 +125,9 @@ namespace {
 
 std::size_t slots_for(const LoaderOptions& options, std::size_t slot_bytes) {
   if (options.threads == 0) return 1;
-  return 1 +
-         std::max<std::size_t>(1, options.prefetch_bytes / std::max<std::size_t>(1, slot_bytes));
+  const std::size_t indices = options.batch_size * sizeof(std::size_t);
+  const std::size_t whole = slot_bytes + indices + bytes_beside_values;
+  return 1 + std::max<std::size_t>(1, options.prefetch_bytes / whole);
 }
 
 }  // namespace
@@ -125,7 +141,9 @@ Loader::Pass::Pass(const BatchDataset& dataset, DistributedSampler sampler,
       target_spec_(dataset.target_spec()),
       slot_bytes_(options.batch_size * (bytes_of(data_spec_) + bytes_of(target_spec_))),
       most_slots_(slots_for(options, slot_bytes_)),
-      filler_(dataset, options.seed, options.threads) {}
+      filler_(dataset, options.seed, options.threads) {
+  require_batches(sampler_, options_);
+}
 
 std::size_t Loader::Pass::batches_of_epoch() const {
   const std::size_t samples = sampler_.size();
@@ -134,8 +152,12 @@ std::size_t Loader::Pass::batches_of_epoch() const {
 }
 
 void Loader::Pass::consume(const Batch& batch) {
-  require(sampler_.consume(batch.indices.size()) == batch.indices,
-          "Loader: consume() takes each batch of a pass once, in the order of the loop");
+  sampler_.consume(batch.indices);
+  left_ -= batch.indices.size();
+  if (!options_.drop_last || left_ >= options_.batch_size) return;
+  // The rest is dropped for good: on fewer ranks it might be enough for a batch.
+  sampler_.next(options_.batch_size);  // Draws it, unless the loop has done so.
+  sampler_.consume(std::exchange(left_, 0));
 }
 
 void Loader::Pass::begin() {
@@ -144,6 +166,7 @@ void Loader::Pass::begin() {
           "needs a Loader of its own");
   sampler_.reset();
   epoch_ = sampler_.epoch();
+  left_ = sampler_.remaining();
   is_running_ = true;
   is_drawn_ = false;
 }
@@ -255,19 +278,28 @@ void Loader::Pass::take_back(Slot& slot) noexcept {
   free_.push_back(&slot);
 }
 
-Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options)
-    : pass_(std::make_unique<Pass>(dataset, std::move(sampler), options)) {}
+namespace {
 
-Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
-               LoaderOptions options)
-    : Loader(dataset, std::move(sampler), options) {
+// Throws unless all ranks have the same options. Ranks agree before one of them refuses its own.
+const LoaderOptions& same_on_all(const BatchDataset& dataset, const LoaderOptions& options,
+                                 const ProcessGroup& group) {
   data::require_agreement("Loader",
                           {{"the dataset's size", dataset.size()},
                            {"batch_size", options.batch_size},
                            {"drop_last", options.drop_last, true},
                            {"seed", options.seed}},
                           group);
+  return options;
 }
+
+}  // namespace
+
+Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options)
+    : pass_(std::make_unique<Pass>(dataset, std::move(sampler), options)) {}
+
+Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
+               LoaderOptions options)
+    : Loader(dataset, std::move(sampler), same_on_all(dataset, options, group)) {}
 
 Loader::~Loader() = default;
 

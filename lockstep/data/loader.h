@@ -59,8 +59,9 @@ struct LoaderOptions {
   // data in memory, while decoding images then takes its whole time from training.
   int threads = 1;
 
-  // Bytes of the batches that are filled or being filled ahead, besides the batch in the loop. At
-  // least one batch is. Larger values even out samples of uneven cost; ignored without threads.
+  // Bytes of the batches that are filled or being filled ahead, besides the batch in the loop, with
+  // 1 KB for each batch. At least one batch is. Larger values even out samples of uneven cost;
+  // ignored without threads.
   std::size_t prefetch_bytes = std::size_t{64} << 20;
 
   // Layout of the batch's data: channels_last for [channels, height, width], channels_last_3d for
@@ -68,7 +69,10 @@ struct LoaderOptions {
   at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
 
   std::uint64_t seed = 0;  // Of the dataset's random numbers.
-  bool drop_last = false;  // Leaves out the last batch of an epoch if it is smaller than others.
+
+  // Leaves out the last batch of an epoch if it is smaller than others. Its samples count as
+  // consumed with the batch before it.
+  bool drop_last = false;
 
   // For a CUDA device, batches are filled in pinned memory and copied when it is their turn, on the
   // device's current stream; the copy is asynchronous.
@@ -86,7 +90,8 @@ class LOCKSTEP_API Loader {
  public:
   class Iterator;
 
-  // `sampler` is a handle: the program sets epochs with its own. Errors: misuse.
+  // `sampler` is a handle: the program sets epochs with its own. Errors: misuse, also if drop_last
+  // leaves no batch. A rank without samples is logged.
   Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options = {});
 
   // Collective: all ranks of `group` make their loaders in the same order. Errors: mismatch on all
@@ -111,8 +116,8 @@ class LOCKSTEP_API Loader {
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
-  // Reports to the sampler that the program has used `batch`. Errors: misuse unless it is the
-  // oldest batch of this pass that was not consumed.
+  // Reports to the sampler that the program has used `batch`. Errors: misuse, which counts nothing,
+  // unless it is the oldest batch of this pass that was not consumed, with its indices.
   void consume(const Batch& batch);
 
   // Bytes of the batches that the loader has memory for now: at most prefetch_bytes and one batch,

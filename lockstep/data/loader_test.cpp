@@ -32,6 +32,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/tensor_dataset.h"
@@ -277,10 +278,36 @@ TEST(Loader, RefusesToConsumeABatchTwiceOrOutOfOrder) {
   for (const Batch& batch : loader) {
     kept.push_back(batch);
     if (kept.size() == 1) loader.consume(batch);
-    if (kept.size() == 2) {
-      EXPECT_EQ(fault_of([&] { loader.consume(kept[0]); }), Fault::misuse);
-      break;
+    if (kept.size() < 3) continue;
+    const Batch moved = std::exchange(kept[1], {});
+    for (const Batch& wrong : kept)  // Consumed already, moved from, and too early.
+      EXPECT_EQ(fault_of([&] { loader.consume(wrong); }), Fault::misuse);
+    EXPECT_EQ(sampler.offset(), 8U) << "a refused batch was counted";
+    loader.consume(moved);
+    EXPECT_EQ(sampler.offset(), 16U);
+    break;
+  }
+}
+
+// 24 samples are left after the last batch: too few for two ranks, enough for one.
+TEST(Loader, ADroppedEndStaysDroppedOnAnotherNumberOfRanks) {
+  const Noise noise(120);
+  for (const int threads : {0, 2}) {
+    DistributedSampler sampler(120, 2, 0);
+    Loader loader(noise, sampler, {.batch_size = 16, .threads = threads, .drop_last = true});
+    for (const std::int64_t epoch : {0, 1}) {
+      sampler.set_epoch(epoch);
+      std::size_t batches = 0;
+      for (const Batch& batch : loader) {
+        loader.consume(batch);
+        EXPECT_EQ(sampler.offset(), ++batches == 3 ? 120U : batches * 32);
+      }
+      EXPECT_EQ(batches, 3U);
     }
+    DistributedSampler alone(120, 1, 0);
+    alone.load_state_dict(sampler.state_dict());
+    Loader resumed(noise, alone, {.batch_size = 16, .drop_last = true});
+    EXPECT_TRUE(resumed.begin() == resumed.end());
   }
 }
 
@@ -424,9 +451,14 @@ TEST(Loader, RefusesASecondLoopWithinALoopWhichGoesOn) {
   EXPECT_EQ(seen, order_of(sampler));
 }
 
-TEST(Loader, HasNoBatchForARankWithoutSamples) {
+TEST(Loader, HasNoBatchForARankWithoutSamplesAndSaysSo) {
   const Noise noise(1);
+  std::vector<std::string> said;
+  set_log_sink([&](LogLevel, std::string_view line) { said.emplace_back(line); });
   Loader loader(noise, DistributedSampler(1, 2, 1, {.pad = false}), {.batch_size = 8});
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_NE(said[0].find("this rank has no samples"), std::string::npos) << said[0];
   EXPECT_EQ(loader.size(), 0U);
   EXPECT_TRUE(loader.begin() == loader.end());
   EXPECT_EQ(fault_of([&] { *loader.begin(); }), Fault::misuse);
@@ -461,7 +493,8 @@ constexpr std::size_t sample_bytes = (2 * 3 * 4 + 1) * 8;
 TEST(Loader, FillsAsManyBytesAheadAsTheProgramAllowsAndNoMore) {
   for (const std::size_t ahead : {1, 3, 7}) {
     const Noise noise(400);
-    const std::size_t prefetch = ahead == 1 ? 0 : ahead * 4 * sample_bytes + sample_bytes;
+    const std::size_t bytes = 4 * (sample_bytes + sizeof(std::size_t)) + 1024;
+    const std::size_t prefetch = ahead == 1 ? 0 : ahead * bytes + sample_bytes;
     Loader loader(noise, DistributedSampler(400, 1, 0),
                   {.batch_size = 4, .threads = 3, .prefetch_bytes = prefetch});
     std::size_t taken = 0;
@@ -474,6 +507,18 @@ TEST(Loader, FillsAsManyBytesAheadAsTheProgramAllowsAndNoMore) {
     }
     EXPECT_EQ(loader.bytes(), (ahead + 1) * 4 * sample_bytes);
     EXPECT_EQ(noise.reads, 400U);
+  }
+}
+
+// Each batch takes memory of its own, of which its values are the smallest part.
+TEST(Loader, DrawsNotMoreThanABatchAheadForEachKilobyte) {
+  const Noise noise(1000);
+  Loader loader(noise, DistributedSampler(1000, 1, 0),
+                {.batch_size = 1, .threads = 1, .prefetch_bytes = 64 << 10});
+  std::size_t taken = 0;
+  for (const Batch& batch : loader) {
+    taken += batch.indices.size();
+    EXPECT_LE(noise.announced.size(), taken + 64);
   }
 }
 
@@ -667,6 +712,7 @@ TEST(Loader, RefusesOptionsThatItCannotHonour) {
     return fault_of([&] { Loader(dataset, sampler, options); });
   };
   EXPECT_EQ(fault(noise, {.batch_size = 0}), Fault::misuse);
+  EXPECT_EQ(fault(noise, {.batch_size = 9, .drop_last = true}), Fault::misuse);
   EXPECT_EQ(fault(noise, {.threads = -1}), Fault::misuse);
   EXPECT_EQ(fault(noise, {.memory_format = at::MemoryFormat::ChannelsLast3d}), Fault::misuse);
   const TensorDataset flat(at::ones({8, 3}), at::arange(8));
@@ -703,6 +749,7 @@ TEST(Loader, NamesTheRankWhoseOptionsDiffer) {
   };
   names(disagreement({.batch_size = 4, .seed = 9}), "rank 0 has seed = 0, rank 2 has seed = 9");
   names(disagreement({.batch_size = 5}), "rank 0 has batch_size = 4, rank 2 has batch_size = 5");
+  names(disagreement({.batch_size = 0}), "rank 0 has batch_size = 4, rank 2 has batch_size = 0");
   names(disagreement({.batch_size = 4, .drop_last = true}),
         "rank 0 has drop_last = false, rank 2 has drop_last = true");
 }

@@ -2,6 +2,8 @@
 //
 // Each loader's batch is gathered, converted, normalised and laid out (channels_last) at once,
 // without tensors for single samples.
+//
+// Thread safety: any thread may call any const member at any time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -8,6 +8,7 @@
 //
 // Types: bool, int8 to int64, uint8 to uint64, float16 to float64, complex64 and complex128.
 //
+// Thread safety: any thread may call any const member at any time.
 // Errors: corrupt, naming file, byte, expected and found; unsupported, with the remedy, for arrays
 // in Fortran order, of big-endian numbers, of Python objects, or with named fields; system.
 // Lifetime: the file must not become shorter while a tensor of it is read: the kernel then ends the
