@@ -59,11 +59,6 @@ std::string unless_checkpoint(const std::string& folder) {
   return folder + " is neither a folder nor 'auto'";
 }
 
-// Goes with CLI::Range, which lets a NaN pass.
-std::string unless_number(const std::string& text) {
-  return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number" : "";
-}
-
 void add_checkpoint_options(CLI::App& app, Options& options) {
   CLI::Option* folder = app.add_option("--checkpoint", options.checkpoint,
                                        "Save the whole state of the training in this folder")
@@ -139,6 +134,10 @@ void add_options(CLI::App& app, Options& options, const Choices& choices) {
 }
 
 }  // namespace
+
+std::string unless_number(const std::string& text) {
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number" : "";
+}
 
 Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data, const Choices& choices) {

@@ -45,6 +45,9 @@ struct Choices {
 Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data, const Choices& choices = {});
 
+// A check of an option that goes with CLI::Range, which lets a NaN pass. Returns the complaint.
+std::string unless_number(const std::string& text);
+
 // Default of --batch-size.
 constexpr std::int64_t usual_batch_size = 64;
 

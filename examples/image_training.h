@@ -28,6 +28,7 @@ class Computation {
  public:
   Computation(const Options& options, torch::Device device)
       : device_(device),
+        is_cut_(options.tp > 1),
         is_mixed_(!options.amp.empty()),
         type_(options.amp == "fp16" ? torch::kHalf : torch::kBFloat16) {
     mixed_precision();  // Its errors come before the data is read.
@@ -45,7 +46,13 @@ class Computation {
   }
 
   torch::Device device() const { return device_; }
-  bool needs_scaler() const { return is_mixed_ && type_ == torch::kHalf; }
+
+  // Not enabled without --amp fp16. Ranks with parts of the weights find other infinities, and so
+  // ask each other.
+  lockstep::GradScaler scaler(const lockstep::ProcessGroup& world) const {
+    const lockstep::GradScalerOptions options{.enabled = needs_scaler()};
+    return is_cut_ ? lockstep::GradScaler(world, options) : lockstep::GradScaler(options);
+  }
 
   // The scaler omits steps with infinities.
   lockstep::NonFinite non_finite() const {
@@ -53,7 +60,10 @@ class Computation {
   }
 
  private:
+  bool needs_scaler() const { return is_mixed_ && type_ == torch::kHalf; }
+
   const torch::Device device_;
+  const bool is_cut_;
   const bool is_mixed_;
   const torch::ScalarType type_;
 };
@@ -84,7 +94,7 @@ template <class Net, class OpenImages>
 std::optional<Report> train(Net& net, const OpenImages& open_images, const Options& options,
                             const lockstep::ProcessGroup& world, const lockstep::ProcessGroup& dp,
                             const Computation& computation) {
-  lockstep::GradScaler scaler(world, {.enabled = computation.needs_scaler()});
+  lockstep::GradScaler scaler = computation.scaler(world);
   lockstep::DistributedDataParallel ddp(std::static_pointer_cast<Net>(net.shared_from_this()), dp,
                                         {.non_finite = computation.non_finite()});
   lockstep::Adam adam(net.parameters(), options.lr);

@@ -2,19 +2,25 @@
 // DIR/train and DIR/val have a folder of images for each class, as ImageNet's:
 //   lockstep run -n 2 imagenet --data DIR
 //   lockstep run -n 8 imagenet --data DIR --threads 2 --cache 32000 --skip-bad 100
+//   lockstep run -n 8 imagenet --data DIR --amp bf16 --checkpoint runs/imagenet
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/lockstep.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "examples/command_line.h"
 
 namespace {
 
@@ -29,6 +35,9 @@ struct ImageNetOptions {
   int threads = 1;
   std::size_t cache = 0;
   std::size_t skip_bad = 0;
+  std::string amp = {};
+  std::string checkpoint = {};
+  std::int64_t checkpoint_every = 1000;
 };
 
 ImageNetOptions read_command_line(int argc, char** argv) {
@@ -48,7 +57,9 @@ ImageNetOptions read_command_line(int argc, char** argv) {
   app.add_option("--size", options.size, "width and height of what the network sees")
       ->check(CLI::Range(8, 4096));
   app.add_option("--width", options.width, "channels of the first layer")->check(positive);
-  app.add_option("--lr", options.lr)->check(CLI::Range(1e-12, 1000.0));
+  app.add_option("--lr", options.lr)
+      ->check(CLI::Range(1e-12, 1000.0))
+      ->check(CLI::Validator(unless_number, ""));
   app.add_option("--seed", options.seed)->check(not_negative);
   app.add_option("--threads", options.threads, "of each rank, to decode images")
       ->check(not_negative);
@@ -57,6 +68,14 @@ ImageNetOptions read_command_line(int argc, char** argv) {
       ->check(not_negative);
   app.add_option("--skip-bad", options.skip_bad, "damaged images to leave out; more are an error")
       ->check(not_negative);
+  app.add_option("--amp", options.amp, "mixed precision: layers compute in bfloat16")
+      ->check(CLI::IsMember({"bf16"}));
+  CLI::Option* const folder =
+      app.add_option("--checkpoint", options.checkpoint,
+                     "a folder: saved at the end, resumed at start on any number of ranks");
+  app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints")
+      ->check(positive)
+      ->needs(folder);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -111,8 +130,8 @@ struct SmallResNet : torch::nn::Module {
 // ImageNet's mean and deviation of each channel.
 lockstep::Normalize normalize() { return {{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}; }
 
-lockstep::ImageFolder open_images(const ImageNetOptions& options,
-                                  const lockstep::ProcessGroup& world) {
+lockstep::ImageFolder open_training_images(const ImageNetOptions& options,
+                                           const lockstep::ProcessGroup& world) {
   std::optional<lockstep::HostCache> cache;
   if (options.cache > 0)
     cache = {.bytes = options.cache << 20, .shorter_side = options.size * 8 / 7, .group = world};
@@ -123,6 +142,27 @@ lockstep::ImageFolder open_images(const ImageNetOptions& options,
                                 .bad_files = lockstep::BadFiles::skip(options.skip_bad)});
 }
 
+lockstep::ImageFolder open_test_images(const ImageNetOptions& options) {
+  return lockstep::ImageFolder(std::filesystem::path(options.data) / "val",
+                               {.transform = lockstep::Resize(options.size * 8 / 7) |
+                                             lockstep::CenterCrop(options.size) | normalize()});
+}
+
+// A class that only one folder has would shift the numbers of all that follow.
+void require_same_classes(const lockstep::ImageFolder& train, const lockstep::ImageFolder& test) {
+  std::vector<std::string> only_one;
+  std::ranges::set_symmetric_difference(train.classes(), test.classes(),
+                                        std::back_inserter(only_one));
+  lockstep::require(only_one.empty(), [&] {
+    return "train and val have other classes: only one of them has " + only_one.front();
+  });
+}
+
+// While it lives, layers compute in bfloat16 if --amp says so.
+lockstep::Autocast mixed_precision(const ImageNetOptions& options) {
+  return lockstep::Autocast(torch::kCPU, torch::kBFloat16, !options.amp.empty());
+}
+
 lockstep::LoaderOptions loader_options(const ImageNetOptions& options) {
   return {.batch_size = options.batch_size,
           .threads = options.threads,
@@ -130,17 +170,14 @@ lockstep::LoaderOptions loader_options(const ImageNetOptions& options) {
           .seed = options.seed};
 }
 
-// Returns the share of images in DIR/val that are classified correctly. Each counts once.
-double accuracy(SmallResNet& net, const ImageNetOptions& options,
-                const lockstep::ProcessGroup& world) {
-  const lockstep::ImageFolder images(
-      std::filesystem::path(options.data) / "val",
-      {.transform = lockstep::Resize(options.size * 8 / 7) | lockstep::CenterCrop(options.size) |
-                    normalize()});
+// Returns the share of images that are classified correctly. Each counts once.
+double accuracy(SmallResNet& net, const lockstep::ImageFolder& images,
+                const ImageNetOptions& options, const lockstep::ProcessGroup& world) {
   const lockstep::DistributedSampler sampler(images.size(), world,
                                              {.shuffle = false, .pad = false});
   lockstep::Loader loader(images, sampler, world, loader_options(options));
   const torch::NoGradGuard no_grad;
+  const auto amp = mixed_precision(options);
   net.eval();
   torch::Tensor right = torch::zeros({}, torch::kLong);
   for (auto& batch : loader) right += net.forward(batch.data).argmax(1).eq(batch.target).sum();
@@ -149,33 +186,69 @@ double accuracy(SmallResNet& net, const ImageNetOptions& options,
   return right.item<double>() / static_cast<double>(images.size());
 }
 
+// Steps of this rank from the sampler's place to the end of the last epoch.
+std::int64_t steps_left(const lockstep::DistributedSampler& sampler, const lockstep::Loader& loader,
+                        const ImageNetOptions& options) {
+  const std::int64_t epochs = options.epochs - sampler.epoch();
+  if (epochs <= 0) return 0;
+  const auto rest = (sampler.remaining() + options.batch_size - 1) / options.batch_size;
+  return static_cast<std::int64_t>(rest + loader.size() * static_cast<std::size_t>(epochs - 1));
+}
+
 int train_and_test(const ImageNetOptions& options) {
   auto world = lockstep::init_process_group();
   torch::manual_seed(options.seed);
-  const lockstep::ImageFolder images = open_images(options, world);
+  const lockstep::ImageFolder images = open_training_images(options, world);
+  const lockstep::ImageFolder test = open_test_images(options);
+  require_same_classes(images, test);
   const auto net = std::make_shared<SmallResNet>(options.width, images.classes().size());
   lockstep::DistributedDataParallel ddp(net, world);
   lockstep::Adam adam(net->parameters(), options.lr);
   lockstep::DistributedSampler sampler(images.size(), world, {.seed = options.seed});
   lockstep::Loader loader(images, sampler, world, loader_options(options));
-  const auto steps = static_cast<std::int64_t>(loader.size()) * options.epochs;
-  lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "training"});
-  for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+
+  std::int64_t step = 0;
+  lockstep::TrainingState state;  // No generators: random numbers come from the seed and the epoch.
+  state.add("model", ddp);
+  state.add("optimizer", adam, *net);
+  state.add("sampler", sampler);
+  state.add("step", step);
+  std::optional<lockstep::Checkpointer> checkpoints;
+  if (!options.checkpoint.empty()) {
+    checkpoints.emplace(options.checkpoint, world,
+                        lockstep::CheckpointerOptions{.keep_last = 2, .async = true});
+    if (checkpoints->resume(state) && world.rank() == 0)
+      std::cerr << "resumed after step " << step << std::endl;
+  }
+
+  const std::int64_t steps = step + steps_left(sampler, loader, options);
+  lockstep::Progress progress(steps,
+                              {.enabled = world.rank() == 0, .label = "training", .done = step});
+  for (std::int64_t epoch = sampler.epoch(); epoch < options.epochs; ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& batch : loader) {
       adam.zero_grad();
-      const torch::Tensor loss = torch::cross_entropy_loss(ddp(batch.data), batch.target);
+      torch::Tensor loss;
+      {
+        const auto amp = mixed_precision(options);
+        loss = torch::cross_entropy_loss(ddp(batch.data), batch.target);
+      }
       loss.backward();
       adam.step();
       loader.consume(batch);
+      ++step;
+      if (checkpoints && (step % options.checkpoint_every == 0 || step == steps))
+        checkpoints->save(step, state);
       progress.step(batch.data.size(0) * world.size(), loss.item<double>());
     }
   }
-  const double share = accuracy(*net, options, world);
+  if (checkpoints) checkpoints->wait();
+  const double share = accuracy(*net, test, options, world);
+  const std::string digest = lockstep::sha256(*net).substr(0, 12);
   if (world.rank() == 0)
-    std::cout << "accuracy " << share << " on " << options.data << "/val, "
-              << images.cached_images() << " images in the cache, " << images.bad_files().size()
-              << " bad files" << std::endl;
+    std::cout << "accuracy " << share << " on " << options.data << "/val after " << step
+              << " steps, weights " << digest << ", " << images.cached_images()
+              << " images in the cache, " << images.bad_files().size() << " bad files" << std::endl;
   lockstep::destroy_process_group(world);
   return 0;
 }

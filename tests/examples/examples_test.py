@@ -113,6 +113,24 @@ class Examples(unittest.TestCase):
                      text="class-2/7.jpg: neither a JPEG, a PNG nor a WebP image")
         self.refuses(PROGRAMS.imagenet, "--data", self.folder / "none", code=64, text="none")
 
+    def test_imagenet_goes_on_after_its_checkpoint_as_if_it_had_not_ended(self):
+        write_image_folder(self.data)
+        ends = re.compile(r"accuracy (\S+) on .* after 48 steps, weights (\w+)")
+        options = ("--size", 48, "--batch-size", 10, "--lr", 0.005, "--amp", "bf16")
+        folder = ("--checkpoint", self.folder / "checkpoints")
+        whole = self.train(2, PROGRAMS.imagenet, *options, "--epochs", 6)
+        self.train(2, PROGRAMS.imagenet, *options, "--epochs", 2, *folder)
+        resumed = self.train(2, PROGRAMS.imagenet, *options, "--epochs", 6, *folder)
+        self.assertIn("resumed after step 16", resumed.stderr)
+        self.assertEqual(*(ends.search(done.stdout).groups() for done in (whole, resumed)))
+        self.assertGreater(float(ends.search(whole.stdout)[1]), 0.8)
+
+    def test_imagenet_refuses_other_classes_in_its_test_than_in_training(self):
+        write_image_folder(self.data)
+        shutil.rmtree(self.data / "val" / "class-1")
+        self.refuses(PROGRAMS.imagenet, "--data", self.data, "--size", 48, code=64,
+                     text="only one of them has class-1")
+
     def test_both_learn_in_bfloat16(self):
         for program, write, batch in ((PROGRAMS.fashion_mnist, write_fashion_mnist, 32),
                                       (PROGRAMS.cifar10, write_cifar10, 25)):
