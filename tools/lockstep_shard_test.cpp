@@ -112,6 +112,31 @@ TEST_F(LockstepShard, RefusesClassesWithoutImages) {
   EXPECT_TRUE(has(refused.err, "'dog/1' would be a sample with an image '2.jpg'")) << refused.err;
 }
 
+TEST_F(LockstepShard, CountsEmptyFoldersAndLinksAsClasses) {
+  write("in/ant/1.jpg", "a");
+  write("in/dog/1.jpg", "b");
+  write("elsewhere/1.jpg", "c");
+  fs::create_directory_symlink(path("elsewhere"), path("in/cat"));
+  EXPECT_EQ(shard({"--labels", "--in-order", "--name", "train"}).code, 0);
+  EXPECT_EQ(content_of(path("out/train-classes.txt")), "ant\ncat\ndog\n");
+  EXPECT_EQ(members("train").at(3), (std::pair<std::string, std::string>{"cat/1.cls", "1"}));
+  fs::create_directory(path("in/bee"));
+  const Finished refused = shard({"--labels", "--name", "other"});
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_TRUE(has(refused.err, "'bee' is a folder of a class without images")) << refused.err;
+  fs::create_directory_symlink(path("in"), path("in/ant/back"));
+  EXPECT_TRUE(has(shard({}).err, "in/ant/back: a link to a folder above it"));
+}
+
+TEST_F(LockstepShard, WritesNoShardsBelowItsFolder) {
+  write("in/1.txt", "a");
+  for (const char* out : {"in", "in/shards"}) {
+    const Finished refused = run_command({LOCKSTEP, "shard", path("in"), "--out", path(out)});
+    EXPECT_EQ(refused.code, 64);
+    EXPECT_TRUE(has(refused.err, "would be samples")) << refused.err;
+  }
+}
+
 TEST_F(LockstepShard, ShufflesByTheSeed) {
   for (int i = 0; i < 50; ++i) write("in/" + std::to_string(i) + ".txt", std::to_string(i));
   EXPECT_EQ(shard({"--name", "a", "--samples", "7"}).code, 0);

@@ -202,8 +202,11 @@ std::shared_ptr<const OpenShard> FetchedShards::open(std::size_t shard,
   for (int evictions = 0; evictions < most_evictions; ++evictions) {
     if (auto fd = cache_.find(name)) {
       const std::string path = cache_.path(name);
-      if (stamp_of(*fd, path).size != index.shard().size)
-        throw Error(Fault::corrupt, path + ": the file was changed in the cache");
+      if (stamp_of(*fd, path).size != index.shard().size) {  // Damaged here: fetched again.
+        std::error_code gone;
+        std::filesystem::remove(path, gone);
+        continue;
+      }
       return std::make_shared<const OpenShard>(OpenShard{urls_[shard], std::move(*fd)});
     }
     wait_for_shard(shard);

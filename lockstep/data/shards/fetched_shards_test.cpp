@@ -194,6 +194,36 @@ TEST_F(FetchedShards, OfTwoBlocksFitIntoTheCache) {
   EXPECT_NE(text.find("does not fit into the cache of 1000"), text.npos) << text;
 }
 
+// Each would wait for the room of what others are fetching.
+TEST_F(FetchedShards, OfSeveralReadersDoNotWaitForRoom) {
+  TarShardsOptions options = copying();
+  options.cache_bytes = 2 * fs::file_size(path("remote/train-000000.tar"));
+  const auto begin = Clock::now();
+  std::vector<std::jthread> readers;
+  for (std::size_t reader = 0; reader < 3; ++reader)
+    readers.emplace_back([&, reader] {
+      const TarShards shards({urls()}, options);
+      for (std::size_t i = 0; i < 6; ++i) {
+        const std::size_t sample = 10 * ((i + 2 * reader) % 6);
+        EXPECT_EQ(shards.sample(sample).parts.at("txt"), std::to_string(sample));
+      }
+    });
+  readers.clear();
+  EXPECT_LT(Clock::now() - begin, 15s) << "a wait for room ends after 30 s";
+}
+
+TEST_F(FetchedShards, ThatWereDamagedInTheCacheAreFetchedAgain) {
+  const TarShards first({urls()}, copying());
+  const std::size_t before = fetches();
+  for (const auto& entry : fs::directory_iterator(path("cache")))
+    if (entry.path().filename().string().starts_with("train-000002") &&
+        entry.path().extension() == ".tar")
+      fs::resize_file(entry.path(), 700);
+  const TarShards second({urls()}, copying());
+  EXPECT_EQ(second.sample(25).parts.at("txt"), "25");
+  EXPECT_EQ(fetches(), before + 1);
+}
+
 TEST_F(FetchedShards, AreTriedAgainAfterAFailure) {
   // Each third call succeeds; one of the failures leaves half a shard.
   const auto flaky = write_script(

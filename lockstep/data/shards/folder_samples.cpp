@@ -25,18 +25,27 @@ void leave_out(FolderSamples& found, const std::string& path) {
   if (found.left_out++ == 0 || path < found.first_left_out) found.first_left_out = path;
 }
 
-// The files below a folder, by their path in it.
+void require_no_circle(const fs::directory_entry& entry) {
+  std::error_code absent;
+  if (!entry.is_symlink(absent) || !entry.is_directory(absent)) return;
+  require(!lies_in(entry.path().parent_path(), entry.path()),
+          [&] { return entry.path().string() + ": a link to a folder above it"; });
+}
+
+// The files below a folder, by their path in it. Links are followed, as by ImageFolder.
 std::map<std::string, fs::path> files_in(const fs::path& folder, FolderSamples& found) {
   std::map<std::string, fs::path> files;
   std::error_code error;
-  fs::recursive_directory_iterator entry(folder, error);
+  fs::recursive_directory_iterator entry(folder, fs::directory_options::follow_directory_symlink,
+                                         error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path().lexically_relative(folder);
-    if (entry->is_regular_file(error))
+    require_no_circle(*entry);
+    std::error_code absent;  // Where a link leads nowhere.
+    if (entry->is_regular_file(absent))
       files.emplace(path, entry->path());
-    else if (entry->is_symlink(error) || !entry->is_directory(error))
+    else if (!entry->is_directory(absent))
       leave_out(found, path);
-    if (error) throw_errno(entry->path().string(), error.value());
   }
   if (error) throw_errno(folder.string(), error.value());
   return files;
@@ -90,8 +99,11 @@ std::string class_of(const Sample& sample) {
 }
 
 // Leaves out what is no image, such as a README in the folder of a class.
-void keep_images(FolderSamples& found) {
+void keep_images(FolderSamples& found, const fs::path& folder) {
   std::set<std::string> without_images;
+  std::error_code absent;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (entry.is_directory(absent)) without_images.insert(entry.path().filename());
   std::vector<Sample> kept;
   for (Sample& sample : found.samples) {
     if (has_image(sample)) {
@@ -128,6 +140,12 @@ void add_labels(FolderSamples& found) {
 
 }  // namespace
 
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  const fs::path inner = fs::weakly_canonical(path);
+  const fs::path outer = fs::weakly_canonical(folder);
+  return std::ranges::mismatch(outer, inner).in1 == outer.end();
+}
+
 FolderSamples find_samples(const fs::path& folder, bool labels) {
   FolderSamples found;
   std::map<std::string, Sample> samples;
@@ -145,7 +163,7 @@ FolderSamples find_samples(const fs::path& folder, bool labels) {
     sample.parts.push_back({path.substr(name->key.size() + 1), file, {}, bytes});
   }
   for (auto& [key, sample] : samples) found.samples.push_back(std::move(sample));
-  if (labels) keep_images(found);
+  if (labels) keep_images(found, folder);
   require(!found.samples.empty(), [&] {
     return folder.string() + ": there are no " + (labels ? "images" : "files NAME.SUFFIX") +
            " in it";

@@ -27,16 +27,19 @@ struct Sample {
 struct FolderSamples {
   std::vector<Sample> samples;       // In the order of their keys' bytes.
   std::vector<std::string> classes;  // With labels: the top-level folders, in order.
-  std::size_t left_out = 0;          // Files that belong to no sample, links to folders.
+  std::size_t left_out = 0;          // Files that belong to no sample.
   std::string first_left_out;        // The path of one of them.
 };
 
-// Finds the regular files below `folder`, also through links to files. Hidden files and those
-// without a suffix are left out. With `labels`, only samples with an image that ShardImages finds
+// Finds the regular files below `folder`, also through links. Hidden files and those without a
+// suffix are left out. With `labels`, only samples with an image that ShardImages finds
 // are taken, and each gets the number of its class. Errors: misuse, naming the files, for two that
 // would be the same part of a sample; with labels, for an image in no class, or a class without
-// images; system.
+// images; misuse for a link to a folder above it; system.
 FolderSamples find_samples(const std::filesystem::path& folder, bool labels);
+
+// Whether `path`, which need not exist, is `folder` or below it, also by links.
+bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder);
 
 // Shuffles in place. The order depends on `seed` and the number of samples only.
 void shuffle_samples(std::vector<Sample>& samples, std::uint64_t seed);

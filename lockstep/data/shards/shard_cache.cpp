@@ -35,24 +35,26 @@ void make_folders(const fs::path& path) {
   if (error) throw_errno(path.string(), error.value());
 }
 
-// The files below `folder`. Others may remove some meanwhile.
-struct CachedFile {
+struct CachedShard {
   fs::path path;
   std::uint64_t bytes;
   fs::file_time_type used;
 };
 
-std::vector<CachedFile> files_below(const fs::path& folder) {
-  std::vector<CachedFile> files;
+// The complete shards, beginning with the one that was used longest ago. Others may remove some
+// meanwhile.
+std::vector<CachedShard> shards_in(const fs::path& folder) {
+  std::vector<CachedShard> shards;
   std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code gone;
-    if (!entry->is_regular_file(gone) || gone) continue;
-    const CachedFile file{entry->path(), entry->file_size(gone), entry->last_write_time(gone)};
-    if (!gone) files.push_back(file);
+    if (entry->path().extension() != ".tar" || !entry->is_regular_file(gone) || gone) continue;
+    const CachedShard shard{entry->path(), entry->file_size(gone), entry->last_write_time(gone)};
+    if (!gone) shards.push_back(shard);
   }
-  return files;
+  std::ranges::sort(shards, {}, &CachedShard::used);
+  return shards;
 }
 
 // Removes a shard that nobody has open.
@@ -134,15 +136,14 @@ bool ShardCache::provide(const std::string& name, const std::string& target, std
   if (!lock) return false;
   std::error_code absent;
   if (fs::exists(target, absent)) return true;
-  make_room(name, expected);
+  make_room(expected);
   const PartFolder folder(folder_ + "/parts/" + name);
   const std::string part = folder.new_file();
   fetch(part);
   std::error_code error;
   const std::uint64_t bytes = fs::file_size(part, error);
   if (error) throw_errno(part, error.value());
-  require_fits(bytes);
-  make_room(name, 0);
+  const FileLock room = make_room(bytes);
   // Many commands give a copy the time of its original: it would be the next one to be evicted.
   ::utimensat(AT_FDCWD, part.c_str(), nullptr, 0);
   if (::rename(part.c_str(), target.c_str()) != 0) throw_errno(target);
@@ -156,36 +157,28 @@ void ShardCache::require_fits(std::uint64_t shard_bytes) const {
   });
 }
 
-// Room for `needed` bytes of the shard `name`, which this process is fetching.
-void ShardCache::make_room(const std::string& name, std::uint64_t needed) const {
+// Files that are being fetched do not count: processes that fetch would wait for each other.
+FileLock ShardCache::make_room(std::uint64_t needed) const {
   require_fits(needed);
   const Deadline deadline = in(longest_use);
   for (;; std::this_thread::sleep_for(wait_slice)) {
-    const auto lock = FileLock::take(folder_ + "/locks/.room", deadline);
+    auto lock = FileLock::take(folder_ + "/locks/.room", deadline);
     if (!lock) throw Error(Fault::timeout, folder_ + ": another process is making room");
-    std::vector<CachedFile> files = files_below(folder_);
-    std::ranges::sort(files, {}, &CachedFile::used);
+    const std::vector<CachedShard> shards = shards_in(folder_);
     std::uint64_t used = needed;
-    for (const CachedFile& file : files) used += file.bytes;
+    for (const CachedShard& shard : shards) used += shard.bytes;
     std::uint64_t free = free_bytes(folder_);
-    bool may_change = false;  // A shard is in use, or is being fetched by another process.
-    for (const CachedFile& file : files) {
-      if (used <= bytes_ && needed <= free) return;
-      const fs::path folder = file.path.parent_path();
-      if (folder == fs::path(folder_) && file.path.extension() == ".tar") {
-        const bool gone = evict(file.path);
-        used -= gone ? file.bytes : 0;
-        free += gone ? file.bytes : 0;
-        may_change = may_change || !gone;
-      } else if (folder.parent_path() == fs::path(folder_) / "parts" && folder.filename() != name) {
-        may_change = true;
-      }
+    for (const CachedShard& shard : shards) {
+      if (used <= bytes_ && needed <= free) break;
+      if (!evict(shard.path)) continue;
+      used -= shard.bytes;
+      free += shard.bytes;
     }
-    if (used <= bytes_) return;  // A disk that is full all the same will say so.
-    if (!may_change || Clock::now() >= deadline)
-      throw Error(Fault::system, folder_ + ": with this shard, files of " + std::to_string(used) +
-                                     " bytes are needed here, and the cache may have " +
-                                     std::to_string(bytes_));
+    if (used <= bytes_) return *std::move(lock);  // A disk that is full all the same will say so.
+    if (Clock::now() >= deadline)
+      throw Error(Fault::system, folder_ + ": all shards in the cache are being read, and " +
+                                     std::to_string(used) + " bytes are needed of " +
+                                     std::to_string(bytes_) + ": cache_bytes is too small");
   }
 }
 

@@ -20,13 +20,14 @@
 
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
+#include "lockstep/data/shards/file_lock.h"
 
 namespace lockstep::data {
 
 class ShardCache {
  public:
-  // Creates the folder if necessary. `bytes` is the limit of all files in it, besides one shard
-  // that is being fetched for each process.
+  // Creates the folder if necessary. `bytes` is the limit of the complete shards in it. Their
+  // indexes, and a shard that each process is fetching, come on top.
   ShardCache(std::string folder, std::uint64_t bytes);
 
   std::uint64_t bytes() const { return bytes_; }
@@ -46,7 +47,9 @@ class ShardCache {
  private:
   void remove_leavings() const;
   void require_fits(std::uint64_t shard_bytes) const;
-  void make_room(const std::string& name, std::uint64_t bytes) const;
+
+  // Evicts shards until `bytes` more fit. Nobody else adds a shard while the result exists.
+  FileLock make_room(std::uint64_t bytes) const;
 
   const std::string folder_;
   const std::uint64_t bytes_;

@@ -171,6 +171,10 @@ fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
 }  // namespace
 
 ShardFolderReport shard_folder(const ShardFolderOptions& options) {
+  require(!data::lies_in(options.out, options.folder), [&] {
+    return options.out.string() + ": shards there would be samples of " + options.folder.string() +
+           " the next time";
+  });
   data::FolderSamples found = data::find_samples(options.folder, options.labels);
   if (options.shuffle) data::shuffle_samples(found.samples, options.seed);
   const std::vector<Shard> shards = cut_into_shards(found.samples, options);

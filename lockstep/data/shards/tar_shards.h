@@ -61,8 +61,10 @@ struct TarShardsOptions {
   std::string fetch = {};
   bool fetch_by_shell = false;
 
-  // Folder of the cache, and the bytes that it may have on the disk. Shards that were used least
-  // recently are removed. It must hold the shards of two blocks of order().
+  // Folder of the cache, and the bytes of the shards that it keeps. Those that were used least
+  // recently are removed. It must hold the shards of two blocks of order(). Indexes, and the shards
+  // that are being fetched, one for each rank, come on top. A cached shard is known by its URL: if
+  // the one elsewhere is replaced, remove the cache.
   std::filesystem::path cache = {};
   std::uint64_t cache_bytes = std::uint64_t{64} << 30;
 
