@@ -38,6 +38,16 @@ if(LOCKSTEP_MPICXX AND mpicxx_result EQUAL 0)
   find_package(MPI QUIET COMPONENTS CXX)
 endif()
 
+# WebP images are decoded where libwebp is installed.
+add_library(webp::optional INTERFACE IMPORTED)
+find_path(LOCKSTEP_WEBP_DIR webp/decode.h)
+find_library(LOCKSTEP_WEBP webp)
+if(LOCKSTEP_WEBP_DIR AND LOCKSTEP_WEBP)
+  target_include_directories(webp::optional INTERFACE ${LOCKSTEP_WEBP_DIR})
+  target_link_libraries(webp::optional INTERFACE ${LOCKSTEP_WEBP})
+  target_compile_definitions(webp::optional INTERFACE LOCKSTEP_WITH_WEBP)
+endif()
+
 if(LOCKSTEP_WITH_TORCH)
   set(LOCKSTEP_TORCH_VERSION 2.13)
   # The CPU wheel's config warns about the static libraries that a wheel leaves out.
@@ -49,15 +59,6 @@ if(LOCKSTEP_WITH_TORCH)
   find_package(ZLIB REQUIRED)
   find_package(JPEG REQUIRED)  # libjpeg-turbo, whose functions decode parts of an image.
   find_package(PNG REQUIRED)
-  # WebP images are decoded where libwebp is installed.
-  add_library(webp::optional INTERFACE IMPORTED)
-  find_path(LOCKSTEP_WEBP_DIR webp/decode.h)
-  find_library(LOCKSTEP_WEBP webp)
-  if(LOCKSTEP_WEBP_DIR AND LOCKSTEP_WEBP)
-    target_include_directories(webp::optional INTERFACE ${LOCKSTEP_WEBP_DIR})
-    target_link_libraries(webp::optional INTERFACE ${LOCKSTEP_WEBP})
-    target_compile_definitions(webp::optional INTERFACE LOCKSTEP_WITH_WEBP)
-  endif()
 
   # Only the header of xxHash: it is compiled into the one unit that hashes, nothing is linked.
   find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)

@@ -127,8 +127,13 @@ def guide(args):
     pages = args.source / "docs" / "guide"
     copy = Copy(args, only(blocks(args.source / "README.md", "cmake"), "README.md"))
 
-    copy.compile(only(blocks(pages / "data-parallel.md", "cpp"), "data-parallel.md"))
-    copy.start(3)  # Ranks with unequal inputs.
+    unequal_inputs, times = blocks(pages / "data-parallel.md", "cpp")
+    copy.compile(unequal_inputs)
+    copy.start(3)
+    copy.compile(times)
+    shares = copy.start(2)
+    if not re.search(r"data \d+ %, forward \d+ %, backward \d+ %", shares):
+        sys.exit(f"data-parallel.md's program does not say where its time goes: {shares}")
 
     # Its last line is the hash of the weights, which are equal on any number of ranks.
     copy.compile(only(blocks(pages / "one-copy.md", "cpp"), "one-copy.md"))
