@@ -98,7 +98,7 @@ void Sentinel::live(std::promise<void> entered) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
     if (Clock::now() >= next_report) {
       page_.step_report(slot_).show(recent.since_then(StepClock::of_process().times()));
-      next_report += RecentTimes::interval;
+      next_report = in(RecentTimes::interval);  // Nothing is made up for after a stop.
     }
     if (how_ == JobPage::Phase::abandoned) look_();  // The value until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
