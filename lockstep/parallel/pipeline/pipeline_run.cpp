@@ -130,12 +130,29 @@ PipelineRun::PipelineRun(RankStages& stages, const ProcessGroup& group)
       group_(group.split(0, group.rank(), {.label = "pipeline"})),
       messages_(group_, stages.order()) {}
 
+template <class Place, class Act>
+decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
+  const auto give_up = [&] {
+    is_broken_ = true;
+    in_flight_.clear();
+    return place() + ", rank " + std::to_string(job_rank(group_, group_.rank()));
+  };
+  try {
+    return act();
+  } catch (const Error& error) {
+    fail(error, give_up());
+  } catch (...) {
+    abort(give_up() + ", threw: " + exception_text(std::current_exception()));
+    throw;
+  }
+}
+
 double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   require(!is_broken_, "Pipeline: an earlier step failed, so the pipeline cannot be used");
   require_rows(inputs, stages_.order().microbatches);
   is_training_ = true;
   loss_ = 0;
-  stages_.begin_step();
+  guarded([&] { return text_of(own_actions().front()); }, [&] { stages_.begin_step(); });
   const StageRandom random(group_.rank());
   {
     const auto alone = stages_.no_sync();
@@ -173,23 +190,6 @@ const std::vector<PipelineAction>& PipelineRun::own_actions() const {
   return stages_.order().actions[static_cast<std::size_t>(group_.rank())];
 }
 
-template <class Place, class Act>
-decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
-  const auto give_up = [&] {
-    is_broken_ = true;
-    in_flight_.clear();
-    return place() + ", rank " + std::to_string(job_rank(group_, group_.rank()));
-  };
-  try {
-    return act();
-  } catch (const Error& error) {
-    fail(error, give_up());
-  } catch (...) {
-    abort(give_up() + ", threw: " + exception_text(std::current_exception()));
-    throw;
-  }
-}
-
 void PipelineRun::end_with(Ending ending, const std::function<void()>& act) {
   const auto place = static_cast<std::size_t>(ending);
   messages_.set_place(static_cast<int>(own_actions().size() + place));
@@ -222,15 +222,17 @@ void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
   guarded(place, [&, stage = stage, kind = kind, microbatch = microbatch] {
     switch (kind) {
       case PipelineActionKind::forward:
-        return forward(stage, microbatch, inputs, loss_of);
+        forward(stage, microbatch, inputs, loss_of);
+        break;
       case PipelineActionKind::backward:
       case PipelineActionKind::backward_input:
-        return backward(stage, microbatch, kind == PipelineActionKind::backward);
-      case PipelineActionKind::backward_weight: {
-        auto state = in_flight_.extract({stage, microbatch});
-        return state.mapped().split->weights();
-      }
+        backward(stage, microbatch, kind == PipelineActionKind::backward);
+        break;
+      case PipelineActionKind::backward_weight:
+        in_flight_.extract({stage, microbatch}).mapped().split->weights();
+        break;
     }
+    stages_.after(action);
   });
 }
 
@@ -253,7 +255,7 @@ void PipelineRun::fail(const Error& error, std::string context) {
       group_.abort(context + ": " + error.what());
     else if (lost != peer)
       context += "; rank " + std::to_string(error.failure()->rank) + last_of(lost);
-    stages_.give_up(context + ": " + error.what());
+    stages_.give_up(context + ": " + error.what(), error.failure()->rank);
     throw Error(context, *error.failure());
   }
   if (waits_for_all_)  // Otherwise these are ranks of another group.

@@ -62,10 +62,10 @@ void RankStages::make_layers(const LayerList& layers, int rank) {
 
 void RankStages::tie(const LayerList& layers, const ProcessGroup& group) {
   require_equal_parts(layers, *module_, group);
-  TiedWeights::Ranks ranks;
+  TiedWeights::Stages stages;
   for (const auto& [name, tensor] : choice_.whole.tensors)
-    ranks[name] = choice_.rank_of(tensor.layer);
-  ties_ = std::make_unique<TiedWeights>(layers.ties(), ranks, *module_, group);
+    stages[name] = choice_.stage_of(tensor.layer);
+  ties_ = std::make_unique<TiedWeights>(layers.ties(), stages, order(), *module_, group);
 }
 
 void RankStages::wrap(const PipelineOptions& options) {
@@ -101,7 +101,8 @@ FullyShardedOptions RankStages::of_this_rank(FullyShardedOptions options) const 
   return options;
 }
 
-void RankStages::give_up(const std::string& reason) {
+void RankStages::give_up(const std::string& reason, std::optional<int> lost) {
+  ties_->give_up(reason, lost);
   if (data_parallel_) data_parallel_->sinks_->group().abort(reason);
 }
 

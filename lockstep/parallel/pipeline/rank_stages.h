@@ -45,13 +45,16 @@ class RankStages {
 
   PassedValue forward(int stage, const PassedValue& value) { return forward_(stage, value); }
 
-  // Ends the passes of other replicas, too, in which they would wait for this rank in vain.
-  void give_up(const std::string& reason);
+  // Ends the passes of other replicas and the sums of tied weights, too, in which others would wait
+  // for this rank in vain. `lost` is the rank of the job that was lost, if one was.
+  void give_up(const std::string& reason, std::optional<int> lost = {});
 
   // While it lives, gradients stay on this rank.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();
 
+  // Around each step, and after each of its actions on this rank.
   void begin_step() { ties_->begin_step(); }
+  void after(const PipelineAction& action) { ties_->after(action); }
 
   // Collective, at the end of a step, in this order. The second makes gradients means over data
   // parallel ranks.

@@ -10,7 +10,10 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group_hooks.h"
+#include "lockstep/comm/sharing_ranks.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -66,6 +69,23 @@ std::string part_text(const at::Tensor& parameter, const Layouts& layouts,
   return text.str();
 }
 
+// The last backward of these stages, all of one rank, that computes gradients of weights.
+PipelineAction last_backward(const PipelineOrder& order, const std::set<int>& stages) {
+  PipelineAction last;
+  const int rank = order.rank_of_stage.at(static_cast<std::size_t>(*stages.begin()));
+  for (const PipelineAction& action : order.actions.at(static_cast<std::size_t>(rank)))
+    if (stages.contains(action.stage) && (action.kind == PipelineActionKind::backward ||
+                                          action.kind == PipelineActionKind::backward_weight))
+      last = action;
+  return last;
+}
+
+bool has_rank(const ProcessGroup& group, int rank_in_job) {
+  for (int rank = 0; rank < group.size(); ++rank)
+    if (job_rank(group, rank) == rank_in_job) return true;
+  return false;
+}
+
 }  // namespace
 
 void require_equal_parts(const LayerList& layers, const torch::nn::Module& module,
@@ -93,8 +113,12 @@ void require_equal_parts(const LayerList& layers, const torch::nn::Module& modul
     });
 }
 
-TiedWeights::TiedWeights(const std::vector<LayerList::Tie>& ties, const Ranks& ranks,
-                         torch::nn::Module& module, const ProcessGroup& group) {
+TiedWeights::TiedWeights(const std::vector<LayerList::Tie>& ties, const Stages& stages,
+                         const PipelineOrder& order, torch::nn::Module& module,
+                         const ProcessGroup& group) {
+  const auto rank_of = [&](const std::string& name) {
+    return order.rank_of_stage.at(static_cast<std::size_t>(stages.at(name)));
+  };
   std::map<std::string, std::vector<std::string>> names;  // The saved one first.
   for (const LayerList::Tie& tie : ties) {
     auto& all = names[tie.same_as];
@@ -105,11 +129,12 @@ TiedWeights::TiedWeights(const std::vector<LayerList::Tie>& ties, const Ranks& r
   for (const auto& [name, parameter] : named_parameters(module)) parameters[name] = parameter;
 
   for (const auto& [saved, all] : names) {
-    std::set<int> holders;
+    std::set<int> holders, own_stages;
     std::string mine;
     for (const std::string& name : all) {
-      holders.insert(ranks.at(name));
-      if (ranks.at(name) != group.rank()) continue;
+      holders.insert(rank_of(name));
+      if (rank_of(name) != group.rank()) continue;
+      own_stages.insert(stages.at(name));
       if (mine.empty()) {
         mine = name;
         continue;
@@ -123,10 +148,16 @@ TiedWeights::TiedWeights(const std::vector<LayerList::Tie>& ties, const Ranks& r
     const auto sharing = group.new_group(list);
     if (!sharing) continue;
     const at::Tensor& parameter = parameters.at(mine);
-    const auto root = std::ranges::find(list, ranks.at(saved)) - list.begin();
+    const auto root = std::ranges::find(list, rank_of(saved)) - list.begin();
     const at::NoGradGuard no_grad;
     broadcast(parameter, *sharing, static_cast<int>(root));
-    across_.push_back({saved, parameter, *sharing});
+    across_.push_back({.name = saved,
+                       .parameter = parameter,
+                       .group = *sharing,
+                       .last = last_backward(order, own_stages),
+                       .sum = all_share_memory(*sharing, "tied weights")
+                                  ? nullptr
+                                  : std::make_unique<SparseSum>(*sharing)});
     if (mine != saved) copies_[mine] = saved;
   }
 }
@@ -138,21 +169,47 @@ void TiedWeights::follow_memory() {
 }
 
 void TiedWeights::begin_step() {
-  for (Across& each : across_)
+  for (Across& each : across_) {
     each.earlier = std::exchange(each.parameter.mutable_grad(), at::Tensor());
+    if (each.sum) each.sum->begin();
+  }
+}
+
+void TiedWeights::after(const PipelineAction& action) {
+  for (Across& each : across_)
+    if (action == each.last) complete(each);
+}
+
+// Frozen weights take part, too: other ranks may have frozen theirs at other times.
+void TiedWeights::complete(Across& each) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), {});
+  each.gradient = gradient.defined() ? gradient : at::zeros_like(each.parameter);
+  if (!each.sum) return;
+  naming_errors(each.name, [&] {
+    require_dense(each.gradient, "the gradient of a tied weight");
+    each.gradient = values_of(each.gradient);
+    each.sum->send(each.gradient);
+  });
 }
 
 void TiedWeights::add_gradients() {
   const at::NoGradGuard no_grad;
   for (Across& each : across_) {
-    at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), {});
-    if (!gradient.defined()) gradient = at::zeros_like(each.parameter);
-    // Frozen weights take part, too: other ranks may have frozen theirs at other times.
-    all_reduce(gradient, each.group, ReduceOp::sum, {.label = each.name});
+    at::Tensor gradient = std::exchange(each.gradient, {});
+    if (each.sum)
+      naming_errors(each.name, [&] { each.sum->finish(); });
+    else
+      all_reduce(gradient, each.group, ReduceOp::sum, {.label = each.name});
     const at::Tensor earlier = std::exchange(each.earlier, {});
     if (earlier.defined()) gradient.add_(earlier);
     each.parameter.mutable_grad() = each.parameter.requires_grad() ? gradient : earlier;
   }
+}
+
+void TiedWeights::give_up(const std::string& reason, std::optional<int> lost) {
+  for (const Across& each : across_)
+    if (!lost || !has_rank(each.group, *lost)) each.group.abort(reason);
 }
 
 const std::string& TiedWeights::saved_name(const std::string& name) const {

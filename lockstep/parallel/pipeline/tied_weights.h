@@ -2,7 +2,8 @@
 //
 // Two on one rank become one tensor for autograd too: the second lies in the memory of the first,
 // and its gradients go where those of the first go. Two on different ranks are copies, whose
-// gradients are added up once a step.
+// gradients are added up once a step: by all_reduce() where these ranks share memory, and otherwise
+// by SparseSum, which sends each rank's gradient as soon as its last backward has made it.
 //
 // Thread safety: none.
 
@@ -13,6 +14,7 @@
 #include <torch/nn/module.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,25 +22,32 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/pipeline/layer_list.h"
+#include "lockstep/parallel/pipeline/pipeline_order.h"
+#include "lockstep/parallel/pipeline/sparse_sum.h"
 
 namespace lockstep::parallel {
 
 class TiedWeights {
  public:
-  // The rank of each parameter of the whole model, by name.
-  using Ranks = std::map<std::string, int>;
+  // The stage of each parameter of the whole model, by name.
+  using Stages = std::map<std::string, int>;
 
   // Collective over `group`: makes the parameters of `module`, this rank's, one.
-  TiedWeights(const std::vector<LayerList::Tie>& ties, const Ranks& ranks,
-              torch::nn::Module& module, const ProcessGroup& group);
+  TiedWeights(const std::vector<LayerList::Tie>& ties, const Stages& stages,
+              const PipelineOrder& order, torch::nn::Module& module, const ProcessGroup& group);
 
   // Again, after the first ones have got other memory.
   void follow_memory();
 
-  // Before and after a step, whose gradients are added up. The second is collective over the ranks
-  // of each weight.
+  // Before a step, after each of its actions on this rank, and at its end: its gradients are added
+  // up. The last one is collective over the ranks of each weight.
   void begin_step();
+  void after(const PipelineAction& action);
   void add_gradients();
+
+  // Ends the sums of other ranks, which would wait for this one in vain: except those that a rank
+  // of the job has left, if one is `lost`. They hear of that themselves.
+  void give_up(const std::string& reason, std::optional<int> lost);
 
   // The name under which a parameter of the module is saved.
   const std::string& saved_name(const std::string& name) const;
@@ -51,8 +60,13 @@ class TiedWeights {
     std::string name;
     at::Tensor parameter;
     ProcessGroup group;
-    at::Tensor earlier = {};  // `.grad` before the step, the same on all ranks.
+    PipelineAction last;             // The action that completes the gradient.
+    std::unique_ptr<SparseSum> sum;  // Null if all ranks share memory.
+    at::Tensor earlier = {};         // `.grad` before the step, the same on all ranks.
+    at::Tensor gradient = {};        // Of the step, once it is complete.
   };
+
+  static void complete(Across& each);
 
   std::vector<std::pair<at::Tensor, at::Tensor>> aliases_;  // And the parameter each is one with.
   std::vector<Across> across_;
