@@ -634,6 +634,25 @@ TEST(Failure, AbortEndsTheCallsOfAllRanksFromAnyThread) {
             Fault::aborted);
 }
 
+// The other rank looks only once the group was given up for the loss.
+TEST(Failure, AnAbortForALossNamesTheLostRank) {
+  std::atomic<bool> was_aborted = false;
+  const auto live = [&](ProcessGroup& world) {
+    const ProcessGroup part = world.split(world.rank() / 2);
+    world.barrier();
+    if (world.rank() == 2) throw std::runtime_error("a bad layer");
+    if (world.rank() == 0) {
+      EXPECT_EQ(fault_of([&] { world.barrier(); }), Fault::peer_lost);
+      part.abort("a rank of another group was lost");
+      was_aborted = true;
+    } else {
+      while (!was_aborted) std::this_thread::yield();
+      expect_peer_lost(part, [](const Failure& failure) { EXPECT_EQ(failure.rank, 2); });
+    }
+  };
+  EXPECT_THROW(run_in_process(3, live), std::runtime_error);
+}
+
 TEST(Failure, ASubGroupThatIsLeftFailsItsMembersAndNotTheWorld) {
   run_in_process(2, [](ProcessGroup& world) {
     auto part = std::make_unique<ProcessGroup>(world.split(0));

@@ -295,8 +295,10 @@ void ProcessGroup::State::retire() {
 void ProcessGroup::State::abort(std::string_view reason) {
   identity_.require_own_process();
   if (failure_.is_broken()) return;  // All ranks know why, or learn it.
+  // The others shall not take for an abort what follows from a loss, of which they hear, too.
+  const Fault fault = life_.knows_of_loss() ? Fault::peer_lost : Fault::aborted;
   if (!life_.is_over()) life_.activity().gave_up.store(ticks_now());
-  end_with(Fault::aborted, reason);
+  end_with(fault, reason);
 }
 
 // Ends all calls, here and on the other ranks, with the Error that is returned.

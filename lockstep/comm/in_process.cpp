@@ -20,8 +20,9 @@ ProcessGroup make_group(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
   auto peers = std::make_shared<comm::ThreadPeers>(team, rank);
   ProcessGroup::State::Parts parts;
   parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = timeout};
-  parts.in_job =
-      std::make_shared<comm::RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
+  parts.in_job = std::make_shared<comm::RankInJob>(
+      std::shared_ptr<Activity>(team, &peers->activity(rank)),
+      comm::RankHooks{.knows_of_loss = [team] { return team->has_lost_a_rank(); }});
   parts.abandon = [team, rank] { team->lose(rank); };
   parts.backend =
       std::make_unique<comm::ShmBackend>(std::move(peers), parts.identity.name, timeout);

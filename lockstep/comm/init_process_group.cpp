@@ -145,6 +145,11 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
     if (const auto strong = host.lock())
       comm::tell_of_break(*strong, across.get(), std::move(failure));
   };
+  hooks.knows_of_loss = [host] {
+    const auto strong = host.lock();
+    const auto failure = strong ? strong->page().failure() : std::nullopt;
+    return failure && !failure->fault && strong->page().activity(failure->rank).gave_up == 0;
+  };
   const std::shared_ptr<Activity> activity{session, &session->page().activity(session->rank())};
   return std::make_shared<comm::RankInJob>(activity, std::move(hooks));
 }

@@ -175,8 +175,8 @@ class LOCKSTEP_API ProcessGroup {
   // the step counts the backward passes in which DistributedDataParallel averaged gradients.
   void set_step(std::uint64_t step) const;
 
-  // Ends the group, from any thread. Current and later calls throw Error(aborted) with `reason`, on
-  // all ranks, within about 20 ms. Does nothing after an Error that has broken the group.
+  // Ends the group, from any thread. Its calls throw Error(aborted) with `reason` on all ranks, in
+  // some 20 ms; peer_lost, if a rank is known to be lost. Does nothing if the group is broken.
   void abort(std::string_view reason = "abort() was called") const;
 
   // Returns the last 256 collectives and messages of this rank as JSON, with their times and

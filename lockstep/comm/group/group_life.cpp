@@ -35,6 +35,13 @@ void GroupLife::tell_of_break(Failure failure) const {
   if (in_job) in_job->tell_of_break(std::move(failure));
 }
 
+bool GroupLife::knows_of_loss() const {
+  std::unique_lock lock(mutex_);
+  const auto in_job = in_job_;
+  lock.unlock();
+  return in_job && in_job->knows_of_loss();
+}
+
 // Outside of the lock, as a backend may wait for its engine.
 void GroupLife::end() {
   std::shared_ptr<RankInJob> in_job;

@@ -41,6 +41,9 @@ class GroupLife {
   void give_up(const GivenUp& why) const;
   void tell_of_break(Failure failure) const;
 
+  // False after the end.
+  bool knows_of_loss() const;
+
   // From now on the group is unusable.
   void begin_end() { is_over_ = true; }
 

@@ -17,12 +17,14 @@
 
 namespace lockstep::comm {
 
-// Calls into the rest of the process. They do nothing if no agent has started the job.
+// Calls into the rest of the process. The first two do nothing if no agent has started the job.
 struct RankHooks {
   std::function<void()> expect_preemption = [] {};    // Tells the agent.
   std::function<void()> agree_on_preemption = [] {};  // The same.
   // Tells the host, the agent and the log of ranks of the job that ended a call of this one.
   std::function<void(Failure)> tell_of_break = [](const Failure&) {};
+  // Whether a rank of the job was lost, as far as this one knows, and not for its own abort().
+  std::function<bool()> knows_of_loss = [] { return false; };
 };
 
 class RankInJob {
@@ -47,6 +49,7 @@ class RankInJob {
   void expect_preemption() const { hooks_.expect_preemption(); }
   void agree_on_preemption() const { hooks_.agree_on_preemption(); }
   void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
+  bool knows_of_loss() const { return hooks_.knows_of_loss(); }
 
  private:
   const std::shared_ptr<Activity> activity_;

@@ -46,6 +46,11 @@ void ThreadTeam::lose(int rank) {
   if (failure_->sequence > 0) failure_->operation = name(last.operation());
 }
 
+bool ThreadTeam::has_lost_a_rank() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ && activities_[static_cast<std::size_t>(failure_->rank)].gave_up == 0;
+}
+
 void ThreadTeam::offer(const std::string& key, Offer offer) {
   if (offer.readers == 0) return;
   const std::lock_guard lock(mutex_);

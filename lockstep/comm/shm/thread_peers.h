@@ -21,6 +21,7 @@ class ThreadTeam {
 
   // `rank` makes no more calls, though others may wait for it.
   void lose(int rank);
+  bool has_lost_a_rank() const;
 
  private:
   friend class ThreadPeers;
@@ -33,7 +34,7 @@ class ThreadTeam {
   void offer(const std::string& key, Offer offer);
   SharedMemory take(const std::string& key);  // Null until it is offered.
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable offered_;
   std::map<std::string, Offer> offers_;
   std::vector<Activity> activities_;  // By rank.
