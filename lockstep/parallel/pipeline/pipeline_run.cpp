@@ -11,7 +11,9 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #define XXH_INLINE_ALL
@@ -152,15 +154,19 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   require_rows(inputs, stages_.order().microbatches);
   is_training_ = true;
   loss_ = 0;
-  guarded([&] { return text_of(own_actions().front()); }, [&] { stages_.begin_step(); });
-  const StageRandom random(group_.rank());
-  {
-    const auto alone = stages_.no_sync();
-    for (int place = 0; const PipelineAction& action : own_actions()) {
-      messages_.set_place(place++);
-      run(action, inputs, loss_of);
-    }
+  std::optional<StageRandom> random;
+  std::unique_ptr<DataParallelBase::NoSync> alone;
+  guarded([&] { return text_of(own_actions().front()); },
+          [&] {
+            random.emplace(group_.rank());
+            alone = stages_.no_sync();
+            stages_.begin_step();
+          });
+  for (int place = 0; const PipelineAction& action : own_actions()) {
+    messages_.set_place(place++);
+    run(action, inputs, loss_of);
   }
+  alone.reset();
   end_with(Ending::tied_weights, [&] { stages_.add_tied_gradients(); });
   end_with(Ending::means, [&] { stages_.average_gradients(); });
   return end_step(inputs);
@@ -255,7 +261,7 @@ void PipelineRun::fail(const Error& error, std::string context) {
       group_.abort(context + ": " + error.what());
     else if (lost != peer)
       context += "; rank " + std::to_string(error.failure()->rank) + last_of(lost);
-    stages_.give_up(context + ": " + error.what(), error.failure()->rank);
+    stages_.give_up(context + ": " + error.what());
     throw Error(context, *error.failure());
   }
   if (waits_for_all_)  // Otherwise these are ranks of another group.

@@ -101,8 +101,8 @@ FullyShardedOptions RankStages::of_this_rank(FullyShardedOptions options) const 
   return options;
 }
 
-void RankStages::give_up(const std::string& reason, std::optional<int> lost) {
-  ties_->give_up(reason, lost);
+void RankStages::give_up(const std::string& reason) {
+  ties_->give_up(reason);
   if (data_parallel_) data_parallel_->sinks_->group().abort(reason);
 }
 

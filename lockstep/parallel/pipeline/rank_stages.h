@@ -10,7 +10,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,8 +45,8 @@ class RankStages {
   PassedValue forward(int stage, const PassedValue& value) { return forward_(stage, value); }
 
   // Ends the passes of other replicas and the sums of tied weights, too, in which others would wait
-  // for this rank in vain. `lost` is the rank of the job that was lost, if one was.
-  void give_up(const std::string& reason, std::optional<int> lost = {});
+  // for this rank in vain.
+  void give_up(const std::string& reason);
 
   // While it lives, gradients stay on this rank.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();

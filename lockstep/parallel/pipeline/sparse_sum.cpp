@@ -11,9 +11,14 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group_hooks.h"
+#include "lockstep/comm/sharing_ranks.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep::parallel {
@@ -32,6 +37,14 @@ enum Tag : std::int64_t {
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.nbytes());
+}
+
+void check_sent(bool ok, const ProcessGroup& group, int peer, std::string_view what) {
+  if (ok) return;
+  std::string text = "rank " + std::to_string(job_rank(group, peer));
+  text += " sent ";
+  text += what;
+  throw Error(Fault::bug, text);
 }
 
 at::Tensor nothing() { return at::empty({0}, at::kByte); }
@@ -65,6 +78,13 @@ void SparseSum::for_each_peer(const Act& act) const {
     if (peer != group_.rank()) act(peer);
 }
 
+bool SparseSum::suits(const ProcessGroup& group) {
+  const std::vector<int> first = sharing_ranks(group, "sparse sum");
+  for (std::size_t rank = 0; rank < first.size(); ++rank)
+    if (first[rank] != static_cast<int>(rank)) return false;
+  return true;
+}
+
 void SparseSum::begin() {
   for_each_peer([&](int peer) {
     // Without a limit: the others may need long until they send.
@@ -73,7 +93,7 @@ void SparseSum::begin() {
   });
 }
 
-// All of them where that takes no more bytes.
+// The rows that are not zero; all rows, where these are no more bytes.
 SparseSum::Rows SparseSum::worth_sending(const at::Tensor& block) {
   const std::vector<std::int64_t> found = nonzero_rows(block);
   const auto count = static_cast<std::int64_t>(found.size());
@@ -109,10 +129,18 @@ void SparseSum::send(const at::Tensor& tensor) {
 }
 
 SparseSum::Rows SparseSum::receive(int peer, const at::Tensor& block, std::int64_t count) const {
+  const std::int64_t all = block.size(0);
+  check_sent(count >= 0 && count <= all, group_, peer, "more rows than a block has");
   Rows rows{{}, at::empty({count, block.size(1)}, block.options())};
-  if (count < block.size(0)) rows.numbers = at::empty({count}, at::kLong);
+  if (count < all) rows.numbers = at::empty({count}, at::kLong);
   if (count == 0) return rows;
-  if (rows.numbers.defined()) recv(rows.numbers, group_, peer, Tag::numbers);
+  if (rows.numbers.defined()) {
+    recv(rows.numbers, group_, peer, Tag::numbers);
+    const std::span numbers(rows.numbers.const_data_ptr<std::int64_t>(),
+                            static_cast<std::size_t>(count));
+    check_sent(std::ranges::all_of(numbers, [&](auto row) { return row >= 0 && row < all; }),
+               group_, peer, "a row that a block does not have");
+  }
   recv(rows.values, group_, peer, Tag::values);
   return rows;
 }

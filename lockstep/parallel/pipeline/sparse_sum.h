@@ -9,9 +9,14 @@
 //
 // A message waits at its sender until the receiver asks for it, or for a later one. So begin() asks
 // for a mark that comes after all blocks: what others send before this rank calls finish() travels
-// meanwhile.
+// meanwhile, and waits in this rank's memory.
 //
-// Thread safety: none. Errors: as ProcessGroup's messages.
+// Memory, from send() to finish(): the rows of this rank that are not zero, unless their block is
+// sent whole, and all that the other ranks have sent by then; at most the tensor's bytes for each
+// rank of the group. finish() needs some more blocks.
+//
+// Thread safety: none. Errors: as ProcessGroup's messages; bug, naming the peer, for a message that
+// no SparseSum sends.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,6 +35,10 @@ class SparseSum {
  public:
   explicit SparseSum(ProcessGroup group) : group_(std::move(group)) {}
 
+  // Whether no two ranks share memory. Otherwise the parts of a host should be added up before they
+  // leave it, as all_reduce() does. Collective over a group, the first time.
+  static bool suits(const ProcessGroup& group);
+
   // Once for each sum, before send().
   void begin();
 
@@ -41,9 +50,9 @@ class SparseSum {
   void finish();
 
  private:
-  // Rows of a block.
+  // Rows of a block: all of them, or those with these numbers.
   struct Rows {
-    at::Tensor numbers;  // Undefined: all of them.
+    at::Tensor numbers;  // Undefined if these are all rows.
     at::Tensor values;
   };
 
@@ -55,9 +64,9 @@ class SparseSum {
 
   const ProcessGroup group_;
   std::vector<at::Tensor> blocks_;       // Views of the tensor.
-  std::vector<Rows> own_;                // By block,
-  std::vector<std::vector<Work>> sent_;  // as this.
-  std::vector<Work> signals_;
+  std::vector<Rows> own_;                // By block: the rows that this rank sends.
+  std::vector<std::vector<Work>> sent_;  // By block: the messages that carry them.
+  std::vector<Work> signals_;            // Marks, and counts of rows.
 };
 
 }  // namespace lockstep::parallel

@@ -15,9 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/collectives.h"
+#include "tests/fault_of.h"
 
 namespace lockstep::parallel::sparse_sum_test {
 namespace {
@@ -80,7 +82,7 @@ Sends sends_of(const ProcessGroup& group) {
 
 TEST(SparseSum, OfTwoRanksHasTheBitsOfAllReduce) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16})
+  for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf})
     for (const auto& sizes : std::vector<std::vector<std::int64_t>>{
              {}, {1}, {37}, {0, 5}, {5, 0}, {12, 7}, {9, 3, 2}, {700, 1000}}) {
       const torch::Tensor a = numbers(sizes, 1, type), b = numbers(sizes, 2, type);
@@ -125,7 +127,7 @@ TEST(SparseSum, IsTheSameOnAllRanksForEveryNaN) {
 }
 
 TEST(SparseSum, OfMoreRanksIsThatInTheirOrderRoundedOnce) {
-  for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+  for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
     const std::vector<torch::Tensor> parts{
         only(numbers({40, 9}, 1, type), {3, 8}), numbers({40, 9}, 2, type),
         only(numbers({40, 9}, 3, type), {8, 11, 12}), torch::zeros({40, 9}, type)};
@@ -180,6 +182,39 @@ TEST(SparseSum, ArrivesWhileTheReceiverIsBusy) {
     sum.finish();
     EXPECT_TRUE(same_bits(tensor, numbers({1024, 2048}, 0) + numbers({1024, 2048}, 1)));
   });
+}
+
+// Rank 0 sends one row of a tensor that has twelve, by messages with the tags of a sum.
+TEST(SparseSum, NamesTheRankWhoseRowsABlockDoesNotHave) {
+  struct Wrong {
+    std::int64_t count, row;
+    std::string text;
+  };
+  for (const Wrong& wrong :
+       {Wrong{13, 0, "more rows than a block has"}, Wrong{-1, 0, "more rows than a block has"},
+        Wrong{1, 12, "a row that a block does not have"},
+        Wrong{1, -1, "a row that a block does not have"}})
+    run_in_process(2, [&](ProcessGroup& world) {
+      const ProcessGroup pair = world.split(0);  // It is left with messages under way.
+      if (world.rank() == 0) {
+        const std::vector<torch::Tensor> sent{torch::tensor({wrong.count}, torch::kLong),
+                                              torch::tensor({wrong.row}, torch::kLong),
+                                              torch::ones({1, 7})};
+        for (std::size_t tag = 0; tag < sent.size(); ++tag)
+          send_async(sent[tag], pair, 1, static_cast<std::int64_t>(tag));
+        world.barrier();
+      } else {
+        std::string text;
+        EXPECT_EQ(test::fault_of(
+                      [&] {
+                        added_up(torch::zeros({12, 7}), pair);
+                      },
+                      &text),
+                  Fault::bug);
+        EXPECT_NE(text.find("rank 0 sent " + wrong.text), text.npos) << text;
+        world.barrier();
+      }
+    });
 }
 
 }  // namespace

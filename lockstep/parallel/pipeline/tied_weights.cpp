@@ -10,8 +10,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/group_hooks.h"
-#include "lockstep/comm/sharing_ranks.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/collectives.h"
@@ -80,12 +78,6 @@ PipelineAction last_backward(const PipelineOrder& order, const std::set<int>& st
   return last;
 }
 
-bool has_rank(const ProcessGroup& group, int rank_in_job) {
-  for (int rank = 0; rank < group.size(); ++rank)
-    if (job_rank(group, rank) == rank_in_job) return true;
-  return false;
-}
-
 }  // namespace
 
 void require_equal_parts(const LayerList& layers, const torch::nn::Module& module,
@@ -151,13 +143,12 @@ TiedWeights::TiedWeights(const std::vector<LayerList::Tie>& ties, const Stages& 
     const auto root = std::ranges::find(list, rank_of(saved)) - list.begin();
     const at::NoGradGuard no_grad;
     broadcast(parameter, *sharing, static_cast<int>(root));
-    across_.push_back({.name = saved,
-                       .parameter = parameter,
-                       .group = *sharing,
-                       .last = last_backward(order, own_stages),
-                       .sum = all_share_memory(*sharing, "tied weights")
-                                  ? nullptr
-                                  : std::make_unique<SparseSum>(*sharing)});
+    across_.push_back(
+        {.name = saved,
+         .parameter = parameter,
+         .group = *sharing,
+         .last = last_backward(order, own_stages),
+         .sum = SparseSum::suits(*sharing) ? std::make_unique<SparseSum>(*sharing) : nullptr});
     if (mine != saved) copies_[mine] = saved;
   }
 }
@@ -207,9 +198,8 @@ void TiedWeights::add_gradients() {
   }
 }
 
-void TiedWeights::give_up(const std::string& reason, std::optional<int> lost) {
-  for (const Across& each : across_)
-    if (!lost || !has_rank(each.group, *lost)) each.group.abort(reason);
+void TiedWeights::give_up(const std::string& reason) {
+  for (const Across& each : across_) each.group.abort(reason);
 }
 
 const std::string& TiedWeights::saved_name(const std::string& name) const {

@@ -2,8 +2,9 @@
 //
 // Two on one rank become one tensor for autograd too: the second lies in the memory of the first,
 // and its gradients go where those of the first go. Two on different ranks are copies, whose
-// gradients are added up once a step: by all_reduce() where these ranks share memory, and otherwise
-// by SparseSum, which sends each rank's gradient as soon as its last backward has made it.
+// gradients are added up once a step: by SparseSum where no two of these ranks share memory, which
+// sends each rank's gradient as soon as its last backward has made it; and otherwise by
+// all_reduce(), which adds up those of a host before they leave it.
 //
 // Thread safety: none.
 
@@ -15,7 +16,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,9 +45,8 @@ class TiedWeights {
   void after(const PipelineAction& action);
   void add_gradients();
 
-  // Ends the sums of other ranks, which would wait for this one in vain: except those that a rank
-  // of the job has left, if one is `lost`. They hear of that themselves.
-  void give_up(const std::string& reason, std::optional<int> lost);
+  // Ends the sums of other ranks, which would wait for this one in vain.
+  void give_up(const std::string& reason);
 
   // The name under which a parameter of the module is saved.
   const std::string& saved_name(const std::string& name) const;
@@ -61,7 +60,7 @@ class TiedWeights {
     at::Tensor parameter;
     ProcessGroup group;
     PipelineAction last;             // The action that completes the gradient.
-    std::unique_ptr<SparseSum> sum;  // Null if all ranks share memory.
+    std::unique_ptr<SparseSum> sum;  // Null if all_reduce() suits these ranks better.
     at::Tensor earlier = {};         // `.grad` before the step, the same on all ranks.
     at::Tensor gradient = {};        // Of the step, once it is complete.
   };

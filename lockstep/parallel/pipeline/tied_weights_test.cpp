@@ -22,6 +22,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/parallel/pipeline/sparse_sum.h"
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -233,7 +234,7 @@ struct MiddleImpl : torch::nn::Module {
 };
 TORCH_MODULE(Middle);
 
-// One weight in three stages of three ranks.
+// One weight in three stages of three ranks. The second step adds to the gradients of the first.
 Gradients of_three_stages(PipelineSchedule schedule, const ProcessGroup& world) {
   LayerList layers;
   layers.add("embed", [] { return test::small_layers::Embed(); });
@@ -249,9 +250,8 @@ Gradients of_three_stages(PipelineSchedule schedule, const ProcessGroup& world) 
   return gradients_of(pipeline.named_parameters());
 }
 
-const test::Ranks on_three_hosts("tied weights on three hosts", [](const test::Rank& rank) {
-  torch::set_num_threads(1);
-  auto world = test::join_across_hosts(rank);
+// The gradients are those of one process, and the same on all ranks.
+void expect_sums_of_three_stages(const ProcessGroup& world) {
   for (const PipelineSchedule schedule :
        {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble}) {
     Gradients alone;
@@ -262,6 +262,13 @@ const test::Ranks on_three_hosts("tied weights on three hosts", [](const test::R
     for (int other = 1; other < world.size(); ++other)
       EXPECT_TRUE(torch::equal(all[other], all[0]));
   }
+}
+
+const test::Ranks on_three_hosts("tied weights on three hosts", [](const test::Rank& rank) {
+  torch::set_num_threads(1);
+  auto world = test::join_across_hosts(rank);
+  EXPECT_TRUE(parallel::SparseSum::suits(world));
+  expect_sums_of_three_stages(world);
   fail_between(world);
   destroy_process_group(world);
 });
@@ -271,6 +278,27 @@ TEST(TiedWeights, OfThreeStagesAreEqualOnThreeHosts) {
   const test::HostLayout layout{"abc", "gloo"};
   layout.set();
   EXPECT_TRUE(all_succeeded(on_three_hosts.run(layout.ranks())));
+  test::HostLayout::unset();
+}
+
+const test::Ranks on_two_hosts("tied weights, three on two hosts", [](const test::Rank& rank) {
+  torch::set_num_threads(1);
+  auto world = test::join_across_hosts(rank);
+  EXPECT_FALSE(parallel::SparseSum::suits(world));
+  for (const int on_the_first : {0, 1})
+    if (const auto apart = world.new_group({on_the_first, 2})) {
+      EXPECT_TRUE(parallel::SparseSum::suits(*apart));
+    }
+  expect_sums_of_three_stages(world);
+  destroy_process_group(world);
+});
+
+// The gradient of the rank that is alone on its host goes over the link once.
+TEST(TiedWeights, OfTwoStagesOnAHostAreAddedUpBeforeTheyLeaveIt) {
+  LOCKSTEP_NEEDS_ENGINE("gloo");
+  const test::HostLayout layout{"aab", "shm+gloo"};
+  layout.set();
+  EXPECT_TRUE(all_succeeded(on_two_hosts.run(layout.ranks())));
   test::HostLayout::unset();
 }
 
